@@ -1,0 +1,52 @@
+"""WebDataset: stream tar shards of samples into training.
+
+Importing this package loads nothing else: every public name is looked up in the module that holds it when it is first
+used. ``import webdataset as wds`` therefore costs a few milliseconds and pulls in neither torch, numpy nor Pillow.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "2.0.0.dev0"
+
+_HOMES = {
+    "autodecode": """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler
+        pytorch_weights_only torch_audio torch_loads torch_video""",
+    "cache": "LRUCleanup pipe_cleaner",
+    "compat": "FluidInterface FluidWrapper WebDataset WebLoader",
+    "cborsiterators": "cbors2_to_samples cbors_to_samples",
+    "extradatasets": "MockDataset with_epoch with_length",
+    "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys getfirst
+        info listed log_keys map map_dict map_tuple pipelinefilter rename rename_keys rsample select shuffle
+        slice to_tuple transform_with unbatched unlisted xdecode""",
+    "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
+    "mix": "RandomMix RoundRobin",
+    "pipeline": "DataPipeline",
+    "shardlists": """DirectoryShardList MultiShardSample ResampledShards SimpleShardList expand_urls non_empty resampled
+        shardspec single_node_only split_by_node split_by_worker""",
+    "tariterators": "tarfile_samples tarfile_to_samples url_opener",
+    "utils": "PipelineStage repeatedly",
+    "writer": "ShardWriter TarWriter numpy_dumps torch_dumps",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = {*_HOMES, "gopen", "pytorch", "tenbin", "testing"}
+_ELSEWHERE = {"gopen_schemes": "gopen", "WebDatasetError": "ground.errors"}
+
+__all__ = sorted({*_HOME, "gopen", "gopen_schemes"})  # noqa: PLE0605  names served by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module that holds ``name`` and return it (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    home = _HOME.get(name) or _ELSEWHERE.get(name)
+    if home is None:
+        raise AttributeError(f"module 'webdataset' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,0 +1,1 @@
+"""Floor 4: field bytes to values and back."""

@@ -1,0 +1,201 @@
+"""Every error this library raises, as one tree.
+
+::
+
+    WebDatasetError
+    ├── SourceError (OSError)             a url's bytes could not be had
+    │   ├── NotFound (FileNotFoundError)
+    │   ├── CommandFailed                 a ``pipe:`` command ended with an error status
+    │   └── ShortRead (EOFError)          fewer bytes than the source promised
+    ├── FormatError (ValueError)          bytes that are not what they claim to be
+    │   ├── TarError (tarfile.ReadError)
+    │   │   ├── BadHeader                 a tar header that fails its checksum or makes no sense
+    │   │   ├── Truncated (EOFError)      a stream that ends inside a member or without an end mark
+    │   │   └── LimitExceeded             a header chain, name or record larger than allowed
+    │   └── BadCompression                a gz, bz2, xz or zst stream that does not decompress
+    ├── SampleError (ValueError)          members or fields that do not make a sample
+    │   ├── DuplicateField                the same key and extension twice in one sample
+    │   ├── MissingField (KeyError)       a sample without a field that a stage asked for
+    │   └── NoSamples                     a whole pass gave nothing
+    ├── CodecError (ValueError)           a field that could not be decoded or encoded
+    │   ├── DecodingError
+    │   ├── EncodingError
+    │   └── UnsafeContent (pickle.UnpicklingError)  a field that would run code; see ``add_safe_globals``
+    ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
+    │   └── StateMismatch (ValueError)    a snapshot of something else
+    ├── UsageError (ValueError)           a call that cannot mean anything
+    └── MissingExtra (ImportError)        an optional package is not installed
+
+Each error carries ``url``, ``key``, ``field``, ``offset`` and ``stage`` as attributes where they are known, and says
+them in its message, with secrets removed. Context is added with :meth:`WebDatasetError.locate`, never by editing
+``args``.
+"""
+
+import pickle
+import tarfile
+from typing import Any, Self
+
+from .redaction import redacted
+
+_PLACES = ("url", "key", "field", "offset", "stage")
+
+
+class WebDatasetError(Exception):
+    """Base of all errors raised here.
+
+    Args:
+        message: what went wrong and what to do about it.
+        url: the shard's url.
+        key: the sample's key.
+        field: the field (extension) or member name concerned.
+        offset: byte offset in the tar stream (after decompression).
+        stage: the stage in which it happened.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        stage: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.url = url
+        self.key = key
+        self.field = field
+        self.offset = offset
+        self.stage = stage
+
+    def locate(self, **places: Any) -> Self:
+        """Fill in places (``url``, ``key``, ``field``, ``offset``, ``stage``) that are not known yet; return self."""
+        for name, place in places.items():
+            if name in _PLACES and getattr(self, name) is None:
+                setattr(self, name, place)
+        return self
+
+    def __str__(self) -> str:
+        """The message followed by the places that are known, secrets removed."""
+        shown = [f"{name}={getattr(self, name)!r}" for name in _PLACES if getattr(self, name) is not None]
+        text = f"{self.message} ({', '.join(shown)})" if shown else self.message
+        return redacted(text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by class, message and attributes, so that a worker's error keeps its places."""
+        return _rebuild, (type(self), self.message, self.__dict__.copy())
+
+
+def _rebuild(kind: type[WebDatasetError], message: str, attributes: dict[str, Any]) -> WebDatasetError:
+    error = kind(message)
+    error.__dict__.update(attributes)
+    return error
+
+
+class SourceError(WebDatasetError, OSError):
+    """A url's bytes could not be had."""
+
+
+class NotFound(SourceError, FileNotFoundError):
+    """Nothing is there under this url."""
+
+
+class CommandFailed(SourceError):
+    """A ``pipe:`` command ended with an error status."""
+
+
+class ShortRead(SourceError, EOFError):
+    """A source ended before it gave the bytes that it promised."""
+
+
+class FormatError(WebDatasetError, ValueError):
+    """Bytes that are not what they claim to be."""
+
+
+class TarError(FormatError, tarfile.ReadError):
+    """A tar stream that cannot be read on."""
+
+
+class BadHeader(TarError):
+    """A tar header that fails its checksum or makes no sense."""
+
+
+class Truncated(TarError, EOFError):
+    """A tar stream that ends inside a member, or without an end-of-archive mark where one is needed."""
+
+
+class LimitExceeded(TarError):
+    """A header chain, a name or a record larger than the limits allow."""
+
+
+class BadCompression(FormatError, tarfile.ReadError):
+    """A compressed stream that does not decompress to its end."""
+
+
+class SampleError(WebDatasetError, ValueError):
+    """Members or fields that do not make a sample."""
+
+
+class DuplicateField(SampleError):
+    """The same key and extension twice in one sample."""
+
+
+class MissingField(SampleError, KeyError):
+    """A sample without a field that a stage asked for."""
+
+
+class NoSamples(SampleError):
+    """A whole pass over the shards gave no sample."""
+
+
+class CodecError(WebDatasetError, ValueError):
+    """A field that could not be decoded or encoded."""
+
+
+class DecodingError(CodecError):
+    """A field that could not be decoded; the cause is chained.
+
+    Args:
+        url: the shard's url, or a message.
+        key: the sample's key.
+        k: the field.
+        sample: the sample as it came in.
+        **places: as for :class:`WebDatasetError`.
+    """
+
+    def __init__(
+        self, url: str | None = None, key: str | None = None, k: str | None = None, sample: Any = None, **places: Any
+    ) -> None:
+        message = places.pop("message", None)
+        if message is None and url is not None and key is None and k is None:
+            message, url = url, None
+        places.setdefault("field", k)
+        super().__init__(message or "could not decode a field", url=url, key=key, **places)
+        self.k = self.field
+        self.sample = sample
+
+
+class EncodingError(CodecError):
+    """A value that could not be encoded under its field's extension."""
+
+
+class UnsafeContent(CodecError, pickle.UnpicklingError):
+    """A field whose decoding would run code that is not on the allow-list."""
+
+
+class FlowError(WebDatasetError, RuntimeError):
+    """A running pipeline that cannot go on, or cannot be restored."""
+
+
+class StateMismatch(FlowError, ValueError):
+    """A snapshot that belongs to another pipeline."""
+
+
+class UsageError(WebDatasetError, ValueError):
+    """A call that cannot mean anything; the message says what to write."""
+
+
+class MissingExtra(WebDatasetError, ImportError):
+    """An optional package is not installed; the message says how to install it."""

@@ -1,0 +1,105 @@
+"""Every environment variable this library reads, declared once and read when asked for.
+
+Flows in: the environment. Flows out: typed settings. No other module reads the environment.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from .errors import UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Variable(Generic[T]):
+    """One environment variable.
+
+    Args:
+        name: its name.
+        default: the setting where it is unset or empty.
+        parse: text to setting.
+        meaning: one line for the documentation.
+    """
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    meaning: str
+
+    def get(self) -> T:
+        """Return the present setting.
+
+        Raises:
+            UsageError: the variable's text cannot be parsed.
+        """
+        text = os.environ.get(self.name, "")
+        if text == "":
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise UsageError(f"environment variable {self.name}={text!r} cannot be read: {error}") from error
+
+
+def _switch(text: str) -> bool:
+    return text.strip().lower() not in ("0", "false", "no", "off")
+
+
+def _number(text: str) -> int:
+    return int(float(text))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(":") if word)
+
+
+CACHE = Variable[str | None]("WDS_CACHE", None, str, "directory of cached shards")
+CACHE_SIZE = Variable[int | None]("WDS_CACHE_SIZE", None, _number, "size bound of the shard cache in bytes")
+VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
+SEED = Variable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
+SHOW_SEED = Variable("WDS_SHOW_SEED", False, _switch, "log the seeds of resampled shard lists")
+TRUST = Variable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what decoding may execute")
+SECURE = Variable("WDS_SECURE", False, _switch, "1 means trust=strict: no pickles, no pipes, no url rewriting")
+PYTORCH_WEIGHTS_ONLY = Variable("WDS_PYTORCH_WEIGHTS_ONLY", True, _switch, "0 allows full unpickling of .pth fields")
+MISSING_END = Variable[str | None]("WDS_MISSING_END", None, str, "warn, error or ignore: tar without its end mark")
+GOPEN_VERBOSE = Variable("GOPEN_VERBOSE", 0, _number, "log every url that is opened")
+GOPEN_BUFFER = Variable("GOPEN_BUFFER", -1, _number, "buffer size in bytes of files opened by gopen; -1 is the default")
+GOPEN_REWRITE = Variable("GOPEN_REWRITE", "", str, "regex=replacement;… applied to urls before they are opened")
+WDS_REWRITE = Variable("WDS_REWRITE", "", str, "regex=replacement;… applied to urls before GOPEN_REWRITE")
+USE_AIS_FOR = Variable[tuple[str, ...]]("USE_AIS_FOR", (), _words, "url schemes that go to AIStore, separated by ':'")
+AIS_ENDPOINT = Variable[str | None]("AIS_ENDPOINT", None, str, "url of the AIStore proxy")
+RANK = Variable[int | None]("RANK", None, int, "rank of this process in the job")
+WORLD_SIZE = Variable[int | None]("WORLD_SIZE", None, int, "number of ranks in the job")
+WORKER = Variable[int | None]("WORKER", None, int, "number of this worker in its rank")
+NUM_WORKERS = Variable[int | None]("NUM_WORKERS", None, int, "number of workers in this rank")
+RUN_ID = Variable[str | None]("TORCHELASTIC_RUN_ID", None, str, "name that all ranks of a torchrun job share")
+SLURM_JOB_ID = Variable[str | None]("SLURM_JOB_ID", None, str, "name that all ranks of a SLURM job share")
+ALLOW_OBSOLETE = Variable("ALLOW_OBSOLETE", False, _switch, "accepted for compatibility; nothing is obsolete here")
+
+
+def substitution(name: str) -> str:
+    """Return the text of ``${name}`` in a shard specification: environment variable ``WDS_<name>``.
+
+    Args:
+        name: the name inside the braces.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+    text = os.environ.get(f"WDS_{name}")
+    if text is None:
+        raise UsageError(f"shard specification uses ${{{name}}}, but environment variable WDS_{name} is not set")
+    return text
+
+
+def environment_expanded(text: str) -> str:
+    """Return ``text`` with ``~`` and ``$NAME`` expanded from the environment, as a shell would."""
+    return os.path.expanduser(os.path.expandvars(text))
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """Return a copy of the environment for a child process, with ``extra`` added."""
+    return {**os.environ, **extra}

@@ -1,0 +1,57 @@
+"""Which rank and which worker this process is.
+
+Flows in: the environment, torch.distributed and torch's worker information where torch is loaded already.
+Flows out: (rank, world_size, worker, num_workers). Never imports torch.
+"""
+
+from typing import Any, NamedTuple
+
+from . import settings
+from .extras import loaded
+
+
+class Place(NamedTuple):
+    """Where this process stands in the job."""
+
+    rank: int
+    world_size: int
+    worker: int
+    num_workers: int
+
+
+def place(group: Any = None) -> Place:
+    """Return rank, world size, worker and number of workers of this process.
+
+    Args:
+        group: a torch.distributed process group, or None for the default one.
+
+    Returns:
+        ``RANK``/``WORLD_SIZE`` from the environment first, else torch.distributed where it is initialised, else
+        0 of 1; ``WORKER``/``NUM_WORKERS`` from the environment first, else torch's DataLoader worker, else 0 of 1.
+    """
+    return Place(*_rank(group), *_worker())
+
+
+def _rank(group: Any) -> tuple[int, int]:
+    rank, world_size = settings.RANK.get(), settings.WORLD_SIZE.get()
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = loaded("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        group = group or distributed.group.WORLD
+        return distributed.get_rank(group=group), distributed.get_world_size(group=group)
+    return 0, 1
+
+
+def _worker() -> tuple[int, int]:
+    worker, num_workers = settings.WORKER.get(), settings.NUM_WORKERS.get()
+    if worker is not None and num_workers is not None:
+        return worker, num_workers
+    info = worker_info()
+    return (info.id, info.num_workers) if info is not None else (0, 1)
+
+
+def worker_info() -> Any:
+    """Return torch's information on this DataLoader worker, or None outside of one."""
+    data = loaded("torch.utils.data")
+    return data.get_worker_info() if data is not None else None

@@ -1,0 +1,34 @@
+"""How far data is trusted: ``strict``, ``safe`` (the default) or ``full``.
+
+``strict`` refuses pickles, ``.pth``, ``pipe:`` urls, local files through ``gopen`` and url rewriting. ``safe`` decodes pickles through an exact
+allow-list and ``.pth`` with ``weights_only=True``. ``full`` unpickles anything: for data you made yourself.
+"""
+
+from typing import Literal, cast
+
+from . import settings
+from .errors import UsageError
+
+Trust = Literal["strict", "safe", "full"]
+LEVELS = ("strict", "safe", "full")
+
+
+def level(asked: str | None = None, *, enforced: bool | None = None) -> Trust:
+    """Return the trust level in force.
+
+    Args:
+        asked: the level that a dataset or call names, or None.
+        enforced: the process-wide switch ``utils.enforce_security``; None means ``WDS_SECURE`` decides.
+
+    Returns:
+        ``strict`` wherever security is enforced, else ``asked``, else ``WDS_TRUST``, else ``safe``.
+
+    Raises:
+        UsageError: an unknown level.
+    """
+    if settings.SECURE.get() if enforced is None else enforced:
+        return "strict"
+    chosen = asked or settings.TRUST.get() or "safe"
+    if chosen not in LEVELS:
+        raise UsageError(f"trust level {chosen!r} is not one of {', '.join(LEVELS)}")
+    return cast("Trust", chosen)

@@ -1,0 +1,1 @@
+"""Floor 4: url expressions, shard lists, splitting and resampling."""

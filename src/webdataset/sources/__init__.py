@@ -1,0 +1,1 @@
+"""Floor 2: urls to streams of bytes."""

@@ -1,0 +1,247 @@
+"""What a stage is: a frozen description, a small memory, and a generator that flows.
+
+Theory. A pipeline is a value; running it makes one *memory* per stage and chains one generator per stage. While the
+consumer holds an item, every generator is parked at a ``yield``, so the memories together are one consistent
+picture of the run: a snapshot. Buffers in a memory are remembered by the *addresses* of their items, never by their
+data, and are filled again on restore by asking upstream to fetch those addresses.
+
+An address is a JSON value that names one item of a stage's output. Three rules make all addresses:
+
+* a *transparent* stage (each output item is made from one input item, in order) passes addresses through;
+* a stage with a memory says the address of the item it yielded last (``memory.address``);
+* anything else (a user's generator function) is numbered: the address is the output's ordinal.
+
+Addresses cost nothing unless the run is tracked.
+"""
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from webdataset.ground.seeds import fold, fresh, generator
+from webdataset.ground.topology import place
+
+P = ParamSpec("P")
+Json = Any
+Address = Any
+Fetch = Callable[[list[Address]], list[Any]]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a running pipeline tells its stages.
+
+    Args:
+        seed: entropy of this run; every unseeded generator of the run derives from it.
+        epoch: number of this pass over the source, from 0.
+        shared: True for stages before the split over workers, whose generators must agree between workers.
+        tracked: True where the run keeps addresses, so that it can be snapshot.
+        position: index of the stage in its pipeline.
+    """
+
+    seed: int = field(default_factory=fresh)
+    epoch: int = 0
+    shared: bool = False
+    tracked: bool = False
+    position: int = 0
+
+    def random(self, *names: int | str) -> Any:
+        """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) rank and worker.
+
+        Args:
+            *names: further things that the generator depends on.
+        """
+        where = place()
+        own = () if self.shared else (where.rank, where.worker)
+        return generator("run", self.seed, self.epoch, self.position, *own, *names)
+
+    def entropy(self) -> int:
+        """Return one number that the run's seed and epoch determine, for generators of other kinds."""
+        return fold("entropy", self.seed, self.epoch, self.position)
+
+
+class Memory:
+    """What a stage remembers between items.
+
+    Attributes:
+        origin: in a tracked run, a function giving the address of the item that upstream yielded last; else None.
+        address: address of the item that this stage yielded last (tracked runs only).
+    """
+
+    origin: Callable[[], Address] | None = None
+    address: Address = None
+
+    def snapshot(self) -> Json:
+        """Return this memory as a JSON value; buffers as addresses."""
+        return None
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Take up a snapshot before the flow starts.
+
+        Args:
+            state: what ``snapshot`` returned.
+            fetch: gives the upstream items that stand at the given addresses, in the same order.
+        """
+
+
+class Stage(ABC):
+    """One step of a pipeline: called with an iterable, it returns an iterator over the results.
+
+    Attributes:
+        transparent: each output item is made from one input item, in input order, and depends on nothing else.
+        rewinds: the stage restores itself from a *fresh* upstream (the reader does, by skipping whole shards).
+    """
+
+    transparent: bool = False
+    rewinds: bool = False
+
+    def begin(self, run: Run) -> Memory | None:  # noqa: ARG002
+        """Return a new memory for one run, or None for a stage that remembers nothing.
+
+        Args:
+            run: seed, epoch and place of the run.
+        """
+        return None
+
+    @abstractmethod
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+        """Yield results.
+
+        Args:
+            upstream: the items.
+            memory: what ``begin`` returned, possibly restored.
+        """
+
+    def refetch(self, addresses: list[Address], fetch: Fetch) -> list[Any]:
+        """Make the output items that stand at ``addresses`` once more.
+
+        Args:
+            addresses: addresses of this stage's output.
+            fetch: gives the upstream items at upstream's addresses.
+
+        Returns:
+            The items, in the order of ``addresses``. The default serves transparent stages.
+        """
+        return list(self.flow(iter(fetch(addresses)), self.begin(Run())))
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Run this stage alone over ``source``."""
+        return self.flow(iter(source), self.begin(Run()))
+
+
+class FilterFunction(Stage):
+    """A generator function with its arguments fixed: ``function(source, *args, **kw)`` gives the results.
+
+    Args:
+        function: takes an iterator first.
+        *args: further positional arguments.
+        **kw: keyword arguments.
+    """
+
+    def __init__(self, function: Callable[..., Iterable[Any]], *args: Any, **kw: Any) -> None:
+        self.f = function
+        self.args = args
+        self.kw = kw
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Yield what the function yields."""
+        return iter(self.f(upstream, *self.args, **self.kw))
+
+    def __repr__(self) -> str:
+        shown = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kw.items()]
+        return f"{getattr(self.f, '__name__', self.f)}({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class TransparentFunction(FilterFunction):
+    """A generator function that makes each output item from one input item, in order."""
+
+    transparent = True
+
+
+def transform(
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+) -> Callable[P, TransparentFunction]:
+    """Make a stage maker of a generator function whose every output item is made from one input item, in order.
+
+    Args:
+        function: ``function(source, *args, **kw)`` yields results. Its first parameter is left out of the maker's.
+
+    Returns:
+        ``maker(*args, **kw)``, which checks its arguments and returns the stage.
+    """
+    return _maker(function, TransparentFunction)
+
+
+def expansion(
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+) -> Callable[P, FilterFunction]:
+    """Make a stage maker of a generator function that is resumed by replay (1 to n, reordering, or foreign)."""
+    return _maker(function, FilterFunction)
+
+
+def _maker(function: Callable[..., Iterator[Any]], kind: type[Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+    own = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=kind)
+
+    @functools.wraps(function)
+    def maker(*args: Any, **kw: Any) -> Any:
+        own.bind(*args, **kw)
+        return kind(function, *args, **kw)
+
+    maker.__signature__ = own  # type: ignore[attr-defined]
+    maker.__name__ = maker.__qualname__ = function.__name__.lstrip("_")
+    return maker
+
+
+class RestCurried:
+    """A function whose call fixes all arguments but the first (upstream's ``pipelinefilter`` objects).
+
+    Args:
+        f: takes an iterator first.
+    """
+
+    def __init__(self, f: Callable[..., Iterable[Any]]) -> None:
+        self.f = f
+        functools.update_wrapper(self, f)
+
+    def __call__(self, *args: Any, **kw: Any) -> FilterFunction:
+        """Return the stage that calls the function with the source first and these arguments after it."""
+        return FilterFunction(self.f, *args, **kw)
+
+
+def pipelinefilter(f: Callable[..., Iterable[Any]]) -> RestCurried:
+    """Turn ``f(source, *args, **kw)`` into a maker of pipeline stages.
+
+    Args:
+        f: takes an iterator first and returns an iterable.
+
+    Returns:
+        A maker: ``maker(*args, **kw)`` is a stage, picklable where its parts are.
+    """
+    return RestCurried(f)
+
+
+def paired(upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
+    """Pair each item with its address, for a buffer in a tracked run."""
+    for item in upstream:
+        yield origin(), item
+
+
+@overload
+def delivered(pairs: Iterator[tuple[Address, Item]], memory: Memory) -> Iterator[Item]: ...
+@overload
+def delivered(pairs: Iterator[Any], memory: Memory) -> Iterator[Any]: ...
+def delivered(pairs: Iterator[Any], memory: Memory) -> Iterator[Any]:
+    """Yield the items of ``pairs``, keeping the address of the last one in ``memory``."""
+    for address, item in pairs:
+        memory.address = address
+        yield item

@@ -1,0 +1,1 @@
+"""Public test support: shards made to order, damage done to order, contracts to check."""

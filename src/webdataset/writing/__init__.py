@@ -1,0 +1,1 @@
+"""Floor 7: sinks: tar files and series of shards."""
