@@ -5,6 +5,7 @@
     WebDatasetError
     ├── SourceError (OSError)             a url's bytes could not be had
     │   ├── NotFound (FileNotFoundError)
+    │   ├── AlreadyExists (FileExistsError)  a file that must not be replaced
     │   ├── CommandFailed                 a ``pipe:`` command ended with an error status
     │   └── ShortRead (EOFError)          fewer bytes than the source promised
     ├── FormatError (ValueError)          bytes that are not what they claim to be
@@ -100,6 +101,10 @@ class SourceError(WebDatasetError, OSError):
 
 class NotFound(SourceError, FileNotFoundError):
     """Nothing is there under this url."""
+
+
+class AlreadyExists(SourceError, FileExistsError):
+    """A file is there already, and must not be replaced."""
 
 
 class CommandFailed(SourceError):

@@ -1,7 +1,8 @@
 """How far data is trusted: ``strict``, ``safe`` (the default) or ``full``.
 
-``strict`` refuses pickles, ``.pth``, ``pipe:`` urls, local files through ``gopen`` and url rewriting. ``safe`` decodes pickles through an exact
-allow-list and ``.pth`` with ``weights_only=True``. ``full`` unpickles anything: for data you made yourself.
+``strict`` refuses pickles, ``.pth``, ``pipe:`` urls, local files through ``gopen`` and url rewriting. ``safe`` decodes
+pickles through an exact allow-list and ``.pth`` with ``weights_only=True``. ``full`` unpickles anything: for data you
+made yourself.
 """
 
 from typing import Literal, cast
@@ -13,12 +14,26 @@ Trust = Literal["strict", "safe", "full"]
 LEVELS = ("strict", "safe", "full")
 
 
+class Switch:
+    """The process-wide switch behind ``utils.enforce_security``.
+
+    Attributes:
+        enforced: True makes every level strict, False does not; None leaves it to ``WDS_SECURE``.
+    """
+
+    enforced: bool | None = None
+
+
+switch = Switch()
+
+
 def level(asked: str | None = None, *, enforced: bool | None = None) -> Trust:
     """Return the trust level in force.
 
     Args:
         asked: the level that a dataset or call names, or None.
-        enforced: the process-wide switch ``utils.enforce_security``; None means ``WDS_SECURE`` decides.
+        enforced: True or False overrides the process-wide switch ``utils.enforce_security``; where neither is set,
+            ``WDS_SECURE`` decides.
 
     Returns:
         ``strict`` wherever security is enforced, else ``asked``, else ``WDS_TRUST``, else ``safe``.
@@ -26,6 +41,7 @@ def level(asked: str | None = None, *, enforced: bool | None = None) -> Trust:
     Raises:
         UsageError: an unknown level.
     """
+    enforced = switch.enforced if enforced is None else enforced
     if settings.SECURE.get() if enforced is None else enforced:
         return "strict"
     chosen = asked or settings.TRUST.get() or "safe"

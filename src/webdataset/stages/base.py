@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
+from webdataset.ground.errors import FlowError
 from webdataset.ground.seeds import fold, fresh, generator
 from webdataset.ground.topology import place
 
@@ -37,6 +38,7 @@ class Run:
 
     Args:
         seed: entropy of this run; every unseeded generator of the run derives from it.
+        common: entropy that all ranks and workers of the job have in common, for shared stages; None: ``seed``.
         epoch: number of this pass over the source, from 0.
         shared: True for stages before the split over workers, whose generators must agree between workers.
         tracked: True where the run keeps addresses, so that it can be snapshot.
@@ -44,6 +46,7 @@ class Run:
     """
 
     seed: int = field(default_factory=fresh)
+    common: int | None = None
     epoch: int = 0
     shared: bool = False
     tracked: bool = False
@@ -55,9 +58,11 @@ class Run:
         Args:
             *names: further things that the generator depends on.
         """
+        if self.shared:
+            seed = self.seed if self.common is None else self.common
+            return generator("shared", seed, self.epoch, self.position, *names)
         where = place()
-        own = () if self.shared else (where.rank, where.worker)
-        return generator("run", self.seed, self.epoch, self.position, *own, *names)
+        return generator("own", self.seed, self.epoch, self.position, where.rank, where.worker, *names)
 
     def entropy(self) -> int:
         """Return one number that the run's seed and epoch determine, for generators of other kinds."""
@@ -116,21 +121,37 @@ class Stage(ABC):
             memory: what ``begin`` returned, possibly restored.
         """
 
-    def refetch(self, addresses: list[Address], fetch: Fetch) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
         """Make the output items that stand at ``addresses`` once more.
 
         Args:
             addresses: addresses of this stage's output.
             fetch: gives the upstream items at upstream's addresses.
+            memory: this stage's memory in the present run; sources that hold other sources find them there.
 
         Returns:
             The items, in the order of ``addresses``. The default serves transparent stages.
+
+        Raises:
+            FlowError: the stage gave another number of items than it gave in the run that is restored.
         """
-        return list(self.flow(iter(fetch(addresses)), self.begin(Run())))
+        remade = list(self.flow(iter(fetch(addresses)), self.begin(Run())))
+        if len(remade) != len(addresses):
+            raise FlowError(
+                f"{self!r} made {len(remade)} of {len(addresses)} buffered items again: it does not depend on the "
+                f"item alone, so the run cannot be restored; move it behind the shuffle",
+                stage=repr(self),
+            )
+        return remade
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Run this stage alone over ``source``."""
         return self.flow(iter(source), self.begin(Run()))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class FilterFunction(Stage):
@@ -153,18 +174,39 @@ class FilterFunction(Stage):
 
     def __repr__(self) -> str:
         shown = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kw.items()]
-        return f"{getattr(self.f, '__name__', self.f)}({', '.join(shown)})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.__dict__ == other.__dict__
-
-    __hash__ = None  # type: ignore[assignment]
+        name = getattr(self.f, "__name__", None) or repr(self.f)
+        return f"{name.lstrip('_')}({', '.join(shown)})"
 
 
 class TransparentFunction(FilterFunction):
     """A generator function that makes each output item from one input item, in order."""
 
     transparent = True
+
+
+class ObservingFunction(TransparentFunction):
+    """A generator function whose output items *are* input items, in order: it drops some, or only looks at them."""
+
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+        """Return the input items: whoever let them pass once is not asked again."""
+        return fetch(addresses)
+
+
+class Passage(Memory):
+    """Memory of a stage whose last output item is upstream's last item: the address is upstream's."""
+
+    @property
+    def address(self) -> Address:  # type: ignore[override]
+        """Address of the item that upstream yielded last."""
+        return self.origin() if self.origin is not None else None
+
+
+class Passing(Stage):
+    """A stage with a memory whose output items *are* input items: it drops some, or gives them in another order."""
+
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+        """Return the input items."""
+        return fetch(addresses)
 
 
 def transform(
@@ -179,6 +221,13 @@ def transform(
         ``maker(*args, **kw)``, which checks its arguments and returns the stage.
     """
     return _maker(function, TransparentFunction)
+
+
+def observation(
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+) -> Callable[P, ObservingFunction]:
+    """Make a stage maker of a generator function whose output items are input items, in order (``select``, ``info``)."""
+    return _maker(function, ObservingFunction)
 
 
 def expansion(

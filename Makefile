@@ -1,0 +1,73 @@
+# The front desk. Every target makes what it needs; a machine with Python 3.11+, make and a C compiler is enough.
+PYTHON ?= python3
+WORKERS ?= auto
+BIN := .venv/bin
+PIP = $(1)/bin/python -m pip install -q -c constraints.txt
+PYTEST = $(BIN)/python -m pytest
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
+export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
+
+.PHONY: help demo test test-all lint format bench docs oracles clean
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: .venv/.demo ## write shards from real images, train on them, print accuracy and throughput
+	$(BIN)/python examples/demo.py
+
+test: .venv/.test oracles ## run the suite on this Python
+	scripts/bsdtar.sh
+	$(PYTEST) -n $(WORKERS) $(ARGS)
+
+test-all: oracles ## run it on the oldest and the newest Python found, and under every start method
+	scripts/bsdtar.sh
+	$(PYTHON) scripts/test_all.py $(ARGS)
+
+lint: .venv/.lint ## style, types, floors and laws
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p webdataset
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/laws.py
+
+format: .venv/.lint ## rewrite the files in the house's style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.bench .oracles/1.0.2/.ready ## measure against webdataset 1.0.2; one table and a plot
+	$(BIN)/python bench/table.py $(ARGS)
+
+docs: .venv/.docs ## build the pages into build/site
+	$(BIN)/mkdocs build --strict -q
+
+oracles: .oracles/0.2.86/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
+
+clean: ## remove everything that these targets made
+	rm -rf .venv .venvs .oracles build demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+.venv/.made:
+	$(PYTHON) scripts/supported.py
+	$(PYTHON) -m venv .venv
+	$(call PIP,.venv) -U pip
+	touch $@
+
+.venv/.demo: .venv/.made pyproject.toml constraints.txt
+	$(call PIP,.venv) -e '.[torch,images,fast,demo]'
+	touch $@
+
+.venv/.lint: .venv/.test
+	$(call PIP,.venv) --group lint
+	touch $@
+
+.venv/.docs .venv/.bench: .venv/.%: .venv/.test
+	$(call PIP,.venv) --group $*
+	touch $@
+
+.venv/.test: .venv/.made pyproject.toml constraints.txt
+	$(call PIP,.venv) -e . --group test
+	touch $@
+
+.oracles/%/.ready:
+	$(PYTHON) -m venv .oracles/$*
+	.oracles/$*/bin/python -m pip install -q webdataset==$* numpy pillow msgpack cbor
+	touch $@

@@ -1,0 +1,249 @@
+"""The laws of the house that no linter knows: sizes, doors, and what may be named where.
+
+``laws.py [ROOT]`` reads the sources under ROOT (default: this repository), prints one line a breach as
+``file:line: message``, then the figures that the house is measured by, and fails if there was a breach.
+"""
+
+import ast
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+HINGES = {"tariterators", "gopen", "filters", "cache", "pipeline", "compat"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+REASON = re.compile(r"#\s*noqa: BLE001\s+\S|#\s*(?!noqa)\S+\s+\S")
+
+
+class Breach(NamedTuple):
+    """One place where a law is broken."""
+
+    path: Path
+    line: int
+    message: str
+
+
+class Module:
+    """One source file, parsed.
+
+    Args:
+        root: the repository.
+        path: the file.
+    """
+
+    def __init__(self, root: Path, path: Path) -> None:
+        self.path = path.relative_to(root)
+        self.text = path.read_text(encoding="utf-8")
+        self.lines = self.text.splitlines()
+        self.tree = ast.parse(self.text, str(path))
+        within = self.path.parts
+        self.room = within[2:] if within[:2] == ("src", "webdataset") else None
+
+    def breach(self, node: ast.AST | int, message: str) -> Breach:
+        """Return a breach at a node or line."""
+        return Breach(self.path, node if isinstance(node, int) else getattr(node, "lineno", 1), message)
+
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Return every function, methods and nested ones included."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS)]
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return a function's lines, its docstring and signature included."""
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def sizes(module: Module) -> Iterator[Breach]:
+    """No module over 400 lines, no function over 60."""
+    count = len(module.lines)
+    if count > MODULE_LINES:
+        yield module.breach(MODULE_LINES + 1, f"module of {count} lines; at most {MODULE_LINES}")
+    for function in module.functions():
+        if length(function) > FUNCTION_LINES:
+            message = f"function {function.name} of {length(function)} lines; at most {FUNCTION_LINES}"
+            yield module.breach(function, message)
+
+
+def dotted(node: ast.AST) -> str:
+    """Return ``a.b.c`` for a chain of attributes, else an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = dotted(node.value)
+        return f"{head}.{node.attr}" if head else ""
+    return ""
+
+
+def words(module: Module) -> Iterator[Breach]:
+    """No assert; no print outside cli; the environment is read in ground/settings.py only."""
+    room = module.room or ()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assert):
+            yield module.breach(node, "assert: raise an error of ground/errors.py instead")
+        elif isinstance(node, ast.Call) and dotted(node.func) == "print" and room[:1] != ("cli",):
+            yield module.breach(node, "print outside cli: log, or return the text")
+        elif room != ("ground", "settings.py") and reads_environment(node):
+            yield module.breach(node, "environment read outside ground/settings.py: declare a Variable there")
+
+
+def reads_environment(node: ast.AST) -> bool:
+    """Tell whether a node names the process's environment."""
+    if isinstance(node, ast.ImportFrom) and node.module == "os":
+        return any(alias.name in ("environ", "environb", "getenv") for alias in node.names)
+    return dotted(node) in ("os.environ", "os.environb", "os.getenv", "os.path.expandvars")
+
+
+def excepts(module: Module) -> Iterator[Breach]:
+    """A broad except says why, in a comment on its line."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        broad = any(kind is None or dotted(kind) in ("Exception", "BaseException") for kind in kinds)
+        if broad and not REASON.search(module.lines[node.lineno - 1]):
+            yield module.breach(node, "broad except without a reason comment on its line")
+
+
+def is_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Tell whether a function is one of typing's overloads."""
+    return any(dotted(decorator).endswith("overload") for decorator in function.decorator_list)
+
+
+def is_setter(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Tell whether a function sets or deletes a property, which its getter documents."""
+    return any(dotted(decorator).endswith((".setter", ".deleter")) for decorator in function.decorator_list)
+
+
+def docstrings(module: Module) -> Iterator[Breach]:
+    """Every module, public class, public function and public method says what it is."""
+    if not ast.get_docstring(module.tree):
+        yield module.breach(1, "module without a docstring")
+    yield from undocumented(module, module.tree)
+
+
+def undocumented(module: Module, scope: ast.Module | ast.ClassDef) -> Iterator[Breach]:
+    """Breaches among the definitions of one module or class."""
+    for node in definitions(scope):
+        if node.name.startswith("_"):
+            continue
+        exempt = isinstance(node, FUNCTIONS) and (is_overload(node) or is_setter(node))
+        if not exempt and not ast.get_docstring(node):
+            yield module.breach(node, f"{node.name} without a docstring")
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(module, node)
+
+
+def definitions(scope: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Classes and functions defined in a scope, also under its ``if`` and ``try``."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, (ast.ClassDef, *FUNCTIONS)):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            yield from definitions(node)
+
+
+def doors(module: Module) -> Iterator[Breach]:
+    """A file at the package root only re-exports; the hinges may also compose."""
+    room = module.room or ()
+    if len(room) != 1 or room[0] == "__init__.py" or room[0][:-3] in HINGES:
+        return
+    for node in module.tree.body:
+        if not is_reexport(node):
+            yield module.breach(node, "a door only re-exports: move this to a floor")
+
+
+def is_reexport(node: ast.stmt) -> bool:
+    """Tell whether a statement is a docstring, an import, ``__all__`` or an alias."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return True
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    if isinstance(node, ast.If):
+        return all(map(is_reexport, node.body + node.orelse))
+    if isinstance(node, ast.Assign):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        return names == ["__all__"] or bool(dotted(node.value))
+    return False
+
+
+def torch_imports(module: Module) -> Iterator[Breach]:
+    """Torch is imported in loading/torch* and codecs/torch* only."""
+    room = module.room or ()
+    if len(room) > 1 and room[0] in ("loading", "codecs") and room[1].startswith("torch"):
+        return
+    for node in ast.walk(module.tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        if any(name.split(".")[0] == "torch" for name in names):
+            yield module.breach(node, "torch imported outside loading/torch* and codecs/torch*")
+
+
+def test_docstrings(module: Module) -> Iterator[Breach]:
+    """Every test says in one line what it shows."""
+    for function in module.functions():
+        if function.name.startswith("test") and not ast.get_docstring(function):
+            yield module.breach(function, f"test {function.name} without a docstring")
+
+
+LAWS = {
+    "src/webdataset": [sizes, words, excepts, docstrings, doors, torch_imports],
+    "src/wids": [sizes, words, excepts, docstrings, torch_imports],
+    "tests": [test_docstrings],
+    "bench": [sizes],
+    "scripts": [sizes, docstrings],
+    "examples": [sizes, docstrings],
+}
+
+
+def modules(root: Path, folder: str) -> list[Module]:
+    """Return the parsed Python files under a folder of the repository, in order of their paths."""
+    return [Module(root, path) for path in sorted((root / folder).rglob("*.py"))]
+
+
+def breaches(root: Path) -> list[Breach]:
+    """Return every breach of every law under a repository.
+
+    Args:
+        root: the repository.
+    """
+    return [
+        breach
+        for folder, laws in LAWS.items()
+        for module in modules(root, folder)
+        for law in laws
+        for breach in law(module)
+    ]
+
+
+def figures(root: Path) -> str:
+    """Return one line with the sizes of the package's modules and functions and the share of tests."""
+    sources = [module for module in modules(root, "src") if module.lines]
+    if not sources:
+        return "no sources"
+    lines = [len(module.lines) for module in sources]
+    lengths = sorted(length(function) for module in sources for function in module.functions()) or [0]
+    tests = sum(len(module.lines) for module in modules(root, "tests"))
+    return (
+        f"{len(sources)} modules: median {statistics.median(lines):.0f} lines, longest {max(lines)}; "
+        f"{len(lengths)} functions: median {statistics.median(lengths):.0f}, "
+        f"p95 {lengths[int(len(lengths) * 0.95)]}, longest {lengths[-1]}; test lines / source lines {tests / sum(lines):.2f}"
+    )
+
+
+def main() -> None:
+    """Print the breaches and the figures; fail if there are breaches."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()
+    broken = breaches(root)
+    for breach in broken:
+        print(f"{breach.path}:{breach.line}: {breach.message}")
+    print(figures(root))
+    sys.exit(f"{len(broken)} breaches of the laws" if broken else 0)
+
+
+if __name__ == "__main__":
+    main()

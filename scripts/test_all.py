@@ -1,0 +1,76 @@
+"""Run the suite on the oldest and the newest supported Python of this machine, and the torch tests by start method.
+
+Each Python gets an environment of its own under ``.venvs``. The torch tests run three more times, in one process each,
+with fork, forkserver and spawn as the default start method.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from supported import found
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*command: object) -> int:
+    """Run a command in the repository; show it; return its exit status."""
+    print("+", *command, flush=True)
+    return subprocess.run([str(word) for word in command], cwd=ROOT, check=False).returncode
+
+
+def environment(version: tuple[int, ...], python: str) -> Path:
+    """Make (once) the environment of one Python version; return its interpreter.
+
+    Args:
+        version: (major, minor).
+        python: path of the interpreter it is made with.
+
+    Raises:
+        SystemExit: it could not be made.
+    """
+    home = ROOT / ".venvs" / f"{version[0]}.{version[1]}"
+    own = home / "bin" / "python"
+    stamp = home / ".ready"
+    needs = max((ROOT / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
+    if stamp.exists() and stamp.stat().st_mtime > needs:
+        return own
+    pip = (own, "-m", "pip", "install", "-q", "-c", "constraints.txt")
+    steps = [(python, "-m", "venv", home), (*pip, "-U", "pip"), (*pip, "-e", ".", "--group", "test")]
+    for step in steps:
+        if run(*step):
+            raise SystemExit(f"could not make the environment of Python {version[0]}.{version[1]}")
+    stamp.touch()
+    return own
+
+
+def has_torch(python: Path) -> bool:
+    """Tell whether torch is installed for an interpreter."""
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
+
+
+def main() -> None:
+    """Run everything; print one line a run; fail if any failed."""
+    pythons = found()
+    if not pythons:
+        raise SystemExit("no Python 3.11 to 3.14 found")
+    extra = sys.argv[1:]
+    results = {}
+    for version in sorted({min(pythons), max(pythons)}):
+        name = f"Python {version[0]}.{version[1]}"
+        python = environment(version, pythons[version])
+        workers = os.environ.get("WORKERS", "auto")
+        results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
+        for method in ("fork", "forkserver", "spawn") if has_torch(python) else ():
+            results[f"{name}, torch tests under {method}"] = run(
+                python, "scripts/under.py", method, "-q", "-m", "torch", *extra
+            )
+    for name, status in results.items():
+        print(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'}")
+    sys.exit(any(results.values()))
+
+
+if __name__ == "__main__":
+    main()

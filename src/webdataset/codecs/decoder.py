@@ -1,0 +1,255 @@
+"""The decoder: a chain of handlers over the fields of a sample.
+
+Flows in: samples whose fields are bytes. Flows out: the same samples with values. For each field name the chain is
+resolved once into a *plan*, one function of the bytes; plans are dropped when the table of decoders changes. A decoder
+never changes the sample it is given, and every failure names shard, sample and field.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial as bound
+from typing import Any
+
+from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, UsageError
+
+from .fields import decoders, unchanged
+from .handlers import Claims, Continue, Decode, Handler, default_post_handlers, default_pre_handlers
+from .images import imagehandler
+from .pickles import added_safe_globals, add_safe_globals
+
+Sample = dict[str, Any]
+MOST_PLANS = 4096
+
+
+class _Plans(dict[str, Decode]):
+    """Plans by field name, made when a name is first met; bounded, for names may come from anywhere."""
+
+    def __init__(self, make: Callable[[str], Decode]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Decode:
+        if len(self) >= MOST_PLANS:
+            self.clear()
+        plan = self[name] = self._make(name)
+        return plan
+
+
+class Decoder:
+    """Decodes samples by a chain of handlers: ``pre``, then ``handlers``, then ``post``.
+
+    Called with a sample it returns the decoded sample; called with an iterable of samples (a dataset) it returns an
+    iterable over the decoded samples. Several handlers may be given as a list or one after the other.
+
+    Args:
+        handlers: handlers ``f(key, data)`` (keys start with a dot), image specs ("rgb"), or a list of these.
+        *more: further handlers where the first was not a list; else ``pre``, ``post``, ``only``, ``partial`` by position.
+        pre: handlers to ask first; default: the one that decompresses ``.gz``.
+        post: handlers to ask last; default: the table of basic decoders.
+        only: decode just these fields (names without dots at their start; a list, or a string split at spaces).
+        partial: leave values alone that are no bytes; else they are errors.
+        trust: ``strict``, ``safe`` or ``full``; None means the level in force (see ``webdataset.ground.trust``).
+
+    Raises:
+        ValueError: an unknown image spec.
+    """
+
+    def __init__(
+        self,
+        handlers: Any = (),
+        *more: Any,
+        pre: Iterable[Handler] | None = None,
+        post: Iterable[Handler] | None = None,
+        only: str | Iterable[str] | None = None,
+        partial: bool = False,
+        trust: str | None = None,
+    ) -> None:
+        if isinstance(handlers, (list, tuple)):
+            pre, post, only, partial = _positional(more, (pre, post, only, partial))
+            own = list(handlers)
+        else:
+            own = [handlers, *more]
+        self.handlers: list[Handler] = [
+            *(default_pre_handlers if pre is None else pre),
+            *(imagehandler(handler) if isinstance(handler, str) else handler for handler in own),
+            *(default_post_handlers if post is None else post),
+        ]
+        self.only = set(only.split() if isinstance(only, str) else only) if only is not None else None
+        self.partial = partial
+        self.trust = trust
+        self._forget()
+
+    def _forget(self) -> None:
+        self._version = decoders.version
+        self._plans = _Plans(self._planned)
+        self._chains: dict[tuple[str, int], Decode] = {}
+
+    def decode(self, sample: Sample) -> Sample:
+        """Decode one sample.
+
+        Args:
+            sample: fields to bytes. Names starting with ``__`` are metadata: bytes become text where they are UTF-8.
+
+        Returns:
+            A new dict with the same names in the same order.
+
+        Raises:
+            DecodingError: a field does not decode; the cause is chained.
+            UnsafeContent: a field's decoding would run code that is not allowed.
+            MissingExtra: a field's format needs a package that is not installed.
+        """
+        if self._version != decoders.version:
+            self._forget()
+        plans = self._plans
+        decoded: Sample = {}
+        field = ""
+        try:
+            for field, data in sample.items():  # noqa: B007  the error names the field
+                if type(data) is bytes:
+                    decoded[field] = plans[field](data)
+                elif field[:2] == "__":
+                    decoded[field] = data
+                else:
+                    decoded[field] = self._unusual(field, data)
+        except (CodecError, MissingExtra) as error:
+            error.locate(url=_shown(sample, "__url__"), key=_shown(sample, "__key__"), field=field)
+            raise
+        except Exception as error:  # handlers are users' code: whatever they raise is a failure of this field
+            raise _failure(error, sample, field) from error
+        return decoded
+
+    def _unusual(self, field: str, data: Any) -> Any:
+        if self.only is not None and field not in self.only:
+            return data
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            return self._plans[field](bytes(data))
+        if data is None:
+            raise DecodingError("the field's value is None, where bytes were expected")
+        if self.partial:
+            return data
+        raise DecodingError(
+            f"the field's value is of type {type(data).__name__}, not bytes; "
+            "pass partial=True to leave such values as they are (has the sample been decoded already?)"
+        )
+
+    def _planned(self, field: str) -> Decode:
+        if field.startswith("__"):
+            return _text_if_utf8
+        if self.only is not None and field not in self.only:
+            return unchanged
+        return self._chain("." + field, 0)
+
+    def _chain(self, key: str, start: int) -> Decode:
+        """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
+        steps: list[tuple[int, bool, Decode]] = []
+        for index, handler in enumerate(self.handlers[start:], start):
+            if not isinstance(handler, Claims):
+                steps.append((index, False, bound(handler, key)))
+                continue
+            function = handler.claim(key, self.trust)
+            if function is not None:
+                steps.append((index, handler.final, function))
+        if not steps:
+            return unchanged
+        if steps[0][1]:
+            return steps[0][2]
+        return bound(self._ask, tuple(steps))
+
+    def _ask(self, steps: tuple[tuple[int, bool, Decode], ...], data: Any) -> Any:
+        for index, final, function in steps:
+            value = function(data)
+            if final:
+                return value
+            if isinstance(value, Continue):
+                return self._continued(value.key, index + 1)(value.data)
+            if value is not None:
+                return value
+        return data
+
+    def _continued(self, key: str, start: int) -> Decode:
+        chain = self._chains.get((key, start))
+        if chain is None:
+            if len(self._chains) >= MOST_PLANS:
+                self._chains.clear()
+            chain = self._chains[key, start] = self._chain(key, start)
+        return chain
+
+    def decode1(self, key: str, data: bytes) -> Any:
+        """Decode the bytes of one field.
+
+        Args:
+            key: the field's name, with or without a dot at its start.
+            data: its bytes.
+        """
+        return self._continued("." + key, 0)(data)
+
+    def __call__(self, sample: Any) -> Any:
+        """Decode a sample (a dict), or each sample of an iterable.
+
+        Raises:
+            UsageError: neither a dict nor an iterable.
+        """
+        if isinstance(sample, dict):
+            return self.decode(sample)
+        if not isinstance(sample, Iterable):
+            raise UsageError(f"a Decoder takes a sample (a dict) or a dataset, not {type(sample).__name__}")
+        return DecodedSamples(self, sample)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
+        return {**kept, "_safe_globals": added_safe_globals()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        add_safe_globals(state.pop("_safe_globals", ()))
+        self.__dict__.update(state)
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"Decoder({self.handlers!r})"
+
+
+class DecodedSamples:
+    """The samples of a dataset, decoded; may be iterated as often as the dataset.
+
+    Args:
+        decoder: decodes one sample.
+        samples: the dataset.
+    """
+
+    def __init__(self, decoder: Decoder, samples: Iterable[Sample]) -> None:
+        self.decoder = decoder
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield decoded samples."""
+        return map(self.decoder.decode, self.samples)
+
+
+def _positional(given: tuple[Any, ...], named: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(given) > len(named):
+        raise UsageError("Decoder takes a list of handlers and then pre, post, only and partial")
+    return given + named[len(given) :]
+
+
+def _text_if_utf8(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def _shown(sample: Sample, name: str) -> str | None:
+    value = sample.get(name)
+    return None if value is None else str(value)
+
+
+def _failure(error: Exception, sample: Sample, field: str) -> DecodingError:
+    return DecodingError(
+        _shown(sample, "__url__"),
+        _shown(sample, "__key__"),
+        field,
+        sample,
+        message=f"a field could not be decoded: {type(error).__name__}: {error}",
+    )
+
+
+default_decoder = Decoder([])

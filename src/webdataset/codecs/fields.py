@@ -1,0 +1,83 @@
+"""The table of basic decoders: text, numbers, JSON and bytes here, other formats by name.
+
+Flows in: a field's bytes. Flows out: its value. ``decoders`` is the live table that ``webdataset.autodecode.decoders``
+shows; entries set there take effect at the next sample. A decoder's result is the value, None included.
+"""
+
+import functools
+import json
+from typing import Any
+
+from webdataset.ground.extras import available
+
+from .registry import Codec, Deferred, LiveTable, plugged_in
+
+
+def text(data: bytes) -> str:
+    """Decode UTF-8.
+
+    Args:
+        data: encoded text.
+
+    Raises:
+        UnicodeDecodeError: the bytes are not UTF-8.
+    """
+    return data.decode("utf-8")
+
+
+def unchanged(data: Any) -> Any:
+    """Return the bytes as they are."""
+    return data
+
+
+@functools.cache
+def _fast_json() -> tuple[Codec, type[Exception]] | None:
+    library = available("msgspec")
+    return None if library is None else (library.json.Decoder().decode, library.MsgspecError)
+
+
+def json_loads(data: bytes) -> Any:
+    """Parse JSON exactly as ``json.loads`` does, through msgspec where it is installed and agrees.
+
+    Args:
+        data: JSON text in UTF-8, UTF-16 or UTF-32.
+
+    Returns:
+        What ``json.loads`` returns: integers of any size, NaN and infinities included.
+
+    Raises:
+        json.JSONDecodeError: not JSON.
+    """
+    fast = _fast_json()
+    if fast is None:
+        return json.loads(data)
+    try:
+        return fast[0](data)
+    except (fast[1], UnicodeDecodeError, RecursionError):
+        return json.loads(data)
+
+
+decoders: LiveTable = LiveTable()
+decoders.update(dict.fromkeys("txt text transcript html htm".split(), text))
+decoders.update(dict.fromkeys("cls cls2 index inx id count class".split(), int))
+decoders.update(dict.fromkeys(("json", "jsn"), json_loads))
+decoders.update(dict.fromkeys(("pyd", "pkl", "pickle"), Deferred("pickles", "unpickle_loads", trusting=True)))
+decoders.update(dict.fromkeys(("mp", "msg", "msgpack"), Deferred("records", "msgpack_loads")))
+decoders["cbor"] = Deferred("records", "cbor_loads")
+decoders["pth"] = Deferred("torch_fields", "torch_loads", trusting=True)
+decoders["npy"] = Deferred("arrays", "npy_loads")
+decoders["npz"] = Deferred("arrays", "npz_loads")
+decoders["bin"] = unchanged
+
+
+def decoder_for(extension: str, trust: str | None = None) -> Codec | None:
+    """Return the decoder of an extension: from the table, else from an installed package, else None.
+
+    Args:
+        extension: last component of the field's name; case matters.
+        trust: the trust level that a decoder was given, or None for the one in force.
+    """
+    entry = decoders.get(extension)
+    if entry is None and extension:
+        return plugged_in("webdataset.decoders", extension)
+    return entry.resolved(trust) if isinstance(entry, Deferred) else entry

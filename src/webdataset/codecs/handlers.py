@@ -1,0 +1,146 @@
+"""Handlers: what a decoder asks, in order, to decode a field.
+
+Any ``f(key, data)`` is a handler; it returns the value, None ("not mine") or a :class:`Continue`. Handlers that can tell
+from the key alone whether a field is theirs also have ``claim(key, trust)``, so that a decoder asks once per field
+name instead of once per sample. Nothing here knows a format.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from .compressed import LIMIT_BYTES, decompressed
+from .fields import decoder_for
+
+Handler = Callable[[str, Any], Any]
+Decode = Callable[[Any], Any]
+
+
+class Continue:
+    """A handler's answer: "go on with the handlers after me, under this key and with this data".
+
+    Args:
+        key: the key to go on with, dot included (".json").
+        data: what to decode under it.
+    """
+
+    def __init__(self, key: str, data: Any) -> None:
+        self.key = key
+        self.data = data
+
+
+@runtime_checkable
+class Claims(Protocol):
+    """A handler that decides by the key alone.
+
+    Attributes:
+        final: what its function returns is the value, even None; else None means "not mine" as for any handler.
+    """
+
+    final: bool
+
+    def claim(self, key: str, trust: str | None) -> Decode | None:
+        """Return the function for fields under ``key``, or None where they are not this handler's."""
+
+
+class BasicHandlers:
+    """The last handler: decodes by the last extension through the table of decoders."""
+
+    final = True
+
+    def claim(self, key: str, trust: str | None = None) -> Decode | None:
+        """Return the table's decoder for the key's last extension (case matters)."""
+        return decoder_for(key.rpartition(".")[2], trust)
+
+    def __call__(self, key: str, data: Any) -> Any:
+        """Decode one field, or return None where its extension is in no table."""
+        decode = self.claim(key)
+        return None if decode is None else decode(data)
+
+
+class ExtensionHandler:
+    """Decodes fields whose last name components equal one of some extensions.
+
+    Args:
+        extensions: extensions of one or more components, separated by spaces ("seg.jpg png"), any case.
+        f: takes the bytes and returns the value, or None for "not mine".
+    """
+
+    final = False
+
+    def __init__(self, extensions: str, f: Decode) -> None:
+        self.extensions = extensions.lower().split()
+        self.f = f
+
+    def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
+        """Return ``f`` where the key's last components match."""
+        return self.f if _ends_with(key, self.extensions) else None
+
+    def __call__(self, key: str, data: Any) -> Any:
+        """Decode one field, or return None where its key does not match."""
+        return call_extension_handler(key, data, self.f, self.extensions)
+
+
+def handle_extension(extensions: str, f: Decode) -> ExtensionHandler:
+    """Return a handler that decodes fields with the given extensions.
+
+    Args:
+        extensions: separated by spaces, compared by components and without regard to case: "seg.jpg" matches
+            ".a.seg.JPG" but not ".xseg.jpg".
+        f: takes the bytes and returns the value.
+    """
+    return ExtensionHandler(extensions, f)
+
+
+def call_extension_handler(key: str, data: Any, f: Decode, extensions: Iterable[str]) -> Any:
+    """Return ``f(data)`` where the key's last components equal one of ``extensions``, else None.
+
+    Args:
+        key: the field's key (".a.seg.jpg").
+        data: its bytes.
+        f: the decoder.
+        extensions: lower-case extensions of one or more components.
+    """
+    return f(data) if _ends_with(key, extensions) else None
+
+
+def _ends_with(key: str, extensions: Iterable[str]) -> bool:
+    parts = key.lower().split(".")
+    return any(parts[-len(wanted) :] == wanted for wanted in (extension.split(".") for extension in extensions))
+
+
+class CompressionFilter:
+    """Decompresses fields named ``.gz`` (or another suffix) and goes on under the name before it, repeatedly.
+
+    Args:
+        *suffixes: the suffixes to act on, with their dots: ".gz", ".bz2", ".xz", ".zst".
+        limit_bytes: a field may not grow larger than this, in bytes.
+    """
+
+    final = False
+
+    def __init__(self, *suffixes: str, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.suffixes = suffixes
+        self.limit_bytes = limit_bytes
+
+    def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
+        """Return the decompressor where the key ends in one of the suffixes."""
+        return partial(self, key) if key.endswith(self.suffixes) else None
+
+    def __call__(self, key: str, data: bytes) -> Continue | None:
+        """Decompress until the key ends in no suffix any more, or return None where it does not end in one.
+
+        Raises:
+            BadCompression: the data is cut short, damaged or too large.
+        """
+        before = key
+        while key.endswith(self.suffixes):
+            key, _, kind = key.rpartition(".")
+            data = decompressed(data, kind, self.limit_bytes)
+        return None if key == before else Continue(key, data)
+
+
+gzfilter = CompressionFilter(".gz")
+basichandlers = BasicHandlers()
+default_pre_handlers: list[Handler] = [gzfilter]
+default_post_handlers: list[Handler] = [basichandlers]

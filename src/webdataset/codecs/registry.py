@@ -1,0 +1,108 @@
+"""Tables of codecs by extension, and codecs that are loaded when they are first needed.
+
+Flows in: an extension ("json"). Flows out: the function that decodes or encodes its fields. Tables are ordinary dicts
+that users may change at any time; installed packages add to them by entry points (``webdataset.decoders``,
+``webdataset.encoders``), which are read only when an extension is in no table. Nothing here decodes.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+Codec = Callable[[Any], Any]
+
+
+class LiveTable(dict[str, Any]):
+    """A dict that counts its changes, so that plans made from it can be dropped when it changes.
+
+    Attributes:
+        version: number of changes so far.
+    """
+
+    version: int = 0
+
+    def _changing(name: str) -> Any:  # type: ignore[misc]  # noqa: N805  a maker of methods, gone after the class body
+        method = getattr(dict, name)
+
+        @functools.wraps(method)
+        def change(self: "LiveTable", *args: Any, **kw: Any) -> Any:
+            self.version += 1
+            return method(self, *args, **kw)
+
+        return change
+
+    __setitem__ = _changing("__setitem__")
+    __delitem__ = _changing("__delitem__")
+    __ior__ = _changing("__ior__")
+    update = _changing("update")
+    setdefault = _changing("setdefault")
+    pop = _changing("pop")
+    popitem = _changing("popitem")
+    clear = _changing("clear")
+    del _changing
+
+
+class Deferred:
+    """A codec named by module and function, imported at its first use.
+
+    Args:
+        module: module on this floor ("arrays").
+        name: function in it.
+        trusting: the function takes ``trust=`` as well.
+        takes_text: an encoder that wants ``str`` values too (others get them as UTF-8 written unchanged).
+    """
+
+    def __init__(self, module: str, name: str, *, trusting: bool = False, takes_text: bool = False) -> None:
+        self.module = module
+        self.name = name
+        self.trusting = trusting
+        self.takes_text = takes_text
+        self._function: Codec | None = None
+
+    def __call__(self, value: Any) -> Any:
+        """Decode or encode one field."""
+        return (self._function or self.resolved())(value)
+
+    def resolved(self, trust: str | None = None) -> Codec:
+        """Return the function itself, bound to a trust level where it takes one.
+
+        Args:
+            trust: the level that a decoder was given, or None.
+        """
+        if self._function is None:
+            self._function = getattr(importlib.import_module(f"{__package__}.{self.module}"), self.name)
+        if self.trusting and trust is not None:
+            return functools.partial(self._function, trust=trust)
+        return self._function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _deferred, (self.module, self.name, self.trusting, self.takes_text)
+
+    def __repr__(self) -> str:
+        return f"Deferred({self.module}.{self.name})"
+
+
+def _deferred(module: str, name: str, trusting: bool, takes_text: bool) -> Deferred:  # noqa: FBT001  for pickle only
+    return Deferred(module, name, trusting=trusting, takes_text=takes_text)
+
+
+@functools.cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}
+
+
+@functools.cache
+def plugged_in(group: str, extension: str) -> Codec | None:
+    """Return the codec that an installed package offers for an extension, or None.
+
+    Args:
+        group: entry point group, ``webdataset.decoders`` or ``webdataset.encoders``.
+        extension: last component of the field's name.
+
+    Raises:
+        ImportError: the package offers it but cannot be imported.
+    """
+    point = _installed(group).get(extension)
+    return None if point is None else point.load()

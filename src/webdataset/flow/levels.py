@@ -1,0 +1,194 @@
+"""One level of a running pipeline: a stage, its memory, its generator, and how its items are made again.
+
+Flows in: a stage (ours, a ``PipelineStage``, any callable, any iterable) and the level before it. Flows out: an iterator, an
+address for each item, and ``fetch``. See docs/design/stages.md.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+from webdataset.stages.base import Address, Json, Memory, Run, Stage
+from webdataset.stages.reading import ReadShards
+
+
+class Level:
+    """A stage in a run.
+
+    Args:
+        stage: one of our stages.
+        run: what the run tells it.
+        before: the level before, or None for a source.
+
+    Attributes:
+        memory: the stage's memory, or None.
+        items: the generator; made by ``open``.
+    """
+
+    def __init__(self, stage: Stage, run: Run, before: "Level | None") -> None:
+        self.stage = stage
+        self.run = run
+        self.before = before
+        self.memory: Memory | None = stage.begin(run)
+        self.items: Iterator[Any] = iter(())
+        if run.tracked and before is not None and self.memory is not None:
+            self.memory.origin = before.address
+
+    @property
+    def rewinds(self) -> bool:
+        """True where this level restores itself from a fresh level before it."""
+        return self.stage.rewinds or self.before is None
+
+    def open(self) -> Iterator[Any]:
+        """Start the generator."""
+        upstream = self.before.items if self.before is not None else iter(())
+        self.items = self.stage.flow(upstream, self.memory)
+        return self.items
+
+    def address(self) -> Address:
+        """Return the address of the item yielded last."""
+        if self.memory is not None:
+            return self.memory.address
+        return self._before().address()
+
+    def snapshot(self) -> Json:
+        """Return the memory as JSON, or None."""
+        return self.memory.snapshot() if self.memory is not None else None
+
+    def restore(self, state: Json) -> None:
+        """Take up a snapshot before ``open``."""
+        if self.memory is not None:
+            self.memory.restore(state, self._before().fetch if self.before is not None else _nothing)
+        elif state is not None:
+            raise StateMismatch(f"the snapshot has a memory for {self.stage!r}, which has none")
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more."""
+        if not addresses:
+            return []
+        if isinstance(self.stage, ReadShards):
+            return self.stage.fetch_from(self._before().afresh(), addresses)
+        return self.stage.refetch(addresses, self._before().fetch)
+
+    def afresh(self) -> Iterator[Any]:
+        """Run this level and those before it from the start of the epoch once more."""
+        before = self.before
+        upstream = before.afresh() if before is not None else iter(())
+        return self.stage.flow(upstream, self.stage.begin(self.run))
+
+    def close(self) -> None:
+        """Close the generator."""
+        close = getattr(self.items, "close", None)
+        if close is not None:
+            close()
+
+    def _before(self) -> "Level":
+        if self.before is None:
+            raise FlowError(f"stage {self.stage!r} has nothing before it")
+        return self.before
+
+
+def _nothing(addresses: list[Address]) -> list[Any]:
+    return addresses and []
+
+
+class Count(Memory):
+    """How many items a foreign stage has given; they are skipped on restore."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.skip = 0
+
+    @property
+    def address(self) -> int:  # type: ignore[override]
+        """Ordinal of the item given last."""
+        return self.count - 1
+
+    def snapshot(self) -> Json:
+        """Return the number of items given."""
+        return self.count
+
+    def restore(self, state: Json, fetch: Any) -> None:  # noqa: ARG002
+        """Skip this many."""
+        self.skip = int(state)
+
+
+class ForeignLevel(Level):
+    """A stage that is not ours: numbered, and resumed by replay from the start of the epoch.
+
+    Args:
+        stage: an iterable, a ``PipelineStage``, or a callable.
+        run: what the run tells it.
+        before: the level before, or None for a source.
+    """
+
+    def __init__(self, stage: Any, run: Run, before: Level | None) -> None:
+        super().__init__(_Called(stage, source=before is None), run, before)
+        self.memory: Memory | None = Count() if run.tracked else None
+
+    @property
+    def rewinds(self) -> bool:
+        """Always: its past is replayed."""
+        return True
+
+    def open(self) -> Iterator[Any]:
+        """Start it, skipping what it gave before a restore."""
+        items = super().open()
+        count = self.memory
+        if isinstance(count, Count):
+            self.items = _counted(items, count)
+        return self.items
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Replay the level from the start and keep the items at some ordinals."""
+        wanted = set(addresses)
+        last = max(wanted, default=-1)
+        found = {n: item for n, item in enumerate(islice(self.afresh(), last + 1)) if n in wanted}
+        if len(found) != len(wanted):
+            raise FlowError(f"{self.stage!r} gave fewer items on replay than before the snapshot")
+        return [found[address] for address in addresses]
+
+
+def _counted(items: Iterator[Any], count: Count) -> Iterator[Any]:
+    skipped = sum(1 for _ in islice(items, count.skip))
+    if skipped < count.skip:
+        raise FlowError(f"only {skipped} of {count.skip} items came again on replay: the pipeline is not reproducible")
+    count.count = skipped
+    for item in items:
+        count.count += 1
+        yield item
+
+
+class _Called(Stage):
+    """A foreign stage as a stage: called with its upstream, or without arguments as a source."""
+
+    rewinds = True
+
+    def __init__(self, foreign: Any, *, source: bool) -> None:
+        self.foreign = foreign
+        self.source = source
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Return the foreign stage's iterator."""
+        return iter(self._started(upstream))
+
+    def _started(self, upstream: Iterator[Any]) -> Iterable[Any]:
+        foreign = self.foreign
+        arguments = () if self.source else (upstream,)
+        run: Callable[..., Iterable[Any]] | None = getattr(foreign, "run", None)
+        if self.source and isinstance(foreign, Iterable) and not isinstance(foreign, (str, bytes)):
+            return foreign
+        if run is not None and not isinstance(foreign, type):
+            return run(*arguments)
+        if callable(foreign):
+            made: Iterable[Any] = foreign(*arguments)
+            return made
+        raise UsageError(
+            f"{foreign!r} is not a pipeline stage: a first stage is an iterable or a callable without arguments, a "
+            "later one a callable that takes an iterator",
+            stage=repr(foreign),
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.foreign!r}"

@@ -1,0 +1,122 @@
+"""A pipeline run for one or more passes, up to a number of items.
+
+Flows in: stages. Flows out: items of pass after pass; each pass is an epoch with an order of its own. A pass that gives
+nothing ends the loop.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from webdataset.ground.errors import StateMismatch
+from webdataset.stages.base import Address, Json, Run
+
+from .running import Flow
+
+ENDLESS = sys.maxsize
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long a pipeline runs.
+
+    Args:
+        passes: number of passes over the source.
+        items: number of items after which the run ends, over all passes; None for no bound.
+    """
+
+    passes: int = 1
+    items: int | None = None
+
+
+class Loop:
+    """A pipeline that is being iterated, pass after pass.
+
+    Args:
+        stages: the first is the source.
+        run: seed, epoch of the first pass; ``tracked`` runs can be snapshot.
+        bounds: how many passes and items.
+        state: what ``snapshot`` of an equal loop returned; None starts at the beginning.
+    """
+
+    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:  # noqa: B008
+        self._stages = list(stages)
+        self._bounds = bounds
+        self.count = 0
+        self.passed = 0
+        inner = None
+        if state is not None:
+            if "flow" not in state:
+                raise StateMismatch("this is not a snapshot of a pipeline")
+            self.count, self.passed, inner = state["count"], state["passed"], state["flow"]
+            run = replace(run, tracked=True)
+        self._run = run
+        self.flow = Flow(self._stages, run, inner)
+        self._items = self._all()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
+
+    def __next__(self) -> Any:
+        return next(self._items)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def _all(self) -> Iterator[Any]:
+        try:
+            if self._bounds == Bounds() and not self._run.tracked:
+                yield from self.flow  # the common case counts nothing
+                return
+            while True:
+                before = self.count
+                yield from self._counted()
+                self.flow.close()
+                self.passed += 1
+                full = self._bounds.items is not None and self.count >= self._bounds.items
+                if full or self.passed >= self._bounds.passes or self.count == before:
+                    return
+                run = self.flow.run
+                self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
+        finally:
+            self.flow.close()
+
+    def _counted(self) -> Iterator[Any]:
+        bound = ENDLESS if self._bounds.items is None else self._bounds.items
+        if self.count >= bound:
+            return
+        for item in self.flow:
+            self.count += 1
+            yield item
+            if self.count >= bound:
+                return
+
+    def close(self) -> None:
+        """Close every generator and stream."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+        self.flow.close()
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last, as a JSON value."""
+        return {"count": self.count, "passed": self.passed, "flow": self.flow.snapshot()}
+
+    def address(self) -> Address:
+        """Return the address of the item given last: its pass, and its address there."""
+        return [self.passed, self.flow.address()]
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more, each in its pass."""
+        found: dict[str, Any] = {}
+        for passed in sorted({address[0] for address in addresses}):
+            inner = [address[1] for address in addresses if address[0] == passed]
+            epoch = self.flow.run.epoch - self.passed + passed
+            flow = self.flow if passed == self.passed else Flow(self._stages, replace(self.flow.run, epoch=epoch))
+            for address, item in zip(inner, flow.fetch(inner), strict=True):
+                found[repr([passed, address])] = item
+        return [found[repr([address[0], address[1]])] for address in addresses]

@@ -1,0 +1,220 @@
+"""The pipeline as callers hold it: a list of stages, how long it runs, and its runs.
+
+Flows in: stages. Flows out: on each iteration, a run of them. What a run remembers is in the run; the pipeline keeps
+only its description and the number of the next epoch.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Self
+
+from webdataset.ground.errors import UsageError
+from webdataset.ground.torchlike import IterableDataset
+from webdataset.stages.base import Json, Run
+
+from .entropy import entropy
+from .looping import ENDLESS, Bounds, Loop
+
+
+class DataPipeline(IterableDataset):
+    """A chain of stages.
+
+    Args:
+        *args: stages: first a source (an iterable, a ``PipelineStage``, or a callable without arguments), then callables from
+            an iterator to an iterator. A list stands for its elements; None is left out.
+        **kwargs: ignored, as ever.
+    """
+
+    seed: int | None = None
+    epoch: int = 0
+    repetitions: int = 1
+    nsamples: int | None = None
+    size: int | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.pipeline: list[Any] = []
+        for arg in args:
+            if arg is None:
+                continue
+            if isinstance(arg, list):
+                self.pipeline.extend(arg)
+            else:
+                self.pipeline.append(arg)
+
+    # -- description
+
+    def append(self, f: Any) -> None:
+        """Add a stage at the end, in place.
+
+        Args:
+            f: the stage.
+        """
+        self.pipeline.append(f)
+
+    def compose(self, *args: Any) -> Self:
+        """Return a copy with more stages.
+
+        Args:
+            *args: stages; None is left out.
+        """
+        result = self._copied()
+        for arg in args:
+            if arg is not None:
+                result.append(arg)
+        return result
+
+    def stage(self, i: int) -> Any:
+        """Return the i-th stage."""
+        return self.pipeline[i]
+
+    def repeat(self, nepochs: int | None = None, nbatches: int | None = None) -> Self:
+        """Run several passes, each in an order of its own.
+
+        Args:
+            nepochs: number of passes; None or negative for no end.
+            nbatches: end one iteration after this many items, over all passes; negative or None for no bound.
+
+        Returns:
+            A copy with these bounds. (They hold for this pipeline too, as code written for upstream expects.)
+        """
+        passes = ENDLESS if nepochs is None or nepochs < 0 else nepochs
+        bound = nbatches if nbatches is not None and nbatches >= 0 else None
+        return self._changed(repetitions=passes, nsamples=bound)
+
+    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
+        """Let each iteration give exactly this many items, starting the source over as often as needed.
+
+        Args:
+            nsamples: number of items at the end of this pipeline (batches, where it batches); 0 for no end.
+            nbatches: the same; the larger of the two holds. Under a DataLoader it counts in each worker.
+
+        Returns:
+            A copy with this bound. (It holds for this pipeline too, as code written for upstream expects.)
+        """
+        bound = max(nsamples, nbatches)
+        return self._changed(repetitions=ENDLESS, nsamples=bound if bound > 0 else None)
+
+    def with_length(self, n: int, silent: bool = False) -> Self:  # noqa: ARG002, FBT001, FBT002  upstream's signature
+        """Give the pipeline a length, for code that asks for one; it changes nothing else.
+
+        Args:
+            n: what ``len()`` returns.
+            silent: accepted for compatibility.
+
+        Returns:
+            A copy with this length. (This pipeline has it too, as code written for upstream expects.)
+        """
+        result = self._changed(size=n)
+        for pipeline in (self, result):
+            pipeline.__class__ = _sized(_unsized(type(self)))
+        return result
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next epoch, which with the seed decides every order.
+
+        Args:
+            epoch: from 0.
+        """
+        self.epoch = epoch
+
+    def _changed(self, **changes: Any) -> Self:
+        self.__dict__.update(changes)
+        return self._copied()
+
+    def _copied(self) -> Self:
+        result = type(self).__new__(type(self))
+        result.__dict__.update(self.__dict__)
+        result.pipeline = list(self.pipeline)
+        return result
+
+    __copy__ = _copied
+
+    # -- runs
+
+    def _begin(self) -> Run:
+        seed, common = entropy(self.seed)
+        return Run(seed=seed, common=common, epoch=self.epoch)
+
+    def start(self, run: Run | None = None, state: Json = None, *, tracked: bool = True) -> Loop:
+        """Start a run that can be snapshot.
+
+        Args:
+            run: seed and epoch; by default this pipeline's own next epoch.
+            state: what ``snapshot()`` of an earlier run returned, to continue behind it.
+            tracked: keep addresses, so that ``snapshot()`` works.
+
+        Returns:
+            The run: an iterator with ``snapshot()`` and ``close()``.
+        """
+        if run is None:
+            run = self._begin()
+        if tracked and not run.tracked:
+            run = Run(**{**run.__dict__, "tracked": True})
+        return Loop(self.pipeline, run, Bounds(self.repetitions, self.nsamples), state)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Run the pipeline; each iteration is a new epoch."""
+        if not self.pipeline:
+            raise UsageError("this pipeline has no stages, or was closed")
+        run = self._begin()
+        with Loop(self.pipeline, run, Bounds(self.repetitions, self.nsamples)) as loop:
+            self.epoch = run.epoch + 1
+            try:
+                yield from loop
+            finally:
+                self.epoch = max(self.epoch, run.epoch + loop.passed)
+
+    def iterator(self) -> Iterator[Any]:
+        """Run all passes, without the bound on items."""
+        return iter(Loop(self.pipeline, self._begin(), Bounds(self.repetitions)))
+
+    def iterator1(self) -> Iterator[Any]:
+        """Run one pass."""
+        return iter(Loop(self.pipeline, self._begin()))
+
+    def close(self) -> None:
+        """Close the stages that can be closed, and forget all of them. May be called twice."""
+        for stage in self.pipeline:
+            close = getattr(stage, "close", None)
+            if callable(close):
+                close()
+        self.pipeline = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    # -- travel
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
+        import cloudpickle  # noqa: PLC0415  only travellers pay for it
+
+        kind = type(self)
+        return _rebuilt, (cloudpickle.dumps((_unsized(kind), kind is not _unsized(kind), self.__dict__)),)
+
+
+def _rebuilt(parcel: bytes) -> Any:
+    import cloudpickle  # noqa: PLC0415  only travellers pay for it
+
+    kind, sized, attributes = cloudpickle.loads(parcel)
+    result = kind.__new__(_sized(kind) if sized else kind)
+    result.__dict__.update(attributes)
+    return result
+
+
+@functools.cache
+def _sized(kind: type[Any]) -> Any:
+    """Return the subclass of ``kind`` whose instances have a length: their ``size``."""
+    members = {"__len__": _length, "_plain": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), members)
+
+
+def _length(self: Any) -> int:
+    return int(self.size)
+
+
+def _unsized(kind: type[Any]) -> Any:
+    return kind.__dict__.get("_plain", kind)

@@ -1,0 +1,135 @@
+"""A running pipeline, and its snapshot.
+
+Flows in: stages and a run. Flows out: items, one at a time, and a JSON value from which an equal run continues. See
+docs/design/stages.md for the order in which levels are restored.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from webdataset.ground.errors import StateMismatch
+from webdataset.stages.base import Address, Json, Run, Stage
+from webdataset.stages.reading import ReadShards
+
+from .levels import ForeignLevel, Level
+
+VERSION = 1
+
+
+class Flow:
+    """A pipeline that is being iterated.
+
+    Args:
+        stages: the first is the source.
+        run: seed and epoch; ``tracked`` runs can be snapshot.
+        state: what ``snapshot`` of an equal flow returned, to continue behind it; None starts at the beginning.
+
+    Raises:
+        StateMismatch: ``state`` belongs to other stages.
+    """
+
+    def __init__(self, stages: Sequence[Any], run: Run, state: Json = None) -> None:
+        if state is not None:
+            run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
+        self.run = run
+        self.levels = _levels(stages, run)
+        if state is not None:
+            self._restore(state)
+        for level in self.levels:
+            level.open()
+        self._last = self.levels[-1] if self.levels else None
+        self._items: Iterator[Any] = self._last.items if self._last is not None else iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
+
+    def __next__(self) -> Any:
+        return next(self._items)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all generators, the last first, and with them every stream they hold."""
+        for level in reversed(self.levels):
+            level.close()
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last, as a JSON value.
+
+        Raises:
+            StateMismatch: the run is not tracked.
+        """
+        if not self.run.tracked:
+            raise StateMismatch("this run keeps no addresses: start it tracked to take snapshots")
+        first = self._rewinding()
+        return {
+            "version": VERSION,
+            "seed": self.run.seed,
+            "common": self.run.common,
+            "epoch": self.run.epoch,
+            "stages": [repr(level.stage) for level in self.levels[first:]],
+            "first": first,
+            "memories": [level.snapshot() for level in self.levels[first:]],
+        }
+
+    def address(self) -> Address:
+        """Return the address of the item given last (tracked runs)."""
+        return self._last.address() if self._last is not None else None
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses of this run once more."""
+        return self._last.fetch(addresses) if self._last is not None else []
+
+    def _rewinding(self) -> int:
+        return max((n for n, level in enumerate(self.levels) if level.rewinds), default=0)
+
+    def _restore(self, state: Json) -> None:
+        first = self._rewinding()
+        if state.get("version") != VERSION:
+            raise StateMismatch(f"the snapshot has version {state.get('version')!r}; this library reads {VERSION}")
+        expected = [type(level.stage).__name__ for level in self.levels[first:]]
+        if state["first"] != first or len(state["memories"]) != len(expected):
+            raise StateMismatch(
+                f"the snapshot was taken of {len(state['memories'])} stages from stage {state['first']} on "
+                f"({', '.join(state['stages'])}); this pipeline has {len(expected)} from stage {first} on"
+            )
+        for level, memory in zip(self.levels[first:], state["memories"], strict=True):
+            level.restore(memory)
+
+
+def _levels(stages: Sequence[Any], run: Run) -> list[Level]:
+    stages = [_known(stage) for stage in stages]
+    split = _last_split(stages)
+    levels: list[Level] = []
+    for position, stage in enumerate(stages):
+        here = replace(run, position=position, shared=position < split)
+        before = levels[-1] if levels else None
+        kind = Level if isinstance(stage, Stage) and _ours(stage) else ForeignLevel
+        levels.append(kind(stage, here, before))
+    return levels
+
+
+def _ours(stage: Stage) -> bool:
+    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a memory."""
+    return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
+
+
+def _known(stage: Any) -> Any:
+    """Return the stage that a plain function stands for (``tarfile_samples`` used uncalled)."""
+    known = getattr(stage, "as_stage", None)
+    return known() if known is not None and not isinstance(stage, Stage) else stage
+
+
+def _last_split(stages: Sequence[Any]) -> int:
+    """Return the number of stages before samples are read or shards are split, whose generators all workers share."""
+    marks = [
+        position
+        for position, stage in enumerate(stages)
+        if isinstance(stage, ReadShards) or getattr(stage, "splits", False)
+    ]
+    return min(marks[0] if marks else 0, len(stages))

@@ -1,0 +1,133 @@
+"""The dataset that most programs begin with: ``wds.WebDataset(urls)``.
+
+Flows in: urls of shards. Flows out: a pipeline that reads their samples, to be chained on. All it does is put the right
+stages into the right order.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from webdataset import shardlists, tariterators
+from webdataset.flow.pipeline import DataPipeline
+from webdataset.ground import trust as trust_levels
+from webdataset.ground.errors import UsageError
+from webdataset.ground.policies import Handler, reraise_exception
+from webdataset.ground.torchlike import IterableDataset
+
+from . import ordering
+from .interface import FluidInterface
+
+
+class WebDataset(DataPipeline, FluidInterface):
+    """Samples of tar shards.
+
+    Args:
+        urls: a url or path (``{000..099}`` braces, ``::`` between several, globs of local files), a list or iterable of
+            them, a directory ending in ``/``, a ``.yaml`` list of shards, or an object that yields ``{"url": …}``.
+        handler: asked where a shard or sample fails: true goes on with the next shard, false ends the pass.
+        mode: ``"resampled"``, or the mode of a directory list.
+        resampled: draw shards at random with replacement, for ever.
+        repeat: start over for ever (``True``), or this many passes.
+        shardshuffle: buffer size of the shard shuffle (True is 100); None, False or 0 keeps the order.
+        cache_size: size bound of the cache in bytes; negative for none.
+        cache_dir: directory to keep shards in.
+        url_to_name: url to file name in the cache.
+        detshuffle: shuffle shards by (seed, epoch) alone.
+        nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
+        workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
+        select_files: full member name to bool; others are stepped over.
+        rename_files: full member name to full member name; applied first.
+        empty_check: raise where a whole pass gives no sample.
+        verbose: log what the cache does.
+        seed: decides every order together with the epoch; None is ``WDS_SEED``, or different for every run.
+        trust: ``strict``, ``safe`` or ``full``: what decoding may execute.
+        **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``; see
+            :class:`webdataset.samples.reading.Reading`.
+
+    Raises:
+        UsageError: arguments that cannot mean anything.
+    """
+
+    def __init__(
+        self,
+        urls: Any,
+        handler: Handler = reraise_exception,
+        mode: str | None = None,
+        resampled: bool = False,  # noqa: FBT001, FBT002  upstream's signature, here and below
+        repeat: bool | int = False,  # noqa: FBT002
+        shardshuffle: bool | int | None = None,
+        cache_size: int = -1,
+        cache_dir: str | Path | None = None,
+        url_to_name: Callable[[str], str] | None = None,
+        detshuffle: bool = False,  # noqa: FBT001, FBT002
+        nodesplitter: Callable[[Any], Any] | None = shardlists.single_node_only,
+        workersplitter: Callable[[Any], Any] | None = shardlists.split_by_worker,
+        select_files: Callable[[str], bool] | None = None,
+        rename_files: Callable[[str], str] | None = None,
+        empty_check: bool = True,  # noqa: FBT001, FBT002
+        verbose: bool = False,  # noqa: ARG002, FBT001, FBT002
+        seed: int | None = None,
+        *,
+        trust: str | None = None,
+        **reading: Any,
+    ) -> None:
+        super().__init__()
+        ordering.refuse_cache(cache_dir, cache_size, url_to_name)
+        self.seed = seed
+        self.trust = trust_levels.level(trust) if trust is not None else None
+        source = shard_source(urls, mode=mode, resampled=resampled, seed=seed)
+        self.append(source)
+        if not ordering.endless(source):
+            self._split(nodesplitter, workersplitter)
+        for stage in ordering.shard_shuffle(shardshuffle, seed, deterministic=detshuffle):
+            self.append(stage)
+        self.append(
+            tariterators.tarfile_to_samples(
+                handler=handler, select_files=select_files, rename_files=rename_files, **reading
+            )
+        )
+        if empty_check:
+            self.append(ordering.CheckSamples())
+        if repeat:
+            self.repeat(-1 if repeat is True else int(repeat))
+
+    def _split(self, *splitters: Any) -> None:
+        for splitter in splitters:
+            if splitter:
+                self.append(splitter)
+
+
+def shard_source(urls: Any, *, mode: str | None, resampled: bool, seed: int | None) -> Any:
+    """Return the first stage for some urls.
+
+    Args:
+        urls: as :class:`WebDataset` takes them.
+        mode: ``"resampled"``, or the mode of a directory list.
+        resampled: draw with replacement.
+        seed: of the draws.
+
+    Raises:
+        UsageError: a kind of source that cannot be read.
+    """
+    if isinstance(urls, Path):
+        urls = str(urls)
+    if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
+        return shardlists.MultiShardSample(urls)
+    if isinstance(urls, str) and urls.endswith("/"):
+        return shardlists.DirectoryShardList(urls, mode=mode) if mode else shardlists.DirectoryShardList(urls)
+    if isinstance(urls, str) and urls.endswith(".json"):
+        raise UsageError("a JSON shard index is not read as a dataset yet: pass the list of its urls", url=urls)
+    if not isinstance(urls, (str, list, tuple)) and _is_source(urls):
+        return urls
+    if resampled or mode == "resampled":
+        return shardlists.ResampledShards(urls) if seed is None else shardlists.ResampledShards(urls, seed=seed)
+    if not isinstance(urls, (str, Iterable)):
+        raise UsageError(f"expected urls as a str, a path, a list or an iterable, got {type(urls).__name__}")
+    return shardlists.SimpleShardList(urls)
+
+
+def _is_source(urls: Any) -> bool:
+    """Tell whether an object yields shards by itself: one of our lists, a torch IterableDataset, a stage."""
+    kinds = {kind.__name__ for kind in type(urls).__mro__}
+    return isinstance(urls, IterableDataset) or bool(kinds & {"IterableDataset", "PipelineStage"})

@@ -1,0 +1,132 @@
+"""Door: opening urls. A hinge: names are looked up in this module at call time, so that replacing one takes effect.
+
+The module can be called: ``wds.gopen("x.tar")`` opens a url, ``wds.gopen.gopen_schemes`` is the live table of schemes.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+from .sources.files import open_buffered, path_of
+from .sources.open import (
+    gopen_command,
+    gopen_curl,
+    gopen_error,
+    gopen_http,
+    gopen_pipe,
+    gopen_schemes,
+    open_url,
+)
+from .sources.open import open_stream as _open_stream
+from .sources.rewrite import rewritten as rewrite_url
+from .sources.stream import Stream, length_known
+
+__all__ = [
+    "Pipe",
+    "gopen",
+    "gopen_ais",
+    "gopen_command",
+    "gopen_curl",
+    "gopen_error",
+    "gopen_file",
+    "gopen_gsutil",
+    "gopen_http",
+    "gopen_pipe",
+    "gopen_schemes",
+    "info",
+    "length_known",
+    "open_stream",
+    "reader",
+    "rewrite_url",
+    "set_options",
+]
+
+gopen_ais = gopen_gsutil = gopen_command
+info: dict[str, Any] = {}
+"""Free for callers; nothing is kept in it here."""
+
+
+def gopen(url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
+    """Open a url, a local path, or ``-`` (stdin, stdout) as a binary stream.
+
+    Args:
+        url: a text with a served scheme (see ``gopen_schemes``), else a local path; Path objects are paths.
+        mode: ``rb`` or ``wb``.
+        bufsize: bytes; handed to the scheme's opener. Local files use ``GOPEN_BUFFER``.
+        **kw: handed to the scheme's opener.
+
+    Returns:
+        A file object to be closed by the caller (closing leaves stdin and stdout open).
+
+    Raises:
+        UsageError: another mode, an unknown scheme, or something that the trust level forbids.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+    """
+    return open_url(url, mode, bufsize, schemes=gopen_schemes, **kw)
+
+
+_gopen = gopen
+
+
+def open_stream(url: Any, *, trust: str | None = None) -> Stream:
+    """Open a url for reading a shard: local files come unbuffered; a replaced ``gopen`` is called.
+
+    Args:
+        url: as for :func:`gopen`, or an object with ``read``.
+        trust: a trust level that a dataset names.
+
+    Raises:
+        UsageError: an unknown scheme, or something that the trust level forbids.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+    """
+    if gopen is not _gopen:
+        stream: Stream = gopen(url)
+        return stream
+    return _open_stream(url, level=trust, schemes=gopen_schemes)
+
+
+def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:  # noqa: ARG001  an opener's signature
+    """Open a local path or ``file:`` url.
+
+    Args:
+        url: the path or url.
+        mode: ``rb`` or ``wb``.
+        bufsize: not used; ``GOPEN_BUFFER`` decides.
+
+    Raises:
+        NotFound: no such file.
+        SourceError: it cannot be opened.
+    """
+    return open_buffered(path_of(url) if url[:5].lower() == "file:" else url, mode)
+
+
+def reader(url: Any, **kw: Any) -> Any:
+    """Open a url for reading; arguments as for :func:`gopen`."""
+    return gopen(url, "rb", **kw)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the room of pipes, which loads ``subprocess``, when one of its names is asked for."""
+    if name in ("Pipe", "set_options"):
+        return getattr(importlib.import_module(".sources.pipe", __package__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Hinge(ModuleType):
+    """This module, which can be called and pickled."""
+
+    def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
+        """Open a url: the module's present ``gopen``."""
+        return self.gopen(url, mode, bufsize, **kw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+sys.modules[__name__].__class__ = _Hinge

@@ -1,0 +1,180 @@
+"""Members to samples: consecutive members of one key are one sample.
+
+Theory. A key's members stand next to each other. The common case is that a member's name starts with the present key
+and a dot, and that its extension was seen before in this shard: one prefix test and one dictionary lookup. Everything
+else (a new key, a new extension, metadata, a duplicate) takes the longer way.
+
+Flows in: lists of (name, payload, offset). Flows out: lists of samples, with the offsets at which they start. Never joins members
+of two shards; never gives a sample that was cut off.
+"""
+
+from collections.abc import Callable, Container
+from typing import Any, Literal
+
+from webdataset.ground.errors import DuplicateField, UsageError
+from webdataset.tar.scan import Member
+
+from .names import base_plus_ext, is_meta
+
+Sample = dict[str, Any]
+Keys = Callable[[str], tuple[str, str] | tuple[None, None]]
+Duplicates = Literal["error", "first", "last", "new"]
+POLICIES = ("error", "first", "last", "new")
+
+
+class Grouper:
+    """Groups the members of one shard at a time.
+
+    Args:
+        keys: splits a name into key and extension.
+        lcase: lower-case the extension.
+        suffixes: keep only these full extensions; None keeps all.
+        duplicates: the same key and extension again within one sample: ``error``, keep the ``first`` or the ``last``, or
+            start a ``new`` sample.
+
+    Attributes:
+        offsets: where each sample of the last ``add`` or ``close`` starts.
+        fault: what stopped the last ``add`` short, or None.
+        taken: members that the last ``add`` took, the faulty one included.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: Keys = base_plus_ext,
+        lcase: bool = True,
+        suffixes: Container[str] | None = None,
+        duplicates: str = "error",
+    ) -> None:
+        if duplicates not in POLICIES:
+            raise UsageError(f"duplicates={duplicates!r} is not one of {', '.join(POLICIES)}")
+        self._keys = keys
+        self._lcase = lcase
+        self._suffixes = suffixes
+        self._duplicates = duplicates
+        self._fields: dict[str, str | None] = {}
+        self._marked_bad = False
+        self.offsets: list[int] = []
+        self.fault: DuplicateField | None = None
+        self.taken = 0
+        self.open({})
+
+    def open(self, stamp: Sample) -> None:
+        """Begin a shard.
+
+        Args:
+            stamp: what every sample of it carries, such as ``__url__``.
+        """
+        self._stamp = stamp
+        self._sample: Sample | None = None
+        self._key: str | None = None
+        self._prefix = "\0"
+        self._start = 0
+
+    @property
+    def key(self) -> str | None:
+        """Key of the sample in progress, or None."""
+        return self._key if self._sample is not None else None
+
+    def add(self, members: list[Member], first: int = 0) -> list[Sample]:
+        """Group some members.
+
+        Args:
+            members: the members, in order.
+            first: index to start at.
+
+        Returns:
+            The samples that are complete: all but the one in progress. Stops at a duplicate under ``error``; then
+            ``fault`` says so, and ``add(members, taken)`` goes on behind it.
+        """
+        done: list[Sample] = []
+        self.offsets = []
+        self.fault = None
+        sample, prefix, fields = self._sample, self._prefix, self._fields
+        skip = len(prefix)
+        for name, payload, offset in members[first:] if first else members:
+            field = fields.get(name[skip:]) if name.startswith(prefix) else None
+            if field is None or sample is None or field in sample:
+                self._sample = sample
+                if not self._longer(name, payload, offset, done):
+                    self.taken = members.index((name, payload, offset), first) + 1
+                    break
+                sample, prefix = self._sample, self._prefix
+                skip = len(prefix)
+            else:
+                sample[field] = payload
+        self._sample = sample
+        return done
+
+    def _longer(self, name: str, payload: Any, offset: int, done: list[Sample]) -> bool:
+        """Take a member that needs more than a lookup; return False at a duplicate that is an error."""
+        if name.startswith("__") and is_meta(name):
+            return True
+        key, ext = self._keys(name)
+        if key is None or ext is None:
+            return True
+        field = self._field(ext)
+        if key == self._key and self._sample is not None:
+            if field is None:
+                return True
+            if field not in self._sample or self._duplicates == "last":
+                self._sample[field] = payload
+                return True
+            if self._duplicates != "new":
+                return self._duplicates == "first" or self._refuse(field, offset)
+        self._flush(done)
+        self._sample = {"__key__": key, **self._stamp}
+        self._key = key
+        self._prefix = key + "." if self._keys is base_plus_ext else "\0"
+        self._start = offset
+        if field is not None:
+            self._sample[field] = payload
+        return True
+
+    def _field(self, ext: str) -> str | None:
+        """Return the field that an extension names, or None where it is filtered out; remember it."""
+        field: str | None = ext.lower() if self._lcase else ext
+        if self._suffixes is not None and field not in self._suffixes:
+            field = None
+        if "/" not in ext and len(self._fields) < 1 << 16:
+            self._fields[ext] = field
+        self._marked_bad |= field == "__bad__"
+        return field
+
+    def _refuse(self, field: str, offset: int) -> bool:
+        self.fault = DuplicateField(
+            f"duplicate file name in tar file: {self._key}.{field} stands twice in one sample; rewrite the shard, or "
+            "pass duplicates='first', 'last' or 'new'",
+            key=self._key, field=field, offset=offset, url=self._stamp.get("__url__"),
+        )  # fmt: skip
+        return False
+
+    def _flush(self, done: list[Sample]) -> None:
+        sample = self._sample
+        if sample is None or (self._marked_bad and sample.get("__bad__")):
+            return
+        done.append(sample)
+        self.offsets.append(self._start)
+
+    def close(self) -> list[Sample]:
+        """End the shard and return its last sample, if there is one."""
+        done: list[Sample] = []
+        self.offsets = []
+        self._flush(done)
+        self.open({})
+        return done
+
+    def abandon(self) -> str | None:
+        """End the shard without its last sample, which an error interrupted; return that sample's key."""
+        key = self.key
+        self.open({})
+        return key
+
+
+def valid_sample(sample: Any) -> bool:
+    """Tell whether this is a sample: a dict with something in it and no true ``__bad__``.
+
+    Args:
+        sample: anything.
+    """
+    return isinstance(sample, dict) and len(sample) > 0 and not sample.get("__bad__", False)

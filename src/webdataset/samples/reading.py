@@ -1,0 +1,318 @@
+"""Streams of bytes to samples: the tar scanner and the grouper, fed.
+
+Flows in: opened shards, ``{"url", "stream"}``. Flows out: samples; where they stand is in the :class:`Position`. Each stream is closed when its shard
+ends, fails or is left. Never gives a sample that an error interrupted, and never joins two shards.
+"""
+
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from webdataset.ground import settings
+from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
+from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.ground.redaction import redacted
+from webdataset.sources.stream import length_known
+from webdataset.tar.compression import Decompressor, compression_of
+from webdataset.tar.header import Limits
+from webdataset.tar.scan import Member, TarScanner
+
+from .address import Address
+from .grouping import Grouper, Keys, Sample
+from .names import base_plus_ext
+
+SEEK_WORTHWHILE = 1 << 20
+ENDS = ("warn", "error", "ignore")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How shards are read.
+
+    Args:
+        handler: asked when a shard or sample fails; true goes on with the next shard.
+        select_files: full member name to bool; members for which it is false are stepped over.
+        rename_files: full member name to full member name; applied before ``select_files``.
+        keys: splits a name into key and extension.
+        lcase: lower-case extensions.
+        suffixes: keep only these full extensions; None keeps all.
+        duplicates: ``error``, ``first``, ``last`` or ``new``; see :class:`~webdataset.samples.grouping.Grouper`.
+        missing_end: ``warn``, ``error`` or ``ignore`` a tar stream without its end mark; None warns where the source's
+            length is known and is an error elsewhere.
+        addresses: add ``__address__`` (:class:`Address`) to every sample.
+        limits: bounds on headers and sparse members.
+    """
+
+    handler: Handler = reraise_exception
+    select_files: Callable[[str], bool] | None = None
+    rename_files: Callable[[str], str] | None = None
+    keys: Keys = base_plus_ext
+    lcase: bool = True
+    suffixes: Container[str] | None = None
+    duplicates: str = "error"
+    missing_end: str | None = None
+    addresses: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.missing_end is not None and self.missing_end not in ENDS:
+            raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
+
+    def grouper(self) -> Grouper:
+        """Return a grouper under these rules."""
+        return Grouper(keys=self.keys, lcase=self.lcase, suffixes=self.suffixes, duplicates=self.duplicates)
+
+    def admit(self) -> Callable[[str], str | None] | None:
+        """Return the rule that names or leaves out a member, or None where all keep their names."""
+        rename, select = self.rename_files, self.select_files
+        if rename is None and select is None:
+            return None
+
+        def admitted(name: str) -> str | None:
+            if rename is not None:
+                name = rename(name)
+            return name if select is None or select(name) else None
+
+        return admitted
+
+
+class Position:
+    """Where a reader is: the shard, and how far its present list of samples has been given.
+
+    Attributes:
+        shard: index of the present shard.
+        ordinal: index in the shard of the first sample of the present list.
+        offsets: where the samples of the present list start.
+        pending: iterator over the present list; what it has left tells which sample was given last, at no cost.
+        failures: errors that a handler stepped over so far.
+    """
+
+    def __init__(self) -> None:
+        self.shard = 0
+        self.ordinal = 0
+        self.offsets: list[int] = []
+        self.pending: Iterator[Sample] = iter(())
+        self.after = 0
+        self.failures = 0
+
+    def address(self) -> Address:
+        """Return the address of the sample given last."""
+        index = len(self.offsets) - self.pending.__length_hint__() - 1  # type: ignore[attr-defined]
+        return Address(self.shard, self.ordinal + index, self.offsets[index])
+
+    def begin(self, shard: int) -> None:
+        """Enter a shard."""
+        self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], iter(())
+
+    def present(self, samples: list[Sample], offsets: list[int]) -> Iterator[Sample]:
+        """Take the next list of samples of the shard; return the iterator to give them from."""
+        self.ordinal += len(self.offsets)
+        self.offsets = offsets
+        self.pending = iter(samples)
+        return self.pending
+
+
+class _Stop(Exception):  # noqa: N818  a signal, not an error
+    """A handler chose to end the stage."""
+
+
+def read_samples(
+    shards: Iterable[dict[str, Any]], reading: Reading, position: Position | None = None, start: Address | None = None
+) -> Iterator[Sample]:
+    """Read opened shards one after the other.
+
+    Args:
+        shards: dicts with ``url`` and ``stream`` (an object with ``read(n)`` and ``close()``).
+        reading: how to read.
+        position: kept up to date for the caller.
+        start: the address of the sample to start at; ``shards`` begins with its shard.
+
+    Yields:
+        Samples: ``__key__``, ``__url__``, and one field of bytes for each member.
+
+    Raises:
+        WebDatasetError: what ``reading.handler`` does not step over, with url, key and offset.
+    """
+    position = position or Position()
+    first = start.shard if start is not None else 0
+    for index, shard in enumerate(shards, first):
+        position.begin(index)
+        reader = ShardReader(shard, reading, start if index == first else None)
+        if start is not None and index == first:
+            position.ordinal = start.ordinal
+        try:
+            for samples, offsets in reader.lists():
+                if reading.addresses:
+                    _stamp_addresses(samples, offsets, position)
+                yield from position.present(samples, offsets)
+        except _Stop:
+            return
+        except Exception as error:  # noqa: BLE001  the handler decides, whatever a source or a user's function raised
+            position.failures += 1
+            if not reading.handler(reader.explained(error)):
+                return
+        finally:
+            reader.close()
+
+
+def _stamp_addresses(samples: list[Sample], offsets: list[int], position: Position) -> None:
+    ordinal = position.ordinal + len(position.offsets)
+    for index, (sample, offset) in enumerate(zip(samples, offsets, strict=True)):
+        sample["__address__"] = Address(position.shard, ordinal + index, offset)
+
+
+class ShardReader:
+    """One shard being read.
+
+    Args:
+        shard: dict with ``url`` and ``stream``; ``__local_path__`` and other ``__…__`` entries go into every sample.
+        reading: how to read.
+        start: address of the sample to start at.
+    """
+
+    def __init__(self, shard: dict[str, Any], reading: Reading, start: Address | None = None) -> None:
+        self.url = str(shard["url"])
+        self.stream = shard["stream"]
+        self.reading = reading
+        self.scanner = TarScanner(reading.admit(), reading.limits)
+        self.grouper = reading.grouper()
+        stamp = {name: value for name, value in shard.items() if name.startswith("__")}
+        self.grouper.open({"__url__": self.url, **stamp})
+        self._start = start.offset if start is not None else 0
+        self._complete = False
+
+    def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
+        """Yield lists of complete samples with their offsets, about one list a chunk."""
+        grouper = self.grouper
+        for members in self.member_lists():
+            samples = grouper.add(members)
+            if samples:
+                yield samples, grouper.offsets
+            while grouper.fault is not None:
+                self._ask(grouper.fault)
+                samples = grouper.add(members, grouper.taken)
+                if samples:
+                    yield samples, grouper.offsets
+        samples = grouper.close()
+        if samples:
+            yield samples, grouper.offsets
+
+    def member_lists(self) -> Iterator[list[Member]]:
+        """Yield lists of members, about one list a chunk.
+
+        Raises:
+            WebDatasetError: the stream is not a whole tar archive; members before the fault have been yielded.
+        """
+        scanner = self.scanner
+        for piece in self._pieces():
+            members = scanner.feed(piece)
+            if members:
+                yield members
+            if scanner.error is not None:
+                raise scanner.error
+        ended = scanner.finish()
+        if scanner.error is not None:
+            raise scanner.error
+        if not ended:
+            self._judge_missing_end()
+
+    def _ask(self, error: Exception) -> None:
+        if not self.reading.handler(error):
+            raise _Stop
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the tar stream's bytes, decompressed, from the start offset on."""
+        read = self.stream.read
+        scanner = self.scanner
+        if self._start and self._seek_start():
+            piece = read(scanner.want)
+        else:
+            piece = read(scanner.want)
+            while 0 < len(piece) < 512:  # enough to tell a compression from a tar header
+                more = read(512 - len(piece))
+                if not more:
+                    break
+                piece += more
+            kind = compression_of(piece)
+            if kind is not None:
+                yield from self._behind(self._decompressed(kind, piece))
+                return
+        pieces = self._plain(piece)
+        yield from self._behind(pieces) if self._start > scanner.offset else pieces
+
+    def _plain(self, piece: bytes) -> Iterator[bytes]:
+        read = self.stream.read
+        scanner = self.scanner
+        while piece:
+            yield piece
+            if scanner.skippable > SEEK_WORTHWHILE:
+                self._step_over(scanner.skippable - 1)
+            piece = read(scanner.want)
+
+    def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
+        decompressor = Decompressor(kind)
+        while piece:
+            yield from decompressor.feed(piece)
+            piece = self.stream.read(decompressor.appetite)
+        decompressor.finish()
+        self._complete = True
+
+    def _behind(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Leave out the bytes before the start offset."""
+        left = self._start
+        self.scanner.offset = self._start
+        for piece in pieces:
+            if left < len(piece):
+                yield piece[left:] if left else piece
+            left = max(0, left - len(piece))
+        if left:
+            raise Truncated(f"the shard ends {left} bytes before the sample to resume at", offset=self._start)
+
+    def _seek_start(self) -> bool:
+        """Go to the start offset if the source can, and if what stands there is a tar header."""
+        if not _can_seek(self.stream):
+            return False
+        magic = self.stream.read(512)
+        if compression_of(magic) is not None:
+            self.stream.seek(0)
+            return False
+        self.stream.seek(self._start)
+        self.scanner.offset = self._start
+        return True
+
+    def _step_over(self, count: int) -> None:
+        if _can_seek(self.stream):
+            self.stream.seek(count, 1)
+            self.scanner.skipped(count)
+
+    def _judge_missing_end(self) -> None:
+        message = (
+            f"the tar stream ends at byte {self.scanner.offset} without its end-of-archive mark: whole members may be "
+            "missing behind it"
+        )
+        chosen = self.reading.missing_end or settings.MISSING_END.get()
+        known = self._complete or length_known(self.stream)
+        if chosen == "error" or (chosen is None and not known):
+            raise Truncated(f"{message}; pass missing_end='warn' to accept such shards", offset=self.scanner.offset)
+        if chosen != "ignore":
+            warnings.warn(f"{redacted(self.url)}: {message}", stacklevel=2)
+
+    def explained(self, error: Exception) -> Exception:
+        """Say where an error struck, and which sample it interrupted."""
+        key = self.grouper.abandon()
+        if isinstance(error, WebDatasetError) and key is not None and error.key is None:
+            error.message += f"; sample {key!r}, in progress, was not delivered"
+        offset = self.scanner.offset if not isinstance(error, WebDatasetError) else None
+        return located(error, url=self.url, key=key, offset=offset, stage="tarfile_samples")
+
+    def close(self) -> None:
+        """Close the stream."""
+        close = getattr(self.stream, "close", None)
+        if close is not None:
+            close()
+
+
+def _can_seek(stream: Any) -> bool:
+    seekable = getattr(stream, "seekable", None)
+    return seekable is not None and bool(seekable())

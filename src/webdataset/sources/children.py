@@ -1,0 +1,109 @@
+"""Child processes: started, ended and always reaped.
+
+Flows in: a command. Flows out: a running child and, in the end, its exit status. A child that is no longer wanted is
+ended with everything that it started: a shell that dies alone leaves its pipeline behind. The child keeps our
+process group and terminal, so that ``ssh`` may ask for a password and Ctrl-C reaches it.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webdataset.ground.errors import NotFound, SourceError
+from webdataset.ground.redaction import redacted
+
+PATIENCE_SECONDS = 1.0
+_PIPE_BYTES = 1 << 20
+_SET_PIPE_SIZE = 1031
+
+Child = subprocess.Popen[bytes]
+
+
+@functools.cache
+def _bash() -> str | None:
+    return shutil.which("bash")
+
+
+def start(command: Any, *, writing: bool, shell: bool = False, **options: Any) -> Child:
+    """Start a child process with one pipe to or from it.
+
+    Args:
+        command: one line for the shell, or a list of words.
+        writing: we write to its stdin; else we read its stdout.
+        shell: run ``command`` by the shell. Where bash exists it is used, with ``pipefail``: the status of
+            ``curl … | gunzip`` then tells that curl failed.
+        **options: passed to ``subprocess.Popen``.
+
+    Raises:
+        NotFound: the program does not exist.
+        SourceError: the child cannot be started.
+    """
+    if shell and isinstance(command, str) and "executable" not in options and (bash := _bash()) is not None:
+        command, shell = [bash, "-o", "pipefail", "-c", command], False
+    options["stdin" if writing else "stdout"] = subprocess.PIPE
+    try:
+        child = subprocess.Popen(command, shell=shell, **options)  # noqa: S603  the user's own command
+    except OSError as error:
+        kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
+        raise kind(f"cannot start the command {shown(command)}: {error.strerror or error}") from error
+    if not writing:
+        _widen(child.stdout)
+    return child
+
+
+def _widen(stream: Any) -> None:
+    with contextlib.suppress(OSError, ImportError, ValueError):
+        import fcntl  # noqa: PLC0415  absent on Windows
+
+        fcntl.fcntl(stream.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
+
+
+def status_of(code: int | None) -> int | None:
+    """Return an exit status as a shell would report it: death by signal n is 128 + n."""
+    return 128 - code if code is not None and code < 0 else code
+
+
+def end(child: Child) -> int:
+    """End a child that is no longer wanted, with all that it started, and reap it.
+
+    Args:
+        child: the process; it may have ended already.
+
+    Returns:
+        Its exit status.
+    """
+    for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+        if child.poll() is None:
+            _signal(_family(child.pid), number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(PATIENCE_SECONDS)
+    return child.wait()
+
+
+def _signal(family: Sequence[int], number: int) -> None:
+    for pid in reversed(family):
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _family(pid: int) -> list[int]:
+    """List a process and its descendants, parents first (descendants on Linux only)."""
+    family = [pid]
+    for member in family:
+        for listing in Path(f"/proc/{member}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                family.extend(map(int, listing.read_text().split()))
+    return family
+
+
+def shown(command: Any) -> str:
+    """Return a command as it may be shown: secrets removed, cut to 300 characters."""
+    text = command if isinstance(command, str) else " ".join(map(str, command)) if command else repr(command)
+    text = redacted(text)
+    return repr(text if len(text) <= 300 else f"{text[:297]}...")

@@ -1,0 +1,207 @@
+"""From a url to a stream: which source serves it.
+
+Flows in: a url, a path, ``-``, or an object that is open already. Flows out: a stream. A text is a url only if it
+begins with a scheme that somebody serves; everything else is a local path, so that names with ``#``, ``?``, ``;``,
+spaces and colons work. ``gopen_schemes`` is live: an entry that is added or replaced is honoured by the next open.
+"""
+
+import functools
+import importlib.metadata
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from webdataset.ground import settings
+from webdataset.ground.errors import UsageError
+from webdataset.ground.redaction import redacted
+
+from . import files
+from .rewrite import rewritten
+from .stream import Kept, Stream
+from .strict import refuse_if_strict
+
+Opener = Callable[..., Any]
+
+ENTRY_POINTS = "webdataset.sources"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_LATER = {
+    "s3": "pipe:aws s3 cp {url} -",
+    "az": "pipe:az storage blob download --file /dev/stdout --blob-url …",
+    "abfs": "pipe:az storage blob download --file /dev/stdout --blob-url …",
+    "hdfs": "pipe:hdfs dfs -cat {url}",
+    "hf": "https://huggingface.co/datasets/…/resolve/main/…",
+    "htgs": "pipe:gsutil cat gs://…",
+    "oss": "pipe:ossutil cat {url}",
+    "r2": "pipe:rclone cat {url}",
+}
+
+log = logging.getLogger("webdataset")
+
+
+def _lazy(module: str, name: str) -> Opener:
+    """Return an opener that imports its module when it is first called."""
+
+    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
+        home = importlib.import_module(f"{__package__}.{module}")
+        return getattr(home, name)(url, mode, bufsize, **options)
+
+    opener.__name__ = opener.__qualname__ = name
+    opener.__doc__ = f"Open a url by ``{module}.{name}``."
+    return opener
+
+
+def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
+    """Refuse a url whose scheme nobody serves (the ``__default__`` entry).
+
+    Raises:
+        UsageError: always; it names the schemes that are served.
+    """
+    scheme = url.partition(":")[0]
+    known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
+    way_out = _LATER.get(scheme.lower())
+    hint = f"; meanwhile write {redacted(way_out.format(url=url))!r}" if way_out else ""
+    raise UsageError(
+        f"no gopen handler defined for scheme {scheme!r}{hint}. Served are: file, {known}; more come from packages "
+        f"with entry points in {ENTRY_POINTS!r}, from gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by "
+        "a pipe: url",
+        url=url,
+    )
+
+
+gopen_pipe = _lazy("pipe", "gopen_pipe")
+gopen_http = _lazy("http", "gopen_http")
+gopen_curl = _lazy("commands", "gopen_curl")
+gopen_command = _lazy("commands", "gopen_command")
+
+gopen_schemes: dict[str, Opener] = {
+    "__default__": gopen_error,
+    "pipe": gopen_pipe,
+    **dict.fromkeys(("http", "https"), gopen_http),
+    **dict.fromkeys(("ftp", "ftps", "sftp", "scp"), gopen_curl),
+    **dict.fromkeys(("gs", "ais"), gopen_command),
+}
+
+
+def opener_of(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener | None:
+    """Return what opens a url, or None for a local path.
+
+    Args:
+        url: a url or path, rewritten already.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+    """
+    served = gopen_schemes if schemes is None else schemes
+    match = _SCHEME.match(url)
+    if match is None:
+        return None
+    scheme = match[1]
+    found = served.get(scheme) or served.get(scheme.lower()) or (None if scheme.lower() == "file" else _plugin(scheme))
+    if found is not None or scheme.lower() == "file":
+        return found
+    default = served.get("__default__", gopen_error)
+    return default if match[2] or (default is not gopen_error and not os.path.lexists(url)) else None
+
+
+def is_local(url: str) -> bool:
+    """Tell whether a url or path names a local file.
+
+    Args:
+        url: a url or path, as the user wrote it.
+    """
+    return url != "-" and opener_of(url) is None
+
+
+@functools.cache
+def _plugin(scheme: str) -> Opener | None:
+    """Return the opener that an installed package declares for a scheme."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if point.name.lower() == scheme.lower():
+            opener: Opener = point.load()
+            return opener
+    return None
+
+
+def open_url(
+    url: Any,
+    mode: str = "rb",
+    bufsize: int = 8192,
+    *,
+    schemes: Mapping[str, Opener] | None = None,
+    raw: bool = False,
+    level: str | None = None,
+    **options: Any,
+) -> Any:
+    """Open a url, a path, ``-``, or pass on an object that is open.
+
+    Args:
+        url: what to open.
+        mode: ``rb`` or ``wb``.
+        bufsize: bytes; handed to the scheme's opener.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+        raw: for the shard reader: local files come unbuffered, and are allowed under strict trust.
+        level: a trust level that a dataset names.
+        **options: handed to the scheme's opener; local files have none.
+
+    Raises:
+        UsageError: another mode, an unknown scheme, or something that trust forbids.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+    """
+    if mode not in ("rb", "wb"):
+        raise UsageError(f"mode must be 'rb' or 'wb', not {mode!r}")
+    reading = mode == "rb"
+    if hasattr(url, "read" if reading else "write"):
+        return Kept(url)
+    if url == "-" and isinstance(url, str):
+        return Kept(sys.stdin.buffer if reading else sys.stdout.buffer)
+    target, opener = _resolved(url, schemes, level)
+    if settings.GOPEN_VERBOSE.get():
+        log.warning("gopen %s %s", redacted(target), mode)
+    if opener is None:
+        return _local(target, mode, raw=raw, level=level)
+    if target[:5].lower() == "pipe:":
+        refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
+    return opener(target, mode, bufsize, **options)
+
+
+def _resolved(url: Any, schemes: Mapping[str, Opener] | None, level: str | None) -> tuple[str, Opener | None]:
+    """Return what to open after rewriting, and by whom; a Path that is not rewritten stays a path."""
+    if not isinstance(url, str | os.PathLike):
+        raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
+    given = os.fsdecode(url)
+    target = rewritten(given, level=level)
+    if target == given and not isinstance(url, str):
+        return target, None
+    opener = opener_of(target, schemes)
+    if opener is None and target[:5].lower() == "file:":
+        target = files.path_of(target)
+    return target, opener
+
+
+def _local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
+    if raw:
+        return files.open_raw(path)
+    refuse_if_strict("gopen: unsafe_gopen is False, cannot open local files", level=level, url=path)
+    return files.open_buffered(path, mode)
+
+
+def open_stream(url: Any, *, level: str | None = None, schemes: Mapping[str, Opener] | None = None) -> Stream:
+    """Open a url for the shard reader.
+
+    Args:
+        url: a url, a path, ``-``, or an object with ``read`` (which stays open when the stream is closed).
+        level: a trust level that a dataset names.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+
+    Returns:
+        A stream to be read in large pieces; see :func:`webdataset.sources.stream.length_known`.
+
+    Raises:
+        UsageError: an unknown scheme, or something that trust forbids.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+    """
+    stream: Stream = open_url(url, "rb", schemes=schemes, raw=True, level=level)
+    return stream

@@ -1,0 +1,282 @@
+"""Streams from and to commands: the ``pipe:`` urls.
+
+Flows in: a command. Flows out: its bytes; or bytes go to it. The exit status is always known before the reader sees
+the end: at the end of its output the child is *waited for* (asking whether it has ended already is a race, and
+loses data silently when the race is lost). Every child is reaped; closing early is silent and ends the child.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import subprocess
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from webdataset.ground.errors import CommandFailed, UsageError
+
+from . import children
+from .strict import refuse_if_strict
+
+TIMEOUT_SECONDS = 7200.0
+BROKEN_PIPE_STATUS = 141
+
+log = logging.getLogger("webdataset")
+
+
+class Pipe(io.BufferedIOBase):
+    """The stdout or stdin of a child process, as a file object that checks the exit status.
+
+    Args:
+        *args: the command, as for ``subprocess.Popen``: one line with ``shell=True``, else a list of words.
+        mode: ``r`` or ``rb`` reads from the command, ``w`` or ``wb`` writes to it.
+        timeout: seconds to wait for the child to end once its output has ended or its input is closed.
+        ignore_errors: accept any exit status.
+        ignore_status: exit statuses accepted besides 0; death by signal n counts as 128 + n.
+        **kw: further arguments of ``subprocess.Popen``.
+
+    Raises:
+        UsageError: another mode.
+        NotFound: no such program.
+    """
+
+    length: int | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        mode: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        ignore_errors: bool = False,
+        ignore_status: Iterable[int] = (),
+        **kw: Any,
+    ) -> None:
+        super().__init__()
+        self.ignore_errors = ignore_errors
+        self.ignore_status = [0, *ignore_status]
+        self.timeout = timeout
+        self.args = (args, kw)
+        self.status: int | None = None
+        self.handler: Callable[..., Any] | None = None
+        self._owner = os.getpid()
+        self._ended = False
+        if not args or mode not in ("r", "rb", "w", "wb"):
+            raise UsageError(f"Pipe needs a command and a mode of r, rb, w or wb, not {mode!r}")
+        self._writing = mode.startswith("w")
+        self.name = children.shown(args[0])
+        self.proc = children.start(*args, writing=self._writing, **kw)
+        self.stream: Any = self.proc.stdin if self._writing else self.proc.stdout
+
+    def __repr__(self) -> str:
+        return f"<Pipe {self.name} {'to' if self._writing else 'from'} process {self.proc.pid}>"
+
+    def readable(self) -> bool:
+        """Tell whether this reads from the command."""
+        return not self._writing
+
+    def writable(self) -> bool:
+        """Tell whether this writes to the command."""
+        return self._writing
+
+    def fileno(self) -> int:
+        """Return the descriptor of our end of the pipe."""
+        number: int = self.stream.fileno()
+        return number
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes (fewer only at the end), or all the rest.
+
+        Raises:
+            CommandFailed: at the end of the output, where the command ended with a status that is not accepted.
+        """
+        content: bytes = self.stream.read(size)
+        if size is None or size < 0 or (size and not content):
+            self.wait_for_child()
+        return content
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return what one system call gives; at the end as :meth:`read`."""
+        content: bytes = self.stream.read1(size)
+        if not content and size != 0:
+            self.wait_for_child()
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill ``buffer``, fewer bytes only at the end; at the end as :meth:`read`."""
+        count: int = self.stream.readinto(buffer)
+        if not count and len(buffer):
+            self.wait_for_child()
+        return count
+
+    def readinto1(self, buffer: Any, /) -> int:
+        """Fill ``buffer`` by one system call; at the end as :meth:`read`."""
+        count: int = self.stream.readinto1(buffer)
+        if not count and len(buffer):
+            self.wait_for_child()
+        return count
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return one line with its newline; at the end as :meth:`read`. Iteration gives the lines."""
+        line: bytes = self.stream.readline(-1 if size is None else size)
+        if not line and size != 0:
+            self.wait_for_child()
+        return line
+
+    readLine = readline  # noqa: N815  upstream's spelling
+
+    def write(self, content: Any, /) -> int:
+        """Send bytes to the command.
+
+        Raises:
+            CommandFailed: the command has ended already with a status that is not accepted.
+            BrokenPipeError: the command reads no more.
+        """
+        try:
+            count: int = self.stream.write(content)
+        except BrokenPipeError:
+            self.wait_for_child()
+            raise
+        return count
+
+    def flush(self) -> None:
+        """Hand over what is buffered."""
+        if self._writing and not self.stream.closed:
+            self.stream.flush()
+
+    def check_status(self) -> None:
+        """Check the exit status if the child has ended; never waits.
+
+        Raises:
+            CommandFailed: it ended with a status that is not accepted.
+        """
+        if self.proc.poll() is not None:
+            self.wait_for_child()
+
+    def wait_for_child(self) -> None:
+        """Wait for the child to end, then check its exit status.
+
+        Raises:
+            CommandFailed: the status is not accepted, or the child runs on for longer than ``timeout`` seconds.
+        """
+        if self._ended and self.status in self.ignore_status:
+            return
+        try:
+            self.status = children.status_of(self.proc.wait(self.timeout))
+        except subprocess.TimeoutExpired as error:
+            self._end_quietly()
+            raise CommandFailed(
+                f"the command {self.name} closed its pipe but did not end within {self.timeout:g} s"
+            ) from error
+        self._ended = True
+        if self.status not in self.ignore_status and not self.ignore_errors:
+            raise CommandFailed(f"the command {self.name} ended with exit status {self.status}")
+
+    def close(self) -> None:
+        """Close our end of the pipe and reap the child.
+
+        Reading: silent, and a child that is still running is ended. Writing: waits until the command has taken
+        everything and ended.
+
+        Raises:
+            CommandFailed: writing, and the exit status is not accepted.
+        """
+        if self.closed:
+            return
+        if not self._writing or self._owner != os.getpid():
+            self._end_quietly()
+            return
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self.stream.close()
+            self.wait_for_child()
+        finally:
+            super().close()
+
+    def abort(self) -> None:
+        """End the command without letting it see the end of its input, so that it does not complete half an upload."""
+        self._end_quietly()
+
+    def _end_quietly(self) -> None:
+        if self._owner == os.getpid():
+            if not self._writing:
+                self.stream.close()
+            self.status = children.status_of(children.end(self.proc))
+        self._drop_stream()
+        super().close()
+
+    def _drop_stream(self) -> None:
+        """Close our end without sending what is still buffered."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._writing and not self.stream.closed:
+                raw = getattr(self.stream, "raw", self.stream)
+                raw.close()
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._writing and failure[0] is not None:
+            self.abort()
+        else:
+            self.close()
+
+    def __del__(self) -> None:
+        """Close a forgotten pipe; a copy of this object in a forked process leaves the child alone."""
+        if "stream" not in self.__dict__ or self.closed:
+            return
+        if self._writing and self._owner == os.getpid():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001  a finaliser must not raise
+            log.warning("closing a forgotten pipe: %s", error)
+
+
+def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Pipe:
+    """Open a ``pipe:`` url: everything after the colon is one line for the shell.
+
+    Args:
+        url: the url.
+        mode: ``rb`` reads the command's stdout, ``wb`` writes to its stdin.
+        bufsize: bytes buffered on our side.
+        **options: further arguments of :class:`Pipe`.
+
+    Returns:
+        The pipe. Statuses 0 and 141 (the reader closed early) are accepted.
+
+    Raises:
+        UsageError: another mode, or trust is strict.
+        CommandFailed: later, from ``read`` or ``close``.
+    """
+    refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", url=url)
+    options.setdefault("ignore_status", (BROKEN_PIPE_STATUS,))
+    return Pipe(url.removeprefix("pipe:"), mode=mode, shell=True, bufsize=bufsize, **options)  # noqa: S604
+
+
+def set_options(
+    pipe: Any,
+    timeout: float | None = None,
+    ignore_errors: bool | None = None,  # noqa: FBT001  upstream's signature
+    ignore_status: list[int] | None = None,
+    handler: Callable[..., Any] | None = None,
+) -> bool:
+    """Change the options of an open pipe.
+
+    Args:
+        pipe: a stream; anything but a :class:`Pipe` is left alone.
+        timeout: as in :class:`Pipe`; None leaves the present setting, as for the others.
+        ignore_errors: as in :class:`Pipe`.
+        ignore_status: as in :class:`Pipe`.
+        handler: kept on the pipe for the caller; not called here.
+
+    Returns:
+        Whether ``pipe`` is a :class:`Pipe`.
+    """
+    if not isinstance(pipe, Pipe):
+        return False
+    chosen = {"timeout": timeout, "ignore_errors": ignore_errors, "ignore_status": ignore_status, "handler": handler}
+    vars(pipe).update({name: setting for name, setting in chosen.items() if setting is not None})
+    return True

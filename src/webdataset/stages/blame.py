@@ -1,0 +1,54 @@
+"""Who is to blame when a user's function fails: the stage, the function and the sample are named on its error.
+
+Flows in: an error, the sample it was about, the function that raised it. Flows out: the same error, located. Never
+called unless something failed.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from webdataset.ground.policies import Handler, located
+
+
+def named(function: Any) -> str:
+    """Return a function's name and where it is written, as ``name (file.py:12)``."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    code = getattr(function, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
+
+
+def blamed(exn: Exception, stage: str, sample: Any, function: Any = None) -> Exception:
+    """Say on an error which stage, function and sample it came from.
+
+    Args:
+        exn: what was raised.
+        stage: name of the stage.
+        sample: the item that the stage worked on.
+        function: the user's function, if there is one.
+
+    Returns:
+        The same error.
+    """
+    where = stage if function is None else f"{stage}: {named(function)}"
+    known = sample if isinstance(sample, dict) else {}
+    key, url = known.get("__key__"), known.get("__url__")
+    return located(exn, stage=where, key=key, url=None if url is None else str(url))
+
+
+def applied(source: Iterator[Any], f: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
+    """Yield ``f(sample)`` for each sample; a failure goes to the handler.
+
+    Args:
+        source: the samples.
+        f: any function of one sample.
+        handler: what to do when ``f`` fails: true skips the sample, false ends the stage.
+        stage: name of the stage, for the error.
+    """
+    for sample in source:
+        try:
+            value = f(sample)
+        except Exception as exn:  # noqa: BLE001  user code: the handler decides
+            if handler(blamed(exn, stage, sample, f)):
+                continue
+            return
+        yield value

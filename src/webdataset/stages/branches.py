@@ -1,0 +1,122 @@
+"""The sources of a mix, each read on its own and resumed on its own.
+
+Flows in: any iterable. Flows out: a branch with a position. A dataset that can start a flow of its own (anything with
+``start(run, state)``) is resumed by its snapshot; any other iterable is numbered, and resumed by reading it again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
+
+from webdataset.ground.errors import FlowError
+from webdataset.ground.seeds import fold
+
+from .base import Address, Json, Run
+
+
+class Flowing(Protocol):
+    """A dataset that is being read: what a ``start`` method returns."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the iterator over the items."""
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last."""
+
+    def address(self) -> Address:
+        """Return the address of the item given last."""
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more."""
+
+    def close(self) -> None:
+        """Let go of all streams."""
+
+
+@runtime_checkable
+class Startable(Protocol):
+    """A dataset that can be read under a run that is told to it, from a snapshot where there is one."""
+
+    def start(self, run: Run, state: Json = None) -> Flowing:
+        """Start reading.
+
+        Args:
+            run: seed, epoch, and whether addresses are kept.
+            state: what the snapshot of an equal flow gave, or None.
+        """
+
+
+class Numbered:
+    """Any iterable, its items numbered.
+
+    Args:
+        dataset: read from its start by each ``iter``.
+        given: number of items to skip.
+    """
+
+    def __init__(self, dataset: Iterable[Any], given: int | None) -> None:
+        self.dataset = dataset
+        self.given = 0
+        self.items = self._read(given or 0)
+
+    def _read(self, skip: int) -> Iterator[Any]:
+        self.given = skip
+        items = iter(self.dataset)
+        skipped = sum(1 for _ in islice(items, skip))
+        if skipped < skip:
+            raise FlowError(f"only {skipped} of {skip} items came again: {self.dataset!r} is not reproducible")
+        try:
+            for item in items:
+                self.given += 1
+                yield item
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items
+
+    def snapshot(self) -> Json:
+        """Return the number of items given."""
+        return self.given
+
+    def address(self) -> Address:
+        """Return the ordinal of the item given last."""
+        return self.given - 1
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Take items by ordinal, from a sequence directly, else by reading from the start.
+
+        Raises:
+            FlowError: the iterable is shorter than it was.
+        """
+        if isinstance(self.dataset, Sequence):
+            return [self.dataset[ordinal] for ordinal in addresses]
+        wanted = set(addresses)
+        found = {n: item for n, item in enumerate(islice(self.dataset, max(wanted, default=-1) + 1)) if n in wanted}
+        if len(found) < len(wanted):
+            raise FlowError(f"{self.dataset!r} gave fewer items than before the snapshot")
+        return [found[ordinal] for ordinal in addresses]
+
+    def close(self) -> None:
+        """Close the iterator."""
+        close = getattr(self.items, "close", None)
+        if close is not None:
+            close()
+
+
+def started(dataset: Any, run: Run, number: int, state: Json = None) -> Flowing:
+    """Start reading one source of a mix.
+
+    Args:
+        dataset: an iterable, or a dataset with ``start``.
+        run: the mix's run.
+        number: which of the mix's sources this is; its seed depends on it.
+        state: what the source's snapshot gave, or None for the start.
+    """
+    if isinstance(dataset, Startable):
+        seed = fold("branch", run.seed, run.position, number)
+        return dataset.start(replace(run, seed=seed, position=0), state)
+    return Numbered(dataset, state)

@@ -1,0 +1,67 @@
+"""A pass that gave nothing is an error, said with the numbers that explain it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from webdataset.ground.errors import NoSamples
+from webdataset.ground.topology import place
+
+from .base import Address, Fetch, Json, Memory, Run, Stage
+
+
+class SeenMemory(Memory):
+    """Whether a sample has come by."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    @property
+    def address(self) -> Address:  # type: ignore[override]
+        """The input's address: samples pass through unchanged."""
+        return self.origin() if self.origin is not None else None
+
+    def snapshot(self) -> Json:
+        """Return whether a sample has come by."""
+        return self.seen
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Take it up."""
+        self.seen = bool(state)
+
+
+class CheckSamples(Stage):
+    """Raises at the end of a pass that gave no sample at all.
+
+    Flow: in order; remembers one bit; resumes exactly.
+    """
+
+    def begin(self, run: Run) -> SeenMemory:  # noqa: ARG002
+        """Return a memory that has seen nothing."""
+        return SeenMemory()
+
+    def flow(self, upstream: Iterator[Any], memory: SeenMemory) -> Iterator[Any]:
+        """Yield all samples.
+
+        Raises:
+            NoSamples: there were none.
+        """
+        for sample in upstream:
+            memory.seen = True
+            yield sample
+            break
+        yield from upstream
+        if not memory.seen:
+            where = place()
+            raise NoSamples(
+                f"no samples found in this pass on rank {where.rank} of {where.world_size}, worker {where.worker} of "
+                f"{where.num_workers}: there are fewer shards than workers ({where.world_size * where.num_workers} in "
+                "all), or the shards are empty. Use fewer workers or more shards, resampled=True, or pass "
+                "empty_check=False to let such workers give nothing"
+            )
+
+    def refetch(self, addresses: list[Address], fetch: Fetch) -> list[Any]:
+        """Pass the samples through."""
+        return fetch(addresses)
+
+    def __repr__(self) -> str:
+        return "check_samples()"

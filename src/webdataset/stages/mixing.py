@@ -1,0 +1,263 @@
+"""Several datasets as one.
+
+Flows in: datasets, or any iterables. Flows out: their items, mixed by chance or in turn. A mix is a source: it can be
+iterated by itself or stand first in a pipeline. It remembers the state of each of its sources, and of its generator.
+"""
+
+import random
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+
+from . import randomness
+from .base import Address, Fetch, Json, Memory, Run, Stage
+from .branches import Flowing, started
+
+
+class Branches(Memory):
+    """What a mix remembers: its sources' flows, which of them still give, whose turn it is, and its generator.
+
+    Args:
+        datasets: the sources.
+        run: the mix's run.
+        rng: the generator of a random mix.
+    """
+
+    def __init__(self, datasets: Sequence[Any], run: Run, rng: Any = None) -> None:
+        self.datasets = datasets
+        self.run = run
+        self.rng = rng
+        self.live = list(range(len(datasets)))
+        self.turn = 0
+        self.flows: dict[int, Flowing] = {}
+        self.states: dict[int, Json] = {}
+
+    def flow(self, number: int) -> Flowing:
+        """Return the flow of one source, started where it is not yet."""
+        if number not in self.flows:
+            self.flows[number] = started(self.datasets[number], self.run, number, self.states.pop(number, None))
+        return self.flows[number]
+
+    def snapshot(self) -> Json:
+        """Return turn, generator and the states of the sources that still give."""
+        return {
+            "turn": self.turn,
+            "random": None if self.rng is None else randomness.written(self.rng),
+            "live": {str(number): self.flow(number).snapshot() for number in self.live},
+        }
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Take up a snapshot; the sources start from it when they are first asked."""
+        self.states = {int(number): inner for number, inner in state["live"].items()}
+        self.live = list(self.states)
+        self.turn = state["turn"]
+        if any(number >= len(self.datasets) for number in self.live):
+            raise StateMismatch(f"the snapshot mixes more sources than the {len(self.datasets)} that are here")
+        if self.rng is not None:
+            randomness.reread(self.rng, state["random"])
+
+    def close(self) -> None:
+        """Close all sources."""
+        for flow in self.flows.values():
+            flow.close()
+
+
+class Mixture(Stage):
+    """Several datasets as one; the subclasses say in which order.
+
+    Args:
+        datasets: datasets or other iterables, each read from its start in every epoch.
+        longest: go on until all sources have ended; otherwise end with the first that ends.
+    """
+
+    rewinds = True
+
+    def __init__(self, datasets: Iterable[Any], longest: bool) -> None:  # noqa: FBT001
+        self.datasets = list(datasets)
+        self.longest = longest
+
+    def begin(self, run: Run) -> Branches:
+        """Return the sources of one run, none of them started yet."""
+        return Branches(self.datasets, run)
+
+    def _next(self, memory: Branches) -> int:
+        """Return the place in ``memory.live`` of the source that gives next."""
+        raise NotImplementedError
+
+    def _ended(self, memory: Branches, place: int) -> None:
+        """Take note that the source at ``place`` has ended."""
+        del memory.live[place]
+
+    def flow(self, upstream: Iterator[Any], memory: Branches) -> Iterator[Any]:  # noqa: ARG002
+        """Yield the items of all sources; nothing is taken from ``upstream``."""
+        iterators = {number: iter(memory.flow(number)) for number in memory.live}
+        live, tracked, choose = memory.live, memory.run.tracked, self._next
+        try:
+            while live:
+                place = choose(memory)
+                number = live[place]
+                try:
+                    item = next(iterators[number])
+                except StopIteration:
+                    if not self.longest:
+                        return
+                    self._ended(memory, place)
+                    continue
+                if tracked:
+                    memory.address = [number, memory.flow(number).address()]
+                yield item
+        finally:
+            memory.close()
+
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+        """Ask each source for its items.
+
+        Raises:
+            FlowError: without the memory of the run, the sources are not known.
+        """
+        if not isinstance(memory, Branches):
+            raise FlowError(f"{self!r} makes items again only in its own run")
+        found: dict[int, Iterator[Any]] = {}
+        for number in {number for number, _ in addresses}:
+            source = memory.flow(number) if number in memory.live else started(self.datasets[number], memory.run, number)
+            found[number] = iter(source.fetch([address for n, address in addresses if n == number]))
+        return [next(found[number]) for number, _ in addresses]
+
+    def start(self, run: Run, state: Json = None) -> "MixFlow":
+        """Start reading as a source of another mix.
+
+        Args:
+            run: seed and epoch.
+            state: what the flow's ``snapshot`` gave, or None.
+        """
+        return MixFlow(self, run, state)
+
+    def __iter__(self) -> Iterator[Any]:
+        # the global generator decides, as upstream: random.seed(...) makes a bare mix reproducible
+        return self.flow(iter(()), self.begin(Run(seed=random.getrandbits(63))))
+
+    def __call__(self, source: Iterable[Any] = ()) -> Iterator[Any]:
+        """Return an iterator over the mix.
+
+        Args:
+            source: nothing is taken from it.
+
+        Raises:
+            UsageError: there is a source: a mix stands first in a pipeline.
+        """
+        if source != ():
+            raise UsageError(f"{type(self).__name__} is a source: it stands first in a pipeline")
+        return iter(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.datasets)} sources{', longest=True' if self.longest else ''})"
+
+
+class MixFlow:
+    """A mix that is being read as a source of another mix.
+
+    Args:
+        mix: what is read.
+        run: seed and epoch.
+        state: what ``snapshot`` gave, or None.
+    """
+
+    def __init__(self, mix: Mixture, run: Run, state: Json) -> None:
+        self.mix = mix
+        self.memory = mix.begin(run)
+        if state is not None:
+            self.memory.restore(state, _nothing)
+        self.items = mix.flow(iter(()), self.memory)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last."""
+        return self.memory.snapshot()
+
+    def address(self) -> Address:
+        """Return the address of the item given last."""
+        return self.memory.address
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make items once more."""
+        return self.mix.refetch(addresses, _nothing, self.memory)
+
+    def close(self) -> None:
+        """Close all sources."""
+        self.memory.close()
+
+
+def _nothing(addresses: list[Address]) -> list[Any]:
+    raise FlowError(f"nothing stands before a mix that could give {len(addresses)} items")
+
+
+class RandomMix(Mixture):
+    """Mix datasets by chance.
+
+    Args:
+        datasets: datasets or other iterables.
+        probs: weight of each dataset, at least 0; all alike where it is None. They need not add up to 1.
+        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+        seed: seed of the draws of the first epoch, from which those of later epochs derive. None leaves it to the run
+            (or, iterated alone, to Python's global generator).
+
+    Raises:
+        UsageError: not one weight for each dataset, a negative weight, or no weight above 0.
+
+    Flow: random order, each source in its own order; holds nothing; resumes exactly where its sources do.
+    """
+
+    def __init__(
+        self,
+        datasets: Iterable[Any],
+        probs: Sequence[float] | None = None,
+        longest: bool = False,  # noqa: FBT001, FBT002  positional upstream
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(datasets, longest)
+        self.probs = [1.0] * len(self.datasets) if probs is None else [float(weight) for weight in probs]
+        self.seed = seed
+        if len(self.probs) != len(self.datasets):
+            raise UsageError(f"{len(self.probs)} weights for {len(self.datasets)} datasets: give one for each")
+        if self.probs and (min(self.probs) < 0 or not sum(self.probs) > 0):
+            raise UsageError(f"weights {self.probs} must not be negative, and at least one must be above 0")
+
+    def begin(self, run: Run) -> Branches:
+        """Return the sources and the generator of one run."""
+        if self.seed is None:
+            return Branches(self.datasets, run, run.random("mix"))
+        own = run if run.epoch else None
+        rng = random.Random(self.seed) if own is None else own.random("mix", self.seed)  # noqa: S311  not cryptography
+        return Branches(self.datasets, run, rng)
+
+    def _next(self, memory: Branches) -> int:
+        weights = list(accumulate(self.probs[number] for number in memory.live))
+        return min(bisect(weights, memory.rng.random() * weights[-1]), len(weights) - 1)
+
+
+class RoundRobin(Mixture):
+    """Mix datasets in turn.
+
+    Args:
+        datasets: datasets or other iterables.
+        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+
+    Flow: in turn, each source in its own order; holds nothing; resumes exactly where its sources do.
+    """
+
+    def __init__(self, datasets: Iterable[Any], longest: bool = False) -> None:  # noqa: FBT001, FBT002  positional upstream
+        super().__init__(datasets, longest)
+
+    def _next(self, memory: Branches) -> int:
+        place = memory.turn % len(memory.live)
+        memory.turn = place + 1
+        return place
+
+    def _ended(self, memory: Branches, place: int) -> None:
+        super()._ended(memory, place)
+        memory.turn = place

@@ -1,0 +1,85 @@
+"""Random generators in memories: chosen as upstream does, drawn from fast, written down as JSON and read back.
+
+Flows in: seeds and generators. Flows out: draws, and states small enough for a snapshot.
+"""
+
+import base64
+import random as library
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+
+from .base import Json, Run
+
+_WORDS = struct.Struct("<625I")
+
+
+def chosen(run: Run, rng: Any, seed: Any) -> Any:
+    """Return the generator of a stage: the one it was given, one of its seed, or one of its run's seed.
+
+    Args:
+        run: seed, epoch and place of the run.
+        rng: a generator, or None.
+        seed: a seed, or None.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if rng is not None and seed is not None:
+        raise UsageError("give rng= or seed=, not both")
+    if rng is not None:
+        return rng
+    return run.random() if seed is None else library.Random(seed)  # noqa: S311  shuffling, not cryptography
+
+
+def bits(rng: Any, bound: int) -> Callable[[int], int]:
+    """Return ``draw(width)``: numbers of ``width`` bits from which those below ``bound`` are to be taken.
+
+    ``random.Random.randint(0, bound - 1)`` draws just so, through four Python calls. Generators of other types are
+    asked for ``randint``, and all of their numbers are below ``bound``.
+
+    Args:
+        rng: the generator.
+        bound: the exclusive upper limit, at least 1.
+    """
+    if type(rng) is library.Random or rng is library:
+        return rng.getrandbits  # type: ignore[no-any-return]
+    return lambda _width: int(rng.randint(0, bound - 1))
+
+
+def below(rng: Any, bound: int) -> int:
+    """Return a number in [0, bound), with the draws that ``rng.randint(0, bound - 1)`` makes."""
+    draw, width = bits(rng, bound), bound.bit_length()
+    number = draw(width)
+    while number >= bound:
+        number = draw(width)
+    return number
+
+
+def written(rng: Any) -> Json:
+    """Return a generator's state as JSON.
+
+    Raises:
+        FlowError: a generator that is not of Python's ``random`` module.
+    """
+    state = rng.getstate() if hasattr(rng, "getstate") else None
+    if not isinstance(state, tuple) or len(state) != 3 or len(state[1]) != 625:
+        raise FlowError(
+            f"the state of a {type(rng).__name__} cannot be saved: give the stage seed= or a random.Random as rng="
+        )
+    return [state[0], base64.b85encode(_WORDS.pack(*state[1])).decode("ascii"), state[2]]
+
+
+def reread(rng: Any, state: Json) -> None:
+    """Set a generator to a state that ``written`` returned.
+
+    Raises:
+        StateMismatch: it is not such a state.
+    """
+    try:
+        version, words, gauss = state
+        rng.setstate((version, _WORDS.unpack(base64.b85decode(words)), gauss))
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise StateMismatch("the snapshot holds no state of this random generator") from error

@@ -1,0 +1,122 @@
+"""The reader as a stage: shards in, samples out, and a memory that is one address.
+
+Flows in: ``{"url"}`` dicts. Flows out: samples. The memory is the address of the last sample; a restored reader drops
+whole shards from its input, opens the next one at a byte offset and goes on. Never opens a shard before the one ahead of it has
+ended.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from typing import Any
+
+from webdataset.ground.errors import FlowError
+from webdataset.samples.address import Address
+from webdataset.samples.grouping import Sample
+from webdataset.samples.reading import Position, Reading, ShardReader, read_samples
+from webdataset.samples.opening import open_shards
+
+from .base import Fetch, Json, Memory, Run, Stage
+
+
+class ReaderMemory(Memory):
+    """Where the reader is.
+
+    Attributes:
+        position: kept up to date while reading.
+        start: address of the last sample before a restored run, or None.
+    """
+
+    def __init__(self) -> None:
+        self.position = Position()
+        self.start: Address | None = None
+        self.given = False
+
+    @property
+    def address(self) -> Address | None:  # type: ignore[override]
+        """Address of the sample given last."""
+        return self.position.address() if self.position.offsets else self.start
+
+    def snapshot(self) -> Json:
+        """Return the address of the sample given last, or None before the first."""
+        address = self.address
+        return list(address) if address is not None else None
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Go on behind the sample at this address."""
+        self.start = Address(*state) if state is not None else None
+
+
+class ReadShards(Stage):
+    """Opens shards and reads their samples.
+
+    Flow: in shard and tar order; memory: the samples of one 256 KB chunk; resumes at a byte offset.
+
+    Args:
+        reading: how to read.
+    """
+
+    rewinds = True
+
+    def __init__(self, reading: Reading | None = None) -> None:
+        self.reading = reading or Reading()
+
+    def begin(self, run: Run) -> ReaderMemory:  # noqa: ARG002
+        """Return a memory that stands before the first shard."""
+        return ReaderMemory()
+
+    def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Open each shard: ``{"url"}`` to ``{"url", "stream"}``."""
+        return open_shards(shards, handler=self.reading.handler)
+
+    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
+        """Yield samples."""
+        start = memory.start
+        if start is None:
+            yield from read_samples(self.opened(upstream), self.reading, memory.position)
+            return
+        shards = self.opened(islice(upstream, start.shard, None))
+        samples = read_samples(shards, self.reading, memory.position, start)
+        if next(samples, None) is None:  # the sample at the address itself was given before the snapshot
+            raise FlowError(f"nothing to read at shard {start.shard}, byte {start.offset}: the shards have changed")
+        yield from samples
+
+    def fetch_from(self, shards: Iterable[dict[str, Any]], addresses: list[Address]) -> list[Sample]:
+        """Read the samples at some addresses, each shard once, front to back.
+
+        Args:
+            shards: the run's stream of ``{"url"}``, from its start.
+            addresses: any order, any number.
+
+        Returns:
+            The samples in the order of ``addresses``.
+
+        Raises:
+            FlowError: there is no sample at one of the addresses: the shards have changed.
+        """
+        found: dict[Address, Sample] = {}
+        wanted = sorted({Address(*address) for address in addresses})
+        stream = iter(shards)
+        passed = 0
+        for shard, group in groupby(wanted, key=lambda address: address.shard):
+            found.update(self._fetch_shard(islice(stream, shard - passed, shard - passed + 1), list(group)))
+            passed = shard + 1
+        return [found[Address(*address)] for address in addresses]
+
+    def _fetch_shard(self, shards: Iterator[Any], wanted: list[Address]) -> Iterator[tuple[Address, Sample]]:
+        for shard in self.opened(shards):
+            reader = ShardReader(shard, self.reading, wanted[0])
+            missing = {address.offset: address for address in wanted}
+            try:
+                for samples, offsets in reader.lists():
+                    for sample, offset in zip(samples, offsets, strict=True):
+                        if offset in missing:
+                            yield missing.pop(offset), sample
+                    if not missing:
+                        return
+            finally:
+                reader.close()
+            break
+        raise FlowError(f"no sample at {wanted[0]}: the shards have changed since the snapshot")
+
+    def __repr__(self) -> str:
+        return f"tarfile_samples({self.reading.handler.__name__})"

@@ -1,0 +1,177 @@
+"""Which samples pass: by a predicate, by chance, by position.
+
+Flows in: samples. Flows out: some of them, untouched and in order. A chance selection remembers its generator, a slice
+how many samples it gave.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from . import randomness
+from .base import Fetch, Json, Passage, Passing, Run, observation
+from .blame import blamed
+
+
+def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
+    """Let those samples pass for which a predicate is true.
+
+    Args:
+        source: samples of any type.
+        predicate: from a sample to anything that is true or false.
+
+    Yields:
+        The samples that pass.
+
+    Raises:
+        Exception: whatever the predicate raises; stage, function, key and url are noted on it.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    for sample in source:
+        try:
+            passes = predicate(sample)
+        except Exception as exn:
+            blamed(exn, "select", sample, predicate)
+            raise
+        if passes:
+            yield sample
+
+
+select = observation(_select)
+
+
+class Chance(Passage):
+    """What a chance selection remembers: its generator.
+
+    Args:
+        rng: the generator.
+    """
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def snapshot(self) -> Json:
+        """Return the state of the generator."""
+        return randomness.written(self.rng)
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Set the generator."""
+        randomness.reread(self.rng, state)
+
+
+class Rsample(Passing):
+    """Samples that pass by chance.
+
+    Args:
+        p: probability in [0, 1].
+    """
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def begin(self, run: Run) -> Chance:
+        """Return the generator of this run."""
+        return Chance(run.random())
+
+    def flow(self, upstream: Iterator[Any], memory: Chance) -> Iterator[Any]:
+        """Yield a random part of the samples."""
+        p, draw = self.p, memory.rng.random
+        for sample in upstream:
+            if draw() < p:
+                yield sample
+
+    def __repr__(self) -> str:
+        return f"rsample({self.p!r})"
+
+
+def rsample(p: float = 0.5) -> Rsample:
+    """Let each sample pass with probability ``p``; the run's seed and epoch decide which.
+
+    Args:
+        p: probability in [0, 1].
+
+    Returns:
+        A stage.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    return Rsample(p)
+
+
+def _rsample(data: Iterator[Any], p: float = 0.5) -> Iterator[Any]:
+    """Yield a random part of ``data``; the plain function behind :func:`rsample`."""
+    return Rsample(p)(data)
+
+
+class Given(Passage):
+    """What a slice remembers: how many samples it gave."""
+
+    count = 0
+
+    def snapshot(self) -> Json:
+        """Return the number of samples given."""
+        return self.count
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Go on behind this many."""
+        self.count = int(state)
+
+
+class Slice(Passing):
+    """Samples by position, as ``itertools.islice`` gives them.
+
+    Args:
+        *args: stop; or start, stop; or start, stop, step.
+    """
+
+    def __init__(self, *args: int | None) -> None:
+        islice((), *args)  # the check of arguments is its own
+        self.args = args
+
+    def begin(self, run: Run) -> Given:  # noqa: ARG002
+        """Return a count of zero."""
+        return Given()
+
+    def flow(self, upstream: Iterator[Any], memory: Given) -> Iterator[Any]:
+        """Yield the samples of the slice."""
+        rest = islice(upstream, *(_behind(memory.count, *self._bounds()) if memory.count else self.args))
+        return rest if memory.origin is None else _counted(rest, memory)
+
+    def _bounds(self) -> tuple[int, int | None, int]:
+        start, stop, step = (0, *self.args, 1) if len(self.args) == 1 else (*self.args, 1)[:3]
+        return start or 0, stop, step or 1
+
+    def __repr__(self) -> str:
+        return f"slice({', '.join(map(repr, self.args))})"
+
+
+def _behind(given: int, start: int, stop: int | None, step: int) -> tuple[int, int | None, int]:
+    """Return the slice of what is left of the input after ``given`` samples of ``start:stop:step`` were taken."""
+    used = start + (given - 1) * step + 1
+    left = None if stop is None else max(stop - used, 0)
+    return step - 1 if left is None else min(step - 1, left), left, step
+
+
+def _counted(samples: Iterator[Any], memory: Given) -> Iterator[Any]:
+    for sample in samples:
+        memory.count += 1
+        yield sample
+
+
+def slice(*args: int | None) -> Slice:  # noqa: A001  upstream's name
+    """Take samples by position, as ``itertools.islice`` does.
+
+    Args:
+        *args: stop; or start, stop; or start, stop, step. None means to the end.
+
+    Returns:
+        A stage.
+
+    Raises:
+        ValueError: negative positions, or a step below 1.
+        TypeError: no arguments, or more than three.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    return Slice(*args)

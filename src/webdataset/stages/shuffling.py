@@ -1,0 +1,215 @@
+"""Shuffling through a buffer.
+
+Theory. The buffer grows by two items for each one given until it holds ``bufsize``; from then on each item that comes
+in takes the place of a random one, which goes out; at the end the buffer is emptied in random order. Each output is
+drawn uniformly from the buffer with the newest item in it. The draws, and so the order, are those of upstream for the
+same generator. Between two outputs the buffer is complete, so its addresses and the generator's state are all there is
+to remember.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from webdataset.ground.policies import Handler
+
+from . import randomness
+from .base import Fetch, Json, Memory, Passing, Run, delivered, paired
+
+_NONE = object()
+
+
+def stirred(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
+    """Yield the items of ``source`` in random order, keeping what waits in ``buffer``.
+
+    Args:
+        source: the items.
+        buffer: what waits; complete between two outputs. May hold items from an earlier run.
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        rng: ``random.Random`` or anything with ``randint``.
+    """
+    last = bufsize - 1
+    yield from _grown(source, buffer, bufsize, min(initial, bufsize), rng)
+    draw, width = randomness.bits(rng, bufsize), bufsize.bit_length()
+    for newest in source:
+        place = draw(width)
+        while place > last:
+            place = draw(width)
+        if place == last:
+            yield newest
+            continue
+        picked = buffer[place]
+        buffer[place] = newest
+        yield picked
+    while buffer:
+        yield pick(buffer, rng)
+
+
+def _grown(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
+    """Fill the buffer up to one item less than ``bufsize``: two in, and one out as soon as ``initial`` are there."""
+    while len(buffer) < bufsize - 1:
+        newest = next(source, _NONE)
+        if newest is _NONE:
+            return
+        buffer.append(newest)
+        if len(buffer) < bufsize:
+            newest = next(source, _NONE)
+            if newest is not _NONE:
+                buffer.append(newest)
+        if len(buffer) >= initial:
+            yield pick(buffer, rng)
+
+
+def pick(buf: list[Any], rng: Any) -> Any:
+    """Take a random item out of a list; the last one takes its place.
+
+    Args:
+        buf: at least one item; changed in place.
+        rng: ``random.Random`` or anything with ``randint``.
+    """
+    place = randomness.below(rng, len(buf))
+    picked = buf[place]
+    newest = buf.pop()
+    if place < len(buf):
+        buf[place] = newest
+    return picked
+
+
+class Buffer(Memory):
+    """What a shuffle remembers: its buffer and its generator.
+
+    Args:
+        rng: the generator.
+    """
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+        self.waiting: list[Any] = []  # items; in a tracked run, (address, item)
+
+    def snapshot(self) -> Json:
+        """Return the addresses of the buffer and the state of the generator."""
+        return {"waiting": [address for address, _ in self.waiting], "random": randomness.written(self.rng)}
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Fetch the buffer's items again and set the generator."""
+        addresses = state["waiting"]
+        self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
+        randomness.reread(self.rng, state["random"])
+
+
+class Shuffle(Passing):
+    """A shuffle through a buffer.
+
+    Args:
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        rng: a generator, or None.
+        seed: a seed, or None.
+    """
+
+    def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None) -> None:
+        self.bufsize = bufsize
+        self.initial = initial
+        self.rng = rng
+        self.seed = seed
+
+    def begin(self, run: Run) -> Buffer:
+        """Return an empty buffer and the generator of this run."""
+        return Buffer(randomness.chosen(run, self.rng, self.seed))
+
+    def flow(self, upstream: Iterator[Any], memory: Buffer) -> Iterator[Any]:
+        """Yield the items in random order."""
+        origin, waiting = memory.origin, memory.waiting
+        bufsize = max(self.bufsize, 1)
+        if origin is None:
+            waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
+            return stirred(upstream, waiting, bufsize, self.initial, memory.rng)
+        return delivered(stirred(paired(upstream, origin), waiting, bufsize, self.initial, memory.rng), memory)
+
+    def __repr__(self) -> str:
+        named = [f"{name}={value!r}" for name, value in self.__dict__.items() if name != "bufsize" and value is not None]
+        return f"{type(self).__name__.lower()}({', '.join([repr(self.bufsize), *named])})"
+
+
+class DetShuffle(Shuffle):
+    """A shuffle whose order is a function of seed and epoch alone.
+
+    Args:
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        seed: first number of the generators' seeds.
+        epoch: the epoch before the first one: epoch ``n`` of a run draws from ``Random(seed + epoch + 1 + n)``.
+
+    Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
+    """
+
+    def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:
+        super().__init__(bufsize, initial, None, seed)
+        self.epoch = epoch
+
+    def begin(self, run: Run) -> Buffer:
+        """Return an empty buffer and the generator of seed and epoch."""
+        return Buffer(randomness.chosen(run, None, self.seed + self.epoch + 1 + run.epoch))
+
+    def run(self, src: Iterable[Any]) -> Iterator[Any]:
+        """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it.
+
+        Args:
+            src: the items.
+        """
+        memory = self.begin(Run())
+        self.epoch += 1
+        return self.flow(iter(src), memory)
+
+    __call__ = run
+
+
+detshuffle = DetShuffle
+
+
+def shuffle(
+    bufsize: int = 1000,
+    initial: int = 100,
+    rng: Any = None,
+    seed: Any = None,
+    handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it: nothing can fail here
+) -> Shuffle:
+    """Shuffle samples through a buffer.
+
+    Args:
+        bufsize: largest number of samples that wait; below 2 the order is left alone.
+        initial: number of samples to gather before the first one is given.
+        rng: a ``random.Random``; its state moves on from epoch to epoch.
+        seed: seed of a generator that starts afresh in every epoch. With neither, the run's seed and epoch decide.
+        handler: accepted for compatibility.
+
+    Returns:
+        A stage.
+
+    Raises:
+        UsageError: both ``rng`` and ``seed`` are given (when it runs).
+
+    Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
+    """
+    return Shuffle(bufsize, initial, rng, seed)
+
+
+def _shuffle(
+    data: Iterable[Any],
+    bufsize: int = 1000,
+    initial: int = 100,
+    rng: Any = None,
+    seed: Any = None,
+    handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it
+) -> Iterator[Any]:
+    """Yield the items of ``data`` in random order; the plain function behind :func:`shuffle`.
+
+    Args:
+        data: the items.
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        rng: a ``random.Random``.
+        seed: seed of a generator, instead of ``rng``.
+        handler: accepted for compatibility.
+    """
+    return stirred(iter(data), [], max(bufsize, 1), initial, randomness.chosen(Run(), rng, seed))

@@ -1,0 +1,179 @@
+"""Compressed tar streams, told by their first bytes and decompressed without reading anything.
+
+Flows in: the compressed stream's chunks. Flows out: pieces of at most ``PIECE`` bytes, so that a bomb cannot fill the
+memory. Members of multi-member gz (and concatenated bz2, xz, zst) follow each other; zero padding after the last is
+stepped over; anything else after it, and a stream that stops early, is BadCompression.
+"""
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from webdataset.ground.errors import BadCompression
+from webdataset.ground.extras import available, require
+
+PIECE = 256 * 1024
+
+_MAGIC = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+
+
+def compression_of(start: bytes) -> str | None:
+    """Return the compression that a stream's first bytes show: ``gz``, ``bz2``, ``xz``, ``zst`` or None."""
+    for magic, name in _MAGIC.items():
+        if start.startswith(magic) and start[257:262] != b"ustar":
+            return name
+    return None
+
+
+class _Engine(Protocol):
+    """What the standard library's and isal's decompressors have in common."""
+
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, chunk: bytes, max_length: int) -> bytes:
+        """Return at most ``max_length`` bytes; keep what is left of ``chunk``."""
+
+
+class _Zlib:
+    """zlib's decompressor with the interface of the others."""
+
+    def __init__(self) -> None:
+        self._engine = zlib.decompressobj(31)
+
+    @property
+    def eof(self) -> bool:
+        return self._engine.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._engine.unused_data
+
+    def decompress(self, chunk: bytes, max_length: int) -> bytes:
+        tail = self._engine.unconsumed_tail
+        return self._engine.decompress(tail + chunk if tail else chunk, max_length)
+
+
+class _Zstandard:
+    """The zstandard package's decompressor with the interface of the others; fed small chunks, it bounds nothing."""
+
+    def __init__(self, package: Any) -> None:
+        self._engine = package.ZstdDecompressor().decompressobj()
+        self._ready = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._engine.eof) and not self._ready
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._engine.unused_data)
+
+    def decompress(self, chunk: bytes, max_length: int) -> bytes:
+        if chunk:
+            self._ready += self._engine.decompress(chunk)
+        piece, self._ready = self._ready[:max_length], self._ready[max_length:]
+        return piece
+
+
+def _gz() -> Callable[[], _Engine]:
+    isal = available("isal.igzip_lib")
+    return (lambda: isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)) if isal is not None else _Zlib
+
+
+def _zst() -> Callable[[], _Engine]:
+    standard = available("compression.zstd")
+    if standard is not None:
+        return standard.ZstdDecompressor  # type: ignore[no-any-return]
+    package = require("zstandard", extra="fast", purpose="reading zst shards")
+    return lambda: _Zstandard(package)
+
+
+_ENGINES: dict[str, Callable[[], Callable[[], _Engine]]] = {
+    "gz": _gz,
+    "bz2": lambda: bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor,
+    "zst": _zst,
+}
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return what the engines raise on bad bytes (isal and zstandard have classes of their own)."""
+    found: list[type[Exception]] = [zlib.error, lzma.LZMAError, OSError, EOFError, ValueError]
+    for module, name in (("isal.isal_zlib", "IsalError"), ("zstandard", "ZstdError"), ("compression.zstd", "ZstdError")):
+        kind = getattr(available(module), name, None)
+        if kind is not None:
+            found.append(kind)
+    return tuple(found)
+
+
+class Decompressor:
+    """One compressed stream.
+
+    Args:
+        kind: ``gz``, ``bz2``, ``xz`` or ``zst``.
+
+    Raises:
+        MissingExtra: no package here reads this compression.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._make = _ENGINES[kind]()
+        self._failures = _failures()
+        self._engine: _Engine | None = None
+        self._taken = 0
+        self.appetite = 32 * 1024  # bytes of input that give about one piece of output
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield what the next chunk decompresses to, in pieces.
+
+        Args:
+            chunk: compressed bytes.
+
+        Raises:
+            BadCompression: the bytes do not decompress.
+        """
+        self._taken += len(chunk)
+        given = 0
+        while chunk:
+            if self._engine is None:
+                chunk = chunk.lstrip(b"\0")
+                if not chunk:
+                    break
+                self._engine = self._make()
+            piece = self._step(chunk)
+            while piece:
+                given += len(piece)
+                yield piece
+                piece = b"" if self._engine.eof else self._step(b"")
+            if not self._engine.eof:
+                break
+            chunk = self._engine.unused_data
+            self._engine = None
+        if given > 2 * PIECE and self.appetite > 4096:
+            self.appetite //= 2
+        elif given < PIECE // 2 and self.appetite < PIECE:
+            self.appetite *= 2
+
+    def _step(self, chunk: bytes) -> bytes:
+        engine = self._engine
+        if engine is None:
+            return b""
+        try:
+            return engine.decompress(chunk, PIECE)
+        except self._failures as error:
+            raise BadCompression(
+                f"the {self.kind} stream is damaged within the {self._taken} compressed bytes read so far: {error}"
+            ) from error
+
+    def finish(self) -> None:
+        """Take note that the stream has ended.
+
+        Raises:
+            BadCompression: it ended inside a compressed member.
+        """
+        if self._engine is not None:
+            raise BadCompression(f"the {self.kind} stream ends early, after {self._taken} compressed bytes")

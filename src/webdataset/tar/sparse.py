@@ -1,0 +1,122 @@
+"""Sparse members: the stored pieces put back between their holes.
+
+Theory. GNU tar stores a sparse file as a map of (offset, length) pieces and the pieces' bytes one after the other. The map
+stands in the header (old GNU, type ``S``, with extension blocks), in PAX records (0.0: repeated offset/numbytes, 0.1:
+one list), or in front of the stored bytes (1.0). (GNU tar manual, "Storing Sparse Files".)
+
+Flows in: a map and the stored bytes. Flows out: the member's full bytes. Never allocates more than the limit.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from webdataset.ground.errors import BadHeader, LimitExceeded
+
+from .header import BLOCK, number
+
+
+class Map(NamedTuple):
+    """Where the stored pieces go.
+
+    Args:
+        pieces: (offset, length) in bytes, or None where the map stands in front of the stored bytes (format 1.0).
+        size: bytes of the whole member.
+    """
+
+    pieces: tuple[tuple[int, int], ...] | None
+    size: int
+
+
+def old_map(block: bytes, offset: int) -> tuple[Map, bool]:
+    """Read the map in an old GNU sparse header.
+
+    Returns:
+        The map so far, and whether extension blocks follow.
+    """
+    pieces = _entries(block[386:482], offset)
+    return Map(pieces, number(block[483:495], "sparse size", offset)), bool(block[482])
+
+
+def extended_map(known: Map, block: bytes, offset: int) -> tuple[Map, bool]:
+    """Add one extension block to an old GNU sparse map; tell whether another follows."""
+    return Map((known.pieces or ()) + _entries(block[:504], offset), known.size), bool(block[504])
+
+
+def _entries(table: bytes, offset: int) -> tuple[tuple[int, int], ...]:
+    pieces = []
+    for start in range(0, len(table), 24):
+        entry = table[start : start + 24]
+        if not entry.strip(b"\0 "):
+            break
+        pieces.append((number(entry[:12], "sparse offset", offset), number(entry[12:], "sparse length", offset)))
+    return tuple(pieces)
+
+
+def record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Map:
+    """Read the map in GNU.sparse records of formats 0.0, 0.1 and 1.0.
+
+    Raises:
+        BadHeader: records that make no map.
+    """
+    single = dict(found)
+    try:
+        if single.get(b"GNU.sparse.major") == b"1":
+            return Map(None, int(single[b"GNU.sparse.realsize"]))
+        if b"GNU.sparse.map" in single:
+            flat = [int(part) for part in single[b"GNU.sparse.map"].split(b",") if part]
+        else:
+            flat = [int(value) for keyword, value in found if keyword in (b"GNU.sparse.offset", b"GNU.sparse.numbytes")]
+        size = int(single.get(b"GNU.sparse.size") or single[b"GNU.sparse.realsize"])
+    except (ValueError, KeyError):
+        raise BadHeader(f"PAX header at byte {offset} has an unreadable sparse map", offset=offset) from None
+    return Map(tuple(zip(flat[::2], flat[1::2], strict=False)), size)
+
+
+def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
+    """Put the stored pieces between their holes.
+
+    Args:
+        layout: the map.
+        stored: the bytes in the archive.
+        offset: byte offset of the header, for messages.
+        limit: largest size allowed, in bytes.
+
+    Raises:
+        BadHeader: pieces that overlap, overrun the member or do not match the stored bytes.
+        LimitExceeded: the member would be larger than ``limit``.
+    """
+    pieces = layout.pieces
+    if pieces is None:
+        pieces, stored = _leading_map(stored, offset)
+    if layout.size > limit:
+        raise LimitExceeded(f"sparse member at byte {offset} expands to {layout.size} bytes (limit {limit})", offset=offset)
+    whole = bytearray(layout.size)
+    taken = reached = 0
+    for start, length in pieces:
+        if start < reached or start + length > layout.size or taken + length > len(stored):
+            raise BadHeader(f"sparse member at byte {offset} has pieces outside of itself", offset=offset)
+        whole[start : start + length] = stored[taken : taken + length]
+        taken += length
+        reached = start + length
+    if taken != len(stored):
+        raise BadHeader(f"sparse member at byte {offset} stores {len(stored)} bytes, its map {taken}", offset=offset)
+    return bytes(whole)
+
+
+def _leading_map(stored: bytes, offset: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
+    position = 0
+
+    def line() -> int:
+        nonlocal position
+        stop = stored.find(b"\n", position, position + 24)
+        text = stored[position:stop] if stop >= 0 else b""
+        if not text.isdigit():
+            raise BadHeader(f"sparse member at byte {offset} starts with an unreadable map", offset=offset)
+        position = stop + 1
+        return int(text)
+
+    count = line()
+    if count > len(stored):
+        raise BadHeader(f"sparse member at byte {offset} claims {count} pieces", offset=offset)
+    pieces = tuple((line(), line()) for _ in range(count))
+    return pieces, stored[-(-position // BLOCK) * BLOCK :]

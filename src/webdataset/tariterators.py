@@ -1,0 +1,153 @@
+"""Door and hinge: shards to samples, as existing code imports and patches it.
+
+The functions here look each other up in this module when they are called, so that replacing ``url_opener``, ``tar_file_expander`` or
+``group_by_keys`` turns ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` too.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from webdataset.ground.policies import Handler, reraise_exception
+from webdataset.samples.grouping import Grouper, Keys, Sample, valid_sample
+from webdataset.samples.members import expanded_members, group_members, shard_members
+from webdataset.samples.names import META_PREFIX as meta_prefix  # noqa: N811  upstream's name
+from webdataset.samples.names import META_SUFFIX as meta_suffix  # noqa: N811  upstream's name
+from webdataset.samples.names import base_plus_ext
+from webdataset.samples.reading import Reading, read_samples
+from webdataset.samples.opening import open_shards
+from webdataset.stages.reading import ReaderMemory, ReadShards
+
+__all__ = [
+    "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "tar_file_expander",
+    "tar_file_iterator", "tarfile_samples", "tarfile_to_samples", "url_opener", "valid_sample",
+]  # fmt: skip
+
+
+def url_opener(
+    data: Iterable[dict[str, Any]], handler: Handler = reraise_exception, **kw: Any
+) -> Iterator[dict[str, Any]]:
+    """Open each shard: ``{"url"}`` dicts to ``{"url", "stream"}``.
+
+    Args:
+        data: dicts with ``url``.
+        handler: asked where one cannot be opened.
+        **kw: passed on to ``gopen``.
+    """
+    return open_shards(data, handler=handler, **kw)
+
+
+def tar_file_iterator(
+    fileobj: Any,
+    skip_meta: Any = r"__[^/]*__($|/)",
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield one tar stream's members as ``{"fname", "data"}``.
+
+    Args:
+        fileobj: object with ``read(n)``; closed at the end.
+        skip_meta: pattern of names to leave out; None keeps all.
+        handler: asked where the stream fails; false ends quietly, true too (there is nothing behind the fault).
+        select_files: member name to bool.
+        rename_files: member name to member name, applied first.
+    """
+    reading = Reading(handler=handler, select_files=select_files, rename_files=rename_files)
+    url = getattr(fileobj, "name", None)
+    try:
+        yield from shard_members({"url": str(url or "a file object"), "stream": fileobj}, reading, skip_meta)
+    except Exception as error:  # noqa: BLE001  the handler decides
+        handler(error)
+
+
+def tar_file_expander(
+    data: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    eof_value: Any = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the members of opened shards as ``{"fname", "data", "__url__"}``.
+
+    Args:
+        data: dicts with ``url`` and ``stream``.
+        handler: asked where a shard fails; true goes on with the next one.
+        select_files: member name to bool.
+        rename_files: member name to member name, applied first.
+        eof_value: an item to yield at the end of each shard; by default none, and the border shows in ``__url__``
+            (a string object of its own for each opened shard), invisible to groupers written for webdataset 0.2.
+    """
+    reading = Reading(handler=handler, select_files=select_files, rename_files=rename_files)
+    return expanded_members(data, reading, eof_value)
+
+
+def group_by_keys(
+    data: Iterable[dict[str, Any]],
+    keys: Keys = base_plus_ext,
+    lcase: bool = True,  # noqa: FBT001, FBT002  upstream's signature
+    suffixes: Container[str] | None = None,
+    handler: Handler = reraise_exception,
+    duplicates: str = "error",
+) -> Iterator[Sample]:
+    """Group members given as dicts into samples; see :func:`webdataset.samples.members.group_members`."""
+    return group_members(
+        data, keys=keys, lcase=lcase, suffixes=suffixes, handler=handler, duplicates=duplicates
+    )  # fmt: skip
+
+
+_own = (tar_file_expander, group_by_keys)
+
+
+@dataclass(repr=False)
+class TarSamples(ReadShards):
+    """The reader stage behind this door: replaced names are honoured, and otherwise cost nothing."""
+
+    reading: Reading
+
+    def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Open shards with whatever ``url_opener`` is now."""
+        return url_opener(shards, handler=self.reading.handler)
+
+    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
+        """Yield samples, through the replaced expander and grouper where there are any."""
+        if (tar_file_expander, group_by_keys) == _own:
+            return super().flow(upstream, memory)
+        rules = self.reading
+        members = tar_file_expander(
+            self.opened(upstream),
+            handler=rules.handler,
+            select_files=rules.select_files,
+            rename_files=rules.rename_files,
+        )
+        return group_by_keys(members, handler=rules.handler)
+
+
+def tarfile_samples(
+    src: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    **options: Any,
+) -> Iterator[Sample]:
+    """Read samples from a stream of shard urls (used uncalled as a pipeline stage).
+
+    Args:
+        src: dicts with ``url``.
+        handler: asked where a shard or sample fails.
+        select_files: member name to bool.
+        rename_files: member name to member name, applied first.
+        **options: further fields of :class:`~webdataset.samples.reading.Reading`: ``keys``, ``lcase``, ``suffixes``,
+            ``duplicates``, ``missing_end``, ``addresses``, ``limits``.
+    """
+    return tarfile_to_samples(handler, select_files, rename_files, **options)(src)
+
+
+def tarfile_to_samples(
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    **options: Any,
+) -> TarSamples:
+    """Return the stage that reads samples from a stream of shard urls; arguments as :func:`tarfile_samples`."""
+    return TarSamples(Reading(handler=handler, select_files=select_files, rename_files=rename_files, **options))

@@ -1,0 +1,167 @@
+"""Where an archive goes: a local file, a url, standard output, or a file object that the caller lends.
+
+Flows in: the target as the user names it. Flows out: an output with ``write``, ``commit`` and ``abort``. A local file is renamed
+into place (``localfile``); urls go through ``webdataset.gopen``, looked up when it is called, so that a scheme which user code registers
+or a ``gopen`` that it replaces is honoured.
+"""
+
+import importlib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from webdataset.ground.errors import SourceError, UsageError
+from webdataset.sources.files import path_of
+from webdataset.sources.rewrite import rewritten
+
+from .compressors import Output
+from .localfile import Buffer, LocalFile, failed, is_special
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_LARGE = 1 << 16
+
+
+class Lent:
+    """An output to a file object of the caller's, which is never closed here.
+
+    Args:
+        stream: anything with ``write``; short writes of raw (unbuffered) files are continued.
+        flush: flush it at the end (standard output).
+    """
+
+    def __init__(self, stream: Any, *, flush: bool = False) -> None:
+        self.stream = stream
+        self._flush = flush
+        self._raw = isinstance(stream, io.RawIOBase)
+
+    def write(self, pieces: Sequence[Buffer], size: int) -> None:
+        """Write pieces, small ones joined.
+
+        Args:
+            pieces: what to write, in order.
+            size: sum of their lengths in bytes.
+
+        Raises:
+            SourceError: a raw file takes no more bytes.
+        """
+        if size <= _LARGE:
+            self._put(b"".join(pieces))
+            return
+        small: list[Buffer] = []
+        for piece in pieces:
+            if len(piece) <= _LARGE:
+                small.append(piece)
+                continue
+            self._put(b"".join(small))
+            self._put(piece)
+            small = []
+        self._put(b"".join(small))
+
+    def _put(self, piece: Buffer) -> None:
+        if not self._raw:
+            if piece:
+                self.stream.write(piece)
+            return
+        rest = memoryview(piece)
+        while rest:
+            count = self.stream.write(rest)
+            if not count:
+                raise SourceError("a raw file object takes no more bytes (is it non-blocking?)")
+            rest = rest[count:]
+
+    def commit(self) -> None:
+        """Leave the file object to the caller."""
+        if self._flush:
+            self.stream.flush()
+
+    def abort(self) -> None:
+        """Stop writing; without its end mark the archive does not pass for complete."""
+
+    def abandon(self) -> None:
+        """Leave the file object to the caller."""
+
+
+class Owned(Lent):
+    """An output to a stream that was opened for it.
+
+    Args:
+        stream: closed on commit; on abort its ``abort()`` is called where it has one (a ``pipe:`` command is then stopped and sees no
+            orderly end), else it is closed.
+    """
+
+    def commit(self) -> None:
+        """Close the stream; its errors are the archive's."""
+        self.stream.close()
+
+    def abort(self) -> None:
+        """Stop the stream."""
+        (getattr(self.stream, "abort", None) or self.stream.close)()
+
+    def abandon(self) -> None:
+        """Stop the stream."""
+        self.abort()
+
+
+def open_output(target: Any, *, overwrite: bool = True) -> Output:
+    """Open the target of an archive.
+
+    Args:
+        target: a path or url as text, a ``Path``, ``-`` for standard output, or a file object with ``write``.
+        overwrite: replace a local file that is there already.
+
+    Raises:
+        UsageError: none of these; or ``overwrite=False`` where it cannot be kept.
+        AlreadyExists: the file is there, and ``overwrite`` is false.
+        SourceError: the target cannot be opened.
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        if not callable(getattr(target, "write", None)):
+            raise UsageError(f"cannot write an archive to {target!r}: pass a path, a url or a file object with write()")
+        _unchecked(overwrite, "a file object")
+        return Lent(target)
+    path = local_path(target)
+    if path is None:
+        url = str(target)
+        _unchecked(overwrite, "a url")
+        if url == "-":
+            return Lent(sys.stdout.buffer, flush=True)
+        return Owned(_door().gopen(url, "wb"))
+    if not is_special(path):
+        return LocalFile(path, overwrite=overwrite)
+    try:
+        return Owned(io.FileIO(path, "wb"))  # a device or a named pipe is written to, not replaced
+    except OSError as error:
+        raise failed(error, path, "open") from error
+
+
+def _unchecked(overwrite: bool, kind: str) -> None:  # noqa: FBT001
+    if not overwrite:
+        raise UsageError(f"overwrite=False is kept for local files only, and this is {kind}")
+
+
+def local_path(target: str | os.PathLike[Any]) -> str | None:
+    """Return the local path that a target means, or None where it is a url.
+
+    Args:
+        target: a ``Path`` is always local; text is rewritten by ``WDS_REWRITE`` and ``GOPEN_REWRITE`` first, and
+            is local unless it starts with a known scheme, with any ``scheme://``, or is ``-``.
+    """
+    if not isinstance(target, str):
+        return os.fsdecode(target)
+    url = rewritten(target)
+    match = _SCHEME.match(url)
+    if url == "-":
+        return None
+    if match is None:
+        return url
+    scheme = match[1].lower()
+    if scheme == "file":
+        return path_of(url)
+    return None if match[2] or scheme in _door().gopen_schemes else url
+
+
+def _door() -> Any:
+    return importlib.import_module("webdataset.gopen")

@@ -1,0 +1,294 @@
+"""The writer of one shard: samples in, a tar file out, complete or not there at all.
+
+Flows in: samples, dicts of fields with a ``__key__``. Flows out: one member ``key.field`` per field to an output. A sample is written
+whole or, if one of its fields cannot be encoded, not at all. Samples are gathered and given to the output in pieces that are
+never joined or copied. Never reads what it wrote.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from webdataset.ground.errors import EncodingError, SampleError, SourceError, UsageError, WebDatasetError
+from webdataset.tar.build import END_MARK, EPOCH, PADDING, MemberStyle, header_maker, tar_format
+
+from .compressors import Compressed, Output, compression_for, compressor
+from .keys import KeyRules, Plan, planned
+from .localfile import Buffer
+from .outputs import Lent, open_output
+
+Encoder = Callable[[Any], Mapping[str, Any]]
+
+log = logging.getLogger("webdataset")
+
+_GATHERED_BYTES = 1 << 17
+_GATHERED_PIECES = 900
+_REMEMBERED_PLANS = 1000
+
+
+class TarWriter:
+    """Write samples to one tar file.
+
+    The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after :meth:`abort` and after
+    the death of the process there is nothing under that name (or still the old file).
+    Runs with the same samples write the same bytes. Not for use by several threads at once.
+
+    Args:
+        fileobj: a path or url as text, a ``Path``, ``-`` for standard output, or a file object (which stays open).
+        user: name of the members' owner.
+        group: name of the members' group.
+        mode: permission bits of the members.
+        compress: None goes by the name's ending (gz, bz2, xz, zst); False is none; True is gz; or one of these four.
+        encoder: True encodes by extension; a dict adds or replaces extensions; a callable maps a sample to a sample of
+            bytes; False or None takes fields that are bytes already.
+        keep_meta: write fields that start with an underscore, as ``key._field``.
+        mtime: modification time of the members, in seconds since 1970; None is 1980-01-01, so that runs can be compared.
+            Fractions are kept with ``format="pax"`` only.
+        format: "ustar", "gnu", "pax" or a constant of ``tarfile``; None is ustar for members that fit, else pax.
+        compresslevel: level of the compression; None is a good compromise.
+        overwrite: replace a local file that is there already; False raises instead.
+        check_keys: what to do about keys that read back differently: "warn" (once), "error", "ignore".
+
+    Attributes:
+        stream: the file object that receives the bytes.
+
+    Raises:
+        UsageError: an argument that cannot mean anything.
+        SourceError: the target cannot be opened.
+        MissingExtra: the compression needs a package that is not installed.
+    """
+
+    def __init__(  # noqa: PLR0917  upstream's order
+        self,
+        fileobj: Any,
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o444,
+        compress: bool | str | None = None,  # noqa: FBT001
+        encoder: bool | Mapping[str, Any] | Encoder | None = True,  # noqa: FBT001, FBT002
+        keep_meta: bool = False,  # noqa: FBT001, FBT002
+        mtime: float | None = None,
+        format: int | str | None = None,  # noqa: A002
+        *,
+        compresslevel: int | None = None,
+        overwrite: bool = True,
+        check_keys: str | KeyRules = "warn",
+    ) -> None:
+        self._state = "unopened"
+        self.url = str(fileobj) if isinstance(fileobj, (str, os.PathLike)) else None
+        self.compress = compression_for(compress, self.url)
+        self.encoder = _encoder(encoder)
+        self.keep_meta = keep_meta
+        self.user, self.group, self.mode, self.mtime = user, group, mode, EPOCH if mtime is None else mtime
+        self._rules = check_keys if isinstance(check_keys, KeyRules) else KeyRules(check_keys)
+        self._header = header_maker(
+            MemberStyle(mtime=self.mtime, mode=mode, uname=user, gname=group, format=tar_format(format))
+        )
+        engine = compressor(self.compress, compresslevel) if self.compress else None
+        output = open_output(fileobj, overwrite=overwrite)
+        self.stream = output.stream
+        self._output: Output = output if engine is None else Compressed(output, engine)
+        self._gathers = _GATHERED_BYTES if not isinstance(output, Lent) or engine or self.own_fileobj else 0
+        self._process = os.getpid()
+        self._pieces: list[Buffer] = []
+        self._gathered = self._handed_on = self._count = 0
+        self._last_key: str | None = None
+        self._plans: dict[tuple[str, ...], Plan] = {}
+        self._state = "open"
+
+    @property
+    def own_fileobj(self) -> bool:
+        """Whether the writer opened its target itself, and closes it."""
+        return self.url is not None
+
+    @property
+    def tarstream(self) -> Self:
+        """The writer itself (upstream keeps a ``tarfile`` object here)."""
+        return self
+
+    @property
+    def offset(self) -> int:
+        """Bytes of archive so far, before compression: where the next member's header will be."""
+        return self._handed_on + self._gathered
+
+    @property
+    def closed(self) -> bool:
+        """Whether the archive is complete or given up."""
+        return self._state != "open"
+
+    def write(self, obj: Mapping[str, Any]) -> int:
+        """Write one sample.
+
+        Args:
+            obj: fields by extension, and ``__key__``.
+
+        Returns:
+            Bytes of payload, without headers and padding.
+
+        Raises:
+            SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can go on.
+            EncodingError: a field that cannot be encoded; likewise.
+            SourceError: the output failed; the writer cannot go on, and the archive will not appear.
+            UsageError: the writer is closed.
+        """
+        if self._state != "open":
+            raise UsageError(f"this writer is {self._state}: no sample can be added", url=self.url)
+        try:
+            sample = obj if self.encoder is None else self.encoder(obj)
+            key = self._key(sample)
+            plan = self._plans.get(tuple(sample)) or self._planned(sample)
+            header = self._header
+            pieces: list[Buffer] = []
+            payload = stored = 0
+            lasting = True
+            for field, ending in plan:
+                content = sample[field]
+                if content.__class__ is not bytes:
+                    content = _as_bytes(field, content)
+                    lasting = content.__class__ is bytes and lasting
+                size = len(content)
+                head = header(key + ending, size)
+                pad = PADDING[size & 511]
+                pieces += (head, content, pad)
+                payload += size
+                stored += len(head) + size + len(pad)
+        except WebDatasetError as error:
+            raise error.locate(key=_shown_key(obj), url=self.url)  # noqa: B904  the same error, with its places
+        self._last_key = key
+        self._count += 1
+        self._pieces += pieces
+        self._gathered += stored
+        if self._gathered >= self._gathers or not lasting or len(self._pieces) >= _GATHERED_PIECES:
+            self._hand_on()
+        return payload
+
+    def _key(self, sample: Any) -> str:
+        try:
+            key = sample["__key__"]
+        except (KeyError, TypeError, IndexError):
+            raise SampleError(f"a sample is a dict with a __key__, not {_outline(sample)}") from None
+        if (
+            key.__class__ is not str
+            or "." in key
+            or key == self._last_key
+            or key[-1:] in ("", "/")
+            or key[:2] == "__"
+            or "\0" in key
+        ):
+            self._rules.check(key, self._last_key)
+        return key  # type: ignore[no-any-return]
+
+    def _planned(self, sample: Mapping[str, Any]) -> Plan:
+        plan = planned(sample, keep_meta=self.keep_meta)
+        if len(self._plans) >= _REMEMBERED_PLANS:
+            self._plans.clear()
+        self._plans[tuple(sample)] = plan
+        return plan
+
+    def _hand_on(self) -> None:
+        """Give what is gathered to the output; if that fails, the archive is lost."""
+        pieces, size = self._pieces, self._gathered
+        self._pieces, self._gathered = [], 0
+        self._handed_on += size
+        try:
+            self._output.write(pieces, size)
+        except BaseException:
+            self._state = "broken by a failed write"
+            raise
+
+    def close(self) -> None:
+        """Complete the archive: it appears under its name. Closing again does nothing.
+
+        Raises:
+            SourceError: it cannot be completed, or an earlier write failed; nothing appears.
+            AlreadyExists: another writer made the file meanwhile.
+        """
+        if self._state == "broken by a failed write":
+            self.abort()
+            raise SourceError("the archive is not complete, for an earlier write failed: it was given up", url=self.url)
+        if self._state != "open":
+            return
+        try:
+            self._pieces.append(END_MARK)
+            self._gathered += len(END_MARK)
+            self._hand_on()
+            self._output.commit()
+        except FileExistsError:
+            self._state = "aborted"
+            raise
+        except BaseException:
+            self.abort()
+            raise
+        self._state = "closed"
+
+    def abort(self) -> None:
+        """Give up: nothing appears under the archive's name. A file object is left without the end mark."""
+        if self._state in ("closed", "aborted", "unopened"):
+            return
+        self._state = "aborted"
+        self._pieces = []
+        self._output.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Complete the archive, or give it up if an exception passes."""
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        """Keep what a forgotten writer wrote under its partial name, and say so."""
+        if self._state != "open" or os.getpid() != self._process:
+            return
+        with contextlib.suppress(Exception):  # an object that goes away can tell nobody
+            self._pieces.append(END_MARK)
+            self._hand_on()
+            where = self._output.abandon()
+            self._state = "abandoned"
+            message = f"TarWriter for {self.url or self.stream!r} was never closed"
+            message += f": its {self._count} samples are in {where}" if where else ": its archive is incomplete"
+            log.warning("%s; use `with` or call close()", message)
+            warnings.warn(message, ResourceWarning, stacklevel=2)
+
+
+def _encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder | None:  # noqa: FBT001
+    if spec is None or spec is False:
+        return None
+    if callable(spec):
+        return spec
+    if spec is not True and not isinstance(spec, Mapping):
+        raise UsageError(f"encoder={spec!r} is no encoder: pass True, False, a dict of functions or a function")
+    codecs = importlib.import_module("webdataset.codecs")  # only writers that encode pay for it
+    return codecs.make_encoder(spec)  # type: ignore[no-any-return]
+
+
+def _as_bytes(field: str, content: Any) -> Buffer:
+    """Return content as something whose length is its size in bytes."""
+    if isinstance(content, (bytes, bytearray)):
+        return content
+    if isinstance(content, memoryview):
+        return content.cast("B") if content.c_contiguous else content.tobytes()
+    if field.startswith("_"):
+        if isinstance(content, str):
+            return content.encode("utf-8", "surrogateescape")
+        raise EncodingError(f"the values of metadata must be text or bytes, not {type(content).__name__}", field=field)
+    raise EncodingError(
+        f"{field} doesn't map to a bytes after encoding ({type(content).__name__}): pass bytes or an encoder", field=field
+    )
+
+
+def _shown_key(sample: Any) -> str | None:
+    key = sample.get("__key__") if isinstance(sample, Mapping) else None
+    return key if isinstance(key, str) else None
+
+
+def _outline(sample: Any) -> str:
+    return f"one with {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else type(sample).__name__
