@@ -231,7 +231,8 @@ def figures(root: Path) -> str:
     return (
         f"{len(sources)} modules: median {statistics.median(lines):.0f} lines, longest {max(lines)}; "
         f"{len(lengths)} functions: median {statistics.median(lengths):.0f}, "
-        f"p95 {lengths[int(len(lengths) * 0.95)]}, longest {lengths[-1]}; test lines / source lines {tests / sum(lines):.2f}"
+        f"p95 {lengths[int(len(lengths) * 0.95)]}, longest {lengths[-1]}; "
+        f"test lines / source lines {tests / sum(lines):.2f}"
     )
 
 

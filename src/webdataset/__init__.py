@@ -16,8 +16,8 @@ _HOMES = {
     "compat": "FluidInterface FluidWrapper WebDataset WebLoader",
     "cborsiterators": "cbors2_to_samples cbors_to_samples",
     "extradatasets": "MockDataset with_epoch with_length",
-    "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys getfirst
-        info listed log_keys map map_dict map_tuple pipelinefilter rename rename_keys rsample select shuffle
+    "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys
+        getfirst info listed log_keys map map_dict map_tuple pipelinefilter rename rename_keys rsample select shuffle
         slice to_tuple transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
     "mix": "RandomMix RoundRobin",

@@ -23,7 +23,7 @@ from .sources.rewrite import rewritten as rewrite_url
 from .sources.stream import Stream, length_known
 
 __all__ = [
-    "Pipe",
+    "Pipe",  # noqa: F822  served by __getattr__
     "gopen",
     "gopen_ais",
     "gopen_command",
@@ -39,7 +39,7 @@ __all__ = [
     "open_stream",
     "reader",
     "rewrite_url",
-    "set_options",
+    "set_options",  # noqa: F822  served by __getattr__
 ]
 
 gopen_ais = gopen_gsutil = gopen_command

@@ -1,7 +1,7 @@
 """Door and hinge: shards to samples, as existing code imports and patches it.
 
-The functions here look each other up in this module when they are called, so that replacing ``url_opener``, ``tar_file_expander`` or
-``group_by_keys`` turns ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` too.
+The functions here look each other up in this module when they are called, so that replacing ``url_opener``,
+``tar_file_expander`` or ``group_by_keys`` turns ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` too.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -14,8 +14,8 @@ from webdataset.samples.members import expanded_members, group_members, shard_me
 from webdataset.samples.names import META_PREFIX as meta_prefix  # noqa: N811  upstream's name
 from webdataset.samples.names import META_SUFFIX as meta_suffix  # noqa: N811  upstream's name
 from webdataset.samples.names import base_plus_ext
-from webdataset.samples.reading import Reading, read_samples
 from webdataset.samples.opening import open_shards
+from webdataset.samples.reading import Reading
 from webdataset.stages.reading import ReaderMemory, ReadShards
 
 __all__ = [
@@ -82,7 +82,7 @@ def tar_file_expander(
     return expanded_members(data, reading, eof_value)
 
 
-def group_by_keys(
+def group_by_keys(  # noqa: PLR0917  upstream's signature
     data: Iterable[dict[str, Any]],
     keys: Keys = base_plus_ext,
     lcase: bool = True,  # noqa: FBT001, FBT002  upstream's signature
@@ -151,3 +151,6 @@ def tarfile_to_samples(
 ) -> TarSamples:
     """Return the stage that reads samples from a stream of shard urls; arguments as :func:`tarfile_samples`."""
     return TarSamples(Reading(handler=handler, select_files=select_files, rename_files=rename_files, **options))
+
+
+tarfile_samples.as_stage = tarfile_to_samples  # type: ignore[attr-defined]  # used uncalled, it is the stage itself

@@ -1,5 +1,33 @@
 """Floor 4: field bytes to values and back.
 
-``decoder`` chains handlers over a sample, ``fields`` fills the table of basic decoders, ``encode`` the table of
-encoders; each format lives in one module that is loaded when a field of that format is met first.
+``decoder`` chains handlers over a sample, ``fields`` holds the table of decoders, ``encode`` the table of encoders;
+each format lives in one module that is loaded when a field of that format is met first.
 """
+
+from .encode import (
+    Encoder,
+    add_handlers,
+    default_handlers,
+    encode_based_on_extension,
+    encode_based_on_extension1,
+    imageencoder,
+    make_encoder,
+    make_handlers,
+    numpy_dumps,
+    numpy_npz_dumps,
+    torch_dumps,
+)
+
+__all__ = [
+    "Encoder",
+    "add_handlers",
+    "default_handlers",
+    "encode_based_on_extension",
+    "encode_based_on_extension1",
+    "imageencoder",
+    "make_encoder",
+    "make_handlers",
+    "numpy_dumps",
+    "numpy_npz_dumps",
+    "torch_dumps",
+]

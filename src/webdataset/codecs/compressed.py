@@ -39,7 +39,7 @@ def decompressed(data: bytes, kind: str, limit_bytes: int = LIMIT_BYTES) -> byte
         decompressor = _decompressor(kind)
         try:
             part = decompressor.decompress(rest, max(limit_bytes - size, 0) + 1)
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, *_isal_errors()) as error:
+        except _failures() as error:
             raise BadCompression(f"a {kind} field does not decompress: {error}") from error
         size += len(part)
         if size > limit_bytes:
@@ -58,9 +58,10 @@ def _isal() -> Any:
     return available("isal.isal_zlib")
 
 
-def _isal_errors() -> tuple[type[Exception], ...]:
-    library = _isal()
-    return () if library is None else (library.error,)
+@functools.cache
+def _failures() -> tuple[type[Exception], ...]:
+    common = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+    return common if _isal() is None else (*common, _isal().error)
 
 
 def _decompressor(kind: str) -> Any:

@@ -14,7 +14,7 @@ from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, Us
 from .fields import decoders, unchanged
 from .handlers import Claims, Continue, Decode, Handler, default_post_handlers, default_pre_handlers
 from .images import imagehandler
-from .pickles import added_safe_globals, add_safe_globals
+from .pickles import add_safe_globals, added_safe_globals
 
 Sample = dict[str, Any]
 MOST_PLANS = 4096
@@ -42,7 +42,7 @@ class Decoder:
 
     Args:
         handlers: handlers ``f(key, data)`` (keys start with a dot), image specs ("rgb"), or a list of these.
-        *more: further handlers where the first was not a list; else ``pre``, ``post``, ``only``, ``partial`` by position.
+        *more: further handlers where the first was no list; else ``pre``, ``post``, ``only``, ``partial`` by position.
         pre: handlers to ask first; default: the one that decompresses ``.gz``.
         post: handlers to ask last; default: the table of basic decoders.
         only: decode just these fields (names without dots at their start; a list, or a string split at spaces).
@@ -68,7 +68,7 @@ class Decoder:
             own = list(handlers)
         else:
             own = [handlers, *more]
-        self.handlers: list[Handler] = [
+        self.handlers: list[Any] = [
             *(default_pre_handlers if pre is None else pre),
             *(imagehandler(handler) if isinstance(handler, str) else handler for handler in own),
             *(default_post_handlers if post is None else post),
@@ -103,7 +103,7 @@ class Decoder:
         decoded: Sample = {}
         field = ""
         try:
-            for field, data in sample.items():  # noqa: B007  the error names the field
+            for field, data in sample.items():
                 if type(data) is bytes:
                     decoded[field] = plans[field](data)
                 elif field[:2] == "__":
@@ -142,12 +142,12 @@ class Decoder:
         """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
         steps: list[tuple[int, bool, Decode]] = []
         for index, handler in enumerate(self.handlers[start:], start):
-            if not isinstance(handler, Claims):
+            if isinstance(handler, Claims):
+                function = handler.claim(key, self.trust)
+                if function is not None:
+                    steps.append((index, handler.final, function))
+            else:
                 steps.append((index, False, bound(handler, key)))
-                continue
-            function = handler.claim(key, self.trust)
-            if function is not None:
-                steps.append((index, handler.final, function))
         if not steps:
             return unchanged
         if steps[0][1]:
@@ -182,7 +182,7 @@ class Decoder:
         """
         return self._continued("." + key, 0)(data)
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         """Decode a sample (a dict), or each sample of an iterable.
 
         Raises:

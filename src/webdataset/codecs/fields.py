@@ -1,14 +1,10 @@
-"""The table of basic decoders: text, numbers, JSON and bytes here, other formats by name.
+"""The table of basic decoders: text, numbers and bytes here, other formats by name.
 
 Flows in: a field's bytes. Flows out: its value. ``decoders`` is the live table that ``webdataset.autodecode.decoders``
 shows; entries set there take effect at the next sample. A decoder's result is the value, None included.
 """
 
-import functools
-import json
 from typing import Any
-
-from webdataset.ground.extras import available
 
 from .registry import Codec, Deferred, LiveTable, plugged_in
 
@@ -30,37 +26,10 @@ def unchanged(data: Any) -> Any:
     return data
 
 
-@functools.cache
-def _fast_json() -> tuple[Codec, type[Exception]] | None:
-    library = available("msgspec")
-    return None if library is None else (library.json.Decoder().decode, library.MsgspecError)
-
-
-def json_loads(data: bytes) -> Any:
-    """Parse JSON exactly as ``json.loads`` does, through msgspec where it is installed and agrees.
-
-    Args:
-        data: JSON text in UTF-8, UTF-16 or UTF-32.
-
-    Returns:
-        What ``json.loads`` returns: integers of any size, NaN and infinities included.
-
-    Raises:
-        json.JSONDecodeError: not JSON.
-    """
-    fast = _fast_json()
-    if fast is None:
-        return json.loads(data)
-    try:
-        return fast[0](data)
-    except (fast[1], UnicodeDecodeError, RecursionError):
-        return json.loads(data)
-
-
 decoders: LiveTable = LiveTable()
-decoders.update(dict.fromkeys("txt text transcript html htm".split(), text))
-decoders.update(dict.fromkeys("cls cls2 index inx id count class".split(), int))
-decoders.update(dict.fromkeys(("json", "jsn"), json_loads))
+decoders.update(dict.fromkeys(["txt", "text", "transcript", "html", "htm"], text))
+decoders.update(dict.fromkeys(["cls", "cls2", "index", "inx", "id", "count", "class"], int))
+decoders.update(dict.fromkeys(("json", "jsn"), Deferred("json_fields", "json_loads")))
 decoders.update(dict.fromkeys(("pyd", "pkl", "pickle"), Deferred("pickles", "unpickle_loads", trusting=True)))
 decoders.update(dict.fromkeys(("mp", "msg", "msgpack"), Deferred("records", "msgpack_loads")))
 decoders["cbor"] = Deferred("records", "cbor_loads")

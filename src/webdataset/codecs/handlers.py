@@ -1,8 +1,8 @@
 """Handlers: what a decoder asks, in order, to decode a field.
 
-Any ``f(key, data)`` is a handler; it returns the value, None ("not mine") or a :class:`Continue`. Handlers that can tell
-from the key alone whether a field is theirs also have ``claim(key, trust)``, so that a decoder asks once per field
-name instead of once per sample. Nothing here knows a format.
+Any ``f(key, data)`` is a handler; it returns the value, None ("not mine") or a :class:`Continue`. Handlers that can
+tell from the key alone whether a field is theirs also have ``claim(key, trust)``, so that a decoder asks once per
+field name instead of once per sample. Nothing here knows a format.
 """
 
 from collections.abc import Callable, Iterable

@@ -11,7 +11,18 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-Codec = Callable[[Any], Any]
+Codec = Callable[..., Any]
+
+
+def _counted(name: str) -> Any:
+    method = getattr(dict, name)
+
+    @functools.wraps(method)
+    def change(self: Any, *args: Any, **kw: Any) -> Any:
+        self.version += 1
+        return method(self, *args, **kw)
+
+    return change
 
 
 class LiveTable(dict[str, Any]):
@@ -23,25 +34,14 @@ class LiveTable(dict[str, Any]):
 
     version: int = 0
 
-    def _changing(name: str) -> Any:  # type: ignore[misc]  # noqa: N805  a maker of methods, gone after the class body
-        method = getattr(dict, name)
-
-        @functools.wraps(method)
-        def change(self: "LiveTable", *args: Any, **kw: Any) -> Any:
-            self.version += 1
-            return method(self, *args, **kw)
-
-        return change
-
-    __setitem__ = _changing("__setitem__")
-    __delitem__ = _changing("__delitem__")
-    __ior__ = _changing("__ior__")
-    update = _changing("update")
-    setdefault = _changing("setdefault")
-    pop = _changing("pop")
-    popitem = _changing("popitem")
-    clear = _changing("clear")
-    del _changing
+    __setitem__ = _counted("__setitem__")
+    __delitem__ = _counted("__delitem__")
+    __ior__ = _counted("__ior__")
+    update = _counted("update")
+    setdefault = _counted("setdefault")
+    pop = _counted("pop")
+    popitem = _counted("popitem")
+    clear = _counted("clear")
 
 
 class Deferred:

@@ -12,9 +12,10 @@ def entropy(seed: int | None) -> tuple[int, int]:
         seed: what the user gave, or None.
 
     Returns:
-        ``seed`` twice where there is one (``WDS_SEED`` counts). Otherwise fresh entropy: within a torch DataLoader, the seed that
-        torch drew for all workers of this epoch; across ranks, one derived from the job's name (torchrun, SLURM), or a constant,
-        since ranks that draw different orders before splitting shards would lose some and repeat others.
+        ``seed`` twice where there is one (``WDS_SEED`` counts). Otherwise fresh entropy: within a torch DataLoader, the
+        seed that torch drew for all workers of this epoch; across ranks, one derived from the job's name (torchrun,
+        SLURM), or a constant, since ranks that draw different orders before splitting shards would lose some and
+        repeat others.
     """
     if seed is None:
         seed = settings.SEED.get()

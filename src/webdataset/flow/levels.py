@@ -1,10 +1,10 @@
 """One level of a running pipeline: a stage, its memory, its generator, and how its items are made again.
 
-Flows in: a stage (ours, a ``PipelineStage``, any callable, any iterable) and the level before it. Flows out: an iterator, an
-address for each item, and ``fetch``. See docs/design/stages.md.
+Flows in: a stage (ours, a ``PipelineStage``, any callable, any iterable) and the level before it. Flows out: an
+iterator, an address for each item, and ``fetch``. See docs/design/stages.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -69,7 +69,8 @@ class Level:
             return []
         if isinstance(self.stage, ReadShards):
             return self.stage.fetch_from(self._before().afresh(), addresses)
-        return self.stage.refetch(addresses, self._before().fetch)
+        before = self.before.fetch if self.before is not None else _nothing
+        return self.stage.refetch(addresses, before, self.memory)
 
     def afresh(self) -> Iterator[Any]:
         """Run this level and those before it from the start of the epoch once more."""
@@ -101,7 +102,7 @@ class Count(Memory):
         self.skip = 0
 
     @property
-    def address(self) -> int:  # type: ignore[override]
+    def address(self) -> int:
         """Ordinal of the item given last."""
         return self.count - 1
 
@@ -111,7 +112,7 @@ class Count(Memory):
 
     def restore(self, state: Json, fetch: Any) -> None:  # noqa: ARG002
         """Skip this many."""
-        self.skip = int(state)
+        self.count = self.skip = int(state)  # a snapshot may be taken before the first item
 
 
 class ForeignLevel(Level):
@@ -124,7 +125,7 @@ class ForeignLevel(Level):
     """
 
     def __init__(self, stage: Any, run: Run, before: Level | None) -> None:
-        super().__init__(_Called(stage, source=before is None), run, before)
+        super().__init__(_Called(stage, run if before is None else None), run, before)
         self.memory: Memory | None = Count() if run.tracked else None
 
     @property
@@ -161,13 +162,18 @@ def _counted(items: Iterator[Any], count: Count) -> Iterator[Any]:
 
 
 class _Called(Stage):
-    """A foreign stage as a stage: called with its upstream, or without arguments as a source."""
+    """A foreign stage as a stage: called with its upstream, or without arguments as a source.
+
+    Args:
+        foreign: an iterable, a ``PipelineStage``, or a callable.
+        run: the run where this is the source, else None.
+    """
 
     rewinds = True
 
-    def __init__(self, foreign: Any, *, source: bool) -> None:
+    def __init__(self, foreign: Any, run: Run | None) -> None:
         self.foreign = foreign
-        self.source = source
+        self.source_run = run  # None where it is not the source
 
     def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
         """Return the foreign stage's iterator."""
@@ -175,15 +181,18 @@ class _Called(Stage):
 
     def _started(self, upstream: Iterator[Any]) -> Iterable[Any]:
         foreign = self.foreign
-        arguments = () if self.source else (upstream,)
-        run: Callable[..., Iterable[Any]] | None = getattr(foreign, "run", None)
-        if self.source and isinstance(foreign, Iterable) and not isinstance(foreign, (str, bytes)):
-            return foreign
-        if run is not None and not isinstance(foreign, type):
-            return run(*arguments)
-        if callable(foreign):
-            made: Iterable[Any] = foreign(*arguments)
-            return made
+        if self.source_run is not None:
+            drawn = getattr(foreign, "drawn", None)
+            if drawn is not None:
+                return drawn(self.source_run)  # type: ignore[no-any-return]
+            if isinstance(foreign, Iterable) and not isinstance(foreign, (str, bytes)):
+                return foreign
+        arguments = () if self.source_run is not None else (upstream,)
+        called = getattr(foreign, "run", None) if not isinstance(foreign, type) else None
+        if called is None and callable(foreign):
+            called = foreign
+        if called is not None:
+            return called(*arguments)  # type: ignore[no-any-return]
         raise UsageError(
             f"{foreign!r} is not a pipeline stage: a first stage is an iterable or a callable without arguments, a "
             "later one a callable that takes an iterator",

@@ -40,16 +40,18 @@ class Loop:
         state: what ``snapshot`` of an equal loop returned; None starts at the beginning.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:  # noqa: B008
+    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
         self._stages = list(stages)
         self._bounds = bounds
-        self.count = 0
-        self.passed = 0
+        self.count = 0  # items given, over all passes (not counted where nothing asks)
+        self.passed = 0  # passes completed
+        self._given = 0  # items given in this pass
         inner = None
         if state is not None:
             if "flow" not in state:
                 raise StateMismatch("this is not a snapshot of a pipeline")
             self.count, self.passed, inner = state["count"], state["passed"], state["flow"]
+            self._given = state["given"]
             run = replace(run, tracked=True)
         self._run = run
         self.flow = Flow(self._stages, run, inner)
@@ -69,17 +71,14 @@ class Loop:
 
     def _all(self) -> Iterator[Any]:
         try:
-            if self._bounds == Bounds() and not self._run.tracked:
-                yield from self.flow  # the common case counts nothing
-                return
             while True:
-                before = self.count
                 yield from self._counted()
                 self.flow.close()
                 self.passed += 1
                 full = self._bounds.items is not None and self.count >= self._bounds.items
-                if full or self.passed >= self._bounds.passes or self.count == before:
+                if full or self.passed >= self._bounds.passes or not self._given:
                     return
+                self._given = 0
                 run = self.flow.run
                 self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
         finally:
@@ -91,6 +90,7 @@ class Loop:
             return
         for item in self.flow:
             self.count += 1
+            self._given += 1
             yield item
             if self.count >= bound:
                 return
@@ -104,7 +104,7 @@ class Loop:
 
     def snapshot(self) -> Json:
         """Return the state behind the item given last, as a JSON value."""
-        return {"count": self.count, "passed": self.passed, "flow": self.flow.snapshot()}
+        return {"count": self.count, "passed": self.passed, "given": self._given, "flow": self.flow.snapshot()}
 
     def address(self) -> Address:
         """Return the address of the item given last: its pass, and its address there."""

@@ -14,14 +14,15 @@ from webdataset.stages.base import Json, Run
 
 from .entropy import entropy
 from .looping import ENDLESS, Bounds, Loop
+from .running import Flow
 
 
 class DataPipeline(IterableDataset):
     """A chain of stages.
 
     Args:
-        *args: stages: first a source (an iterable, a ``PipelineStage``, or a callable without arguments), then callables from
-            an iterator to an iterator. A list stands for its elements; None is left out.
+        *args: first a source (an iterable, a ``PipelineStage``, a callable without arguments), then callables from an
+            iterator to an iterator. A list stands for its elements; None is left out.
         **kwargs: ignored, as ever.
     """
 
@@ -157,12 +158,17 @@ class DataPipeline(IterableDataset):
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
         run = self._begin()
-        with Loop(self.pipeline, run, Bounds(self.repetitions, self.nsamples)) as loop:
-            self.epoch = run.epoch + 1
-            try:
-                yield from loop
-            finally:
-                self.epoch = max(self.epoch, run.epoch + loop.passed)
+        self.epoch = run.epoch + 1
+        bounds = Bounds(self.repetitions, self.nsamples)
+        if bounds == Bounds():
+            with Flow(self.pipeline, run) as flow:
+                yield from flow
+        else:
+            with Loop(self.pipeline, run, bounds) as loop:
+                try:
+                    yield from loop
+                finally:
+                    self.epoch = max(self.epoch, run.epoch + loop.passed)
 
     def iterator(self) -> Iterator[Any]:
         """Run all passes, without the bound on items."""

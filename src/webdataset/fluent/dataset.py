@@ -49,14 +49,14 @@ class WebDataset(DataPipeline, FluidInterface):
         UsageError: arguments that cannot mean anything.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  upstream's signature
         self,
         urls: Any,
         handler: Handler = reraise_exception,
         mode: str | None = None,
         resampled: bool = False,  # noqa: FBT001, FBT002  upstream's signature, here and below
-        repeat: bool | int = False,  # noqa: FBT002
-        shardshuffle: bool | int | None = None,
+        repeat: bool | int = False,  # noqa: FBT001, FBT002
+        shardshuffle: bool | int | None = None,  # noqa: FBT001
         cache_size: int = -1,
         cache_dir: str | Path | None = None,
         url_to_name: Callable[[str], str] | None = None,
@@ -80,7 +80,8 @@ class WebDataset(DataPipeline, FluidInterface):
         self.append(source)
         if not ordering.endless(source):
             self._split(nodesplitter, workersplitter)
-        for stage in ordering.shard_shuffle(shardshuffle, seed, deterministic=detshuffle):
+        size = 100 if shardshuffle is True else int(shardshuffle or 0)
+        for stage in ordering.shard_shuffle(size, seed, deterministic=detshuffle):
             self.append(stage)
         self.append(
             tariterators.tarfile_to_samples(

@@ -1,7 +1,7 @@
 """One thin method for each stage: ``dataset.shuffle(1000).decode("rgb")``.
 
-Flows in: a pipeline. Flows out: a copy of it with one more stage. The stages are looked up in ``webdataset.filters`` when a method is
-called, so that replacing one there turns it here.
+Flows in: a pipeline. Flows out: a copy of it with one more stage. The stages are looked up in ``webdataset.filters``
+when a method is called, so that replacing one there turns it here.
 """
 
 from collections.abc import Callable
@@ -166,5 +166,5 @@ class FluidInterface:
         return self.compose(filters.Cached())
 
     def lmdb_cached(self, *args: Any, **kw: Any) -> Self:
-        """Keep all samples in an LMDB file after the first complete pass; see :class:`webdataset.filters.LMDBCached`."""
+        """Keep all samples in an LMDB file after the first complete pass; see ``webdataset.filters.LMDBCached``."""
         return self.compose(filters.LMDBCached(*args, **kw))

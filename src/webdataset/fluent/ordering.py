@@ -9,17 +9,16 @@ from webdataset.stages.checking import CheckSamples
 __all__ = ["CheckSamples", "endless", "refuse_cache", "shard_shuffle"]
 
 
-def shard_shuffle(shardshuffle: bool | int | None, seed: int | None, *, deterministic: bool) -> list[Any]:
+def shard_shuffle(size: int, seed: int | None, *, deterministic: bool) -> list[Any]:
     """Return the stages that shuffle shards: none or one.
 
     Args:
-        shardshuffle: buffer size in shards; True is 100; None, False or 0 for no shuffle.
+        size: buffer size in shards; 0 for no shuffle.
         seed: of a deterministic shuffle.
         deterministic: the order is a function of (seed, epoch) alone.
     """
-    if not shardshuffle:
+    if size < 1:
         return []
-    size = 100 if shardshuffle is True else int(shardshuffle)
     if deterministic:
         return [filters.detshuffle(size, initial=size, seed=seed or 0)]
     return [filters.shuffle(size, initial=size)]

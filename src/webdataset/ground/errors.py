@@ -25,6 +25,7 @@
     ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
     │   └── StateMismatch (ValueError)    a snapshot of something else
     ├── UsageError (ValueError)           a call that cannot mean anything
+    │   └── NoShards (IndexError)         an empty list of shards
     └── MissingExtra (ImportError)        an optional package is not installed
 
 Each error carries ``url``, ``key``, ``field``, ``offset`` and ``stage`` as attributes where they are known, and says
@@ -200,6 +201,10 @@ class StateMismatch(FlowError, ValueError):
 
 class UsageError(WebDatasetError, ValueError):
     """A call that cannot mean anything; the message says what to write."""
+
+
+class NoShards(UsageError, IndexError):
+    """An empty list of shards."""
 
 
 class MissingExtra(WebDatasetError, ImportError):

@@ -97,7 +97,7 @@ def substitution(name: str) -> str:
 
 def environment_expanded(text: str) -> str:
     """Return ``text`` with ``~`` and ``$NAME`` expanded from the environment, as a shell would."""
-    return os.path.expanduser(os.path.expandvars(text))
+    return os.path.expanduser(os.path.expandvars(text))  # noqa: PTH111  text, not always a path
 
 
 def child_environment(**extra: str) -> dict[str, str]:

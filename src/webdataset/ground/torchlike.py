@@ -1,8 +1,8 @@
 """Being a torch IterableDataset without importing torch.
 
-``isinstance(dataset, torch.utils.data.IterableDataset)`` asks the dataset's ``__class__`` before it looks anything up. At
-that moment torch is loaded, so this is when our class registers itself as a virtual subclass (torch's class is an ABC).
-Whoever never loads torch never pays for it, and the order of imports does not matter.
+``isinstance(dataset, torch.utils.data.IterableDataset)`` asks the dataset's ``__class__`` before it looks anything up.
+At that moment torch is loaded, so this is when our class registers itself as a virtual subclass (torch's class is an
+ABC). Whoever never loads torch never pays for it, and the order of imports does not matter.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ def register(kind: type) -> None:
 class IterableDataset:
     """Base of everything here that a DataLoader may be given."""
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # noqa: D105
+    @property
+    def __class__(self) -> Any:
         kind = type(self)
         register(kind)
         return kind

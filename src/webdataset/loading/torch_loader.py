@@ -21,8 +21,8 @@ def data_loader(*args: Any, **kw: Any) -> Any:
 def announce_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader's dataset the number of the epoch that begins.
 
-    Workers that are not persistent start from a copy of the dataset that has never been iterated, so that a seeded dataset
-    would give the same order in every epoch.
+    Workers that are not persistent start from a copy of the dataset that has never been iterated, so that a seeded
+    dataset would give the same order in every epoch.
 
     Args:
         loader: a DataLoader, or anything else (then nothing happens).

@@ -4,15 +4,15 @@ Theory. A key's members stand next to each other. The common case is that a memb
 and a dot, and that its extension was seen before in this shard: one prefix test and one dictionary lookup. Everything
 else (a new key, a new extension, metadata, a duplicate) takes the longer way.
 
-Flows in: lists of (name, payload, offset). Flows out: lists of samples, with the offsets at which they start. Never joins members
-of two shards; never gives a sample that was cut off.
+Flows in: lists of (name, payload, offset). Flows out: lists of samples, with the offsets at which they start. Never
+joins members of two shards; never gives a sample that was cut off.
 """
 
 from collections.abc import Callable, Container
 from typing import Any, Literal
 
 from webdataset.ground.errors import DuplicateField, UsageError
-from webdataset.tar.scan import Member
+from webdataset.tar.assembly import Member
 
 from .names import base_plus_ext, is_meta
 
@@ -29,8 +29,8 @@ class Grouper:
         keys: splits a name into key and extension.
         lcase: lower-case the extension.
         suffixes: keep only these full extensions; None keeps all.
-        duplicates: the same key and extension again within one sample: ``error``, keep the ``first`` or the ``last``, or
-            start a ``new`` sample.
+        duplicates: the same key and extension again within one sample: ``error``, keep the ``first`` or the ``last``,
+            or start a ``new`` sample.
 
     Attributes:
         offsets: where each sample of the last ``add`` or ``close`` starts.
@@ -113,7 +113,7 @@ class Grouper:
         key, ext = self._keys(name)
         if key is None or ext is None:
             return True
-        field = self._field(ext)
+        field = self._fields[ext] if ext in self._fields else self._field(ext)
         if key == self._key and self._sample is not None:
             if field is None:
                 return True
@@ -155,6 +155,21 @@ class Grouper:
             return
         done.append(sample)
         self.offsets.append(self._start)
+
+    def announce(self, name: str, done: list[Sample]) -> None:
+        """Take note which member comes next: a sample that it does not belong to is complete before it is read.
+
+        Args:
+            name: the member's name.
+            done: the list that ``add`` returned; gets the sample.
+        """
+        if self._sample is None or name.startswith((self._prefix, "__")):
+            return
+        key, _ = self._keys(name)
+        if key is not None and key != self._key:
+            self._flush(done)
+            self._sample = self._key = None
+            self._prefix = "\0"
 
     def close(self) -> list[Sample]:
         """End the shard and return its last sample, if there is one."""

@@ -1,12 +1,12 @@
 """Members as dicts, one at a time: the form in which other people's groupers read shards.
 
-Flows in: opened shards. Flows out: ``{"fname", "data", "__url__"}`` dicts. The end of a shard shows in no item: each shard's
-``__url__`` is a string object of its own, so that our grouper knows the border even when the same url comes twice, while
-groupers written for webdataset 0.2 see what they always saw.
+Flows in: opened shards. Flows out: ``{"fname", "data", "__url__"}`` dicts. The end of a shard shows in no item: each
+shard's ``__url__`` is a string object of its own, so that our grouper knows the border even when the same url comes
+twice, while groupers written for webdataset 0.2 see what they always saw.
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from webdataset.ground.policies import Handler, located, reraise_exception
 
@@ -19,8 +19,9 @@ class ShardUrl(str):
     """A shard's url, one object for each time a shard is opened; ``broken`` once reading it has failed."""
 
     __slots__ = ("broken",)
+    broken: bool
 
-    def __new__(cls, url: str) -> "ShardUrl":
+    def __new__(cls, url: str) -> Self:
         """Make a new object, never a shared one."""
         self = super().__new__(cls, url)
         self.broken = False
@@ -49,7 +50,8 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
                 if not is_meta(name, skip_meta):
                     yield {"fname": name, "data": payload}
     except Exception as error:
-        raise located(error, url=reader.url, offset=reader.scanner.offset) from None
+        located(error, url=reader.url, offset=reader.scanner.offset)
+        raise
     finally:
         reader.close()
 
@@ -116,7 +118,7 @@ def group_members(
         try:
             yield from grouper.add([(member["fname"], member["data"], 0)])
             if grouper.fault is not None:
-                raise grouper.fault
+                raise grouper.fault  # noqa: TRY301  to the handler, like the rest
         except Exception as error:  # noqa: BLE001  the handler decides
             if not handler(located(error, url=url, stage="group_by_keys")):
                 return

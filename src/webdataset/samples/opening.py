@@ -1,6 +1,7 @@
 """Shard urls to opened shards, one at a time.
 
-Flows in: ``{"url"}`` dicts. Flows out: the same dicts with ``stream``. A shard is opened when the one before it has been read.
+Flows in: ``{"url"}`` dicts. Flows out: the same dicts with ``stream``. A shard is opened when the one before it has
+been read.
 """
 
 from collections.abc import Iterable, Iterator

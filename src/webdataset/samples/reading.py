@@ -1,9 +1,11 @@
 """Streams of bytes to samples: the tar scanner and the grouper, fed.
 
-Flows in: opened shards, ``{"url", "stream"}``. Flows out: samples; where they stand is in the :class:`Position`. Each stream is closed when its shard
-ends, fails or is left. Never gives a sample that an error interrupted, and never joins two shards.
+Flows in: opened shards, ``{"url", "stream"}``. Flows out: samples; where they stand is in the :class:`Position`. Each
+stream is closed when its shard ends, fails or is left. Never gives a sample that an error interrupted, and never joins
+two shards.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,9 +16,10 @@ from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.redaction import redacted
 from webdataset.sources.stream import length_known
+from webdataset.tar.assembly import Member
 from webdataset.tar.compression import Decompressor, compression_of
 from webdataset.tar.header import Limits
-from webdataset.tar.scan import Member, TarScanner
+from webdataset.tar.scan import TarScanner
 
 from .address import Address
 from .grouping import Grouper, Keys, Sample
@@ -84,7 +87,8 @@ class Position:
         shard: index of the present shard.
         ordinal: index in the shard of the first sample of the present list.
         offsets: where the samples of the present list start.
-        pending: iterator over the present list; what it has left tells which sample was given last, at no cost.
+        pending: samples of the present list that have not been given, the next one last; how many are left tells which
+            one was given last, so that nothing has to be counted. Given samples are let go at once.
         failures: errors that a handler stepped over so far.
     """
 
@@ -92,28 +96,39 @@ class Position:
         self.shard = 0
         self.ordinal = 0
         self.offsets: list[int] = []
-        self.pending: Iterator[Sample] = iter(())
-        self.after = 0
+        self.pending: list[Sample] = []
         self.failures = 0
 
     def address(self) -> Address:
         """Return the address of the sample given last."""
-        index = len(self.offsets) - self.pending.__length_hint__() - 1  # type: ignore[attr-defined]
+        index = len(self.offsets) - len(self.pending) - 1
         return Address(self.shard, self.ordinal + index, self.offsets[index])
 
     def begin(self, shard: int) -> None:
         """Enter a shard."""
-        self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], iter(())
+        self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
 
-    def present(self, samples: list[Sample], offsets: list[int]) -> Iterator[Sample]:
-        """Take the next list of samples of the shard; return the iterator to give them from."""
+    def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
+        """Take the next list of samples of the shard; return it in the order in which to pop them."""
         self.ordinal += len(self.offsets)
         self.offsets = offsets
-        self.pending = iter(samples)
-        return self.pending
+        samples.reverse()
+        self.pending = samples
+        return samples
 
 
-class _Stop(Exception):  # noqa: N818  a signal, not an error
+@functools.cache
+def settle_allocator() -> None:
+    """Let malloc keep blocks of up to 16 MB for reuse instead of returning each to the system.
+
+    glibc raises its thresholds once a large block has been freed. Until then every 256 KB chunk is mapped, faulted in
+    page by page and unmapped again, which takes longer than reading it. The block is never touched, so this costs
+    nothing.
+    """
+    bytearray(16 << 20)
+
+
+class _Stop(Exception):
     """A handler chose to end the stage."""
 
 
@@ -134,6 +149,7 @@ def read_samples(
     Raises:
         WebDatasetError: what ``reading.handler`` does not step over, with url, key and offset.
     """
+    settle_allocator()
     position = position or Position()
     first = start.shard if start is not None else 0
     for index, shard in enumerate(shards, first):
@@ -145,7 +161,10 @@ def read_samples(
             for samples, offsets in reader.lists():
                 if reading.addresses:
                     _stamp_addresses(samples, offsets, position)
-                yield from position.present(samples, offsets)
+                pending = position.present(samples, offsets)
+                pop = pending.pop
+                while pending:
+                    yield pop()
         except _Stop:
             return
         except Exception as error:  # noqa: BLE001  the handler decides, whatever a source or a user's function raised
@@ -187,13 +206,18 @@ class ShardReader:
         grouper = self.grouper
         for members in self.member_lists():
             samples = grouper.add(members)
-            if samples:
-                yield samples, grouper.offsets
             while grouper.fault is not None:
-                self._ask(grouper.fault)
-                samples = grouper.add(members, grouper.taken)
                 if samples:
                     yield samples, grouper.offsets
+                self._ask(grouper.fault)
+                samples = grouper.add(members, grouper.taken)
+            del members
+            coming = self.scanner.coming
+            if coming is not None:
+                grouper.announce(coming, samples)
+            if samples:
+                yield samples, grouper.offsets
+            del samples
         samples = grouper.close()
         if samples:
             yield samples, grouper.offsets
@@ -207,8 +231,10 @@ class ShardReader:
         scanner = self.scanner
         for piece in self._pieces():
             members = scanner.feed(piece)
-            if members:
+            del piece
+            if members or scanner.coming is not None:
                 yield members
+            del members
             if scanner.error is not None:
                 raise scanner.error
         ended = scanner.finish()
@@ -246,6 +272,7 @@ class ShardReader:
         scanner = self.scanner
         while piece:
             yield piece
+            del piece  # large payloads: what is not held can be used again
             if scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
             piece = read(scanner.want)

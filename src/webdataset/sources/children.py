@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from webdataset.ground.redaction import redacted
 PATIENCE_SECONDS = 1.0
 _PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031
+_SIGNALS = (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
+_STOP = getattr(signal, "SIGSTOP", 0)
+_CONTINUE = getattr(signal, "SIGCONT", 0)
 
 Child = subprocess.Popen[bytes]
 
@@ -72,34 +75,42 @@ def status_of(code: int | None) -> int | None:
 def end(child: Child) -> int:
     """End a child that is no longer wanted, with all that it started, and reap it.
 
+    Theory. The family is frozen from the top while it is listed, so that nobody starts another process, reaps one (its
+    number could be given away), or takes the death of a neighbour for the end of its input and completes half an
+    upload. The signal reaches all of them before anyone wakes; the parents wake first, so that no shell is left to
+    report the deaths of its children.
+
     Args:
         child: the process; it may have ended already.
 
     Returns:
         Its exit status.
     """
-    for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+    for number in _SIGNALS:
         if child.poll() is None:
-            _signal(_family(child.pid), number)
+            family = _frozen(child.pid)
+            _signal(reversed(family), number)
+            _signal(family, _CONTINUE)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(PATIENCE_SECONDS)
     return child.wait()
 
 
-def _signal(family: Sequence[int], number: int) -> None:
-    for pid in reversed(family):
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def _family(pid: int) -> list[int]:
-    """List a process and its descendants, parents first (descendants on Linux only)."""
+def _frozen(pid: int) -> list[int]:
+    """Stop a process and its descendants; return them, parents first (without descendants where there is no /proc)."""
     family = [pid]
     for member in family:
-        for listing in Path(f"/proc/{member}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
+        _signal((member,), _STOP)
+        with contextlib.suppress(OSError):
+            for listing in Path(f"/proc/{member}/task").glob("*/children"):
                 family.extend(map(int, listing.read_text().split()))
     return family
+
+
+def _signal(family: Iterable[int], number: int) -> None:
+    for pid in family if number else ():
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
 
 
 def shown(command: Any) -> str:

@@ -10,6 +10,7 @@ import importlib.metadata
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -62,7 +63,7 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
     scheme = url.partition(":")[0]
     known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
     way_out = _LATER.get(scheme.lower())
-    hint = f"; meanwhile write {redacted(way_out.format(url=url))!r}" if way_out else ""
+    hint = f"; meanwhile write {redacted(way_out.format(url=shlex.quote(url)))}" if way_out else ""
     raise UsageError(
         f"no gopen handler defined for scheme {scheme!r}{hint}. Served are: file, {known}; more come from packages "
         f"with entry points in {ENTRY_POINTS!r}, from gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by "

@@ -163,7 +163,7 @@ class FilterFunction(Stage):
         **kw: keyword arguments.
     """
 
-    def __init__(self, function: Callable[..., Iterable[Any]], *args: Any, **kw: Any) -> None:
+    def __init__(self, function: Callable[..., Iterable[Any]], /, *args: Any, **kw: Any) -> None:
         self.f = function
         self.args = args
         self.kw = kw
@@ -196,7 +196,7 @@ class Passage(Memory):
     """Memory of a stage whose last output item is upstream's last item: the address is upstream's."""
 
     @property
-    def address(self) -> Address:  # type: ignore[override]
+    def address(self) -> Address:
         """Address of the item that upstream yielded last."""
         return self.origin() if self.origin is not None else None
 
@@ -226,7 +226,7 @@ def transform(
 def observation(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
 ) -> Callable[P, ObservingFunction]:
-    """Make a stage maker of a generator function whose output items are input items, in order (``select``, ``info``)."""
+    """Make a stage maker of a generator function whose output items are input items, in order."""
     return _maker(function, ObservingFunction)
 
 
@@ -262,7 +262,7 @@ class RestCurried:
         self.f = f
         functools.update_wrapper(self, f)
 
-    def __call__(self, *args: Any, **kw: Any) -> FilterFunction:
+    def __call__(self, /, *args: Any, **kw: Any) -> FilterFunction:
         """Return the stage that calls the function with the source first and these arguments after it."""
         return FilterFunction(self.f, *args, **kw)
 

@@ -60,9 +60,7 @@ class Batched(Stage):
     def __repr__(self) -> str:
         name = "listed" if self.collation_fn is None else "batched"
         with_function = (
-            f", collation_fn={self.collation_fn!r}"
-            if self.collation_fn not in (None, default_collation_fn)
-            else ""
+            f", collation_fn={self.collation_fn!r}" if self.collation_fn not in (None, default_collation_fn) else ""
         )
         return f"{name}({self.batchsize}{with_function}{'' if self.partial else ', partial=False'})"
 

@@ -48,7 +48,7 @@ def applied(source: Iterator[Any], f: Callable[[Any], Any], handler: Handler, st
         try:
             value = f(sample)
         except Exception as exn:  # noqa: BLE001  user code: the handler decides
-            if handler(blamed(exn, stage, sample, f)):
+            if handler(blamed(exn, stage, sample)):
                 continue
             return
         yield value

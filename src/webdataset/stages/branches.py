@@ -4,10 +4,11 @@ Flows in: any iterable. Flows out: a branch with a position. A dataset that can 
 ``start(run, state)``) is resumed by its snapshot; any other iterable is numbered, and resumed by reading it again.
 """
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from webdataset.ground.errors import FlowError
 from webdataset.ground.seeds import fold
@@ -34,16 +35,19 @@ class Flowing(Protocol):
         """Let go of all streams."""
 
 
-@runtime_checkable
 class Startable(Protocol):
-    """A dataset that can be read under a run that is told to it, from a snapshot where there is one."""
+    """A dataset that can be read under a run that is told to it, from a snapshot where there is one.
 
-    def start(self, run: Run, state: Json = None) -> Flowing:
+    A dataset is known by a method ``start`` that has a parameter ``run``; the name alone would be too common.
+    """
+
+    def start(self, run: Run, state: Json = None, *, tracked: bool = True) -> Flowing:
         """Start reading.
 
         Args:
-            run: seed, epoch, and whether addresses are kept.
+            run: seed and epoch.
             state: what the snapshot of an equal flow gave, or None.
+            tracked: keep addresses, so that snapshots can be taken.
         """
 
 
@@ -53,15 +57,15 @@ class Numbered:
     Args:
         dataset: read from its start by each ``iter``.
         given: number of items to skip.
+        tracked: count the items; otherwise they pass uncounted.
     """
 
-    def __init__(self, dataset: Iterable[Any], given: int | None) -> None:
+    def __init__(self, dataset: Iterable[Any], given: int = 0, *, tracked: bool = True) -> None:
         self.dataset = dataset
-        self.given = 0
-        self.items = self._read(given or 0)
+        self.given = given
+        self.items = self._read(given) if tracked or given else iter(dataset)
 
     def _read(self, skip: int) -> Iterator[Any]:
-        self.given = skip
         items = iter(self.dataset)
         skipped = sum(1 for _ in islice(items, skip))
         if skipped < skip:
@@ -116,7 +120,21 @@ def started(dataset: Any, run: Run, number: int, state: Json = None) -> Flowing:
         number: which of the mix's sources this is; its seed depends on it.
         state: what the source's snapshot gave, or None for the start.
     """
-    if isinstance(dataset, Startable):
-        seed = fold("branch", run.seed, run.position, number)
-        return dataset.start(replace(run, seed=seed, position=0), state)
-    return Numbered(dataset, state)
+    if _startable(dataset):
+        flow: Flowing = dataset.start(_branched(run, dataset, number), state, tracked=run.tracked)
+        return flow
+    return Numbered(dataset, state or 0, tracked=run.tracked)
+
+
+def _branched(run: Run, dataset: Any, number: int) -> Run:
+    """Return the run of one source: its own seed where it was given one, else one that follows from the mix's."""
+    own = getattr(dataset, "seed", None)
+    if isinstance(own, int):
+        return replace(run, seed=own, common=own, position=0)
+    common = None if run.common is None else fold("branch", run.common, run.position, number)
+    return replace(run, seed=fold("branch", run.seed, run.position, number), common=common, position=0)
+
+
+def _startable(dataset: Any) -> bool:
+    start = getattr(type(dataset), "start", None)
+    return callable(start) and "run" in inspect.signature(start).parameters

@@ -6,19 +6,14 @@ from typing import Any
 from webdataset.ground.errors import NoSamples
 from webdataset.ground.topology import place
 
-from .base import Address, Fetch, Json, Memory, Run, Stage
+from .base import Fetch, Json, Passage, Passing, Run
 
 
-class SeenMemory(Memory):
+class SeenMemory(Passage):
     """Whether a sample has come by."""
 
     def __init__(self) -> None:
         self.seen = False
-
-    @property
-    def address(self) -> Address:  # type: ignore[override]
-        """The input's address: samples pass through unchanged."""
-        return self.origin() if self.origin is not None else None
 
     def snapshot(self) -> Json:
         """Return whether a sample has come by."""
@@ -29,7 +24,7 @@ class SeenMemory(Memory):
         self.seen = bool(state)
 
 
-class CheckSamples(Stage):
+class CheckSamples(Passing):
     """Raises at the end of a pass that gave no sample at all.
 
     Flow: in order; remembers one bit; resumes exactly.
@@ -58,10 +53,6 @@ class CheckSamples(Stage):
                 "all), or the shards are empty. Use fewer workers or more shards, resampled=True, or pass "
                 "empty_check=False to let such workers give nothing"
             )
-
-    def refetch(self, addresses: list[Address], fetch: Fetch) -> list[Any]:
-        """Pass the samples through."""
-        return fetch(addresses)
 
     def __repr__(self) -> str:
         return "check_samples()"

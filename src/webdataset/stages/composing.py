@@ -19,7 +19,9 @@ class Composed(Stage):
     """
 
     def __init__(self, *steps: Step) -> None:
-        self.steps = tuple(inner for step in steps for inner in (step.steps if isinstance(step, Composed) else (step,)))
+        self.steps: tuple[Step, ...] = tuple(
+            inner for step in steps for inner in (step.steps if isinstance(step, Composed) else (step,))
+        )
         self.transparent = all(isinstance(step, TransparentFunction) for step in self.steps)
 
     def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
@@ -38,7 +40,7 @@ class Composed(Stage):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Composed) and self.steps == other.steps
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def compose(*args: Step) -> Composed:

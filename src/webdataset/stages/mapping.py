@@ -48,7 +48,7 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
         yield result
 
 
-def _map_dict(source: Iterator[Any], handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:
+def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:
     """Apply functions to named fields, in place.
 
     Args:

@@ -7,10 +7,13 @@ iterated by itself or stand first in a pipeline. It remembers the state of each 
 import random
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+from webdataset.ground.seeds import generator
+from webdataset.ground.torchlike import IterableDataset
 
 from . import randomness
 from .base import Address, Fetch, Json, Memory, Run, Stage
@@ -31,6 +34,7 @@ class Branches(Memory):
         self.run = run
         self.rng = rng
         self.live = list(range(len(datasets)))
+        self.weights: list[float] = []  # running sums over ``live``; empty where they are to be made anew
         self.turn = 0
         self.flows: dict[int, Flowing] = {}
         self.states: dict[int, Json] = {}
@@ -65,7 +69,7 @@ class Branches(Memory):
             flow.close()
 
 
-class Mixture(Stage):
+class Mixture(Stage, IterableDataset):
     """Several datasets as one; the subclasses say in which order.
 
     Args:
@@ -74,6 +78,7 @@ class Mixture(Stage):
     """
 
     rewinds = True
+    epoch = 0  # number of the next epoch of a mix that is iterated by itself
 
     def __init__(self, datasets: Iterable[Any], longest: bool) -> None:  # noqa: FBT001
         self.datasets = list(datasets)
@@ -90,6 +95,7 @@ class Mixture(Stage):
     def _ended(self, memory: Branches, place: int) -> None:
         """Take note that the source at ``place`` has ended."""
         del memory.live[place]
+        memory.weights = []
 
     def flow(self, upstream: Iterator[Any], memory: Branches) -> Iterator[Any]:  # noqa: ARG002
         """Yield the items of all sources; nothing is taken from ``upstream``."""
@@ -103,11 +109,12 @@ class Mixture(Stage):
                     item = next(iterators[number])
                 except StopIteration:
                     if not self.longest:
+                        live.clear()  # whoever restores this memory must not go on with the others
                         return
                     self._ended(memory, place)
                     continue
                 if tracked:
-                    memory.address = [number, memory.flow(number).address()]
+                    memory.address = [number, memory.flows[number].address()]
                 yield item
         finally:
             memory.close()
@@ -122,22 +129,28 @@ class Mixture(Stage):
             raise FlowError(f"{self!r} makes items again only in its own run")
         found: dict[int, Iterator[Any]] = {}
         for number in {number for number, _ in addresses}:
-            source = memory.flow(number) if number in memory.live else started(self.datasets[number], memory.run, number)
+            ended = number not in memory.live
+            source = started(self.datasets[number], memory.run, number) if ended else memory.flow(number)
             found[number] = iter(source.fetch([address for n, address in addresses if n == number]))
+            if ended:
+                source.close()
         return [next(found[number]) for number, _ in addresses]
 
-    def start(self, run: Run, state: Json = None) -> "MixFlow":
+    def start(self, run: Run, state: Json = None, *, tracked: bool = True) -> "MixFlow":
         """Start reading as a source of another mix.
 
         Args:
             run: seed and epoch.
             state: what the flow's ``snapshot`` gave, or None.
+            tracked: keep addresses, so that snapshots can be taken.
         """
-        return MixFlow(self, run, state)
+        return MixFlow(self, replace(run, tracked=tracked), state)
 
     def __iter__(self) -> Iterator[Any]:
         # the global generator decides, as upstream: random.seed(...) makes a bare mix reproducible
-        return self.flow(iter(()), self.begin(Run(seed=random.getrandbits(63))))
+        run = Run(seed=random.getrandbits(63), epoch=self.epoch)
+        self.epoch += 1
+        return self.flow(iter(()), self.begin(run))
 
     def __call__(self, source: Iterable[Any] = ()) -> Iterator[Any]:
         """Return an iterator over the mix.
@@ -151,6 +164,9 @@ class Mixture(Stage):
         if source != ():
             raise UsageError(f"{type(self).__name__} is a source: it stands first in a pipeline")
         return iter(self)
+
+    __eq__ = object.__eq__  # a mix is itself: its datasets are not to be compared item by item
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.datasets)} sources{', longest=True' if self.longest else ''})"
@@ -231,12 +247,13 @@ class RandomMix(Mixture):
         """Return the sources and the generator of one run."""
         if self.seed is None:
             return Branches(self.datasets, run, run.random("mix"))
-        own = run if run.epoch else None
-        rng = random.Random(self.seed) if own is None else own.random("mix", self.seed)  # noqa: S311  not cryptography
-        return Branches(self.datasets, run, rng)
+        later = generator("mix", self.seed, run.epoch) if run.epoch else None
+        return Branches(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
 
     def _next(self, memory: Branches) -> int:
-        weights = list(accumulate(self.probs[number] for number in memory.live))
+        weights = memory.weights
+        if not weights:
+            weights = memory.weights = list(accumulate(self.probs[number] for number in memory.live))
         return min(bisect(weights, memory.rng.random() * weights[-1]), len(weights) - 1)
 
 

@@ -45,7 +45,7 @@ def bits(rng: Any, bound: int) -> Callable[[int], int]:
         bound: the exclusive upper limit, at least 1.
     """
     if type(rng) is library.Random or rng is library:
-        return rng.getrandbits  # type: ignore[no-any-return]
+        return rng.getrandbits
     return lambda _width: int(rng.randint(0, bound - 1))
 
 

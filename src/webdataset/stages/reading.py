@@ -1,8 +1,8 @@
 """The reader as a stage: shards in, samples out, and a memory that is one address.
 
 Flows in: ``{"url"}`` dicts. Flows out: samples. The memory is the address of the last sample; a restored reader drops
-whole shards from its input, opens the next one at a byte offset and goes on. Never opens a shard before the one ahead of it has
-ended.
+whole shards from its input, opens the next one at a byte offset and goes on. Never opens a shard before the one ahead
+of it has ended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,8 @@ from typing import Any
 from webdataset.ground.errors import FlowError
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample
-from webdataset.samples.reading import Position, Reading, ShardReader, read_samples
 from webdataset.samples.opening import open_shards
+from webdataset.samples.reading import Position, Reading, ShardReader, read_samples
 
 from .base import Fetch, Json, Memory, Run, Stage
 
@@ -29,10 +29,9 @@ class ReaderMemory(Memory):
     def __init__(self) -> None:
         self.position = Position()
         self.start: Address | None = None
-        self.given = False
 
     @property
-    def address(self) -> Address | None:  # type: ignore[override]
+    def address(self) -> Address | None:
         """Address of the sample given last."""
         return self.position.address() if self.position.offsets else self.start
 
@@ -70,13 +69,15 @@ class ReadShards(Stage):
 
     def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
         """Yield samples."""
-        start = memory.start
-        if start is None:
-            yield from read_samples(self.opened(upstream), self.reading, memory.position)
-            return
+        if memory.start is None:
+            return read_samples(self.opened(upstream), self.reading, memory.position)
+        return self._resumed(upstream, memory.position, memory.start)
+
+    def _resumed(self, upstream: Iterator[Any], position: Position, start: Address) -> Iterator[Sample]:
+        """Go on behind the sample at an address, which was given before the snapshot."""
         shards = self.opened(islice(upstream, start.shard, None))
-        samples = read_samples(shards, self.reading, memory.position, start)
-        if next(samples, None) is None:  # the sample at the address itself was given before the snapshot
+        samples = read_samples(shards, self.reading, position, start)
+        if next(samples, None) is None:
             raise FlowError(f"nothing to read at shard {start.shard}, byte {start.offset}: the shards have changed")
         yield from samples
 

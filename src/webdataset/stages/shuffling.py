@@ -10,6 +10,7 @@ to remember.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from webdataset.ground.iteration import PipelineStage
 from webdataset.ground.policies import Handler
 
 from . import randomness
@@ -127,11 +128,13 @@ class Shuffle(Passing):
         return delivered(stirred(paired(upstream, origin), waiting, bufsize, self.initial, memory.rng), memory)
 
     def __repr__(self) -> str:
-        named = [f"{name}={value!r}" for name, value in self.__dict__.items() if name != "bufsize" and value is not None]
+        named = [
+            f"{name}={value!r}" for name, value in self.__dict__.items() if name != "bufsize" and value is not None
+        ]
         return f"{type(self).__name__.lower()}({', '.join([repr(self.bufsize), *named])})"
 
 
-class DetShuffle(Shuffle):
+class DetShuffle(Shuffle, PipelineStage):
     """A shuffle whose order is a function of seed and epoch alone.
 
     Args:
@@ -161,7 +164,9 @@ class DetShuffle(Shuffle):
         self.epoch += 1
         return self.flow(iter(src), memory)
 
-    __call__ = run
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Shuffle ``source`` alone, as ``run`` does."""
+        return self.run(source)
 
 
 detshuffle = DetShuffle
@@ -194,7 +199,7 @@ def shuffle(
     return Shuffle(bufsize, initial, rng, seed)
 
 
-def _shuffle(
+def _shuffle(  # noqa: PLR0917  called by position
     data: Iterable[Any],
     bufsize: int = 1000,
     initial: int = 100,

@@ -51,7 +51,9 @@ def members(batch: Any) -> Iterable[Any]:
         SampleError: it is not a list (or tuple).
     """
     if not isinstance(batch, list | tuple):
-        raise SampleError(f"unlisted takes lists apart, and this is a {type(batch).__name__}; use unbatched for batches")
+        raise SampleError(
+            f"unlisted takes lists apart, and this is a {type(batch).__name__}; use unbatched for batches"
+        )
     return batch
 
 

@@ -3,12 +3,14 @@
 Flows in: a member's name and size. Flows out: the bytes that go before its payload. Never touches the payload.
 
 A header is one ustar block where everything fits: an ASCII name of at most 100 bytes (or one that splits at a slash
-into a prefix of 155 and a name of 100) and numbers within their octal digits. What does not fit is said by PAX records in
-a member before it (POSIX.1-2001), or in GNU's way (a long-name member, base-256 numbers) where that is asked for.
-Headers of one writer differ in name, size and checksum only, so :func:`header_maker` lays the rest down once. The
-checksum is the sum of the bytes; the low half of Adler-32 is that sum plus one, mod 65521: no name and size reach it.
+into a prefix of 155 and a name of 100) and numbers within their octal digits. What does not fit is said by PAX
+records in a member before it (POSIX.1-2001), or in GNU's way (a long-name member, base-256 numbers) where that is
+asked for, and for names that are not UTF-8. Headers of one writer differ in name, size and checksum only, so
+:func:`header_maker` lays the rest down once. The checksum is the sum of the bytes; the low half of Adler-32 is that
+sum plus one, mod 65521: no name and size reach it.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +18,7 @@ from zlib import adler32
 
 from webdataset.ground.errors import SampleError, UsageError
 
-from .blocks import MAX_OCTAL_12, PADDING, extension_member, header_block, pax_records
+from .blocks import MAX_OCTAL_12, OWNER_BYTES, PADDING, extension_member, header_block, pax_records
 from .header import BLOCK, Limits
 from .style import EPOCH, MemberStyle, checked, number_records, owner_fits, raw_text, tar_format
 
@@ -115,9 +117,10 @@ def _header(name: str, size: int, style: MemberStyle) -> bytes:
     raw = _raw_name(name)
     if size < 0:
         raise UsageError(f"a member cannot have {size} bytes")
-    if style.format == "gnu":
-        long_name = extension_member(b"././@LongLink", b"L", raw + b"\0", gnu=True) if len(raw) > 100 else b""
-        return long_name + _block(raw[:100], b"", size, style)
+    if style.format == "gnu" or (style.format == "auto" and not _is_utf8(raw) and _gnu_fits(style)):
+        style = dataclasses.replace(style, format="gnu")
+        extension = extension_member(b"././@LongLink", b"L", raw + b"\0", gnu=True) if len(raw) > 100 else b""
+        return extension + _block(raw[:100], b"", size, style)
     split = _split(raw)
     if style.format == "ustar":
         return _ustar_header(name, split, size, style)
@@ -130,6 +133,19 @@ def _header(name: str, size: int, style: MemberStyle) -> bytes:
     records += [(word, raw_text(each)) for word, each in _owners(style) if not owner_fits(each, style)]
     extension = extension_member(b"././@PaxHeader", b"x", pax_records(records)) if records else b""
     return extension + _block(split[1], split[0], size, style)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    """Tell whether a name is UTF-8: what a PAX record holds without ``hdrcharset``, of which GNU tar warns."""
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _gnu_fits(style: MemberStyle) -> bool:
+    return all(len(raw_text(owner)) <= OWNER_BYTES for _, owner in _owners(style))
 
 
 def _ustar_header(name: str, split: tuple[bytes, bytes] | None, size: int, style: MemberStyle) -> bytes:

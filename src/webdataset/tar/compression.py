@@ -78,12 +78,12 @@ class _Zstandard:
         return piece
 
 
-def _gz() -> Callable[[], _Engine]:
+def _gz() -> Callable[[], Any]:
     isal = available("isal.igzip_lib")
     return (lambda: isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)) if isal is not None else _Zlib
 
 
-def _zst() -> Callable[[], _Engine]:
+def _zst() -> Callable[[], Any]:
     standard = available("compression.zstd")
     if standard is not None:
         return standard.ZstdDecompressor  # type: ignore[no-any-return]
@@ -91,7 +91,7 @@ def _zst() -> Callable[[], _Engine]:
     return lambda: _Zstandard(package)
 
 
-_ENGINES: dict[str, Callable[[], Callable[[], _Engine]]] = {
+_ENGINES: dict[str, Callable[[], Callable[[], Any]]] = {
     "gz": _gz,
     "bz2": lambda: bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor,
@@ -102,7 +102,11 @@ _ENGINES: dict[str, Callable[[], Callable[[], _Engine]]] = {
 def _failures() -> tuple[type[Exception], ...]:
     """Return what the engines raise on bad bytes (isal and zstandard have classes of their own)."""
     found: list[type[Exception]] = [zlib.error, lzma.LZMAError, OSError, EOFError, ValueError]
-    for module, name in (("isal.isal_zlib", "IsalError"), ("zstandard", "ZstdError"), ("compression.zstd", "ZstdError")):
+    for module, name in (
+        ("isal.isal_zlib", "IsalError"),
+        ("zstandard", "ZstdError"),
+        ("compression.zstd", "ZstdError"),
+    ):
         kind = getattr(available(module), name, None)
         if kind is not None:
             found.append(kind)

@@ -1,4 +1,4 @@
-"""PAX extended header records: ``"%d %s=%s\\n" % (length, keyword, value)``.
+r"""PAX extended header records: ``"%d %s=%s\n" % (length, keyword, value)``.
 
 Flows in: the body of an ``x`` or ``g`` header. Flows out: its records, and what they say about the next member.
 """

@@ -1,6 +1,6 @@
 """Sparse members: the stored pieces put back between their holes.
 
-Theory. GNU tar stores a sparse file as a map of (offset, length) pieces and the pieces' bytes one after the other. The map
+Theory. GNU tar stores a sparse file as a map of (offset, length) pieces and the bytes of the pieces in a row. The map
 stands in the header (old GNU, type ``S``, with extension blocks), in PAX records (0.0: repeated offset/numbytes, 0.1:
 one list), or in front of the stored bytes (1.0). (GNU tar manual, "Storing Sparse Files".)
 
@@ -89,7 +89,9 @@ def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
     if pieces is None:
         pieces, stored = _leading_map(stored, offset)
     if layout.size > limit:
-        raise LimitExceeded(f"sparse member at byte {offset} expands to {layout.size} bytes (limit {limit})", offset=offset)
+        raise LimitExceeded(
+            f"sparse member at byte {offset} expands to {layout.size} bytes (limit {limit})", offset=offset
+        )
     whole = bytearray(layout.size)
     taken = reached = 0
     for start, length in pieces:

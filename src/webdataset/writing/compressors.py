@@ -1,7 +1,7 @@
 """Compression of what is written: which kind, and an output that compresses on its way to another.
 
-Flows in: the ``compress`` argument, a file name, bytes. Flows out: compressed bytes. The same bytes in give the same bytes out: no times,
-no names are stored. Decompression is chosen by magic bytes elsewhere; names matter only here.
+Flows in: the ``compress`` argument, a file name, bytes. Flows out: compressed bytes. The same bytes in give the same
+bytes out: no times, no names are stored. Decompression is chosen by magic bytes elsewhere; names matter only here.
 """
 
 import bz2
@@ -76,7 +76,9 @@ def compression_for(compress: bool | str | None, url: str | None) -> str | None:
         return "gz"
     kind = _SPELLINGS.get(str(compress), str(compress))
     if kind not in _KINDS:
-        raise UsageError(f"compress={compress!r} is not a compression: pass False, True, {', '.join(map(repr, _KINDS))}")
+        raise UsageError(
+            f"compress={compress!r} is not a compression: pass False, True, {', '.join(map(repr, _KINDS))}"
+        )
     return kind
 
 
@@ -124,7 +126,10 @@ def _xz(level: int | None) -> Compressor:
 def _zst(level: int | None) -> Compressor:
     if sys.version_info >= (3, 14):
         standard: Any = importlib.import_module("compression.zstd")
-        options = {standard.CompressionParameter.checksum_flag: 1, standard.CompressionParameter.compression_level: level or 3}
+        options = {
+            standard.CompressionParameter.checksum_flag: 1,
+            standard.CompressionParameter.compression_level: level or 3,
+        }
         return standard.ZstdCompressor(options=options)  # type: ignore[no-any-return]
     package: Any = extras.require("zstandard", extra="fast", purpose="writing zst shards")
     return package.ZstdCompressor(level=level or 3, write_checksum=True).compressobj()  # type: ignore[no-any-return]

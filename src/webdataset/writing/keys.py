@@ -1,7 +1,8 @@
 """What a key and a field must be, so that the sample reads back as it was written.
 
-Flows in: keys and field names as the user gives them. Flows out: errors and warnings; the order and file endings of a sample's
-members. Never changes a key. The rules are those of reading: a key ends at the first dot of its last component.
+Flows in: keys and field names as the user gives them. Flows out: errors and warnings; the order and file endings of a
+sample's members. Never changes a key. The rules are those of reading: a key ends at the first dot of its last
+component.
 """
 
 import warnings
@@ -73,7 +74,7 @@ class KeyRules:
             return None
         if found is None:
             return "a name that starts with a dot belongs to no sample and is skipped on reading"
-        return f"a dot in the last part of __key__ ends it on reading: this sample reads back as {found!r} with fields .{field}"
+        return f"a dot in the last part of __key__ ends it on reading: this one reads back as {found!r}, .{field}"
 
 
 def planned(fields: Iterable[Any], *, keep_meta: bool) -> Plan:

@@ -1,7 +1,8 @@
 """A local file that appears under its name when it is complete, and never before.
 
-Flows in: pieces of bytes. Flows out: a file. It is written as ``.name.pid-random.partial`` beside its final place, brought to the
-disk, and renamed; so whatever ends the program, the final name holds the old file, the whole new one, or nothing.
+Flows in: pieces of bytes. Flows out: a file. It is written as ``.name.pid-random.partial`` beside its final place,
+brought to the disk, and renamed; so whatever ends the program, the final name holds the old file, the whole new one,
+or nothing.
 """
 
 import contextlib
@@ -38,6 +39,7 @@ class LocalFile:
         self.overwrite = overwrite
         self._shown = path
         self._found = _identity(self.path)
+        self._kept = False
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
         folder, name = os.path.split(self.path)
@@ -95,7 +97,7 @@ class LocalFile:
             os.replace(self.partial, self.path)  # noqa: PTH105
             return
         try:
-            os.link(self.partial, self.path)  # noqa: PTH200  unlike a rename, it never replaces
+            os.link(self.partial, self.path)
         except FileExistsError as error:
             raise self._taken() from error
         except OSError as error:  # a file system without hard links
@@ -106,15 +108,18 @@ class LocalFile:
         os.unlink(self.partial)  # noqa: PTH108
 
     def _taken(self) -> AlreadyExists:
+        self._kept = True
         return AlreadyExists(
-            f"another writer made this file while it was being written; the complete new file is kept as {self.partial}: "
-            "give each writer its own name, for example with {rank} and {worker} in the pattern",
+            f"another writer made this file while it was being written; the complete new file is kept as {self.partial}"
+            ": give each writer its own name, for example with {rank} and {worker} in the pattern",
             url=self._shown,
         )
 
     def abort(self) -> None:
-        """Remove what was written; the final name is left as it was."""
+        """Remove what was written, unless it is complete and only its name was taken; that name is left as it was."""
         self.stream.close()
+        if self._kept:
+            return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.partial)  # noqa: PTH108
 

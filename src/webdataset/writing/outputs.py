@@ -1,26 +1,25 @@
 """Where an archive goes: a local file, a url, standard output, or a file object that the caller lends.
 
-Flows in: the target as the user names it. Flows out: an output with ``write``, ``commit`` and ``abort``. A local file is renamed
-into place (``localfile``); urls go through ``webdataset.gopen``, looked up when it is called, so that a scheme which user code registers
-or a ``gopen`` that it replaces is honoured.
+Flows in: the target as the user names it. Flows out: an output with ``write``, ``commit`` and ``abort``. A local file
+is renamed into place (``localfile``); urls go through ``webdataset.gopen``, looked up when it is called, so that a
+scheme which user code registers or a ``gopen`` that it replaces is honoured.
 """
 
 import importlib
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.sources.files import path_of
+from webdataset.sources.open import opener_of
 from webdataset.sources.rewrite import rewritten
 
 from .compressors import Output
 from .localfile import Buffer, LocalFile, failed, is_special
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 _LARGE = 1 << 16
 
 
@@ -88,8 +87,8 @@ class Owned(Lent):
     """An output to a stream that was opened for it.
 
     Args:
-        stream: closed on commit; on abort its ``abort()`` is called where it has one (a ``pipe:`` command is then stopped and sees no
-            orderly end), else it is closed.
+        stream: closed on commit; on abort its ``abort()`` is called where it has one (a ``pipe:`` command is then
+            stopped and sees no orderly end), else it is closed.
     """
 
     def commit(self) -> None:
@@ -109,7 +108,8 @@ def open_output(target: Any, *, overwrite: bool = True) -> Output:
     """Open the target of an archive.
 
     Args:
-        target: a path or url as text, a ``Path``, ``-`` for standard output, or a file object with ``write``.
+        target: a path or url as text, a ``Path``, ``-`` for standard output, a file object with ``write``, or an
+            output.
         overwrite: replace a local file that is there already.
 
     Raises:
@@ -117,6 +117,8 @@ def open_output(target: Any, *, overwrite: bool = True) -> Output:
         AlreadyExists: the file is there, and ``overwrite`` is false.
         SourceError: the target cannot be opened.
     """
+    if isinstance(target, Lent):
+        return target
     if not isinstance(target, (str, os.PathLike)):
         if not callable(getattr(target, "write", None)):
             raise UsageError(f"cannot write an archive to {target!r}: pass a path, a url or a file object with write()")
@@ -147,20 +149,14 @@ def local_path(target: str | os.PathLike[Any]) -> str | None:
 
     Args:
         target: a ``Path`` is always local; text is rewritten by ``WDS_REWRITE`` and ``GOPEN_REWRITE`` first, and
-            is local unless it starts with a known scheme, with any ``scheme://``, or is ``-``.
+            is local unless something opens its scheme (see ``gopen_schemes``), or it is ``-``.
     """
     if not isinstance(target, str):
         return os.fsdecode(target)
     url = rewritten(target)
-    match = _SCHEME.match(url)
-    if url == "-":
+    if url == "-" or opener_of(url) is not None:
         return None
-    if match is None:
-        return url
-    scheme = match[1].lower()
-    if scheme == "file":
-        return path_of(url)
-    return None if match[2] or scheme in _door().gopen_schemes else url
+    return path_of(url) if url[:5].lower() == "file:" else url
 
 
 def _door() -> Any:

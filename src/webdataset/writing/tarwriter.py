@@ -1,8 +1,8 @@
 """The writer of one shard: samples in, a tar file out, complete or not there at all.
 
-Flows in: samples, dicts of fields with a ``__key__``. Flows out: one member ``key.field`` per field to an output. A sample is written
-whole or, if one of its fields cannot be encoded, not at all. Samples are gathered and given to the output in pieces that are
-never joined or copied. Never reads what it wrote.
+Flows in: samples, dicts of fields with a ``__key__``. Flows out: one member ``key.field`` per field to an output. A
+sample is written whole or, if one of its fields cannot be encoded, not at all. Samples are gathered and given to the
+output in pieces that are never joined or copied. Never reads what it wrote.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ _REMEMBERED_PLANS = 1000
 class TarWriter:
     """Write samples to one tar file.
 
-    The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after :meth:`abort` and after
-    the death of the process there is nothing under that name (or still the old file).
-    Runs with the same samples write the same bytes. Not for use by several threads at once.
+    The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after
+    :meth:`abort` and after the death of the process there is nothing under that name (or still the old file). Runs
+    with the same samples write the same bytes. Not for use by several threads at once.
 
     Args:
         fileobj: a path or url as text, a ``Path``, ``-`` for standard output, or a file object (which stays open).
@@ -47,8 +47,8 @@ class TarWriter:
         encoder: True encodes by extension; a dict adds or replaces extensions; a callable maps a sample to a sample of
             bytes; False or None takes fields that are bytes already.
         keep_meta: write fields that start with an underscore, as ``key._field``.
-        mtime: modification time of the members, in seconds since 1970; None is 1980-01-01, so that runs can be compared.
-            Fractions are kept with ``format="pax"`` only.
+        mtime: modification time of the members, in seconds since 1970; None is 1980-01-01, so that runs can be
+            compared. Fractions are kept with ``format="pax"`` only.
         format: "ustar", "gnu", "pax" or a constant of ``tarfile``; None is ustar for members that fit, else pax.
         compresslevel: level of the compression; None is a good compromise.
         overwrite: replace a local file that is there already; False raises instead.
@@ -119,7 +119,7 @@ class TarWriter:
     @property
     def closed(self) -> bool:
         """Whether the archive is complete or given up."""
-        return self._state != "open"
+        return self._state in ("closed", "aborted", "abandoned")
 
     def write(self, obj: Mapping[str, Any]) -> int:
         """Write one sample.
@@ -131,7 +131,8 @@ class TarWriter:
             Bytes of payload, without headers and padding.
 
         Raises:
-            SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can go on.
+            SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can
+                go on.
             EncodingError: a field that cannot be encoded; likewise.
             SourceError: the output failed; the writer cannot go on, and the archive will not appear.
             UsageError: the writer is closed.
@@ -139,6 +140,8 @@ class TarWriter:
         if self._state != "open":
             raise UsageError(f"this writer is {self._state}: no sample can be added", url=self.url)
         try:
+            if obj.__class__ is not dict and not isinstance(obj, Mapping):
+                raise SampleError(f"a sample is a dict with a __key__, not {type(obj).__name__}")
             sample = obj if self.encoder is None else self.encoder(obj)
             key = self._key(sample)
             plan = self._plans.get(tuple(sample)) or self._planned(sample)
@@ -171,7 +174,8 @@ class TarWriter:
         try:
             key = sample["__key__"]
         except (KeyError, TypeError, IndexError):
-            raise SampleError(f"a sample is a dict with a __key__, not {_outline(sample)}") from None
+            outline = ", ".join(map(repr, sample)) if isinstance(sample, Mapping) else type(sample).__name__
+            raise SampleError(f"a sample is a dict with a __key__, not one of {outline or 'nothing'}") from None
         if (
             key.__class__ is not str
             or "." in key
@@ -192,14 +196,14 @@ class TarWriter:
 
     def _hand_on(self) -> None:
         """Give what is gathered to the output; if that fails, the archive is lost."""
+        if os.getpid() != self._process:
+            raise UsageError("a writer belongs to the process that made it: give every process its own", url=self.url)
         pieces, size = self._pieces, self._gathered
         self._pieces, self._gathered = [], 0
         self._handed_on += size
-        try:
-            self._output.write(pieces, size)
-        except BaseException:
-            self._state = "broken by a failed write"
-            raise
+        self._state = "broken by a failed write"
+        self._output.write(pieces, size)
+        self._state = "open"
 
     def close(self) -> None:
         """Complete the archive: it appears under its name. Closing again does nothing.
@@ -218,17 +222,13 @@ class TarWriter:
             self._gathered += len(END_MARK)
             self._hand_on()
             self._output.commit()
-        except FileExistsError:
-            self._state = "aborted"
-            raise
-        except BaseException:
-            self.abort()
-            raise
-        self._state = "closed"
+            self._state = "closed"
+        finally:
+            self.abort()  # does nothing to a closed archive
 
     def abort(self) -> None:
         """Give up: nothing appears under the archive's name. A file object is left without the end mark."""
-        if self._state in ("closed", "aborted", "unopened"):
+        if self._state in ("closed", "aborted", "unopened") or os.getpid() != self._process:
             return
         self._state = "aborted"
         self._pieces = []
@@ -237,7 +237,9 @@ class TarWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Complete the archive, or give it up if an exception passes."""
         if kind is None:
             self.close()
@@ -275,20 +277,17 @@ def _as_bytes(field: str, content: Any) -> Buffer:
     if isinstance(content, (bytes, bytearray)):
         return content
     if isinstance(content, memoryview):
-        return content.cast("B") if content.c_contiguous else content.tobytes()
+        return content if content.format == "B" and content.ndim == 1 and content.c_contiguous else content.tobytes()
     if field.startswith("_"):
         if isinstance(content, str):
             return content.encode("utf-8", "surrogateescape")
         raise EncodingError(f"the values of metadata must be text or bytes, not {type(content).__name__}", field=field)
     raise EncodingError(
-        f"{field} doesn't map to a bytes after encoding ({type(content).__name__}): pass bytes or an encoder", field=field
+        f"{field} doesn't map to a bytes after encoding ({type(content).__name__}): pass bytes or an encoder",
+        field=field,
     )
 
 
 def _shown_key(sample: Any) -> str | None:
     key = sample.get("__key__") if isinstance(sample, Mapping) else None
     return key if isinstance(key, str) else None
-
-
-def _outline(sample: Any) -> str:
-    return f"one with {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else type(sample).__name__

@@ -1,0 +1,163 @@
+"""One library under measurement, in a process of its own: takes jobs as JSON lines, answers with CPU seconds.
+
+Run by any interpreter that has ``webdataset`` installed, whichever version that is; every job uses only names that all
+versions share. One job is one warm measurement; the process stays, so that caches, imports and pools are warm for all.
+"""
+
+import gc
+import itertools
+import json
+import os
+import random
+import resource
+import sys
+import time
+import warnings
+
+
+def cpu():
+    """Return the CPU seconds, user and system, of this process and its reaped children."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def drained(iterable):
+    """Consume an iterable and return how many it gave."""
+    count = 0
+    for _ in iterable:
+        count += 1
+    return count
+
+
+def dataset(shards):
+    """Return the undecoded samples of some shards, in order."""
+    import webdataset as wds
+
+    return wds.WebDataset(shards, shardshuffle=False)
+
+
+def raw(shards):
+    """Iterate over undecoded samples."""
+    return drained(dataset(shards))
+
+
+def chain(shards):
+    """Shuffle, decode, pick two fields, batch by 64; return the number of batches."""
+    flow = dataset(shards).shuffle(1000, rng=random.Random(0))
+    return drained(flow.decode().to_tuple("cls", "json").batched(64))
+
+
+def first(shards):
+    """Open and take one sample."""
+    iterator = iter(dataset(shards))
+    next(iterator)
+    return 1
+
+
+def mapped(count, depth):
+    """Pass integers through some map stages of the library."""
+    import webdataset as wds
+
+    stages = [wds.map(unchanged) for _ in range(depth)]
+    return drained(wds.DataPipeline(range_source(count), *stages))
+
+
+def bare(count, depth):
+    """Pass integers through as many bare generators."""
+    flow = iter(range(count))
+    for _ in range(depth):
+        flow = bare_map(flow)
+    return drained(flow)
+
+
+def bare_map(flow):
+    """Do what a map stage must do, and nothing else."""
+    for item in flow:
+        result = unchanged(item)
+        if result is not None:
+            yield result
+
+
+def unchanged(item):
+    """Return the argument."""
+    return item
+
+
+def range_source(count):
+    """Return a pipeline source that gives integers."""
+    return lambda: iter(range(count))
+
+
+def readinto(shards, size=262144):
+    """Read every byte of some files into one reused buffer: the limit for any reader."""
+    buffer = bytearray(size)
+    total = 0
+    for shard in shards:
+        with open(shard, "rb", buffering=0) as stream:
+            while count := stream.readinto(buffer):
+                total += count
+    return total
+
+
+_samples = {}
+
+
+def load(shards):
+    """Keep raw samples of some shards in memory, as input of ``write``."""
+    _samples["all"] = [{name: sample[name] for name in sample if name not in DROPPED} for sample in dataset(shards)]
+    return len(_samples["all"])
+
+
+DROPPED = {"__url__", "__local_path__"}
+
+
+def write(path):
+    """Write the samples that ``load`` kept, as one shard with default options, and return the count."""
+    import webdataset as wds
+
+    with wds.TarWriter(path) as sink:
+        for sample in _samples["all"]:
+            sink.write(sample)
+    return len(_samples["all"])
+
+
+def limit(path):
+    """Write the same payloads with nothing around them: the limit for any writer."""
+    with open(path, "wb") as sink:
+        for sample in _samples["all"]:
+            for name, payload in sample.items():
+                if name != "__key__":
+                    sink.write(payload)
+    return len(_samples["all"])
+
+
+def size(path):
+    """Return a file's size in bytes."""
+    return os.path.getsize(path)
+
+
+JOBS = {job.__name__: job for job in (raw, chain, first, mapped, bare, readinto, load, write, limit, size)}
+
+
+def answer(line):
+    """Run one job and return its CPU and wall seconds and its result."""
+    job = json.loads(line)
+    function = JOBS[job.pop("job")]
+    gc.collect()
+    started, begun = time.perf_counter(), cpu()
+    result = function(**job)
+    used = cpu() - begun
+    return {"cpu": used, "wall": time.perf_counter() - started, "result": result}
+
+
+def main():
+    """Answer jobs until the input ends."""
+    warnings.simplefilter("ignore")
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for line in itertools.takewhile(bool, iter(sys.stdin.readline, "")):
+        replies.write(json.dumps(answer(line)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

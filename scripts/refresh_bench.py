@@ -1,0 +1,27 @@
+"""Copy the table of the last ``make bench`` into the README, between its ``<!-- bench -->`` marks."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- bench -->\n).*?(<!-- /bench -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Rewrite the block in place."""
+    command = [sys.executable, ROOT / "bench" / "table.py", "--last"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if not text.startswith("|"):
+        sys.exit("no figures: run make bench first")
+    readme = ROOT / "README.md"
+    before = readme.read_text(encoding="utf-8")
+    after, count = BLOCK.subn(lambda found: found[1] + text + found[2], before)
+    if count != 1:
+        sys.exit("README.md has no <!-- bench --> block")
+    readme.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Door: decoders and handlers (``webdataset.codecs``).
+
+``decoders``, ``imagespecs`` and the lists of default handlers are the live tables. Assigning ``pytorch_weights_only``
+here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads`` and ``npz_loads`` are here too, loaded when
+they are asked for.
+"""
+
+import sys
+
+from webdataset.codecs.decoder import Decoder, default_decoder
+from webdataset.codecs.fields import decoders
+from webdataset.codecs.handlers import (
+    CompressionFilter,
+    Continue,
+    basichandlers,
+    call_extension_handler,
+    default_post_handlers,
+    default_pre_handlers,
+    gzfilter,
+    handle_extension,
+)
+from webdataset.codecs.images import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
+from webdataset.codecs.media import torch_audio, torch_video
+from webdataset.codecs.pickles import add_safe_globals, unpickle_loads
+from webdataset.codecs.records import cbor_loads, msgpack_loads
+from webdataset.codecs.switches import SwitchedDoor
+from webdataset.codecs.torch_fields import torch_loads
+from webdataset.ground.errors import DecodingError
+
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "CompressionFilter",
+    "Continue",
+    "Decoder",
+    "DecodingError",
+    "ImageHandler",
+    "add_safe_globals",
+    "basichandlers",
+    "call_extension_handler",
+    "cbor_loads",
+    "decoders",
+    "default_decoder",
+    "default_post_handlers",
+    "default_pre_handlers",
+    "gzfilter",
+    "handle_extension",
+    "imagehandler",
+    "imagespecs",
+    "msgpack_loads",
+    "torch_audio",
+    "torch_loads",
+    "torch_video",
+    "unpickle_loads",
+]
+
+sys.modules[__name__].__class__ = SwitchedDoor

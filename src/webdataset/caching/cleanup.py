@@ -1,0 +1,79 @@
+"""A directory kept below a size, by deleting its oldest files.
+
+Flows in: a directory that others fill. It may be shared: a file that somebody else deletes first is no error.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from webdataset.ground.errors import UsageError
+
+log = logging.getLogger("webdataset")
+
+
+class LRUCleanup:
+    """Deletes the oldest files of a directory until the rest is no larger than allowed.
+
+    Args:
+        cache_dir: the directory, with everything below it; one that does not exist is empty.
+        cache_size: bytes that may stay.
+        keyfn: path to age: files with the smallest go first. By default the time of the last change.
+        verbose: log each deletion.
+        interval: seconds between two cleanups; a call before that does nothing.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: float = int(1e12),
+        keyfn: Callable[[str], Any] = os.path.getctime,
+        verbose: bool = False,  # noqa: FBT001, FBT002  upstream's signature
+        interval: float | None = 30,
+    ) -> None:
+        self.cache_dir = cache_dir
+        self.cache_size = cache_size
+        self.keyfn = keyfn
+        self.verbose = verbose
+        self.interval = interval
+        self.last_run = 0.0
+
+    def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
+        """Choose the directory."""
+        self.cache_dir = cache_dir
+
+    def cleanup(self) -> None:
+        """Delete what is too much, unless the last cleanup was less than ``interval`` seconds ago.
+
+        Raises:
+            UsageError: no directory was named.
+        """
+        if self.cache_dir is None:
+            raise UsageError("LRUCleanup needs a cache_dir")
+        now = time.time()
+        if self.interval is not None and now - self.last_run < self.interval:
+            return
+        self.last_run = now
+        files = sorted(_files(self.cache_dir, self.keyfn), key=lambda file: file[:2])
+        total = sum(size for _, _, size in files)
+        for _, path, size in files:
+            if total <= self.cache_size:
+                return
+            if self.verbose:
+                log.warning("cache: deleting %s", path)
+            Path(path).unlink(missing_ok=True)
+            total -= size
+
+
+def _files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> Iterator[tuple[Any, str, int]]:
+    """Yield age, path and size of each file below a folder; files that vanish meanwhile are left out."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)  # noqa: PTH118  keyfn takes texts
+            try:
+                yield keyfn(path), path, os.lstat(path).st_size
+            except FileNotFoundError:
+                continue

@@ -1,0 +1,155 @@
+"""numpy arrays: ``.npy`` and ``.npz`` fields, without pickled objects.
+
+Flows in: bytes. Flows out: writable arrays that own their memory, equal to what ``numpy.load`` gives; and back. Headers
+repeat from sample to sample, so a parsed header is kept under its bytes; any doubt goes to ``numpy.load``.
+"""
+
+import io
+import math
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from webdataset.ground.errors import EncodingError
+from webdataset.ground.extras import loaded
+
+from .compressed import LIMIT_BYTES
+
+_MAGIC = b"\x93NUMPY"
+_MOST_HEADERS = 1024
+_Header = tuple[Any, tuple[int, ...], bool, int]
+_headers: dict[bytes, _Header] = {}
+
+
+def npy_loads(data: bytes) -> Any:
+    """Decode a ``.npy`` field.
+
+    Args:
+        data: bytes of the file, format version 1 to 3.
+
+    Returns:
+        A writable array that owns its memory.
+
+    Raises:
+        ValueError: not such a file, cut short, or an array of pickled objects.
+    """
+    start = _content_start(data)
+    if start is None:
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    header = data[:start]
+    known = _headers.get(header)
+    if known is None:
+        known = _remembered(header)
+    kind, shape, fortran, count = known
+    if count * kind.itemsize > len(data) - start:
+        raise ValueError(f"an array of shape {shape}, dtype {kind} needs more than the {len(data) - start} bytes there")
+    if kind.hasobject or count == 0 or kind.itemsize == 0:
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    flat = np.frombuffer(data, kind, count, start)
+    if fortran:
+        return flat.reshape(shape[::-1]).T.copy(order="F")
+    return flat.reshape(shape).copy()
+
+
+def _content_start(data: bytes) -> int | None:
+    """Return where the numbers start, or None where the header is not whole or not known."""
+    if data[:6] != _MAGIC or len(data) < 12 or data[7] != 0:
+        return None
+    if data[6] == 1:
+        start = 10 + int.from_bytes(data[8:10], "little")
+    elif data[6] in (2, 3):
+        start = 12 + int.from_bytes(data[8:12], "little")
+    else:
+        return None
+    return start if start <= len(data) else None
+
+
+def _remembered(header: bytes) -> _Header:
+    stream = io.BytesIO(header)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, kind = read(stream)
+    if len(_headers) >= _MOST_HEADERS:
+        _headers.clear()
+    known = _headers[header] = (kind, shape, fortran, math.prod(shape))
+    return known
+
+
+def npz_loads(data: bytes) -> dict[str, Any]:
+    """Decode a ``.npz`` field.
+
+    Args:
+        data: bytes of the zip file.
+
+    Returns:
+        Names to arrays (to bytes, for members that are no arrays), as in ``dict(numpy.load(...))``.
+
+    Raises:
+        ValueError: pickled objects, damaged arrays, or more than 1 GiB of them.
+        zipfile.BadZipFile: not a zip file.
+    """
+    arrays: dict[str, Any] = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+        if size > max(LIMIT_BYTES, len(data)):
+            raise ValueError(f"the arrays of an npz field of {len(data)} bytes would take {size} bytes")
+        for name in archive.namelist():
+            content = archive.read(name)
+            arrays[name.removesuffix(".npy")] = npy_loads(content) if content[:6] == _MAGIC else content
+    return arrays
+
+
+def npy_dumps(data: Any) -> bytes:
+    """Encode as ``.npy``.
+
+    Args:
+        data: an array, number, torch tensor, or nested lists of numbers.
+
+    Returns:
+        Bytes of the file.
+
+    Raises:
+        EncodingError: the array would hold objects.
+    """
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, _array(data), allow_pickle=False)
+    return stream.getvalue()
+
+
+def npz_dumps(data: dict[str, Any]) -> bytes:
+    """Encode as compressed ``.npz``, the same way every time.
+
+    Args:
+        data: names to arrays (or what ``npy_dumps`` takes).
+
+    Returns:
+        Bytes of the zip file.
+
+    Raises:
+        EncodingError: not such a dict, or an array would hold objects.
+    """
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise EncodingError(f"npz takes a dict of names to arrays, not {type(data).__name__}")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in data.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, npy_dumps(array))
+    return stream.getvalue()
+
+
+def _array(value: Any) -> Any:
+    torch = loaded("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        from .torch_images import as_array  # noqa: PLC0415  torch is loaded already, this module not
+
+        value = as_array(value)
+    try:
+        array = np.asanyarray(value)
+    except ValueError as error:
+        raise EncodingError(f"{type(value).__name__} does not become an array: {error}") from error
+    if array.dtype.hasobject:
+        raise EncodingError(f"an array of objects (from {type(value).__name__}) cannot be written without pickles")
+    return array

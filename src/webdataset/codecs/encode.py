@@ -1,0 +1,314 @@
+"""The table of encoders, and encoders of whole samples.
+
+Flows in: samples of values. Flows out: samples of bytes. The last extension of a field's name chooses the encoder; a
+further ``.gz`` compresses its result. Bytes are written as they are. ``default_handlers`` is the live table that
+``webdataset.writer.default_handlers`` shows. An encoder never changes the sample it is given.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from webdataset.ground.errors import EncodingError, MissingExtra, UsageError, WebDatasetError
+
+from .compressed import gzipped
+from .registry import Codec, Deferred, plugged_in
+
+Sample = dict[str, Any]
+_GZIP = b"\x1f\x8b"
+_WRITTEN = (bytes, str, bytearray, memoryview)
+_MOST_NAMES = 4096
+
+
+def int_dumps(value: Any) -> bytes:
+    """Encode a whole number as decimal text.
+
+    Args:
+        value: an int, or anything that is one: bool, numpy and torch integers, floats without a fraction.
+
+    Raises:
+        TypeError: not a whole number.
+    """
+    if type(value) is not int:
+        value = _whole(value)
+    return b"%d" % value
+
+
+def _whole(value: Any) -> int:
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    if hasattr(plain, "__index__"):
+        return int(plain)
+    if isinstance(plain, float) and plain.is_integer():
+        return int(plain)
+    raise TypeError(f"not a whole number: {value!r:.80}")
+
+
+def text_dumps(value: Any) -> bytes:
+    """Refuse what is no text: ``str`` values are written as UTF-8 before an encoder is asked.
+
+    Raises:
+        TypeError: always.
+    """
+    raise TypeError(f"text must be str or bytes, not {type(value).__name__}")
+
+
+def numpy_dumps(data: Any) -> bytes:
+    """Encode an array as ``.npy``.
+
+    Args:
+        data: an array, number, torch tensor, or nested lists of numbers.
+
+    Raises:
+        EncodingError: the array would hold objects.
+    """
+    return _later("arrays", "npy_dumps")(data)
+
+
+def numpy_npz_dumps(data: dict[str, Any]) -> bytes:
+    """Encode a dict of arrays as compressed ``.npz``.
+
+    Args:
+        data: names to arrays.
+
+    Raises:
+        EncodingError: not such a dict, or an array would hold objects.
+    """
+    return _later("arrays", "npz_dumps")(data)
+
+
+def torch_dumps(data: Any) -> bytes:
+    """Encode with ``torch.save``.
+
+    Args:
+        data: anything that torch saves.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    return _later("torch_fields", "torch_dumps")(data)
+
+
+def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
+    """Encode an image; see ``webdataset.codecs.encode_images``.
+
+    Args:
+        image: a Pillow image, uint8 or float array, or torch tensor.
+        format: a Pillow format, or "PGM" or "PBM"; any case.
+
+    Raises:
+        EncodingError: not such an image, or the format cannot hold it.
+        MissingExtra: Pillow is not installed.
+    """
+    encoded: bytes = Deferred("encode_images", "encode_image").resolved()(image, format)
+    return encoded
+
+
+def _later(module: str, name: str) -> Callable[[Any], bytes]:
+    return Deferred(module, name).resolved()
+
+
+def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Codec) -> None:
+    """Enter one encoder under several extensions.
+
+    Args:
+        d: a table of encoders.
+        keys: extensions; a list, or a string split at spaces.
+        value: takes a value and returns bytes.
+    """
+    d.update(dict.fromkeys(keys.split() if isinstance(keys, str) else keys, value))
+
+
+def make_handlers() -> dict[str, Any]:
+    """Return a new table of all encoders of this library, extension to function."""
+    handlers: dict[str, Any] = {}
+    add_handlers(handlers, "cls cls2 class count index inx id", int_dumps)
+    add_handlers(handlers, "txt text transcript html htm", text_dumps)
+    add_handlers(handlers, "json jsn", Deferred("json_fields", "json_dumps", takes_text=True))
+    add_handlers(handlers, "pyd pickle pkl", Deferred("pickles", "pickle_dumps", takes_text=True))
+    add_handlers(handlers, "pth", Deferred("torch_fields", "torch_dumps", takes_text=True))
+    add_handlers(handlers, "npy", Deferred("arrays", "npy_dumps"))
+    add_handlers(handlers, "npz", Deferred("arrays", "npz_dumps"))
+    add_handlers(handlers, "mp msgpack msg", Deferred("records", "msgpack_dumps", takes_text=True))
+    add_handlers(handlers, "cbor", Deferred("records", "cbor_dumps", takes_text=True))
+    for extensions, name in (
+        ("jpg jpeg img image", "jpeg"),
+        ("png", "png"),
+        ("pbm", "pbm"),
+        ("pgm", "pgm"),
+        ("ppm", "ppm"),
+        ("tif tiff", "tiff"),
+        ("webp", "webp"),
+    ):
+        add_handlers(handlers, extensions, Deferred("encode_images", f"encode_{name}"))
+    return handlers
+
+
+default_handlers: dict[str, Any] = make_handlers()
+
+
+def encode_based_on_extension1(data: Any, tname: str, handlers: Mapping[str, Any]) -> Any:
+    """Encode one field by the last extension of its name.
+
+    Args:
+        data: its value. Bytes are returned as they are (compressed, where the name ends in ``.gz`` and they are not).
+        tname: the field's name; metadata (names starting with "_") must be text and is returned as it is.
+        handlers: table of encoders.
+
+    Returns:
+        Bytes; for metadata the text.
+
+    Raises:
+        EncodingError: no encoder takes this value.
+        MissingExtra: the format needs a package that is not installed.
+    """
+    if tname.startswith("_"):
+        if not isinstance(data, (str, bytes)):
+            raise EncodingError(f"values of metadata must be text, not {type(data).__name__}", field=tname)
+        return data
+    return _encoded(data, tname, *_split(tname), handlers)
+
+
+def encode_based_on_extension(sample: Sample, handlers: Mapping[str, Any]) -> Sample:
+    """Encode all fields of a sample; see :func:`encode_based_on_extension1`.
+
+    Args:
+        sample: names to values.
+        handlers: table of encoders.
+
+    Returns:
+        A new dict with the same names in the same order.
+
+    Raises:
+        EncodingError: a field that no encoder takes.
+    """
+    return {name: encode_based_on_extension1(value, name, handlers) for name, value in sample.items()}
+
+
+def _split(name: str) -> tuple[str, int]:
+    """Return a field's last extension before any ``.gz``, and how many ``.gz`` there are."""
+    stem = name.lower()
+    layers = 0
+    while stem.endswith(".gz"):
+        stem = stem.removesuffix(".gz")
+        layers += 1
+    return stem.rpartition(".")[2], layers
+
+
+def _encoded(value: Any, name: str, extension: str, layers: int, handlers: Mapping[str, Any]) -> bytes:
+    handler = handlers.get(extension)
+    if handler is None:
+        handler = default_handlers.get(extension) or plugged_in("webdataset.encoders", extension)
+    if isinstance(value, _WRITTEN) and not (isinstance(value, str) and getattr(handler, "takes_text", False)):
+        return _as_given(value, layers)
+    try:
+        written = handler(value)  # type: ignore[misc]  # None is told below, where it costs nothing
+    except (EncodingError, MissingExtra) as error:
+        error.locate(field=name)
+        raise
+    except Exception as error:  # encoders are users' code too: whatever they raise is a failure of this field
+        raise _failure(value, name, extension, handler, error) from error
+    if type(written) is not bytes:
+        if not isinstance(written, (bytes, bytearray, memoryview)):
+            raise EncodingError(f"the encoder returned {type(written).__name__} instead of bytes", field=name)
+        written = bytes(written)
+    return _wrapped(written, layers) if layers else written
+
+
+def _failure(value: Any, name: str, extension: str, handler: Codec | None, error: Exception) -> EncodingError:
+    kind = type(value).__name__
+    if handler is None:
+        reason = (
+            f"no encoder for extension {extension!r}: pass bytes or str instead of {kind}, or add one to "
+            "webdataset.writer.default_handlers"
+        )
+    else:
+        reason = f"a value of type {kind} cannot be encoded: {type(error).__name__}: {error}"
+    return EncodingError(reason, field=name)
+
+
+def _as_given(value: Any, layers: int) -> bytes:
+    if isinstance(value, str):
+        return _wrapped(value.encode("utf-8"), layers)
+    written = bytes(value)
+    return written if written[:2] == _GZIP else _wrapped(written, layers)
+
+
+def _wrapped(written: bytes, layers: int) -> bytes:
+    for _ in range(layers):
+        written = gzipped(written)
+    return written
+
+
+class Encoder:
+    """Encodes samples by the extensions of their fields.
+
+    Args:
+        handlers: table of encoders, asked before the default ones; later changes of it are heeded.
+    """
+
+    def __init__(self, handlers: Mapping[str, Any] = default_handlers) -> None:
+        self.handlers = handlers
+        self._names: dict[str, tuple[str, int]] = {}
+
+    def __call__(self, sample: Mapping[str, Any]) -> Sample:
+        """Encode one sample.
+
+        Args:
+            sample: names to values. Metadata (names starting with "_") is left as it is.
+
+        Returns:
+            A new dict with the same names in the same order.
+
+        Raises:
+            EncodingError: a field that no encoder takes; names key, field and type.
+            MissingExtra: a format needs a package that is not installed.
+        """
+        encoded: Sample = {}
+        names = self._names
+        handlers = self.handlers
+        try:
+            for name, value in sample.items():
+                if name[:1] == "_" or (type(value) is bytes and name[-3:] != ".gz"):
+                    encoded[name] = value
+                    continue
+                known = names.get(name) or self._remembered(name)
+                encoded[name] = _encoded(value, name, *known, handlers)
+        except WebDatasetError as error:
+            key = sample.get("__key__")
+            error.locate(key=None if key is None else str(key))
+            raise
+        return encoded
+
+    def _remembered(self, name: str) -> tuple[str, int]:
+        if len(self._names) >= _MOST_NAMES:
+            self._names.clear()
+        known = self._names[name] = _split(name)
+        return known
+
+    def __repr__(self) -> str:
+        return "Encoder()" if self.handlers is default_handlers else f"Encoder({self.handlers!r})"
+
+
+def _as_they_are(sample: Sample) -> Sample:
+    return sample
+
+
+def make_encoder(spec: Any) -> Callable[[Any], Any]:
+    """Return the encoder that a writer's ``encoder=`` means.
+
+    Args:
+        spec: True for the table of encoders, False or None for none, a dict of encoders to ask before that table, or a
+            function of samples.
+
+    Raises:
+        UsageError: anything else.
+    """
+    if spec is True:
+        return Encoder()
+    if spec is None or spec is False:
+        return _as_they_are
+    if isinstance(spec, Mapping):
+        return Encoder(spec)
+    if callable(spec):
+        chosen: Callable[[Any], Any] = spec
+        return chosen
+    raise UsageError(f"{spec!r} is no encoder: pass True, False, a dict of functions or a function of samples")

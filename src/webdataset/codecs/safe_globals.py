@@ -1,0 +1,126 @@
+"""The allow-list of the careful unpickler: exact (module, name) pairs, and how each is served.
+
+Flows in: a module and a name from a pickle. Flows out: the class, or a fresh wrapper that checks its arguments, or
+:class:`UnsafeContent`. Nothing is imported that is not on the list; numpy, torch and Pillow only for their own names.
+"""
+
+import fractions
+import functools
+import importlib
+import pathlib
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from webdataset.ground.errors import UnsafeContent
+
+ADDED: dict[tuple[str, str], Any] = {}
+
+_NUMBERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+_NUMPY_NAMES = f"{_NUMBERS} bool bool_ longlong ulonglong longdouble clongdouble"
+_TORCH_NAMES = f"{_NUMBERS} bool bfloat16 complex32 float8_e4m3fn float8_e5m2"
+
+TYPES: dict[tuple[str, str], Any] = {
+    **{
+        (module, kind.__name__): kind
+        for module in ("builtins", "__builtin__")
+        for kind in (bytes, bytearray, str, range)
+    },
+    ("__builtin__", "xrange"): range,
+    ("__builtin__", "unicode"): str,
+    ("__builtin__", "long"): int,
+    ("collections", "Counter"): Counter,
+    ("fractions", "Fraction"): fractions.Fraction,
+    ("uuid", "UUID"): uuid.UUID,
+    **{
+        (module, kind.__name__): kind
+        for module in ("pathlib", "pathlib._local")
+        for kind in (pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+    },
+}
+
+ELSEWHERE: dict[tuple[str, str], tuple[str, str]] = {
+    ("numpy", "ndarray"): ("numpy", "ndarray"),
+    **{("numpy", name): ("numpy", name) for name in _NUMPY_NAMES.split()},
+    ("numpy.ma.core", "MaskedArray"): ("numpy.ma", "MaskedArray"),
+    ("numpy.ma", "MaskedArray"): ("numpy.ma", "MaskedArray"),
+    ("PIL.Image", "Image"): ("PIL.Image", "Image"),
+    ("torch", "Size"): ("torch", "Size"),
+    ("torch", "device"): ("torch", "device"),
+    **{("torch", name): ("torch", name) for name in _TORCH_NAMES.split()},
+}
+
+_NUMPY, _TORCH = "webdataset.codecs.pickled_numpy", "webdataset.codecs.torch_pickled"
+WRAPPED: dict[tuple[str, str], tuple[str, str]] = {
+    ("_codecs", "encode"): ("webdataset.codecs.careful", "latin1_encoded"),
+    ("copyreg", "_reconstructor"): ("webdataset.codecs.careful", "reconstructed"),
+    ("copy_reg", "_reconstructor"): ("webdataset.codecs.careful", "reconstructed"),
+    ("numpy", "dtype"): (_NUMPY, "dtype"),
+    **{
+        (f"numpy.{core}.{module}", name): (_NUMPY, ours)
+        for core in ("core", "_core")
+        for module, name, ours in (
+            ("multiarray", "_reconstruct", "empty_array"),
+            ("multiarray", "scalar", "scalar"),
+            ("numeric", "_frombuffer", "array_from_buffer"),
+        )
+    },
+    ("numpy.ma.core", "_mareconstruct"): (_NUMPY, "empty_masked_array"),
+    ("torch._utils", "_rebuild_tensor_v2"): (_TORCH, "tensor"),
+    ("torch._utils", "_rebuild_parameter"): (_TORCH, "parameter"),
+    ("torch.storage", "_load_from_bytes"): (_TORCH, "storage"),
+}
+
+
+def remember(allowed: Any) -> tuple[str, str] | None:
+    """Add a class or function to the list.
+
+    Args:
+        allowed: it must have ``__module__`` and ``__qualname__``.
+
+    Returns:
+        Its module and name, or None where it had been added before.
+    """
+    name = (allowed.__module__, allowed.__qualname__)
+    if name in ADDED:
+        return None
+    ADDED[name] = allowed
+    return name
+
+
+def found(module: str, name: str) -> Any:
+    """Return what a pickle may use under this module and name.
+
+    Raises:
+        UnsafeContent: it is not on the list.
+    """
+    pair = (module, name)
+    if pair in ADDED:
+        return ADDED[pair]
+    if pair in TYPES:
+        return TYPES[pair]
+    if pair in WRAPPED:
+        # a fresh object each time: whatever a pickle does to it, no other pickle sees
+        return functools.partial(_named(*WRAPPED[pair]))
+    if pair in ELSEWHERE:
+        return _named(*ELSEWHERE[pair])
+    raise refusal(f"needs {module}.{name}, which decoding may not use", f"{module}.{name}")
+
+
+def _named(module: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def refusal(reason: str, wanted: str | None = None) -> UnsafeContent:
+    """Return the error for content that is not safe, with the ways out.
+
+    Args:
+        reason: what the field does ("needs pkg.Cls").
+        wanted: the name that ``add_safe_globals`` could allow, or None where it could not help.
+    """
+    ways = ["WebDataset(..., trust='full')", "WDS_TRUST=full"]
+    if wanted is not None:
+        ways.insert(0, f"wds.add_safe_globals([{wanted}])")
+    return UnsafeContent(f"the field {reason}; if you trust this data: {' or '.join(ways)}")

@@ -1,0 +1,71 @@
+"""``.pth`` fields: what ``torch.save`` writes.
+
+Flows in: bytes and a trust level. Flows out: what ``torch.load`` gives, read with ``weights_only=True`` and on the CPU.
+torch is imported when the first such field is met, here and in no module of this floor that is not named after it.
+"""
+
+import io
+import pickle
+from typing import Any
+
+from webdataset.ground import trust as trust_levels
+from webdataset.ground.errors import UnsafeContent
+from webdataset.ground.extras import require
+
+from .safe_globals import ADDED, refusal
+from .switches import weights_only
+
+_FIRST_SAFE = (2, 6)  # before, weights_only=True could be made to run code (CVE-2025-32434)
+
+
+def torch_loads(data: bytes, trust: str | None = None) -> Any:
+    """Load what ``torch.save`` wrote.
+
+    Args:
+        data: bytes of a ``.pth`` file, zip or legacy format.
+        trust: ``strict`` refuses, ``safe`` loads with ``weights_only=True``, ``full`` unpickles anything; None means
+            the level in force, with ``pytorch_weights_only`` and ``WDS_PYTORCH_WEIGHTS_ONLY`` heeded.
+
+    Returns:
+        The object, its tensors on the CPU.
+
+    Raises:
+        UnsafeContent: the level is strict, the file needs classes that are not allowed, or torch is too old to load
+            anything safely.
+        MissingExtra: torch is not installed.
+    """
+    level = trust_levels.level(trust)
+    if level == "strict":
+        raise UnsafeContent(
+            "loading .pth is refused at trust level 'strict' (WDS_SECURE=1, utils.enforce_security or trust='strict')"
+        )
+    torch = require("torch", extra="torch", purpose="loading .pth fields")
+    if level == "full" or (trust is None and not weights_only()):
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+    if _release(torch.__version__) < _FIRST_SAFE:
+        raise refusal(f"is .pth, which torch {torch.__version__} cannot load safely (2.6 and later can)")
+    try:
+        with torch.serialization.safe_globals(list(ADDED.values())):
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("\n")[0]
+        raise refusal(f"does not load with weights_only=True: {reason}", "…") from error
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def torch_dumps(value: Any) -> bytes:
+    """Encode with ``torch.save``.
+
+    Args:
+        value: anything that torch saves.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    stream = io.BytesIO()
+    torch = require("torch", extra="torch", purpose="writing .pth fields")
+    torch.save(value, stream)
+    return stream.getvalue()

@@ -1,0 +1,101 @@
+"""Door: the stages, where code that uses this library imports them from.
+
+A maker such as ``filters.map(f)`` returns a stage; the names with an underscore are the plain generator functions.
+"""
+
+from webdataset.ground.iteration import PipelineStage, identity
+from webdataset.ground.policies import reraise_exception
+from webdataset.stages.base import FilterFunction, RestCurried, pipelinefilter
+from webdataset.stages.batching import batched, listed
+from webdataset.stages.caching import Cached
+from webdataset.stages.collation import combine_values, default_collation_fn
+from webdataset.stages.composing import compose, compose2, pipeline
+from webdataset.stages.decoding import (
+    _decode,
+    _xdecode,
+    decode,
+    decode_bin,
+    decode_pickle,
+    decode_text,
+    default_decoders,
+    find_decoder,
+    xdecode,
+)
+from webdataset.stages.fields import (
+    _associate,
+    _rename,
+    _to_tuple,
+    associate,
+    getfirst,
+    parse_field_spec,
+    rename,
+    to_tuple,
+)
+from webdataset.stages.mapping import _map, _map_dict, _map_tuple, map, map_dict, map_tuple, transform_with  # noqa: A004
+from webdataset.stages.patterns import _extract_keys, _rename_keys, extract_keys, rename_keys
+from webdataset.stages.selecting import _rsample, _select, rsample, select, slice  # noqa: A004
+from webdataset.stages.shuffling import _shuffle, detshuffle, pick, shuffle
+from webdataset.stages.unbatching import _unbatched, _unlisted, unbatched, unlisted
+from webdataset.stages.watching import _info, _log_keys, info, log_keys
+
+__all__ = [
+    "Cached",
+    "FilterFunction",
+    "PipelineStage",
+    "RestCurried",
+    "_associate",
+    "_decode",
+    "_extract_keys",
+    "_info",
+    "_log_keys",
+    "_map",
+    "_map_dict",
+    "_map_tuple",
+    "_rename",
+    "_rename_keys",
+    "_rsample",
+    "_select",
+    "_shuffle",
+    "_to_tuple",
+    "_unbatched",
+    "_unlisted",
+    "_xdecode",
+    "associate",
+    "batched",
+    "combine_values",
+    "compose",
+    "compose2",
+    "decode",
+    "decode_bin",
+    "decode_pickle",
+    "decode_text",
+    "default_collation_fn",
+    "default_decoders",
+    "detshuffle",
+    "extract_keys",
+    "find_decoder",
+    "getfirst",
+    "identity",
+    "info",
+    "listed",
+    "log_keys",
+    "map",
+    "map_dict",
+    "map_tuple",
+    "parse_field_spec",
+    "pick",
+    "pipeline",
+    "pipelinefilter",
+    "rename",
+    "rename_keys",
+    "reraise_exception",
+    "rsample",
+    "select",
+    "shuffle",
+    "slice",
+    "to_tuple",
+    "transform_with",
+    "unbatched",
+    "unlisted",
+    "xdecode",
+]

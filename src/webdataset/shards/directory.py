@@ -1,0 +1,142 @@
+"""A directory in which shards appear, are read and go away, shared by several processes.
+
+Theory. A process claims a shard by renaming ``x.tar`` to ``x.tar._<pid>_``: a rename succeeds for one process only.
+When the next shard is asked for, the one before has been read and meets its fate; when the reader stops early instead,
+the shard is given back. A claim of a process that has died is undone by whoever looks next.
+
+Flows in: a directory. Flows out: ``{"url": path}`` of claimed files. Processes must be on one machine.
+"""
+
+import contextlib
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from webdataset.ground.errors import UsageError
+
+from .expand import braced
+from .lists import Shard, ShardList
+
+_CLAIMED = re.compile(r"\._(\d+)_$")
+
+
+class DirectoryShardList(ShardList):
+    """Shards of a directory, as they appear.
+
+    Args:
+        path: the directory; its name ends with ``/``.
+        pattern: which files are shards; braces give alternatives.
+        poll: seconds between two looks into an empty directory; None ends the list there.
+        timeout: seconds without a shard after which the list ends.
+        mode: what becomes of a shard that has been read: ``resample`` gives it back, ``unlink`` deletes it, ``keep``
+            renames it to ``x._done_``, anything else leaves it claimed.
+        select: ``random`` or ``oldest``.
+        fate: function of the claimed path, called instead of what ``mode`` says.
+
+    Raises:
+        UsageError: arguments that cannot mean anything.
+    """
+
+    def __init__(  # noqa: PLR0917  upstream's signature
+        self,
+        path: str | os.PathLike[str],
+        pattern: str = "*.{tar,tgz,tar.tgz,tar.gz}",
+        poll: float | None = 1,
+        timeout: float = 1e12,
+        mode: str = "resample",
+        select: str = "random",
+        fate: Callable[[str], Any] | None = None,
+    ) -> None:
+        if isinstance(path, str) and not path.endswith("/"):
+            raise UsageError("the name of a directory of shards ends with '/'", url=path)
+        if select not in ("random", "oldest"):
+            raise UsageError(f"select is 'random' or 'oldest', not {select!r}")
+        self.path = os.path.join(os.fspath(path), "")  # noqa: PTH118  keeps a relative name as it is
+        self.pattern = pattern
+        self.poll = poll
+        self.timeout = timeout
+        self.mode = mode
+        self.select = select
+        self.fate = fate
+
+    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:  # noqa: ARG002
+        """Claim, yield, and dispose of one shard after another."""
+        generator = draw()
+        while (claimed := self._next(generator)) is not None:
+            try:
+                yield {"url": claimed}
+            except GeneratorExit:
+                _given_back(Path(claimed))
+                raise
+            self.recycle(claimed)
+
+    def _next(self, generator: random.Random) -> str | None:
+        deadline = time.monotonic() + self.timeout
+        while True:
+            self.cleanup_files_without_processes()
+            claimed = self._claim(generator)
+            if claimed is not None or self.poll is None or time.monotonic() >= deadline:
+                return claimed
+            time.sleep(min(self.poll, max(0.0, deadline - time.monotonic())))
+
+    def _claim(self, generator: random.Random) -> str | None:
+        """Claim one shard; None where there is none, or where others were faster every time."""
+        found = self._unclaimed()
+        while found:
+            chosen = found.pop(0 if self.select == "oldest" else generator.randrange(len(found)))
+            claimed = f"{self.path}{chosen}._{os.getpid()}_"
+            with contextlib.suppress(FileNotFoundError):
+                Path(self.path + chosen).rename(claimed)
+                return claimed
+        return None
+
+    def _unclaimed(self) -> list[str]:
+        """List the names of shards, oldest first."""
+        paths = {path for pattern in braced(self.pattern) for path in Path(self.path).glob(pattern)}
+        dated = []
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                dated.append((path.stat().st_mtime_ns, path.name))
+        return [name for _, name in sorted(dated)]
+
+    def recycle(self, activename: str) -> None:
+        """Dispose of a claimed shard that has been read.
+
+        Args:
+            activename: its claimed path.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if self.fate is not None:
+                self.fate(activename)
+            elif self.mode == "unlink":
+                Path(activename).unlink()
+            elif self.mode == "keep":
+                Path(activename).rename(_CLAIMED.sub("._done_", activename))
+            elif self.mode == "resample":
+                _given_back(Path(activename))
+
+    def cleanup_files_without_processes(self) -> None:
+        """Undo the claims of processes that have died."""
+        for path in Path(self.path).glob("*._*_"):
+            claim = _CLAIMED.search(path.name)
+            if claim is not None and not _runs(int(claim[1])):
+                _given_back(path)
+
+
+def _given_back(claimed: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        claimed.rename(_CLAIMED.sub("", str(claimed)))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,131 @@
+"""From what a user writes to a list of urls.
+
+Flows in: a text with ``::``, ``${NAME}``, braces and wildcards, a path, a list, an iterable. Flows out: a list of urls.
+Only a single text is expanded; the members of a list are taken as they stand.
+"""
+
+import glob
+import os
+import re
+import warnings
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from webdataset.ground import settings
+from webdataset.ground.errors import NotFound, UsageError
+from webdataset.sources.files import path_of
+from webdataset.sources.open import is_local
+from webdataset.sources.rewrite import rewritten
+
+_NAME = re.compile(r"\$\{(\w+)\}")
+_WILD = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"[{}\\]")
+_ROUNDS = 10
+MAX_URLS = 1_000_000_000
+
+
+def expand_urls(urls: Any) -> list[Any]:
+    """Return the urls that an expression stands for.
+
+    Args:
+        urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
+            text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
+            ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files, in sorted order, unless a file of just that
+            name exists. An iterable is taken as it stands, braces and all.
+
+    Returns:
+        The urls.
+
+    Raises:
+        UsageError: braces that do not close, a variable that is not set, a member that is no url.
+        NotFound: wildcards that match no file.
+    """
+    if isinstance(urls, str):
+        return [url for part in urls.split("::") for url in _expanded(_substituted(part))]
+    if isinstance(urls, os.PathLike):
+        return _expanded(os.fsdecode(urls))
+    if hasattr(urls, "read"):
+        return [urls]
+    if isinstance(urls, bytes) or not isinstance(urls, Iterable):
+        raise UsageError(f"urls are a str, a Path, or an iterable of them, not {type(urls).__name__}")
+    return [_verbatim(url) for url in urls]
+
+
+def expand_source(source: Any, max_urls: int = MAX_URLS) -> list[Any]:
+    """Return the urls of a source of shards.
+
+    Args:
+        source: as for :func:`expand_urls`, or an iterable of ``{"url": …}`` such as a shard list.
+        max_urls: the most urls to take from an iterable; a warning says where there were more.
+
+    Raises:
+        UsageError: something that gives no urls.
+        NotFound: wildcards that match no file.
+    """
+    if isinstance(source, str | os.PathLike | list | bytes) or not isinstance(source, Iterable):
+        return expand_urls(source)
+    shards = iter(source)
+    urls = expand_urls(islice(shards, max(0, int(max_urls))))
+    if len(urls) >= max_urls and next(shards, None) is not None:
+        warnings.warn(f"only the first {max_urls} urls of {source!r} are used: pass a larger max_urls", stacklevel=2)
+    return urls
+
+
+def _verbatim(url: Any) -> Any:
+    if isinstance(url, dict) and "url" in url:
+        url = url["url"]
+    if isinstance(url, os.PathLike):
+        return os.fsdecode(url)
+    if isinstance(url, str) or hasattr(url, "read"):
+        return url
+    raise UsageError(f"each url is a str or a Path, not {url!r}")
+
+
+def _substituted(text: str) -> str:
+    for _ in range(_ROUNDS):
+        text, count = _NAME.subn(lambda match: settings.substitution(match[1]), text)
+        if not count:
+            break
+    return text
+
+
+def _expanded(text: str) -> list[str]:
+    """Expand braces and wildcards, unless a file of just this name exists."""
+    if not _BRACES.search(text):
+        return _matched(text)
+    if os.path.lexists(text):
+        return [text]
+    return [match for url in braced(text) for match in _matched(url)]
+
+
+def braced(text: str) -> list[str]:
+    """Return the texts that ``{1..3}`` and ``{a,b}`` in a text stand for.
+
+    Args:
+        text: any text; a backslash before a brace takes it literally.
+
+    Raises:
+        UsageError: a brace that does not close.
+    """
+    if not _BRACES.search(text):
+        return [text]
+    import braceexpand  # noqa: PLC0415  only where there are braces
+
+    try:
+        return list(braceexpand.braceexpand(text))
+    except ValueError as error:
+        raise UsageError(f"braces do not close in {text!r}: write \\{{ for a brace that stands for itself") from error
+
+
+def _matched(url: str) -> list[str]:
+    if not _WILD.search(url) or not is_local(url) or rewritten(url) != url:
+        return [url]
+    pattern = path_of(url) if url[:5].lower() == "file:" else url
+    if os.path.lexists(pattern):
+        return [url]
+    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
+    if not found:
+        raise NotFound(f"no file has this name, and its wildcards match none in {str(Path.cwd())!r}", url=url)
+    return found

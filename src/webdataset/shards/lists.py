@@ -1,0 +1,210 @@
+"""Lists of shards: the first stage of a pipeline.
+
+Flows in: urls. Flows out, on each iteration (a *pass*): ``{"url": url}`` for one shard after another, each a dict of
+its own. Which pass it is, and what an unseeded list draws from, comes from the pipeline's run where there is one
+(``drawn``), else from the list's own count of passes and from the operating system.
+"""
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from webdataset.ground import settings
+from webdataset.ground.errors import NoShards, UsageError
+from webdataset.ground.seeds import fresh
+from webdataset.ground.torchlike import IterableDataset
+
+from .draws import make_seed, pytorch_worker_seed
+from .expand import expand_source, expand_urls
+
+Shard = dict[str, Any]
+
+log = logging.getLogger("webdataset")
+
+
+class Pass(Protocol):
+    """What a running pipeline tells a shard list: which pass it is, and what to draw from."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the pass, from 0."""
+
+    def random(self, *names: int | str) -> Any:
+        """Return the generator of this list in this pass, the same in all workers where a split follows."""
+
+
+class ShardList(IterableDataset):
+    """Base of the shard lists: passes are numbered, by themselves or by ``set_epoch``.
+
+    Attributes:
+        epoch: number of the pass that was begun last; -1 before the first.
+    """
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next pass.
+
+        Args:
+            epoch: from 0.
+        """
+        self.epoch = epoch - 1
+
+    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
+        """Yield the shards of one pass.
+
+        Args:
+            epoch: number of the pass.
+            draw: gives the generator for what is not seeded.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.shards")
+
+    def __iter__(self) -> Iterator[Shard]:
+        self.epoch += 1
+        return self.shards(self.epoch, unseeded)
+
+    def drawn(self, run: Pass) -> Iterator[Shard]:
+        """Yield the shards of one pass of a running pipeline: reproducible from the run's seed and epoch.
+
+        Args:
+            run: the pipeline's run. Where a subclass brings an ``__iter__`` of its own, that is called, after
+                ``set_epoch``.
+        """
+        if type(self).__iter__ is not ShardList.__iter__:
+            self.set_epoch(run.epoch)
+            return iter(self)
+        self.epoch = run.epoch
+        return self.shards(run.epoch, run.random)
+
+
+def unseeded() -> random.Random:
+    """Return a generator from the operating system's entropy."""
+    return random.Random(fresh())  # noqa: S311  shuffling, not cryptography
+
+
+class SimpleShardList(ShardList):
+    """A list of shards in order, or in the order that a seed gives, the same in every pass.
+
+    Args:
+        urls: as for :func:`~webdataset.shards.expand.expand_urls`, or an iterable of ``{"url": …}``.
+        seed: shuffles the list; True takes a seed from the operating system when the list is made, so that workers,
+            which get copies, agree.
+
+    Raises:
+        NoShards: an empty list (a ValueError and an IndexError).
+        UsageError: something that gives no urls.
+        NotFound: wildcards that match no file.
+    """
+
+    def __init__(self, urls: Any, seed: Any = None) -> None:
+        self.urls = expand_urls(urls)
+        if not self.urls:
+            raise NoShards(f"an empty list of shards: {urls!r} gives no urls")
+        self.seed = fresh() if seed is True else seed
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        return len(self.urls)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed})"
+
+    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:  # noqa: ARG002
+        """Yield each shard once."""
+        urls = self.urls
+        if self.seed is not None:
+            urls = urls.copy()
+            random.Random(self.seed).shuffle(urls)  # noqa: S311  shuffling, not cryptography
+        for url in urls:
+            yield {"url": url}
+
+
+class ResampledShards(ShardList):
+    """Shards drawn at random with replacement, for ever or ``nshards`` of them a pass.
+
+    Args:
+        urls: as for :class:`SimpleShardList`.
+        nshards: draws in one pass.
+        seed: enters the draws; None leaves it out, which gives the draws of webdataset 0.2.
+        worker_seed: function giving a number that differs between workers; by default ``1000 * rank + worker``.
+        deterministic: draw from (worker, epoch, seed) alone. Else every pass draws anew: from the pipeline's run, or
+            from the operating system.
+        max_urls: the most urls to take from an iterable.
+        empty_check: raise at once where there are no urls, rather than at the first draw.
+
+    The order of arguments in webdataset 0.2, ``(urls, nshards, worker_seed, deterministic)``, is understood too where
+    it can be told apart: by a function in third or a bool in fourth place.
+
+    Raises:
+        NoShards: no urls.
+        UsageError: something that gives no urls.
+    """
+
+    def __init__(  # noqa: PLR0917  upstream's signature
+        self,
+        urls: Any,
+        nshards: int = sys.maxsize,
+        seed: Any = 0,
+        worker_seed: Any = None,
+        deterministic: bool = False,  # noqa: FBT001, FBT002  upstream's signature
+        max_urls: float = 1e6,
+        empty_check: bool = True,  # noqa: FBT001, FBT002
+    ) -> None:
+        if callable(seed) or isinstance(worker_seed, bool):
+            deterministic = worker_seed if isinstance(worker_seed, bool) else deterministic
+            seed, worker_seed = None, seed if callable(seed) else None
+        if worker_seed is not None and not callable(worker_seed):
+            raise UsageError(f"worker_seed is a function that returns a number, not {worker_seed!r}")
+        self.urls = expand_source(urls, int(max_urls))
+        if empty_check and not self.urls:
+            raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
+        self.nshards = nshards
+        self.seed = seed
+        self.worker_seed: Callable[[], int] = worker_seed or pytorch_worker_seed
+        self.deterministic = deterministic
+        self.epoch = -1
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed}, deterministic={self.deterministic})"
+
+    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
+        """Yield ``nshards`` draws."""
+        urls, count = self.urls, len(self.urls)
+        if not count:
+            raise NoShards("no shards to draw from")
+        generator = self._generator(epoch, draw)
+        for _ in range(self.nshards):
+            yield {"url": urls[generator.randrange(count)]}
+
+    def _generator(self, epoch: int, draw: Callable[[], random.Random]) -> random.Random:
+        parts = [self.worker_seed(), epoch, *([] if self.seed is None else [self.seed])]
+        if not self.deterministic:
+            parts.append(draw().getrandbits(62))
+        seed = make_seed(*parts)
+        if settings.SHOW_SEED.get():
+            log.warning("resampled shards: seed %d in process %d, pass %d", seed, os.getpid(), epoch)
+        return random.Random(seed)  # noqa: S311  drawing shards, not cryptography
+
+
+ResampledShardList = ResampledShards
+
+
+def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
+    """Read all of ``src``, then yield ``n`` uniform draws with replacement.
+
+    Args:
+        src: a finite iterable of shards, or of anything.
+        n: number of draws.
+
+    Raises:
+        NoShards: ``src`` is empty.
+    """
+    known = list(src)
+    if not known:
+        raise NoShards("nothing to draw from: the stage before resampled gave no shards")
+    generator = unseeded()
+    for _ in range(n):
+        yield generator.choice(known)

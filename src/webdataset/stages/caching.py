@@ -1,0 +1,45 @@
+"""Samples kept in memory after the first complete pass.
+
+Flows in: samples. Flows out: the same samples, in the same order, without asking upstream again.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from webdataset.ground.iteration import PipelineStage
+
+from .base import Stage
+
+
+class Cached(Stage, PipelineStage):
+    """Keep all samples of the first complete pass in memory, and give them again in every later one.
+
+    A pass that is broken off keeps nothing. A pickled copy starts empty, so each worker process keeps its own.
+
+    Flow: in order; holds all samples; resumes by replay.
+    """
+
+    def __init__(self) -> None:
+        self.cached: list[Any] | None = None
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Yield samples from memory where there are any, else from upstream."""
+        if self.cached is not None:
+            yield from self.cached
+            return
+        kept = []
+        for sample in upstream:
+            kept.append(sample)
+            yield sample
+        self.cached = kept
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Run this stage alone over ``source``."""
+        return self(source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the samples."""
+        return {"cached": None}
+
+    def __repr__(self) -> str:
+        return "Cached()" if self.cached is None else f"Cached({len(self.cached)} samples)"

@@ -1,0 +1,95 @@
+"""The laws script finds each breach it is there for, and nothing in a clean tree."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "laws.py"
+
+CLEAN = '''"""A module."""
+
+
+def half(number: int) -> float:
+    """Return half of a number."""
+    return number / 2
+'''
+
+BREACHES = {
+    "long module": ("stages/a.py", CLEAN + "\n" * 400, "at most 400"),
+    "long function": ("stages/a.py", CLEAN + "    \n" * 60 + "    return 1\n", "at most 60"),
+    "assert": ("stages/a.py", CLEAN + "assert half\n", "assert"),
+    "print": ("stages/a.py", CLEAN + "print(half)\n", "print outside cli"),
+    "environment": ("stages/a.py", CLEAN + "import os\nos.environ['A']\n", "environment read"),
+    "environment by name": ("stages/a.py", CLEAN + "from os import getenv\n", "environment read"),
+    "bare except": ("stages/a.py", CLEAN + "try:\n    half(1)\nexcept:\n    pass\n", "broad except"),
+    "broad except": ("stages/a.py", CLEAN + "try:\n    half(1)\nexcept Exception:\n    pass\n", "broad except"),
+    "no module docstring": ("stages/a.py", "x = 1\n", "module without a docstring"),
+    "no function docstring": ("stages/a.py", CLEAN + "def third(): ...\n", "third without a docstring"),
+    "no method docstring": ("stages/a.py", CLEAN + 'class A:\n    """A."""\n    def b(self): ...\n', "b without"),
+    "door that works": ("utils.py", CLEAN, "a door only re-exports"),
+    "torch": ("stages/a.py", CLEAN + "import torch.nn\n", "torch imported"),
+    "torch from": ("flow/a.py", CLEAN + "def f():\n    '''F.'''\n    from torch import nn\n", "torch imported"),
+}
+
+ALLOWED = {
+    "cli prints": ("cli/a.py", CLEAN + "print(half)\n"),
+    "settings read": ("ground/settings.py", CLEAN + "import os\nos.environ['A']\n"),
+    "explained except": (
+        "stages/a.py",
+        CLEAN + "try:\n    half(1)\nexcept Exception:  # noqa: BLE001  user code may raise anything\n    pass\n",
+    ),
+    "hinge composes": ("filters.py", CLEAN),
+    "door re-exports": ("utils.py", '"""A door."""\n\nfrom .stages import a\n\nb = a.b\n__all__ = ["a"]\n'),
+    "torch at home": ("loading/torch_loader.py", CLEAN + "import torch\n"),
+    "overloads": ("stages/a.py", CLEAN + "from typing import overload\n@overload\ndef f(x: int) -> int: ...\n"),
+}
+
+
+def laws(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script on a tree."""
+    return subprocess.run([sys.executable, SCRIPT, root], capture_output=True, text=True, check=False)
+
+
+def plant(root: Path, name: str, text: str) -> Path:
+    """Write one source file into a tree."""
+    path = root / "src" / "webdataset" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("case", BREACHES)
+def test_breach_is_found(tmp_path, case):
+    """Each breach fails the run and is named with file and line."""
+    name, text, message = BREACHES[case]
+    plant(tmp_path, name, text)
+    result = laws(tmp_path)
+    assert result.returncode == 1
+    assert f"src/webdataset/{name}:" in result.stdout
+    assert message in result.stdout
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_allowed_code_passes(tmp_path, case):
+    """What the laws allow gives no breach."""
+    name, text = ALLOWED[case]
+    plant(tmp_path, name, text)
+    result = laws(tmp_path)
+    assert result.returncode == 0, result.stdout
+
+
+def test_undocumented_test_is_found(tmp_path):
+    """A test without a docstring is a breach."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text("def test_a(): ...\n")
+    result = laws(tmp_path)
+    assert result.returncode == 1
+    assert "tests/test_a.py:1: test test_a without a docstring" in result.stdout
+
+
+def test_figures_are_printed(tmp_path):
+    """The last line says how large modules and functions are."""
+    plant(tmp_path, "stages/a.py", CLEAN)
+    assert "1 modules: median 6 lines" in laws(tmp_path).stdout

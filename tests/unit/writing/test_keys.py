@@ -1,0 +1,76 @@
+"""Keys and fields: what reads back, judged by the rules of reading themselves."""
+
+import warnings
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from webdataset.ground.errors import SampleError, UsageError
+from webdataset.samples.names import base_plus_ext, is_meta
+from webdataset.writing.keys import KeyRules, planned
+
+
+@given(st.text("ab./_", min_size=1, max_size=8).filter(lambda key: not key.endswith("/")))
+@example("__m__/a")
+@example(".hidden")
+@example("dir/.hidden")
+def test_a_key_passes_exactly_if_it_reads_back(key):
+    """The strict policy refuses a key if and only if the reader would give another one, or none."""
+    name = f"{key}.x"
+    reads_back = base_plus_ext(name) == (key, "x") and not is_meta(name)
+    try:
+        KeyRules("error").check(key, None)
+    except SampleError as error:
+        assert not reads_back
+        assert error.key == key
+    else:
+        assert reads_back
+
+
+def test_policies():
+    """Warn warns once, error raises, ignore does neither; others are refused."""
+    rules = KeyRules()
+    with pytest.warns(UserWarning, match="further keys are not reported"):
+        rules.check("a.b", None)
+    rules.check("a.c", None)
+    KeyRules("ignore").check("a.b", "a.b")
+    with pytest.raises(SampleError, match="reads back as 'a'"):
+        KeyRules("error").check("a.b", None)
+    with pytest.raises(UsageError, match="'warn', 'error', 'ignore'"):
+        KeyRules("strict")
+
+
+@pytest.mark.parametrize("key", ["", "a/", "a\0", 5, None])
+def test_no_policy_lets_impossible_keys_pass(key):
+    """What cannot be written is an error under every policy."""
+    for policy in ("warn", "error", "ignore"):
+        with pytest.raises(SampleError, match="__key__"):
+            KeyRules(policy).check(key, None)
+
+
+def test_ordinary_keys_pass_silently():
+    """A key without flaws gives no warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KeyRules().check("dir.d/key", "dir.d/other")
+
+
+def test_plans():
+    """Fields are sorted, metadata left out or kept, the key always left out."""
+    fields = ("txt", "__key__", "_m", "JPG", "__url__")
+    assert planned(fields, keep_meta=False) == (("JPG", ".JPG"), ("txt", ".txt"))
+    assert [field for field, _ in planned(fields, keep_meta=True)] == ["JPG", "__url__", "_m", "txt"]
+
+
+@pytest.mark.parametrize("field", ["", "a/b", "a\0", 5, None])
+def test_impossible_fields(field):
+    """A field that cannot be part of a member's name is an error."""
+    with pytest.raises(SampleError, match="field's name"):
+        planned(("__key__", field), keep_meta=False)
+
+
+def test_fields_that_differ_in_case():
+    """Extensions are read in lower case, so two that differ in case only would be one."""
+    with pytest.raises(SampleError, match="only in case"):
+        planned(("__key__", "jpg", "JPG"), keep_meta=False)
