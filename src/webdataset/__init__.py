@@ -13,7 +13,7 @@ _HOMES = {
     "autodecode": """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler
         pytorch_weights_only torch_audio torch_loads torch_video""",
     "cache": "LRUCleanup pipe_cleaner",
-    "compat": "FluidInterface FluidWrapper WebDataset WebLoader",
+    "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
     "cborsiterators": "cbors2_to_samples cbors_to_samples",
     "extradatasets": "MockDataset with_epoch with_length",
     "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys
@@ -30,7 +30,15 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = {*_HOMES, "gopen", "pytorch", "tenbin", "testing"}
-_ELSEWHERE = {"gopen_schemes": "gopen", "WebDatasetError": "ground.errors"}
+_HINTS = {
+    "Dataset": "wds.WebDataset(urls)",
+    "PytorchShardList": "wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",
+    "ShardedWriter": "wds.ShardWriter(pattern)",
+    "ddp_equalize": "with_epoch(n) on a resampled dataset, which gives every rank the same number of samples",
+}
+_ELSEWHERE = {"ShardList": "shards.lists", "gopen_schemes": "gopen", "WebDatasetError": "ground.errors"}
+
+_ALIASES = {"ShardList": "SimpleShardList"}
 
 __all__ = sorted({*_HOME, "gopen", "gopen_schemes"})  # noqa: PLE0605  names served by __getattr__
 
@@ -41,8 +49,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     home = _HOME.get(name) or _ELSEWHERE.get(name)
     if home is None:
-        raise AttributeError(f"module 'webdataset' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        hint = f": write {_HINTS[name]}" if name in _HINTS else ""
+        raise AttributeError(f"module 'webdataset' has no attribute {name!r}{hint}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), _ALIASES.get(name, name))
     globals()[name] = value
     return value
 

@@ -6,7 +6,7 @@ A maker such as ``filters.map(f)`` returns a stage; the names with an underscore
 from webdataset.ground.iteration import PipelineStage, identity
 from webdataset.ground.policies import reraise_exception
 from webdataset.stages.base import FilterFunction, RestCurried, pipelinefilter
-from webdataset.stages.batching import batched, listed
+from webdataset.stages.batching import _batched, batched, listed
 from webdataset.stages.caching import Cached
 from webdataset.stages.collation import combine_values, default_collation_fn
 from webdataset.stages.composing import compose, compose2, pipeline
@@ -21,6 +21,7 @@ from webdataset.stages.decoding import (
     find_decoder,
     xdecode,
 )
+from webdataset.stages.disk_caching import LMDBCached
 from webdataset.stages.fields import (
     _associate,
     _rename,
@@ -41,9 +42,11 @@ from webdataset.stages.watching import _info, _log_keys, info, log_keys
 __all__ = [
     "Cached",
     "FilterFunction",
+    "LMDBCached",
     "PipelineStage",
     "RestCurried",
     "_associate",
+    "_batched",
     "_decode",
     "_extract_keys",
     "_info",

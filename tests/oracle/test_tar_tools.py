@@ -235,7 +235,7 @@ def test_gnu_tar_blocking_factors(factor, tmp_path):
 def test_bsdtar(format, tmp_path):
     """Every format of bsdtar."""
     needs("bsdtar")
-    members = members_for({"gnutar": "gnu"}.get(format, format))
+    members = SHORT if format == "v7" else members_for({"gnutar": "gnu"}.get(format, format))  # v7: 99 bytes of name
     data = archives.by_bsdtar(members, tmp_path, format=format)
     agree(data, members)
     assert archives.members_by_tarfile(data) == members

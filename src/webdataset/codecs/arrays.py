@@ -70,6 +70,8 @@ def _remembered(header: bytes) -> _Header:
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, kind = read(stream)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array cannot have the shape {shape}")
     if len(_headers) >= _MOST_HEADERS:
         _headers.clear()
     known = _headers[header] = (kind, shape, fortran, math.prod(shape))

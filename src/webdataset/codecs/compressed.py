@@ -4,17 +4,22 @@ Streams of several members or frames are read to their end; a stream that is cut
 as soon as the limit is passed, so a small field cannot fill the memory.
 """
 
-import bz2
+import copy
 import functools
 import gzip
-import lzma
 import zlib
-from typing import Any
 
 from webdataset.ground.errors import BadCompression
-from webdataset.ground.extras import available, require
+from webdataset.tar.compression import Decompressor
 
 LIMIT_BYTES = 1 << 30
+_SMALL = 1 << 16
+_PORTION = {"zst": 4096}  # its engine bounds no output, so it gets little at a time
+
+
+@functools.cache
+def _fresh(kind: str) -> Decompressor:
+    return Decompressor(kind)
 
 
 def decompressed(data: bytes, kind: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
@@ -29,70 +34,37 @@ def decompressed(data: bytes, kind: str, limit_bytes: int = LIMIT_BYTES) -> byte
         The bytes of all members of the stream, one after the other.
 
     Raises:
-        BadCompression: damaged, cut short, or larger than the limit.
+        BadCompression: damaged, cut short, empty, or larger than the limit.
         MissingExtra: zst without a zstd library.
     """
-    parts: list[bytes] = []
-    size = 0
-    rest = data
-    while rest:
-        decompressor = _decompressor(kind)
-        try:
-            part = decompressor.decompress(rest, max(limit_bytes - size, 0) + 1)
-        except _failures() as error:
-            raise BadCompression(f"a {kind} field does not decompress: {error}") from error
-        size += len(part)
-        if size > limit_bytes:
-            raise BadCompression(f"a {kind} field of {len(data)} bytes grows beyond the limit of {limit_bytes} bytes")
-        if not decompressor.eof:
-            raise BadCompression(f"a {kind} field of {len(data)} bytes ends inside its compressed stream")
-        parts.append(part)
-        rest = decompressor.unused_data.lstrip(b"\0") if kind in ("gz", "xz") else decompressor.unused_data
-    if not parts:
+    if not data:
         raise BadCompression(f"a {kind} field is empty")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    if kind == "gz" and len(data) < _SMALL:
+        whole = _small_gzip(data, limit_bytes)
+        if whole is not None:
+            return whole
+    stream = copy.copy(_fresh(kind))  # making one asks which libraries there are; a copy does not
+    portion = _PORTION.get(kind, len(data))
+    pieces: list[bytes] = []
+    size = 0
+    for start in range(0, len(data), portion):
+        for piece in stream.feed(data[start : start + portion]):
+            size += len(piece)
+            if size > limit_bytes:
+                raise BadCompression(f"a {kind} field of {len(data)} bytes grows beyond the limit of {limit_bytes}")
+            pieces.append(piece)
+    stream.finish()
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-@functools.cache
-def _isal() -> Any:
-    return available("isal.isal_zlib")
-
-
-@functools.cache
-def _failures() -> tuple[type[Exception], ...]:
-    common = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-    return common if _isal() is None else (*common, _isal().error)
-
-
-def _decompressor(kind: str) -> Any:
-    if kind == "gz":
-        return (_isal() or zlib).decompressobj(31)
-    if kind == "bz2":
-        return bz2.BZ2Decompressor()
-    if kind == "xz":
-        return lzma.LZMADecompressor()
-    return _Zstandard()
-
-
-class _Zstandard:
-    """A zstd stream in the shape of the standard library's decompressors."""
-
-    def __init__(self) -> None:
-        library = require("zstandard", extra="fast", purpose="decompressing zst fields")
-        self._stream = library.ZstdDecompressor()
-        self._error: type[Exception] = library.ZstdError
-        self.eof = False
-        self.unused_data = b""
-
-    def decompress(self, data: bytes, limit: int) -> bytes:
-        """Return at most ``limit`` bytes of all frames."""
-        try:
-            with self._stream.stream_reader(data, read_across_frames=True) as reader:
-                part: bytes = reader.read(limit)
-        except self._error as error:
-            raise ValueError(str(error)) from error
-        self.eof = True
-        return part
+def _small_gzip(data: bytes, limit_bytes: int) -> bytes | None:
+    """Decompress one ordinary gzip member, ten times sooner than a general decompressor is made; else None."""
+    engine = zlib.decompressobj(31)
+    try:
+        content = engine.decompress(data, limit_bytes + 1)
+    except zlib.error:
+        return None
+    return content if engine.eof and not engine.unused_data and len(content) <= limit_bytes else None
 
 
 def gzipped(data: bytes) -> bytes:

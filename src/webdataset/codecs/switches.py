@@ -1,7 +1,7 @@
 """The switch ``pytorch_weights_only``, and the kind of module that shows it.
 
-Flows in: what programs assign to ``webdataset.autodecode.pytorch_weights_only`` (or to the package's name of it), and
-the environment. Flows out: whether ``.pth`` fields are loaded with ``weights_only=True``, asked anew at every field.
+Flows in: what programs assign to ``webdataset.autodecode.pytorch_weights_only``, and the environment. Flows out: whether
+``.pth`` fields are loaded with ``weights_only=True``, asked anew at every field.
 """
 
 import importlib
@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from webdataset.ground import settings
-from webdataset.ground.extras import loaded
 
 _LATER = {"json_loads": "json_fields", "npy_loads": "arrays", "npz_loads": "arrays"}
 
@@ -29,10 +28,7 @@ switch = Switch()
 
 def weights_only() -> bool:
     """Return False where the program or the environment has switched ``pytorch_weights_only`` off."""
-    if switch.weights_only is not None:
-        return switch.weights_only
-    assigned = vars(loaded("webdataset") or object).get("pytorch_weights_only")
-    return settings.PYTORCH_WEIGHTS_ONLY.get() if assigned is None else bool(assigned)
+    return settings.PYTORCH_WEIGHTS_ONLY.get() if switch.weights_only is None else switch.weights_only
 
 
 class SwitchedDoor(ModuleType):
@@ -41,7 +37,7 @@ class SwitchedDoor(ModuleType):
     @property
     def pytorch_weights_only(self) -> bool:
         """Whether ``.pth`` fields are loaded with ``weights_only=True``; may be assigned."""
-        return settings.PYTORCH_WEIGHTS_ONLY.get() if switch.weights_only is None else switch.weights_only
+        return weights_only()
 
     @pytorch_weights_only.setter
     def pytorch_weights_only(self, only: bool) -> None:

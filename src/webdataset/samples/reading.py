@@ -253,6 +253,8 @@ class ShardReader:
         scanner = self.scanner
         if self._start and self._seek_start():
             piece = read(scanner.want)
+            if not piece:
+                raise Truncated("the shard ends before the sample to resume at: it has changed", offset=self._start)
         else:
             piece = read(scanner.want)
             while 0 < len(piece) < 512:  # enough to tell a compression from a tar header

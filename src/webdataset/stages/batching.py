@@ -4,7 +4,7 @@ Flows in: samples. Flows out: batches, collated. While a batch is held by whoeve
 so there is nothing to remember but the batch's address, the list of its samples' addresses.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -110,3 +110,13 @@ def listed(batchsize: int = 20, partial: bool = True) -> Batched:  # noqa: FBT00
     Flow: in order; holds one list while it is filled; resumes exactly.
     """
     return batched(batchsize, None, partial)
+
+
+def _batched(
+    data: Iterable[Any],
+    batchsize: int = 20,
+    collation_fn: Collation | None = default_collation_fn,
+    partial: bool = True,  # noqa: FBT001, FBT002  positional upstream
+) -> Iterator[Any]:
+    """Yield batches of the samples of ``data``; the plain function behind :func:`batched`."""
+    return batched(batchsize, collation_fn, partial)(data)

@@ -31,7 +31,7 @@ def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[
     for sample in source:
         try:
             passes = predicate(sample)
-        except Exception as exn:
+        except Exception as exn:  # user code: blamed, then raised
             blamed(exn, "select", sample, predicate)
             raise
         if passes:

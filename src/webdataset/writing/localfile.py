@@ -6,6 +6,7 @@ or nothing.
 """
 
 import contextlib
+import errno
 import io
 import os
 import secrets
@@ -18,6 +19,7 @@ Buffer = bytes | bytearray | memoryview
 
 _MOST_PIECES = 1024 if hasattr(os, "writev") else 0  # IOV_MAX of every system that has it
 _LONGEST_NAME = 200
+_NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR}
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
 
 
@@ -84,11 +86,11 @@ class LocalFile:
             os.fsync(self._descriptor)
             self.stream.close()
             self._rename()
+            _sync_folder(os.path.dirname(self.path))  # noqa: PTH120
         except AlreadyExists:
             raise
         except OSError as error:
             raise failed(error, self._shown, "complete") from error
-        _sync_folder(os.path.dirname(self.path))  # noqa: PTH120
 
     def _rename(self) -> None:
         if self.overwrite:
@@ -173,9 +175,12 @@ def _shortened(name: str) -> str:
 
 def _sync_folder(folder: str) -> None:
     """Make the new name durable; file systems that cannot sync folders do without."""
-    with contextlib.suppress(OSError):
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise

@@ -178,6 +178,7 @@ def web(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     server.daemon_threads = True
+    server.handle_error = lambda *_: None
     server.seen, server.uploads, server.released = [], {}, threading.Event()
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -57,7 +57,7 @@ def test_a_missing_program(monkeypatch, tmp_path):
 
 
 def test_credentials_stay_out_of_the_process_list(program):
-    """curl gets the url over a descriptor: its words do not show it."""
+    """Curl gets the url over a descriptor: its words do not show it."""
     program("curl", 'echo "words: $*"; for word in "$@"; do last=$word; done; cat "$last"')
     with open_url('sftp://me:secret@host/a"b{1}') as stream:
         words, configuration = stream.read().decode().splitlines()

@@ -20,6 +20,12 @@ def drained(stream, size=65536):
         return b"".join(iter(lambda: stream.read(size), b""))
 
 
+def collect(stream, received):
+    """Read a stream to its end into a buffer."""
+    while piece := stream.read(65536):
+        received += piece
+
+
 @pytest.mark.parametrize("size", [1 << 18, 65536, 1000, -1])
 def test_a_body_comes_whole(web, size):
     """All bytes arrive, whatever the size of the pieces."""
@@ -58,10 +64,10 @@ def test_a_dropped_connection_is_taken_up_where_it_stopped(web, fault):
 @pytest.mark.parametrize("fault", ["anonymous", "replaced", "disguised", "rangeless", "hopeless"])
 def test_what_cannot_be_taken_up_is_a_short_read(web, fault):
     """Without proof that the rest belongs to the same object, ShortRead is raised and no foreign byte given."""
-    received = b""
+    received = bytearray()
     with gopen_http(web.url(f"{fault}/x")) as stream, pytest.raises(ShortRead) as caught:
-        while piece := stream.read(65536):
-            received += piece
+        collect(stream, received)
+    assert received
     assert web.body.startswith(received)
     assert caught.value.url == web.url(f"{fault}/x")
     assert isinstance(caught.value, EOFError)
@@ -171,7 +177,9 @@ def test_a_fork_gets_connections_of_its_own(web):
     pid = os.fork()
     if pid == 0:
         try:
-            os._exit(0 if drained(gopen_http(web.url("whole/child"))) == web.body and len(connections._pools) == 1 else 1)
+            os._exit(
+                0 if drained(gopen_http(web.url("whole/child"))) == web.body and len(connections._pools) == 1 else 1
+            )
         except BaseException:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
@@ -204,10 +212,9 @@ def test_uploads_by_put(web):
 def test_a_failed_upload_is_an_error():
     """An upload that nobody takes raises when closed."""
     stream = open_url("http://127.0.0.1:9/x", "wb", timeout=60)
-    with pytest.raises((CommandFailed, BrokenPipeError)):
+    with pytest.raises((CommandFailed, BrokenPipeError)), stream:
         stream.write(b"x" * 1_000_000)
-        stream.close()
-    stream.abort()
+    assert stream.closed
 
 
 def test_http_is_not_imported_for_local_files(tmp_path):

@@ -38,7 +38,20 @@ def content(url, **kw):
 
 @pytest.mark.parametrize(
     "name",
-    ["a.tar", "a#b.tar", "a?b.tar", "a;b.tar", "a b.tar", "a:b.tar", "a%20b.tar", "ä.tar", "c:x", "a::b", "-x", "[1].tar"],
+    [
+        "a.tar",
+        "a#b.tar",
+        "a?b.tar",
+        "a;b.tar",
+        "a b.tar",
+        "a:b.tar",
+        "a%20b.tar",
+        "ä.tar",
+        "c:x",
+        "a::b",
+        "-x",
+        "[1].tar",
+    ],
 )
 @pytest.mark.parametrize("raw", [True, False])
 def test_names_are_paths(here, name, raw):
@@ -55,7 +68,9 @@ def test_undecodable_names(here):
     assert content(Path(os.fsdecode(path))) == b"hello"
 
 
-@pytest.mark.parametrize("form", ["file:a%20b", "file:{0}/a%20b", "file://{0}/a%20b", "FILE:a b", "file://localhost{0}/a%20b"])
+@pytest.mark.parametrize(
+    "form", ["file:a%20b", "file:{0}/a%20b", "file://{0}/a%20b", "FILE:a b", "file://localhost{0}/a%20b"]
+)
 def test_file_urls(here, form):
     """Relative, absolute and three-slash ``file:`` urls name a file; percent escapes are decoded."""
     (here / "a b").write_bytes(b"hello")
@@ -130,7 +145,9 @@ def test_packages_bring_schemes(here, monkeypatch):
     """An installed package's entry point in ``webdataset.sources`` serves its scheme."""
     package = here / "plugged"
     (package / "plugged_source-1.dist-info").mkdir(parents=True)
-    (package / "plugged_source-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-source\nVersion: 1\n")
+    (package / "plugged_source-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: plugged-source\nVersion: 1\n"
+    )
     (package / "plugged_source-1.dist-info" / "entry_points.txt").write_text(
         "[webdataset.sources]\nplugged = plugged_source:opener\n"
     )

@@ -36,7 +36,9 @@ def test_both_variables(monkeypatch):
     assert rewritten("ax") == "cx"
 
 
-@pytest.mark.parametrize(("rules", "reason"), [("a", "regex=replacement"), ("=b", "regex=replacement"), ("(=b", "regular expression")])
+@pytest.mark.parametrize(
+    ("rules", "reason"), [("a", "regex=replacement"), ("=b", "regex=replacement"), ("(=b", "regular expression")]
+)
 def test_rules_that_make_no_sense(monkeypatch, rules, reason):
     """A rule that cannot be read is an error naming the variable."""
     monkeypatch.setenv("WDS_REWRITE", rules)

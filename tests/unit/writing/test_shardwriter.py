@@ -16,6 +16,20 @@ def sample(index, size=3):
     return {"__key__": f"{index:04d}", "x": bytes(size)}
 
 
+def samples(count, size=3, failing=False):
+    """Yield samples; at their end the source may fail."""
+    for index in range(count):
+        yield sample(index, size)
+    if failing:
+        raise ZeroDivisionError
+
+
+def put(writer, samples):
+    """Write samples."""
+    for each in samples:
+        writer.write(each)
+
+
 def contents(folder):
     """Return the member names of each shard in a folder."""
     found = {}
@@ -132,15 +146,13 @@ def test_finish_then_write(tmp_path):
 
 
 def test_exception_keeps_complete_shards_only(tmp_path):
-    """After an exception inside `with` finished shards stay, the one in progress is not there, post is not called for it."""
+    """After an exception inside `with` finished shards stay; the one in progress is not there, nor posted."""
     posted = []
     with (
         pytest.raises(ZeroDivisionError),
         ShardWriter(f"{tmp_path}/a-%d.tar", maxcount=2, post=posted.append, encoder=False) as writer,
     ):
-        for index in range(3):
-            writer.write(sample(index))
-        1 / 0
+        put(writer, samples(3, failing=True))
     assert list(contents(tmp_path)) == ["a-0.tar"]
     assert posted == [f"{tmp_path}/a-0.tar"]
 
@@ -173,8 +185,7 @@ def test_broken_output_stops_the_series(tmp_path):
 
     writer = ShardWriter(f"{tmp_path}/a-%d.tar", opener=lambda name: Full(), encoder=False)
     with pytest.raises(OSError, match="No space"):
-        for index in range(1000):
-            writer.write(sample(index, size=10_000))
+        put(writer, samples(1000, size=10_000))
     with pytest.raises(UsageError, match="broken"):
         writer.write(sample(1000))
     with pytest.raises(SourceError, match="not complete"):
@@ -221,7 +232,7 @@ def test_overwriting(tmp_path):
 
 
 def test_two_writers_of_one_name(tmp_path):
-    """Two writers with one pattern at the same time: the second to finish fails instead of destroying the first's shard."""
+    """Two writers with one pattern at the same time: the second to finish fails and keeps the first's shard."""
     first, second = (ShardWriter(f"{tmp_path}/a-%d.tar", encoder=False) for _ in range(2))
     first.write(sample(1))
     second.write(sample(2))
@@ -233,9 +244,10 @@ def test_two_writers_of_one_name(tmp_path):
 
 def test_dotted_keys_warn_once_a_series(tmp_path):
     """The warning about keys with dots is given once, not once a shard; check_keys reaches the shards."""
-    with pytest.warns(UserWarning) as caught, ShardWriter(f"{tmp_path}/a-%d.tar", maxcount=1, encoder=False) as writer:
-        for index in range(3):
-            writer.write({"__key__": f"a.{index}", "x": b""})
+    writer = ShardWriter(f"{tmp_path}/a-%d.tar", maxcount=1, encoder=False)
+    with pytest.warns(UserWarning, match="a dot in the last part") as caught:
+        put(writer, ({"__key__": f"a.{index}", "x": b""} for index in range(3)))
+    writer.close()
     assert len(caught) == 1
     with ShardWriter(f"{tmp_path}/b-%d.tar", check_keys="error", encoder=False) as writer, pytest.raises(SampleError):
         writer.write({"__key__": "a.1", "x": b""})

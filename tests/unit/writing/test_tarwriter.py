@@ -19,6 +19,12 @@ def members(source):
         return [(member.name, opened.extractfile(member).read()) for member in opened]
 
 
+def put_then_raise(writer, error):
+    """Write a sample, then fail."""
+    writer.write({"__key__": "a", "x": b"1"})
+    raise error
+
+
 def written(*samples, **options):
     """Return the bytes of an archive of these samples."""
     stream = io.BytesIO()
@@ -234,8 +240,7 @@ def test_exception_leaves_nothing(tmp_path):
         if before:
             path.write_bytes(before)
         with pytest.raises(KeyboardInterrupt), TarWriter(path, encoder=False) as writer:
-            writer.write({"__key__": "a", "x": b"1"})
-            raise KeyboardInterrupt
+            put_then_raise(writer, KeyboardInterrupt)
         assert [file.read_bytes() for file in tmp_path.iterdir()] == [before] * bool(before)
 
 
@@ -261,8 +266,7 @@ def test_aborted_archive_in_a_file_object_has_no_end_mark():
     """In a file object that the caller keeps, an archive that was given up does not pass for complete."""
     stream = io.BytesIO()
     with pytest.raises(ZeroDivisionError), TarWriter(stream, encoder=False) as writer:
-        writer.write({"__key__": "a", "x": b"1"})
-        1 / 0
+        put_then_raise(writer, ZeroDivisionError)
     assert len(stream.getvalue()) == 1024
     assert not stream.closed
 

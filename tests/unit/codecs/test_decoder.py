@@ -1,0 +1,277 @@
+"""The decoder: chains of handlers, names, failures, calls with datasets."""
+
+import gzip
+import pickle
+
+import pytest
+from webdataset.autodecode import (
+    Continue,
+    Decoder,
+    basichandlers,
+    decoders,
+    default_decoder,
+    gzfilter,
+    handle_extension,
+)
+from webdataset.codecs.handlers import CompressionFilter
+from webdataset.ground.errors import DecodingError, UsageError
+
+KEY = {"__key__": "k", "__url__": "s.tar"}
+
+
+def shout(key, data):
+    """Handle ``.loud`` only."""
+    return data.decode().upper() if key.endswith(".loud") else None
+
+
+class Picklable:
+    """A class that pickles of this test name."""
+
+
+def test_fields_decode_by_their_last_extension():
+    """Each field goes to the decoder of its last extension; names and order stay."""
+    sample = {**KEY, "a.cls": b" 4\n", "txt": "é".encode(), "json": b'{"a":[1]}', "x.unknown": b"raw"}
+    decoded = Decoder([])(sample)
+    assert decoded == {**KEY, "a.cls": 4, "txt": "é", "json": {"a": [1]}, "x.unknown": b"raw"}
+    assert list(decoded) == list(sample)
+
+
+def test_the_sample_given_is_not_changed():
+    """Decoding makes a new dict."""
+    sample = {**KEY, "cls": b"1"}
+    assert Decoder([])(sample) is not sample
+    assert sample["cls"] == b"1"
+
+
+def test_metadata_becomes_text_where_it_is_utf8():
+    """Names with two underscores are metadata: text, or left as they are; one underscore is an ordinary field."""
+    sample = {"__key__": "k", "__a__": b"abc", "__b.json": b"5", "__c__": b"\xff", "__d__": 3, "_e.json": b"{}"}
+    assert Decoder([])(sample) == {
+        "__key__": "k",
+        "__a__": "abc",
+        "__b.json": "5",
+        "__c__": b"\xff",
+        "__d__": 3,
+        "_e.json": {},
+    }
+
+
+def test_null_is_none_and_not_the_bytes():
+    """A decoder of the table may return None: it is the value."""
+    assert Decoder([])({**KEY, "json": b"null"})["json"] is None
+    assert Decoder([])({**KEY, "json.gz": gzip.compress(b"null")})["json.gz"] is None
+
+
+def test_a_handler_that_returns_none_has_not_handled():
+    """None from a user's handler passes the field on."""
+    asked = []
+    decoded = Decoder([lambda key, data: asked.append((key, data)), shout])({**KEY, "loud": b"a", "x.cls": b"2"})
+    assert decoded == {**KEY, "loud": "A", "x.cls": 2}
+    assert asked == [(".loud", b"a"), (".x.cls", b"2")]
+
+
+def test_handle_extension_passes_on_where_its_function_returns_none():
+    """A function of one extension is a user's handler, too."""
+    assert Decoder([handle_extension("json", lambda data: None)])({**KEY, "json": b"[]"})["json"] == []
+
+
+@pytest.mark.parametrize("form", ["list", "tuple", "arguments"])
+def test_several_handlers_in_every_form(form):
+    """Handlers come as a list, a tuple or one by one."""
+    one, two = handle_extension("one", lambda data: 1), handle_extension("two", lambda data: 2)
+    decoder = {"list": lambda: Decoder([one, two]), "tuple": lambda: Decoder((one, two))}.get(
+        form, lambda: Decoder(one, two)
+    )()
+    assert decoder({"one": b"", "two": b""}) == {"one": 1, "two": 2}
+
+
+def test_upstreams_positional_arguments():
+    """After a list of handlers come pre, post, only and partial by position."""
+    decoder = Decoder([shout], [], [], "loud", True)
+    assert decoder({"loud": b"a", "cls": b"1", "x": 3}) == {"loud": "A", "cls": b"1", "x": 3}
+    with pytest.raises(UsageError):
+        Decoder([], None, None, None, False, None)
+
+
+def test_a_single_handler_or_spec_needs_no_list():
+    """A lone function or image spec is one handler."""
+    assert Decoder(shout)({"loud": b"a"}) == {"loud": "A"}
+    with pytest.raises(ValueError, match="unknown image spec 'RGB'"):
+        Decoder("RGB")
+
+
+def test_called_with_a_dataset_it_decodes_every_sample_again_and_again():
+    """The documented ``Decoder(...)(dataset)`` gives an iterable that may be iterated twice."""
+    decoded = Decoder([])([{"cls": b"1"}, {"cls": b"2"}])
+    assert list(decoded) == [{"cls": 1}, {"cls": 2}]
+    assert list(decoded) == [{"cls": 1}, {"cls": 2}]
+    assert next(iter(Decoder([])(iter([{"cls": b"3"}])))) == {"cls": 3}
+    with pytest.raises(UsageError, match="not int"):
+        Decoder([])(3)
+
+
+def test_an_empty_sample_stays_empty():
+    """The end mark that 1.0.2 sends between shards passes."""
+    assert Decoder([])({}) == {}
+
+
+def test_continue_goes_on_with_the_handlers_after_it():
+    """Continue changes key and data for later handlers, never for earlier ones."""
+    asked = []
+
+    def first(key, data):
+        asked.append(key)
+
+    def second(key, data):
+        return Continue(".cls", b"12") if key == ".foo" else None
+
+    assert Decoder([first, second])({"foo": b"x"}) == {"foo": 12}
+    assert asked == [".foo"]
+    assert Decoder([lambda key, data: Continue("cls", b"7")])({"foo": b"x"}) == {"foo": 7}
+
+
+def test_continue_cannot_go_back_to_decompression():
+    """Pre handlers stand before a user's handler."""
+    packed = gzip.compress(b"1")
+    assert Decoder([lambda key, data: Continue(".cls.gz", data)])({"foo": packed}) == {"foo": packed}
+
+
+def test_gz_is_unwrapped_as_often_as_it_is_named():
+    """``.gz`` is taken off repeatedly; the field keeps its name; other handlers see the inner key."""
+    once = gzip.compress(b"hi")
+    asked = []
+    sample = {"txt.gz": once, "txt.gz.gz": gzip.compress(once), "gz": once}
+    decoded = Decoder([lambda key, data: asked.append(key)])(sample)
+    assert decoded == {"txt.gz": "hi", "txt.gz.gz": "hi", "gz": b"hi"}
+    assert asked == [".txt", ".txt", ""]
+
+
+def test_other_compressions_are_left_alone_unless_asked_for():
+    """bz2, xz and zst fields are bytes by default, as ever; a CompressionFilter decodes them."""
+    import bz2
+    import lzma
+
+    sample = {"txt.bz2": bz2.compress(b"b"), "txt.xz": lzma.compress(b"x")}
+    assert Decoder([])(sample) == sample
+    assert Decoder([], pre=[CompressionFilter(".bz2", ".xz")])(sample) == {"txt.bz2": "b", "txt.xz": "x"}
+
+
+def test_only_decodes_the_named_fields():
+    """``only`` compares whole names; other fields pass as they are, whatever they are."""
+    sample = {**KEY, "cls": b"1", "x.cls": b"2", "other": None, "n": 3}
+    for only in ("cls other.txt", ["cls", "other.txt"], {"cls"}):
+        assert Decoder([], only=only)(sample) == {**KEY, "cls": 1, "x.cls": b"2", "other": None, "n": 3}
+
+
+def test_partial_leaves_values_alone():
+    """Values that are no bytes are errors, unless partial decoding is asked for; None always is one."""
+    sample = {**KEY, "cls": 3, "txt": b"a"}
+    assert Decoder([], partial=True)(sample) == {**KEY, "cls": 3, "txt": "a"}
+    with pytest.raises(DecodingError, match="of type int, not bytes.*partial=True") as failure:
+        Decoder([])(sample)
+    assert (failure.value.url, failure.value.key, failure.value.field) == ("s.tar", "k", "cls")
+    for decoder in (Decoder([]), Decoder([], partial=True)):
+        with pytest.raises(DecodingError, match="None"):
+            decoder({**KEY, "cls": None})
+
+
+def test_buffers_are_bytes():
+    """bytearray and memoryview fields decode."""
+    assert Decoder([])({"cls": bytearray(b"1"), "txt": memoryview(b"a")}) == {"cls": 1, "txt": "a"}
+
+
+def test_failures_name_url_key_and_field_and_keep_their_cause():
+    """A failure says where it was, carries the sample and chains what the decoder raised."""
+    sample = {"__key__": "000", "__url__": "https://user:pw@host/s.tar?sig=1", "json": b"{"}
+    with pytest.raises(DecodingError) as failure:
+        Decoder([])(sample)
+    error = failure.value
+    assert isinstance(error.__cause__, ValueError)
+    assert error.sample is sample
+    assert (error.key, error.field, error.k) == ("000", "json", "json")
+    assert "key='000'" in str(error)
+    assert "field='json'" in str(error)
+    assert "JSONDecodeError" in str(error)
+    assert "pw" not in str(error)
+    assert "sig=1" not in str(error)
+
+
+def test_damaged_gz_fields_are_errors():
+    """A gz field that is none, is cut short or empty is an error."""
+    whole = gzip.compress(b"x" * 1000)
+    for data in (b"xx", whole[:-3], b"", whole + b"more"):
+        with pytest.raises(DecodingError):
+            try:
+                Decoder([])({**KEY, "txt.gz": data})
+            except ValueError as error:
+                raise error if isinstance(error, DecodingError) else DecodingError("wrapped") from error
+
+
+def test_the_table_of_decoders_is_live():
+    """Entries set, replaced or removed take effect at the next sample, in decoders that exist already."""
+    decoder = Decoder([])
+    sample = {"mine": b"a", "cls": b"1"}
+    assert decoder(sample) == {"mine": b"a", "cls": 1}
+    original = decoders["cls"]
+    try:
+        decoders["mine"] = bytes.upper
+        assert decoder(sample)["mine"] == b"A"
+        decoders.update(cls=float)
+        assert decoder(sample)["cls"] == 1.0
+        del decoders["mine"]
+        assert decoder(sample)["mine"] == b"a"
+    finally:
+        decoders.pop("mine", None)
+        decoders["cls"] = original
+    assert decoder(sample) == {"mine": b"a", "cls": 1}
+
+
+def test_default_handlers_may_be_given_and_replaced():
+    """pre and post default to decompression and the table."""
+    assert Decoder([], post=[])({"cls": b"1"}) == {"cls": b"1"}
+    assert Decoder([], pre=[])({"txt.gz": b"x"}) == {"txt.gz": b"x"}
+    assert Decoder([], pre=[gzfilter], post=[basichandlers])({"cls.gz": gzip.compress(b"1")}) == {"cls.gz": 1}
+
+
+def test_decode1_takes_keys_with_and_without_dot():
+    """One field, as upstream."""
+    assert Decoder([]).decode1("cls", b"3") == 3
+    assert Decoder([]).decode1(".cls", b"3") == 3
+    assert Decoder([]).decode1("a.b", b"3") == b"3"
+
+
+def test_the_default_decoder_decodes():
+    """1.0.2's default_decoder."""
+    assert default_decoder({"cls": b"1"}) == {"cls": 1}
+
+
+def test_a_decoder_travels_with_its_safe_globals():
+    """A pickled decoder works in another process, and brings the classes that were allowed."""
+    from webdataset.codecs.pickles import ADDED, add_safe_globals
+
+    decoder = Decoder([shout], only="loud pyd")
+    decoder({"loud": b"a"})
+    with add_safe_globals([Picklable]):
+        text = pickle.dumps(decoder)
+    assert (Picklable.__module__, "Picklable") not in ADDED
+    try:
+        again = pickle.loads(text)
+        assert (Picklable.__module__, "Picklable") in ADDED
+    finally:
+        ADDED.clear()
+    assert again({"loud": b"a", "cls": b"1"}) == {"loud": "A", "cls": b"1"}
+
+
+def test_plans_are_bounded():
+    """Any number of field names may come by."""
+    from webdataset.codecs import decoder as module
+
+    decoder = Decoder([])
+    for index in range(module.MOST_PLANS + 10):
+        assert decoder({f"f{index}.cls": b"1"}) == {f"f{index}.cls": 1}
+    assert len(decoder._plans) <= module.MOST_PLANS
+
+
+def test_its_repr_names_its_handlers():
+    """A decoder in a pipeline says what it decodes."""
+    assert "ImageHandler('rgb')" in repr(Decoder("rgb"))

@@ -1,0 +1,109 @@
+"""Handlers on their own: by extension, by table, decompression; plug-ins and tables."""
+
+import gzip
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+from webdataset.autodecode import basichandlers, call_extension_handler, gzfilter, handle_extension
+from webdataset.codecs import registry
+from webdataset.codecs.handlers import Claims, CompressionFilter
+from webdataset.codecs.images import ImageHandler
+from webdataset.ground.errors import BadCompression
+
+
+@pytest.mark.parametrize(
+    ("key", "matches"),
+    [(".a.seg.JPG", True), (".seg.jpg", True), ("seg.jpg", True), (".png", True), (".x.png", True)]
+    + [(".jpg", False), (".xseg.jpg", False), (".xpng", False), (".png.x", False), ("", False)],
+)
+def test_extensions_match_by_components(key, matches):
+    """Whole components from the end, without regard to case."""
+    handler = handle_extension("seg.jpg png", len)
+    assert handler(key, b"four") == (4 if matches else None)
+    assert (handler.claim(key) is not None) == matches
+    assert call_extension_handler(key, b"four", len, ["seg.jpg", "png"]) == (4 if matches else None)
+
+
+def test_basichandlers_decode_by_the_table():
+    """The post handler is callable as upstream's."""
+    assert basichandlers(".cls", b"4") == 4
+    assert basichandlers("cls", b"4") == 4
+    assert basichandlers(".nothing", b"4") is None
+    assert basichandlers(".CLS", b"4") is None
+
+
+def test_gzfilter_continues_under_the_inner_key():
+    """The pre handler is callable as upstream's."""
+    answer = gzfilter(".x.gz", gzip.compress(b"e"))
+    assert (answer.key, answer.data) == (".x", b"e")
+    assert gzfilter(".x", b"") is None
+
+
+def test_decompression_is_limited():
+    """A field may not grow beyond the limit: a bomb is an error at the limit, not at its end."""
+    bomb = gzip.compress(b"\0" * 10_000_000)
+    with pytest.raises(BadCompression, match="limit of 1000"):
+        CompressionFilter(".gz", limit_bytes=1000)(".x.gz", bomb)
+    assert len(CompressionFilter(".gz", limit_bytes=10_000_000)(".x.gz", bomb).data) == 10_000_000
+
+
+def test_handlers_that_decide_by_key_say_so():
+    """All of ours have ``claim``; a plain function has not."""
+    for handler in (basichandlers, gzfilter, handle_extension("a", len), ImageHandler("rgb")):
+        assert isinstance(handler, Claims)
+    assert not isinstance(lambda key, data: None, Claims)
+
+
+def test_a_live_table_counts_every_change():
+    """Every way to change a dict is counted; reading is not."""
+    table = registry.LiveTable()
+    changes = [
+        lambda: table.__setitem__("a", 1),
+        lambda: table.update(b=2),
+        lambda: table.setdefault("c", 3),
+        lambda: table.__ior__({"d": 4}),
+        lambda: table.__delitem__("a"),
+        lambda: table.pop("b"),
+        lambda: table.popitem(),
+        lambda: table.clear(),
+    ]
+    for count, change in enumerate(changes, 1):
+        change()
+        assert table.version == count
+    assert not table
+    assert table.get("a") is None
+    assert table.version == len(changes)
+
+
+def test_installed_packages_add_decoders(monkeypatch):
+    """An extension in no table is looked up among the entry points, once."""
+    point = EntryPoint(name="plugged", value="builtins:len", group="webdataset.decoders")
+    calls = []
+
+    def found(group):
+        calls.append(group)
+        return [point]
+
+    monkeypatch.setattr(registry, "entry_points", found)
+    registry._installed.cache_clear()
+    registry.plugged_in.cache_clear()
+    try:
+        assert basichandlers(".plugged", b"four") == 4
+        assert basichandlers(".plugged", b"four") == 4
+        assert basichandlers(".cls", b"4") == 4
+        assert calls == ["webdataset.decoders"]
+    finally:
+        registry._installed.cache_clear()
+        registry.plugged_in.cache_clear()
+
+
+def test_deferred_codecs_load_at_first_use():
+    """A deferred codec imports its module when it is first called, and pickles by name."""
+    import pickle
+
+    deferred = registry.Deferred("arrays", "npy_loads")
+    assert deferred._function is None
+    again = pickle.loads(pickle.dumps(deferred))
+    assert repr(again) == "Deferred(arrays.npy_loads)"
+    assert again.resolved() is sys.modules["webdataset.codecs.arrays"].npy_loads

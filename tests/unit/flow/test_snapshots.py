@@ -1,0 +1,183 @@
+"""A run that is stopped anywhere and restored continues as if it had not been stopped."""
+
+import json
+
+import pytest
+
+import webdataset as wds
+from webdataset.ground.errors import FlowError, StateMismatch
+
+
+def doubled(source):
+    """A user's stage: each sample twice."""
+    for sample in source:
+        yield sample
+        yield sample
+
+
+PIPELINES = {
+    "plain": lambda urls: wds.WebDataset(urls, shardshuffle=False),
+    "shards shuffled": lambda urls: wds.WebDataset(urls, shardshuffle=True),
+    "seeded": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=3).shuffle(10),
+    "detshuffle": lambda urls: wds.WebDataset(urls, shardshuffle=10, detshuffle=True).compose(wds.detshuffle(6)),
+    "shuffled": lambda urls: (
+        wds.WebDataset(urls, shardshuffle=10).shuffle(10, initial=4).decode().map(lambda s: (s["txt"], s["cls"]))
+    ),
+    "batched": lambda urls: wds.WebDataset(urls, shardshuffle=9).shuffle(10).decode().to_tuple("txt", "cls").batched(4),
+    "whole batches": lambda urls: wds.WebDataset(urls, shardshuffle=False).shuffle(5).batched(4, partial=False),
+    "filtered": lambda urls: (
+        wds.WebDataset(urls, shardshuffle=10)
+        .decode()
+        .select(lambda s: s["cls"] % 3)
+        .shuffle(5)
+        .slice(3, 20)
+        .batched(3)
+        .unbatched()
+        .shuffle(6)
+    ),
+    "sliced with steps": lambda urls: wds.WebDataset(urls, shardshuffle=10).slice(1, 40, 3).shuffle(4),
+    "listed": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(5).listed(4).unlisted().shuffle(3),
+    "user's stage": lambda urls: (
+        wds.WebDataset(urls, shardshuffle=10).decode().compose(doubled).shuffle(8).batched(5)
+    ),
+    "resampled": lambda urls: wds.WebDataset(urls, resampled=True).shuffle(8).slice(40),
+    "epoch": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(8).with_epoch(70),
+    "repeat": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(8).repeat(2),
+    "repeat up to": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(8).repeat(3, 60),
+    "thinned": lambda urls: wds.WebDataset(urls, shardshuffle=10).rsample(0.5).shuffle(5),
+    "explicit": lambda urls: wds.DataPipeline(
+        wds.SimpleShardList(urls),
+        wds.shuffle(100),
+        wds.split_by_worker,
+        wds.tarfile_samples,
+        wds.shuffle(20),
+        wds.decode(),
+        wds.to_tuple("txt", "cls"),
+        wds.batched(4),
+    ),
+    "random mix": lambda urls: wds.DataPipeline(
+        wds.RandomMix(
+            [wds.WebDataset(urls, shardshuffle=5).shuffle(5), wds.WebDataset(urls, shardshuffle=False)],
+            [1, 2],
+            longest=True,
+        ),
+        wds.shuffle(10),
+        wds.batched(3, collation_fn=None),
+    ),
+    "round robin": lambda urls: wds.DataPipeline(
+        wds.RoundRobin(
+            [wds.WebDataset(urls, shardshuffle=5).shuffle(5).repeat(2), wds.WebDataset(urls, shardshuffle=False)],
+            longest=True,
+        ),
+        wds.shuffle(4),
+    ),
+    "mix that ends early": lambda urls: wds.DataPipeline(
+        wds.RandomMix([wds.WebDataset(urls), wds.WebDataset(urls, seed=1)]), wds.shuffle(4)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_stopped_anywhere(urls, name):
+    """At every step, the restored run continues exactly; the state is JSON and smaller than 64 KB."""
+    make = PIPELINES[name]
+    run = make(urls).start()
+    seen, states = [], [json.dumps(run.snapshot())]
+    for item in run:
+        seen.append(repr(item))
+        states.append(json.dumps(run.snapshot()))
+    assert len(seen) > 9
+    assert max(map(len, states)) < 64_000
+    for step, state in enumerate(states):
+        assert [repr(item) for item in make(urls).start(state=json.loads(state))] == seen[step:], step
+
+
+def test_restored_again_and_again(urls):
+    """A run of many short lives gives what one long life gives."""
+    make = PIPELINES["filtered"]
+    run = make(urls).start()
+    state = run.snapshot()
+    whole = [repr(item) for item in run]
+    lives = []
+    while True:
+        run = make(urls).start(state=json.loads(json.dumps(state)))
+        item = next(run, None)
+        if item is None:
+            break
+        lives.append(repr(item))
+        state = run.snapshot()
+        run.close()
+    assert lives == whole
+
+
+def test_restoring_reads_little(urls, monkeypatch):
+    """A restored plain run opens only the shards from its place on."""
+    from webdataset import tariterators
+
+    make = PIPELINES["plain"]
+    run = make(urls).start()
+    for _ in range(20):
+        next(run)
+    state = run.snapshot()
+    opened = []
+
+    def counting(shards, **kw):
+        for shard in original(shards, **kw):
+            opened.append(shard["url"])
+            yield shard
+
+    original = tariterators.url_opener
+    monkeypatch.setattr(tariterators, "url_opener", counting)
+    assert len(list(make(urls).start(state=state))) == 26
+    assert [url[-5] for url in opened] == ["2", "3"]
+
+
+def test_untracked_runs_have_no_snapshot(urls):
+    """Asking an untracked run is an error that says what to do."""
+    run = PIPELINES["plain"](urls).start(tracked=False)
+    next(run)
+    with pytest.raises(StateMismatch, match="tracked"):
+        run.snapshot()
+
+
+def test_states_of_other_pipelines_are_refused(urls):
+    """A state that does not fit names both sides."""
+    state = PIPELINES["shuffled"](urls).start().snapshot()
+    with pytest.raises(StateMismatch, match="stages"):
+        PIPELINES["plain"](urls).start(state=state)
+    with pytest.raises(StateMismatch, match="snapshot of a pipeline"):
+        PIPELINES["plain"](urls).start(state={"step": 3})
+    state["flow"]["version"] = 99
+    with pytest.raises(StateMismatch, match="version 99"):
+        PIPELINES["shuffled"](urls).start(state=state)
+
+
+def test_changed_shards_are_noticed(tmp_path):
+    """A shard that no longer holds the sample at an address is an error, not another sample."""
+    name = str(tmp_path / "a.tar")
+
+    def write(count):
+        with wds.TarWriter(name) as sink:
+            for index in range(count):
+                sink.write({"__key__": f"{index}", "txt": "x" * 1000})
+
+    write(20)
+    make = lambda: wds.WebDataset(name, shardshuffle=False).shuffle(5)
+    run = make().start()
+    for _ in range(10):
+        next(run)
+    state = run.snapshot()
+    write(3)
+    with pytest.raises((FlowError, ValueError, OSError)):
+        list(make().start(state=state))
+
+
+def test_closing_closes_streams(urls):
+    """A run that is left closes what it holds."""
+    import os
+
+    before = len(os.listdir("/proc/self/fd"))
+    with PIPELINES["shuffled"](urls).start() as run:
+        next(run)
+        assert len(os.listdir("/proc/self/fd")) > before
+    assert len(os.listdir("/proc/self/fd")) == before

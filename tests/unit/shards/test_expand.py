@@ -1,0 +1,121 @@
+"""From what a user writes to a list of urls."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from webdataset.ground.errors import NotFound, UsageError
+from webdataset.shards.expand import expand_source, expand_urls
+from webdataset.shards.lists import SimpleShardList
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Stand in a folder with a few files."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a-1.tar", "a-0.tar", "b.tar", "sub/c.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("x.tar", ["x.tar"]),
+        ("x-{000..002}.tar", ["x-000.tar", "x-001.tar", "x-002.tar"]),
+        ("x{1..2}{a,b}", ["x1a", "x1b", "x2a", "x2b"]),
+        ("x::y{0..1}::", ["x", "y0", "y1", ""]),
+        ("pipe:cat {1..2} | x", ["pipe:cat 1 | x", "pipe:cat 2 | x"]),
+        ("http://h/a?x=[{1,2}]*", ["http://h/a?x=[1]*", "http://h/a?x=[2]*"]),
+        (r"x\{1..2\}", ["x{1..2}"]),
+        ("", [""]),
+    ],
+)
+def test_texts(text, urls):
+    """Texts split at ``::`` and their braces expand; remote urls have no wildcards."""
+    assert expand_urls(text) == urls
+
+
+def test_names(monkeypatch):
+    """``${NAME}`` is WDS_NAME, up to ten levels deep."""
+    monkeypatch.setenv("WDS_A", "${B}-{0..1}")
+    monkeypatch.setenv("WDS_B", "x")
+    assert expand_urls("${A}::${B}") == ["x-0", "x-1", "x"]
+    with pytest.raises(UsageError, match="WDS_NOPE"):
+        expand_urls("${NOPE}")
+
+
+def test_braces_that_do_not_close():
+    """An unbalanced brace is an error that says how to write one."""
+    with pytest.raises(UsageError, match="do not close"):
+        expand_urls("x{")
+
+
+def test_wildcards(here):
+    """Wildcards match local files, sorted; ``file:`` urls too."""
+    assert expand_urls("a-?.tar") == ["a-0.tar", "a-1.tar"]
+    assert expand_urls("*.tar::sub/[c].tar") == ["a-0.tar", "a-1.tar", "b.tar", "sub/c.tar"]
+    assert expand_urls("{b,a-*}.tar") == ["b.tar", "a-0.tar", "a-1.tar"]
+    assert expand_urls(f"file:{here}/a*") == [f"{here}/a-0.tar", f"{here}/a-1.tar"]
+    assert expand_urls("**/c.tar") == ["sub/c.tar"]
+
+
+def test_a_file_of_just_that_name(here):
+    """A name with wildcards or braces that exists is taken literally."""
+    for name in ("a-[01].tar", "x{0..1}.tar", "y{.tar"):
+        (here / name).touch()
+        assert expand_urls(name) == [name]
+
+
+def test_wildcards_without_match(here):
+    """Wildcards that match nothing are an error, not an empty dataset."""
+    with pytest.raises(NotFound, match="match none") as caught:
+        expand_urls("z*.tar")
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+def test_rewritten_names_are_not_matched(here, monkeypatch):
+    """What will be rewritten to somewhere else is left as it is."""
+    monkeypatch.setenv("WDS_REWRITE", "z=http://h/z")
+    assert expand_urls("z*.tar") == ["z*.tar"]
+
+
+def test_paths(here):
+    """Path objects give texts, expanded unless they exist."""
+    assert expand_urls(here / "b.tar") == [str(here / "b.tar")]
+    assert expand_urls(Path("a-{0..1}.tar")) == ["a-0.tar", "a-1.tar"]
+    assert expand_urls(Path("a-*.tar")) == ["a-0.tar", "a-1.tar"]
+
+
+def test_iterables_are_taken_as_they_stand(here):
+    """Members of lists, tuples and iterables are not expanded; paths become texts."""
+    assert expand_urls(["x{0..1}", "y*", Path("z")]) == ["x{0..1}", "y*", "z"]
+    assert expand_urls(("x", "y")) == ["x", "y"]
+    assert expand_urls(url for url in "xy") == ["x", "y"]
+    assert expand_urls(SimpleShardList("x{0..1}")) == ["x0", "x1"]
+
+
+def test_open_files():
+    """An open binary file is one shard, not an iterable of lines."""
+    stream = io.BytesIO(b"a\nb")
+    assert expand_urls(stream) == [stream]
+    assert expand_urls([stream, "x"]) == [stream, "x"]
+
+
+@pytest.mark.parametrize("urls", [None, 3, b"x", [1], ["x", None], [b"x"]])
+def test_what_is_no_url(urls):
+    """Anything else is refused."""
+    with pytest.raises(UsageError):
+        expand_urls(urls)
+
+
+def test_sources():
+    """expand_source takes texts, lists and shard lists, and says when it cuts an iterable."""
+    assert expand_source("x{0..1}") == ["x0", "x1"]
+    assert expand_source(["x{0..1}"]) == ["x{0..1}"]
+    assert expand_source(SimpleShardList("x{0..1}")) == ["x0", "x1"]
+    assert expand_source(iter("abc"), 3) == ["a", "b", "c"]
+    with pytest.warns(UserWarning, match="first 2"):
+        assert expand_source(iter("abc"), 2) == ["a", "b"]

@@ -1,0 +1,44 @@
+"""batched and listed."""
+
+import pytest
+
+from webdataset.ground.errors import UsageError
+from webdataset.stages.batching import batched, listed
+
+
+def test_batches_are_full_but_the_last():
+    """Unless partial is off, the last one may be smaller."""
+    assert list(listed(2)(range(5))) == [[0, 1], [2, 3], [4]]
+    assert list(listed(2, partial=False)(range(5))) == [[0, 1], [2, 3]]
+    assert list(listed(5)(range(5))) == [[0, 1, 2, 3, 4]]
+    assert list(listed(2)([])) == []
+
+
+def test_batched_collates():
+    """By default into columns, otherwise as told; None leaves the list."""
+    assert list(batched(2, collation_fn=sum)(range(5))) == [1, 5, 4]
+    assert list(batched(2, collation_fn=None)(range(3))) == [[0, 1], [2]]
+    numbers, names = next(batched(2)([(1, "a"), (2, "b")]))
+    assert numbers.tolist() == [1, 2]
+    assert names == ["a", "b"]
+
+
+def test_batches_read_no_more_than_they_hold():
+    """A stream that waits for its next sample gives the batch before it."""
+    source = iter(range(10))
+    assert next(listed(3)(source)) == [0, 1, 2]
+    assert next(source) == 3
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_batches_hold_at_least_one(size):
+    """Anything else is refused at once."""
+    with pytest.raises(UsageError, match="at least one"):
+        batched(size)
+
+
+def test_repr_shows_what_was_written():
+    """The maker's name, with what is not the default."""
+    assert repr(batched(3)) == "batched(3)"
+    assert repr(listed(3, partial=False)) == "listed(3, partial=False)"
+    assert "collation_fn=<built-in function sum>" in repr(batched(3, sum))

@@ -1,0 +1,36 @@
+"""Cached: samples kept in memory after the first complete pass."""
+
+import pickle
+
+from webdataset.ground.iteration import PipelineStage
+from webdataset.stages.caching import Cached
+
+
+def counted(passes, n=3):
+    """A source that counts how often it is read."""
+    passes.append(1)
+    yield from range(n)
+
+
+def test_the_source_is_read_once():
+    """Later passes do not touch it."""
+    passes, stage = [], Cached()
+    assert [list(stage.run(counted(passes))) for _ in range(3)] == [[0, 1, 2]] * 3
+    assert len(passes) == 1
+
+
+def test_a_broken_off_pass_keeps_nothing():
+    """Half a data set is none."""
+    passes, stage = [], Cached()
+    assert next(stage(counted(passes))) == 0
+    assert list(stage(counted(passes))) == [0, 1, 2]
+    assert len(passes) == 2
+
+
+def test_copies_start_empty():
+    """Samples do not travel with a pickled pipeline."""
+    stage = Cached()
+    list(stage(range(3)))
+    assert "3 samples" in repr(stage)
+    assert pickle.loads(pickle.dumps(stage)).cached is None
+    assert isinstance(stage, PipelineStage)

@@ -1,0 +1,299 @@
+"""The scanner: bytes in, members out, whatever the chunks."""
+
+import io
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from webdataset.ground.errors import BadHeader, LimitExceeded, Truncated
+from webdataset.tar.header import Limits
+from webdataset.tar.scan import CHUNK, TarScanner
+from webdataset.testing import handmade
+from webdataset.testing.handmade import archive, long_name, member, old_gnu_sparse, pax_header, pax_member, pax_sparse
+
+
+def scan(data, chunks=None, **kw):
+    """Feed ``data`` in chunks (a list of sizes, repeated) or as the scanner wants; return scanner and members."""
+    scanner = TarScanner(**kw)
+    found = []
+    stream = io.BytesIO(data)
+    turn = 0
+    while True:
+        size = chunks[turn % len(chunks)] if chunks else scanner.want
+        piece = stream.read(size)
+        if not piece:
+            break
+        found += scanner.feed(piece)
+        turn += 1
+    scanner.ended = scanner.finish()
+    return scanner, found
+
+
+RICH = archive(
+    member(b"a.txt", b"one"),
+    member(b"a.cls", b"7"),
+    handmade.prefixed(b"folder/b.txt", b"two"),
+    long_name(b"n" * 150 + b".txt", b"three"),
+    pax_member(b"p" * 300 + b".txt", b"four"),
+    pax_header([(b"mtime", b"1.5")]) + member(b"c.txt", b"five"),
+    pax_header([(b"mtime", b"1.5")]) + member(b"d.txt", b"six"),
+    pax_header([(b"mtime", b"1.5"), (b"path", b"e.txt")]) + member(b"stored", b"seven"),
+    handmade.sized_by_pax(b"f.txt", b"eight" * 300),
+    old_gnu_sparse(b"g.bin", bytes(5000) + b"end", [(5000, 3)]),
+    pax_sparse(b"h.bin", b"start" + bytes(4000), [(0, 5)], version="1.0"),
+    member(b"big.bin", bytes(range(256)) * 1200),
+    member(b"empty.txt", b""),
+)
+NAMES = [
+    "a.txt", "a.cls", "folder/b.txt", "n" * 150 + ".txt", "p" * 300 + ".txt", "c.txt", "d.txt", "e.txt", "f.txt",
+    "g.bin", "h.bin", "big.bin", "empty.txt",
+]  # fmt: skip
+
+
+def test_all_kinds_of_members():
+    """Names and payloads of every kind of header come out whole."""
+    scanner, found = scan(RICH)
+    assert scanner.error is None
+    assert scanner.ended
+    assert [name for name, _, _ in found] == NAMES
+    payloads = {name: payload for name, payload, _ in found}
+    assert payloads["f.txt"] == b"eight" * 300
+    assert payloads["g.bin"] == bytes(5000) + b"end"
+    assert payloads["h.bin"] == b"start" + bytes(4000)
+    assert payloads["big.bin"] == bytes(range(256)) * 1200
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(60, 5000), min_size=1, max_size=6))
+def test_chunks_do_not_matter(chunks):
+    """Any cutting of the stream gives the same members, offsets included."""
+    _, whole = scan(RICH)
+    scanner, found = scan(RICH, chunks)
+    assert found == whole
+    assert scanner.error is None
+
+
+def test_one_byte_at_a_time():
+    """Even single bytes."""
+    assert scan(RICH, [1])[1] == scan(RICH)[1]
+
+
+def test_offsets_are_where_headers_start():
+    """A member's offset is that of its first header block, extended headers included."""
+    parts = [member(b"a.txt", b"x" * 600), long_name(b"n" * 150, b"y"), member(b"b.txt", b"z")]
+    _, found = scan(archive(*parts))
+    assert [offset for _, _, offset in found] == [0, len(parts[0]), len(parts[0]) + len(parts[1])]
+
+
+def test_scanning_from_an_offset():
+    """The stream may be entered at any member's offset."""
+    _, whole = scan(RICH)
+    for start in range(0, len(whole), 3):
+        _, found = scan(RICH[whole[start][2] :])
+        assert [(n, p) for n, p, _ in found] == [(n, p) for n, p, _ in whole[start:]]
+
+
+@pytest.mark.parametrize("at", [0, 1, 99, 100, 124, 148, 153, 156, 257, 345, 511])
+def test_flipped_header_byte_is_an_error(at):
+    """Any changed byte of a header is found, on the first header and on the fast path."""
+    block = member(b"a.txt", b"12345")
+    for broken_at in (0, 2):
+        data = bytearray(archive(block, member(b"b.txt", b"12345"), member(b"c.txt", b"12345")))
+        place = broken_at * 1024 + at
+        data[place] ^= 1
+        scanner, found = scan(bytes(data))
+        assert isinstance(scanner.error, BadHeader)
+        assert scanner.error.offset == broken_at * 1024
+        assert len(found) == broken_at
+
+
+def test_signed_checksums_are_accepted():
+    """Headers of early writers, whose checksums summed signed bytes, are read."""
+    name = "ä.txt".encode("latin-1")
+    block = handmade.with_checksum(handmade.header(name, 3), signed=True) + handmade.padded(b"abc")
+    scanner, found = scan(archive(block, block))
+    assert scanner.error is None
+    assert [payload for _, payload, _ in found] == [b"abc", b"abc"]
+
+
+@pytest.mark.parametrize("keep", [1, 511, 513, 700, 1023])
+def test_cut_is_truncated(keep):
+    """A stream that ends inside a header, a payload or its padding is an error that names the member."""
+    data = member(b"a.txt", b"x" * 300)[:keep]
+    scanner, _ = scan(data)
+    assert isinstance(scanner.error, Truncated)
+    assert isinstance(scanner.error, tarfile.ReadError)
+    assert isinstance(scanner.error, EOFError)
+    if 512 <= keep < 812:
+        assert scanner.error.field == "a.txt"
+
+
+def test_cut_after_an_extended_header():
+    """An extended header without its member is an error, on the fast path too."""
+    lead = pax_header([(b"mtime", b"1.5")])
+    whole = lead + member(b"a.txt", b"x")
+    for data in (lead, whole + lead, whole + whole + lead):
+        scanner, _ = scan(data)
+        assert isinstance(scanner.error, Truncated)
+
+
+def test_empty_stream():
+    """Nothing at all is an error."""
+    assert isinstance(scan(b"")[0].error, Truncated)
+
+
+def test_end_marks():
+    """One zero block at the very end is enough, a part of one too; none at all is told."""
+    data = member(b"a.txt", b"x")
+    for end, marked in (
+        (b"", False),
+        (bytes(100), True),
+        (bytes(512), True),
+        (bytes(1024), True),
+        (bytes(10240), True),
+    ):
+        scanner, found = scan(data + end)
+        assert (scanner.ended, scanner.error) == (marked, None)
+        assert len(found) == 1
+
+
+def test_concatenated_archives_are_read_on():
+    """What follows a complete end mark is read, until the bytes end."""
+    one = archive(member(b"a.txt", b"x"))
+    two = archive(member(b"b.txt", b"y"), end=bytes(10240))
+    scanner, found = scan(one + two + one)
+    assert [name for name, _, _ in found] == ["a.txt", "b.txt", "a.txt"]
+    assert scanner.error is None
+
+
+@pytest.mark.parametrize("same_tail", [True, False])
+def test_lone_zero_block_is_an_error(same_tail):
+    """A zeroed header must not pass for padding, whether the next header looks like the last or not."""
+    after = member(b"b.txt", b"y") if same_tail else handmade.prefixed(b"folder/b.txt", b"y")
+    scanner, found = scan(archive(member(b"a.txt", b"x"), bytes(512) + after))
+    assert isinstance(scanner.error, BadHeader)
+    assert scanner.error.offset == 1024
+    assert len(found) == 1
+
+
+def test_junk_after_the_end_mark_is_an_error():
+    """Bytes behind the end mark that are no header are not ignored."""
+    scanner, found = scan(archive(member(b"a.txt", b"x")) + b"junk" * 128)
+    assert isinstance(scanner.error, BadHeader)
+    assert len(found) == 1
+
+
+def test_links_and_folders_are_stepped_over():
+    """Directories, links, devices and unknown types give no member."""
+    parts = [member(b"x", b"", kind=kind) for kind in (b"1", b"2", b"3", b"4", b"5", b"6")]
+    parts += [member(b"old/", b"", kind=b"\0"), member(b"odd", b"payload", kind=b"D")]
+    scanner, found = scan(archive(*parts, member(b"a.txt", b"x")))
+    assert [name for name, _, _ in found] == ["a.txt"]
+    assert scanner.error is None
+
+
+def test_v7_archives():
+    """Headers without magic are read; their tails are not taken for zero blocks."""
+    v7 = [handmade.header(b"%c.txt" % c, 1, kind=b"\0", magic=handmade.V7) + handmade.padded(b"x") for c in b"abc"]
+    scanner, found = scan(archive(*v7))
+    assert [name for name, _, _ in found] == ["a.txt", "b.txt", "c.txt"]
+    assert scanner.error is None
+
+
+def test_admit_names_and_leaves_out():
+    """``admit`` sees every name once; what it leaves out is skippable where it is large."""
+    seen = []
+
+    def admit(name):
+        seen.append(name)
+        return None if name.endswith(".big") else name.upper()
+
+    data = archive(member(b"a.big", bytes(3 * CHUNK)), member(b"a.txt", b"x"))
+    scanner = TarScanner(admit)
+    found = scanner.feed(data[:2048])
+    assert scanner.skippable == 3 * CHUNK - 1536
+    found += scanner.feed(data[2048:])
+    assert [name for name, _, _ in found] == ["A.TXT"]
+    assert seen == ["a.big", "a.txt"]
+
+
+def test_stepping_over():
+    """A source that seeks says how far it went."""
+    data = archive(member(b"a.big", bytes(9000)), member(b"a.txt", b"x"))
+    scanner = TarScanner(lambda name: None if name.endswith(".big") else name)
+    scanner.feed(data[:1024])
+    scanner.skipped(5000)
+    assert [name for name, _, _ in scanner.feed(data[6024:])] == ["a.txt"]
+    assert scanner.finish()
+    assert scanner.offset == len(data)
+
+
+def test_admit_that_raises_is_kept_for_later():
+    """An error in the user's function comes behind the members before it."""
+
+    def admit(name):
+        if name == "b.txt":
+            raise KeyError(name)
+        return name
+
+    scanner, found = scan(archive(member(b"a.txt", b"x"), member(b"b.txt", b"y")), admit=admit)
+    assert [name for name, _, _ in found] == ["a.txt"]
+    assert isinstance(scanner.error, KeyError)
+
+
+def test_large_members_are_not_copied():
+    """In a series of large members, each payload is the very object that was fed."""
+    scanner = TarScanner()
+    stream = io.BytesIO(archive(*(member(b"%d.bin" % n, bytes([n]) * 300_000) for n in range(5))))
+    same = []
+    while piece := stream.read(scanner.want):
+        same += [payload is piece for _, payload, _ in scanner.feed(piece)]
+    assert same == [False, True, True, True, True]
+
+
+def test_limits():
+    """Header chains, records and names beyond the limits are errors, not memory."""
+    chain = pax_header([(b"comment", b"x")]) * 70 + member(b"a.txt", b"x")
+    assert isinstance(scan(archive(chain))[0].error, LimitExceeded)
+    long = pax_member(b"n" * 70_000, b"x")
+    assert isinstance(scan(archive(long))[0].error, LimitExceeded)
+    record = pax_header([(b"comment", b"x" * (1 << 20))])
+    assert isinstance(scan(archive(record, member(b"a", b"")))[0].error, LimitExceeded)
+    sparse = old_gnu_sparse(b"g.bin", bytes(5000) + b"end", [(5000, 3)])
+    assert isinstance(scan(archive(sparse), limits=Limits(expanded_bytes=100))[0].error, LimitExceeded)
+
+
+def test_numbers_beyond_octal():
+    """A base-256 size is read: a member of 9 GiB asks for just that."""
+    scanner = TarScanner()
+    scanner.feed(handmade.header(b"huge.bin", 9 << 30))
+    assert scanner.want == 9 << 30
+
+
+def test_negative_size_is_an_error():
+    """A size below zero makes no sense."""
+    block = bytearray(handmade.header(b"a.txt", 0))
+    block[124:136] = b"\xff" * 12
+    scanner, _ = scan(handmade.with_checksum(bytes(block)) + bytes(1024))
+    assert isinstance(scanner.error, BadHeader)
+
+
+def test_malformed_pax_records():
+    """A record that is not "length keyword=value" is an error."""
+    for body in (b"99 path=a\n", b"path=a\n", b"10 path a\n", b"9 path=ab"):
+        data = archive(handmade.header(b"x", len(body), kind=b"x") + handmade.padded(body), member(b"a", b""))
+        assert isinstance(scan(data)[0].error, BadHeader), body
+
+
+def test_global_pax_records_hold_on():
+    """A global header says something about all members after it, until the next archive."""
+    first = pax_header([(b"path", b"g.txt")], everywhere=True) + member(b"a.txt", b"x") + member(b"b.txt", b"y")
+    _, found = scan(archive(first) + archive(member(b"c.txt", b"z")))
+    assert [name for name, _, _ in found] == ["g.txt", "g.txt", "c.txt"]
+
+
+def test_multi_volume_continuation_is_refused():
+    """The rest of a file from another volume is not taken for a member."""
+    assert isinstance(scan(archive(member(b"a.txt", b"x", kind=b"M")))[0].error, BadHeader)
