@@ -34,7 +34,7 @@ format: .venv/.lint ## rewrite the files in the house's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: .venv/.bench .oracles/1.0.2/.ready ## measure against webdataset 1.0.2; one table and a plot
+bench: .venv/.test .oracles/1.0.2/.ready ## measure against webdataset 1.0.2; one table and a plot
 	$(BIN)/python bench/table.py $(ARGS)
 
 docs: .venv/.docs ## build the pages into build/site
@@ -59,8 +59,8 @@ clean: ## remove everything that these targets made
 	$(call PIP,.venv) --group lint
 	touch $@
 
-.venv/.docs .venv/.bench: .venv/.%: .venv/.test
-	$(call PIP,.venv) --group $*
+.venv/.docs: .venv/.test
+	$(call PIP,.venv) --group docs
 	touch $@
 
 .venv/.test: .venv/.made pyproject.toml constraints.txt

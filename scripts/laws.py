@@ -157,17 +157,17 @@ def doors(module: Module) -> Iterator[Breach]:
 
 
 def is_reexport(node: ast.stmt) -> bool:
-    """Tell whether a statement is a docstring, an import, ``__all__`` or an alias."""
+    """Tell whether a statement is a docstring, an import, ``__all__``, or one name bound in one line."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return True
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     if isinstance(node, ast.If):
         return all(map(is_reexport, node.body + node.orelse))
-    if isinstance(node, ast.Assign):
-        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        return names == ["__all__"] or bool(dotted(node.value))
-    return False
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    one_line = node.lineno == node.end_lineno and not any(isinstance(part, ast.Lambda) for part in ast.walk(node))
+    return names == ["__all__"] or (isinstance(node, (ast.Assign, ast.AnnAssign)) and bool(names) and one_line)
 
 
 def torch_imports(module: Module) -> Iterator[Breach]:

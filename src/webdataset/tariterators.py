@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from webdataset.gopen import open_stream
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.grouping import Grouper, Keys, Sample, valid_sample
 from webdataset.samples.members import expanded_members, group_members, shard_members
@@ -32,9 +33,9 @@ def url_opener(
     Args:
         data: dicts with ``url``.
         handler: asked where one cannot be opened.
-        **kw: passed on to ``gopen``.
+        **kw: ``trust``, the trust level of the dataset.
     """
-    return open_shards(data, handler=handler, **kw)
+    return open_shards(data, handler=handler, opener=open_stream, **kw)
 
 
 def tar_file_iterator(
@@ -107,7 +108,8 @@ class TarSamples(ReadShards):
 
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open shards with whatever ``url_opener`` is now."""
-        return url_opener(shards, handler=self.reading.handler)
+        trust = {} if self.reading.trust is None else {"trust": self.reading.trust}
+        return url_opener(shards, handler=self.reading.handler, **trust)
 
     def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
         """Yield samples, through the replaced expander and grouper where there are any."""

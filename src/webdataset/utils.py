@@ -4,10 +4,9 @@
 """
 
 import sys
-from types import ModuleType
 
-from .ground import settings, trust
 from .ground.iteration import PipelineStage, guess_batchsize, identity, is_iterable, lookup_sym, repeatedly
+from .ground.trust import SwitchedModule
 from .shards.draws import make_seed, pytorch_worker_info, pytorch_worker_seed
 
 __all__ = [
@@ -24,18 +23,4 @@ __all__ = [
 ]
 
 
-class _Switched(ModuleType):
-    """This module, whose ``enforce_security`` is the switch in ``ground.trust``."""
-
-    @property
-    def enforce_security(self) -> bool:
-        """Whether trust is strict in the whole process; ``WDS_SECURE`` unless assigned."""
-        enforced = trust.switch.enforced
-        return settings.SECURE.get() if enforced is None else enforced
-
-    @enforce_security.setter
-    def enforce_security(self, enforced: bool) -> None:
-        trust.switch.enforced = bool(enforced) if enforced or settings.SECURE.get() else None
-
-
-sys.modules[__name__].__class__ = _Switched
+sys.modules[__name__].__class__ = SwitchedModule

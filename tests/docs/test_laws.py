@@ -29,6 +29,7 @@ BREACHES = {
     "no function docstring": ("stages/a.py", CLEAN + "def third(): ...\n", "third without a docstring"),
     "no method docstring": ("stages/a.py", CLEAN + 'class A:\n    """A."""\n    def b(self): ...\n', "b without"),
     "door that works": ("utils.py", CLEAN, "a door only re-exports"),
+    "door with a lambda": ("utils.py", '"""A door."""\n\nhalf = lambda number: number / 2\n', "a door only re-exports"),
     "torch": ("stages/a.py", CLEAN + "import torch.nn\n", "torch imported"),
     "torch from": ("flow/a.py", CLEAN + "def f():\n    '''F.'''\n    from torch import nn\n", "torch imported"),
 }
@@ -41,7 +42,10 @@ ALLOWED = {
         CLEAN + "try:\n    half(1)\nexcept Exception:  # noqa: BLE001  user code may raise anything\n    pass\n",
     ),
     "hinge composes": ("filters.py", CLEAN),
-    "door re-exports": ("utils.py", '"""A door."""\n\nfrom .stages import a\n\nb = a.b\n__all__ = ["a"]\n'),
+    "door re-exports": (
+        "utils.py",
+        '"""A door."""\n\nfrom .stages import a\n\nb = a.b\nc = a.made(b)\n__all__ = ["a"]\n',
+    ),
     "torch at home": ("loading/torch_loader.py", CLEAN + "import torch\n"),
     "overloads": ("stages/a.py", CLEAN + "from typing import overload\n@overload\ndef f(x: int) -> int: ...\n"),
 }

@@ -73,7 +73,6 @@ def test_the_status_is_waited_for():
             stream.read(1)
 
 
-@pytest.mark.slow
 def test_no_race_between_end_and_status():
     """Four hundred commands that fail right at the end of their output: all are found out."""
     missed = 0

@@ -14,6 +14,7 @@ import tarfile
 
 import pytest
 
+from webdataset import tariterators
 from webdataset.tar.build import member_header
 from webdataset.testing import archives
 from webdataset.writing.tarwriter import TarWriter
@@ -113,6 +114,15 @@ def test_names_by_tarfile(format):
     """Python's tarfile reads every name and payload."""
     data, wanted = written([*KEYS, *NOT_UTF8], format=format)
     assert archives.members_by_tarfile(data) == wanted
+
+
+@pytest.mark.parametrize("compress", [False, "gz", "bz2", "xz", "zst"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_names_by_our_reader(format, compress):
+    """Our own reader, which checks more than the others do, reads every name and payload."""
+    data, wanted = written([*KEYS, *NOT_UTF8], sizes=(0, 513), format=format, compress=compress)
+    found = [(member["fname"], member["data"]) for member in tariterators.tar_file_iterator(io.BytesIO(data))]
+    assert found == wanted
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, "tarfile"])

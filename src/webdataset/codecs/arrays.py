@@ -53,12 +53,12 @@ def npy_loads(data: bytes) -> Any:
 
 
 def _content_start(data: bytes) -> int | None:
-    """Return where the numbers start, or None where the header is not whole or not known."""
+    """Return where the numbers start, or None where the header is not whole, or of version 3 (names beyond latin-1)."""
     if data[:6] != _MAGIC or len(data) < 12 or data[7] != 0:
         return None
     if data[6] == 1:
         start = 10 + int.from_bytes(data[8:10], "little")
-    elif data[6] in (2, 3):
+    elif data[6] == 2:
         start = 12 + int.from_bytes(data[8:12], "little")
     else:
         return None

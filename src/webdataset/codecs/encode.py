@@ -8,13 +8,13 @@ further ``.gz`` compresses its result. Bytes are written as they are. ``default_
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from webdataset.ground.errors import EncodingError, MissingExtra, UsageError, WebDatasetError
+from webdataset.ground.errors import BadCompression, EncodingError, MissingExtra, UsageError, WebDatasetError
 
-from .compressed import gzipped
+from .compressed import decompressed, gzipped
 from .registry import Codec, Deferred, plugged_in
 
 Sample = dict[str, Any]
-_GZIP = b"\x1f\x8b"
+_GZIP = b"\x1f\x8b\x08"
 _WRITTEN = (bytes, str, bytearray, memoryview)
 _MOST_NAMES = 4096
 
@@ -229,7 +229,15 @@ def _as_given(value: Any, layers: int) -> bytes:
     if isinstance(value, str):
         return _wrapped(value.encode("utf-8"), layers)
     written = bytes(value)
-    return written if written[:2] == _GZIP else _wrapped(written, layers)
+    return written if layers and _is_gzip(written) else _wrapped(written, layers)
+
+
+def _is_gzip(written: bytes) -> bool:
+    """Tell whether bytes are a whole gzip stream already, so that they are not compressed twice."""
+    try:
+        return written[:3] == _GZIP and decompressed(written, "gz") is not None
+    except BadCompression:
+        return False
 
 
 def _wrapped(written: bytes, layers: int) -> bytes:

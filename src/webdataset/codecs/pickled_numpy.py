@@ -17,6 +17,7 @@ from .safe_globals import refusal
 
 _core = available("numpy._core.multiarray") or require("numpy.core.multiarray", extra="all", purpose="unpickling")
 _ALIGNED = 0x80  # NPY_ALIGNED_STRUCT: says how a structure was laid out, nothing that is relied upon
+_CRITICAL = 0x7F  # holds objects, pickles as a list, is a pointer, needs initialisation, needs Python
 _SPECIFICATION = re.compile(r"[<>|=]?[?biufcmMOSUVBhHIlLqQedgFDG]\d{0,10}", re.ASCII)
 
 
@@ -139,7 +140,12 @@ def _permit_dtype(target: Any, state: Any) -> None:
     reference = _rebuilt(target, base, names, fields, size, aligned=bool(flags & _ALIGNED))
     if reference is None or reference.itemsize != target.itemsize or size not in (-1, reference.itemsize):
         raise refusal(f"forges the parts of the dtype {target!r:.80}")
-    if reference.flags & ~_ALIGNED != flags & ~_ALIGNED or alignment not in (-1, 1, reference.alignment):
+    known = reference.flags | _ALIGNED
+    if (
+        reference.flags & _CRITICAL != flags & _CRITICAL
+        or flags & ~known
+        or alignment not in (-1, 1, reference.alignment)
+    ):
         raise refusal(f"forges the flags of the dtype {target!r:.80}")
 
 

@@ -1,7 +1,7 @@
 """The switch ``pytorch_weights_only``, and the kind of module that shows it.
 
-Flows in: what programs assign to ``webdataset.autodecode.pytorch_weights_only``, and the environment. Flows out: whether
-``.pth`` fields are loaded with ``weights_only=True``, asked anew at every field.
+Flows in: what programs assign to ``webdataset.autodecode.pytorch_weights_only``, and the environment. Flows out:
+whether ``.pth`` fields are loaded with ``weights_only=True``, asked anew at every field.
 """
 
 import importlib

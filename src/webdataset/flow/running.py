@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import Address, Json, Run, Stage
+from webdataset.stages.composing import Composed
 from webdataset.stages.reading import ReadShards
 
 from .levels import ForeignLevel, Level
@@ -103,7 +104,7 @@ class Flow:
 
 
 def _levels(stages: Sequence[Any], run: Run) -> list[Level]:
-    stages = [_known(stage) for stage in stages]
+    stages = [step for stage in stages for step in _steps(stage)]
     split = _last_split(stages)
     levels: list[Level] = []
     for position, stage in enumerate(stages):
@@ -119,10 +120,15 @@ def _ours(stage: Stage) -> bool:
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
 
 
-def _known(stage: Any) -> Any:
-    """Return the stage that a plain function stands for (``tarfile_samples`` used uncalled)."""
+def _steps(stage: Any) -> Sequence[Any]:
+    """Return the stages that one entry of a pipeline stands for.
+
+    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a memory of its own.
+    """
+    if isinstance(stage, Composed):
+        return stage.steps
     known = getattr(stage, "as_stage", None)
-    return known() if known is not None and not isinstance(stage, Stage) else stage
+    return [known()] if known is not None and not isinstance(stage, Stage) else [stage]
 
 
 def _last_split(stages: Sequence[Any]) -> int:

@@ -85,7 +85,7 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(stage)
         self.append(
             tariterators.tarfile_to_samples(
-                handler=handler, select_files=select_files, rename_files=rename_files, **reading
+                handler=handler, select_files=select_files, rename_files=rename_files, trust=self.trust, **reading
             )
         )
         if empty_check:

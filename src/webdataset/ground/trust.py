@@ -5,6 +5,7 @@ pickles through an exact allow-list and ``.pth`` with ``weights_only=True``. ``f
 made yourself.
 """
 
+from types import ModuleType
 from typing import Literal, cast
 
 from . import settings
@@ -25,6 +26,19 @@ class Switch:
 
 
 switch = Switch()
+
+
+class SwitchedModule(ModuleType):
+    """A module whose ``enforce_security`` is the process-wide switch."""
+
+    @property
+    def enforce_security(self) -> bool:
+        """Whether trust is strict in the whole process; ``WDS_SECURE`` unless assigned."""
+        return settings.SECURE.get() if switch.enforced is None else switch.enforced
+
+    @enforce_security.setter
+    def enforce_security(self, enforced: bool) -> None:
+        switch.enforced = bool(enforced) if enforced or settings.SECURE.get() else None
 
 
 def level(asked: str | None = None, *, enforced: bool | None = None) -> Trust:

@@ -114,14 +114,16 @@ class Grouper:
         if key is None or ext is None:
             return True
         field = self._fields[ext] if ext in self._fields else self._field(ext)
+        if field == "__key__" or field in self._stamp:  # metadata of ours: no member may replace it
+            return self._refuse(key, field, offset)
         if key == self._key and self._sample is not None:
-            if field is None:
-                return True
-            if field not in self._sample or self._duplicates == "last":
+            repeated = field in self._sample
+            if field is not None and (not repeated or self._duplicates == "last"):
                 self._sample[field] = payload
+            if not repeated or self._duplicates in ("first", "last"):
                 return True
-            if self._duplicates != "new":
-                return self._duplicates == "first" or self._refuse(field, offset)
+            if self._duplicates == "error":
+                return self._refuse(key, field, offset)
         self._flush(done)
         self._sample = {"__key__": key, **self._stamp}
         self._key = key
@@ -141,11 +143,11 @@ class Grouper:
         self._marked_bad |= field == "__bad__"
         return field
 
-    def _refuse(self, field: str, offset: int) -> bool:
+    def _refuse(self, key: str, field: str | None, offset: int) -> bool:
         self.fault = DuplicateField(
-            f"duplicate file name in tar file: {self._key}.{field} stands twice in one sample; rewrite the shard, or "
+            f"duplicate file name in tar file: {key}.{field} stands twice in one sample; rewrite the shard, or "
             "pass duplicates='first', 'last' or 'new'",
-            key=self._key, field=field, offset=offset, url=self._stamp.get("__url__"),
+            key=key, field=field, offset=offset, url=self._stamp.get("__url__"),
         )  # fmt: skip
         return False
 

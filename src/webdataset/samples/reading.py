@@ -23,7 +23,7 @@ from webdataset.tar.scan import TarScanner
 
 from .address import Address
 from .grouping import Grouper, Keys, Sample
-from .names import base_plus_ext
+from .names import base_plus_ext, is_meta
 
 SEEK_WORTHWHILE = 1 << 20
 ENDS = ("warn", "error", "ignore")
@@ -44,6 +44,7 @@ class Reading:
         missing_end: ``warn``, ``error`` or ``ignore`` a tar stream without its end mark; None warns where the source's
             length is known and is an error elsewhere.
         addresses: add ``__address__`` (:class:`Address`) to every sample.
+        trust: trust level under which shards are opened; None is the process's.
         limits: bounds on headers and sparse members.
     """
 
@@ -56,6 +57,7 @@ class Reading:
     duplicates: str = "error"
     missing_end: str | None = None
     addresses: bool = False
+    trust: str | None = None
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -74,6 +76,8 @@ class Reading:
 
         def admitted(name: str) -> str | None:
             if rename is not None:
+                if is_meta(name):  # metadata is known by the name in the archive
+                    return None
                 name = rename(name)
             return name if select is None or select(name) else None
 
@@ -240,6 +244,8 @@ class ShardReader:
         ended = scanner.finish()
         if scanner.error is not None:
             raise scanner.error
+        if scanner.doubt is not None:
+            self._tell_doubt(*scanner.doubt)
         if not ended:
             self._judge_missing_end()
 
@@ -314,6 +320,14 @@ class ShardReader:
         if _can_seek(self.stream):
             self.stream.seek(count, 1)
             self.scanner.skipped(count)
+
+    def _tell_doubt(self, offset: int, zeros: int) -> None:
+        if self.reading.missing_end != "ignore":
+            warnings.warn(
+                f"{redacted(self.url)}: {zeros} zero blocks stand before byte {offset}, with members behind them: "
+                "archives were joined there with unusual padding, or members were overwritten with zeros and are lost",
+                stacklevel=2,
+            )
 
     def _judge_missing_end(self) -> None:
         message = (

@@ -1,7 +1,7 @@
 """Record shards: whole samples one behind the other, without tar.
 
-Flows in: an opened shard that is a sequence of CBOR items. Flows out: the items. A shard that ends inside an item is an error, never an
-end.
+Flows in: an opened shard that is a sequence of CBOR items. Flows out: the items. A shard that ends inside an item is an
+error, never an end.
 """
 
 import io

@@ -6,7 +6,7 @@ spaces and colons work. ``gopen_schemes`` is live: an entry that is added or rep
 """
 
 import functools
-import importlib.metadata
+import importlib
 import logging
 import os
 import re
@@ -117,6 +117,8 @@ def is_local(url: str) -> bool:
 @functools.cache
 def _plugin(scheme: str) -> Opener | None:
     """Return the opener that an installed package declares for a scheme."""
+    import importlib.metadata  # noqa: PLC0415  20 ms, for a scheme that is not ours
+
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         if point.name.lower() == scheme.lower():
             opener: Opener = point.load()

@@ -34,6 +34,8 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
 
     Flow: in order; holds nothing; resumes exactly.
     """
+    last: type = type(None)
+    keyed = False
     for sample in source:
         try:
             result = f(sample)
@@ -41,11 +43,14 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
             if handler(blamed(exn, "map", sample, f)):
                 continue
             return
-        if result is None:
-            continue
-        if result is not sample and isinstance(result, dict) and isinstance(sample, dict) and "__key__" in sample:
-            result["__key__"] = sample["__key__"]
-        yield result
+        if result is not None:
+            if result is not sample:
+                if type(result) is not last:  # asked once for each kind of result: isinstance is slow to say no
+                    last = type(result)
+                    keyed = isinstance(result, dict)
+                if keyed and isinstance(sample, dict) and "__key__" in sample:
+                    result["__key__"] = sample["__key__"]
+            yield result
 
 
 def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:

@@ -34,7 +34,6 @@ class Branches(Memory):
         self.run = run
         self.rng = rng
         self.live = list(range(len(datasets)))
-        self.weights: list[float] = []  # running sums over ``live``; empty where they are to be made anew
         self.turn = 0
         self.flows: dict[int, Flowing] = {}
         self.states: dict[int, Json] = {}
@@ -88,32 +87,31 @@ class Mixture(Stage, IterableDataset):
         """Return the sources of one run, none of them started yet."""
         return Branches(self.datasets, run)
 
-    def _next(self, memory: Branches) -> int:
-        """Return the place in ``memory.live`` of the source that gives next."""
+    def _places(self, memory: Branches) -> Iterator[int]:
+        """Yield, as long as sources give, the place in ``memory.live`` of the one that gives next."""
         raise NotImplementedError
 
     def _ended(self, memory: Branches, place: int) -> None:
         """Take note that the source at ``place`` has ended."""
         del memory.live[place]
-        memory.weights = []
 
     def flow(self, upstream: Iterator[Any], memory: Branches) -> Iterator[Any]:  # noqa: ARG002
         """Yield the items of all sources; nothing is taken from ``upstream``."""
-        iterators = {number: iter(memory.flow(number)) for number in memory.live}
-        live, tracked, choose = memory.live, memory.run.tracked, self._next
+        gives = [iter(memory.flow(number)) for number in memory.live]
+        live, tracked = memory.live, memory.run.tracked
         try:
-            while live:
-                place = choose(memory)
-                number = live[place]
+            for place in self._places(memory):
                 try:
-                    item = next(iterators[number])
+                    item = next(gives[place])
                 except StopIteration:
                     if not self.longest:
                         live.clear()  # whoever restores this memory must not go on with the others
                         return
+                    del gives[place]
                     self._ended(memory, place)
                     continue
                 if tracked:
+                    number = live[place]
                     memory.address = [number, memory.flows[number].address()]
                 yield item
         finally:
@@ -250,11 +248,13 @@ class RandomMix(Mixture):
         later = generator("mix", self.seed, run.epoch) if run.epoch else None
         return Branches(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
 
-    def _next(self, memory: Branches) -> int:
-        weights = memory.weights
-        if not weights:
-            weights = memory.weights = list(accumulate(self.probs[number] for number in memory.live))
-        return min(bisect(weights, memory.rng.random() * weights[-1]), len(weights) - 1)
+    def _places(self, memory: Branches) -> Iterator[int]:
+        draw, live, last = memory.rng.random, memory.live, -1
+        while live:
+            if last != len(live) - 1:  # at the start, and when a source has ended
+                weights = list(accumulate(self.probs[number] for number in live))
+                total, last = weights[-1], len(live) - 1
+            yield min(bisect(weights, draw() * total), last)
 
 
 class RoundRobin(Mixture):
@@ -270,10 +270,14 @@ class RoundRobin(Mixture):
     def __init__(self, datasets: Iterable[Any], longest: bool = False) -> None:  # noqa: FBT001, FBT002  positional upstream
         super().__init__(datasets, longest)
 
-    def _next(self, memory: Branches) -> int:
-        place = memory.turn % len(memory.live)
-        memory.turn = place + 1
-        return place
+    def _places(self, memory: Branches) -> Iterator[int]:
+        live = memory.live
+        while live:
+            place = memory.turn
+            if place >= len(live):
+                place = 0
+            memory.turn = place + 1
+            yield place
 
     def _ended(self, memory: Branches, place: int) -> None:
         super()._ended(memory, place)

@@ -23,6 +23,9 @@ from .header import (
 )
 from .records import NOTHING, Extension, extended
 
+MARK = 2  # zero blocks that end an archive
+RECORD = 10240  # GNU tar, bsdtar and tarfile fill an archive up to a multiple of this
+
 Member = tuple[str, bytes, int]
 Admit = Callable[[str], str | None]
 
@@ -53,12 +56,19 @@ class Assembly:
     Args:
         admit: gives each member's name, or None to leave the member out; called once a member.
         limits: bounds on headers and sparse members.
+
+    Attributes:
+        offset: number of bytes fed so far.
+        doubt: offset behind the first run of zero blocks that looks less like joined archives than like members
+            overwritten with zeros, and the number of blocks; or None.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
         self.admit = admit
         self.limits = limits
         self.offset = 0
+        self.doubt: tuple[int, int] | None = None
+        self._archive = 0  # offset of the archive's first block, where archives are joined
         self._rest = b""
         self._skip = 0
         self._body: Body | None = None
@@ -112,7 +122,10 @@ class Assembly:
         elif body.kind == header.SPARSE:
             self._sparse_extension(body, whole)
         elif body.kind == LONG_NAME:
-            self._extension = self._extension._replace(name=whole.partition(b"\0")[0])
+            name = whole.partition(b"\0")[0]
+            if not name:
+                raise BadHeader(f"GNU long name at byte {body.offset} is empty", offset=body.offset)
+            self._extension = self._extension._replace(name=name)
         elif body.kind in PAX_LOCAL:
             self._extension = extended(self._extension, whole, body.offset)
         elif body.kind == PAX_GLOBAL:
@@ -143,14 +156,21 @@ class Assembly:
             )
         found = header.parse(block, offset)
         if self._zeros:
-            self._zeros = 0
-            self._globals = NOTHING
+            self._join(offset)
         first = self._first if self._first is not None else offset
         if found.kind in (LONG_NAME, LONG_LINK, PAX_GLOBAL) or found.kind in PAX_LOCAL:
             return self._extended_header(found, buf, pos, first, members)
         self._remember(found, block)
         said, self._extension, self._first, self._chain = self._extension, NOTHING, None, 0
         return self._member(found, said, buf, pos, first, members)
+
+    def _join(self, offset: int) -> None:
+        """Go on with the archive behind an end mark; doubt a mark that no usual writer leaves."""
+        if self._zeros != MARK and (offset - self._archive) % RECORD and self.doubt is None:
+            self.doubt = offset, self._zeros
+        self._zeros = 0
+        self._archive = offset
+        self._globals = NOTHING
 
     def _extended_header(self, found: header.Header, buf: bytes, pos: int, first: int, members: list[Member]) -> int:
         self._first = first

@@ -40,8 +40,10 @@ def records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
     Raises:
         BadHeader: a record that is not of the form above.
     """
+    if body and not body.strip(b"\0"):
+        raise BadHeader(f"PAX header at byte {offset} says nothing: its records were zeroed", offset=offset)
     position = 0
-    while position < len(body) and body[position] != 0:
+    while position < len(body) and body[position] != 0:  # some writers fill up with zeros
         space = body.find(b" ", position, position + 20)
         length = body[position:space] if space > 0 else b""
         stop = position + int(length) if length.isdigit() else 0

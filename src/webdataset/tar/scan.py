@@ -33,7 +33,6 @@ class TarScanner(Assembly):
         limits: bounds on headers and sparse members.
 
     Attributes:
-        offset: number of bytes fed so far.
         error: what is wrong with the stream, or None. Nothing comes after an error.
     """
 
@@ -99,8 +98,10 @@ class TarScanner(Assembly):
             if self._body is not None:
                 large = self._need >= LARGE and pos == 0 and len(buf) == self._need
                 pos = self._collect(buf, pos, members)
-                if self._body is not None:
-                    return
+                if self._body is not None:  # more of it is to come, or the next block of a sparse map
+                    if self._need and pos >= len(buf):
+                        return
+                    continue
             if self._skip:
                 step = min(self._skip, len(buf) - pos)
                 self._skip -= step
@@ -212,4 +213,4 @@ class TarScanner(Assembly):
             self._check_end()
         except Truncated as error:
             self.error = error
-        return self._zeros > 0 or bool(self._rest)
+        return self._zeros > 0

@@ -96,7 +96,7 @@ def compressor(kind: str, level: int | None = None) -> Compressor:
 
     Args:
         kind: ``gz``, ``bz2``, ``xz`` or ``zst``.
-        level: its level; None is a good compromise (igzip's best for gz where isal is installed, else 6; 9; 6; 3).
+        level: its level; None is a good compromise (6, 9, 6 and 3).
 
     Raises:
         MissingExtra: ``zst`` without a library for it.
@@ -109,9 +109,7 @@ def compressor(kind: str, level: int | None = None) -> Compressor:
 
 
 def _gz(level: int | None) -> Compressor:
-    igzip: Any = extras.available("isal.isal_zlib") if level is None else None
-    if igzip is not None:
-        return igzip.compressobj(3, igzip.DEFLATED, 31)  # type: ignore[no-any-return]
+    # zlib even where isal is installed: igzip's best makes shards a third larger, and bytes must not depend on extras
     return zlib.compressobj(6 if level is None else level, zlib.DEFLATED, 31)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 
@@ -45,7 +44,7 @@ class LocalFile:
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
         folder, name = os.path.split(self.path)
-        unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+        unique = f"{os.getpid()}-{os.urandom(4).hex()}"
         self.partial = os.path.join(folder, f".{_shortened(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
         try:
             self.stream = io.FileIO(self.partial, "xb")

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+
 from webdataset.autodecode import Decoder
 from webdataset.codecs import arrays
 from webdataset.codecs.arrays import npy_dumps, npy_loads, npz_dumps, npz_loads
@@ -86,7 +87,7 @@ def test_headers_are_remembered_and_bounded(monkeypatch):
 
 
 def test_npz_is_a_dict():
-    """npz fields are dicts as dict(numpy.load(...)), members that are no arrays included."""
+    """Npz fields are dicts as dict(numpy.load(...)), members that are no arrays included."""
     import zipfile
 
     stream = io.BytesIO()

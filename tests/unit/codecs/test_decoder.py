@@ -4,6 +4,7 @@ import gzip
 import pickle
 
 import pytest
+
 from webdataset.autodecode import (
     Continue,
     Decoder,
@@ -14,7 +15,7 @@ from webdataset.autodecode import (
     handle_extension,
 )
 from webdataset.codecs.handlers import CompressionFilter
-from webdataset.ground.errors import DecodingError, UsageError
+from webdataset.ground.errors import BadCompression, DecodingError, UsageError
 
 KEY = {"__key__": "k", "__url__": "s.tar"}
 
@@ -176,7 +177,7 @@ def test_partial_leaves_values_alone():
 
 
 def test_buffers_are_bytes():
-    """bytearray and memoryview fields decode."""
+    """Bytearray and memoryview fields decode."""
     assert Decoder([])({"cls": bytearray(b"1"), "txt": memoryview(b"a")}) == {"cls": 1, "txt": "a"}
 
 
@@ -200,11 +201,9 @@ def test_damaged_gz_fields_are_errors():
     """A gz field that is none, is cut short or empty is an error."""
     whole = gzip.compress(b"x" * 1000)
     for data in (b"xx", whole[:-3], b"", whole + b"more"):
-        with pytest.raises(DecodingError):
-            try:
-                Decoder([])({**KEY, "txt.gz": data})
-            except ValueError as error:
-                raise error if isinstance(error, DecodingError) else DecodingError("wrapped") from error
+        with pytest.raises(DecodingError) as failure:
+            Decoder([])({**KEY, "txt.gz": data})
+        assert isinstance(failure.value.__cause__, BadCompression)
 
 
 def test_the_table_of_decoders_is_live():
@@ -227,7 +226,7 @@ def test_the_table_of_decoders_is_live():
 
 
 def test_default_handlers_may_be_given_and_replaced():
-    """pre and post default to decompression and the table."""
+    """Pre and post default to decompression and the table."""
     assert Decoder([], post=[])({"cls": b"1"}) == {"cls": b"1"}
     assert Decoder([], pre=[])({"txt.gz": b"x"}) == {"txt.gz": b"x"}
     assert Decoder([], pre=[gzfilter], post=[basichandlers])({"cls.gz": gzip.compress(b"1")}) == {"cls.gz": 1}

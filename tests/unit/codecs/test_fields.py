@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+
 from webdataset.autodecode import Decoder
 from webdataset.codecs.compressed import decompressed, gzipped
 from webdataset.codecs.json_fields import json_dumps, json_loads
@@ -54,7 +55,7 @@ def test_whole_numbers(extension):
 
 
 def test_bytes_stay_bytes():
-    """bin is bytes, and so is what nobody knows."""
+    """Bin is bytes, and so is what nobody knows."""
     for extension in ("bin", "ten", "tb", "mp4", "", "TXT"):
         assert decode(extension, b"\xff\0") == b"\xff\0"
 
@@ -97,7 +98,7 @@ def test_json_without_msgspec_is_the_same(tmp_path):
         {"a": {"b": [1, (2, 3)]}},
     ]
     + [
-        {1: "int", None: "none", True: "bool", 1.5: "float"},
+        {1: "int", None: "none", False: "bool", 1.5: "float"},
         (1, 2),
         [[[[]]]],
         {"a": float("inf")},
@@ -140,10 +141,10 @@ def test_json_takes_numpy_numbers():
 
 @pytest.mark.parametrize("extension", ["mp", "msg", "msgpack", "cbor"])
 def test_records(extension):
-    """msgpack and CBOR values come back; None is a value; damaged ones are errors."""
+    """Msgpack and CBOR values come back; None is a value; damaged ones are errors."""
     from webdataset.codecs.encode import default_handlers
 
-    pytest.importorskip("cbor2" if extension == "cbor" else "msgpack")
+    pytest.importorskip("cbor2" if extension == "cbor" else "msgspec")
     for value in (None, {"a": [1, 2.5, "é", b"\0", True]}, "text"):
         assert decode(extension, default_handlers[extension](value)) == value
     with pytest.raises(DecodingError):

@@ -5,6 +5,7 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+
 from webdataset.autodecode import basichandlers, call_extension_handler, gzfilter, handle_extension
 from webdataset.codecs import registry
 from webdataset.codecs.handlers import Claims, CompressionFilter

@@ -1,7 +1,7 @@
 """Pickles that do no harm load, at every protocol; trust levels; additions to the allow-list."""
 
 import collections
-import datetime
+import datetime as dt
 import decimal
 import fractions
 import pathlib
@@ -12,6 +12,7 @@ import uuid
 
 import numpy as np
 import pytest
+
 import webdataset as wds
 from webdataset.autodecode import Decoder
 from webdataset.codecs import pickles
@@ -66,11 +67,11 @@ BENIGN = {
     "deque": collections.deque([1, 2], 5),
     "counter": collections.Counter("hello"),
     "times": [
-        datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.timezone.utc),
-        datetime.date(2024, 1, 2),
-        datetime.time(1),
-        datetime.timedelta(1),
-        datetime.timezone(datetime.timedelta(hours=2)),
+        dt.datetime(2024, 1, 2, 3, tzinfo=dt.timezone.utc),
+        dt.date(2024, 1, 2),
+        dt.time(1),
+        dt.timedelta(1),
+        dt.timezone(dt.timedelta(hours=2)),
     ],
     "decimal": decimal.Decimal("1.50"),
     "fraction": fractions.Fraction(-1, 3),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from webdataset import autodecode
 from webdataset.autodecode import Decoder, torch_loads
 from webdataset.codecs import torch_fields
@@ -38,7 +39,7 @@ def test_tensors_and_plain_containers_come_back():
 
 
 def test_legacy_files_load():
-    """torch's format before version 1.6 loads, too."""
+    """Torch's format before version 1.6 loads, too."""
     stream = io.BytesIO()
     torch.save({"a": torch.ones(2)}, stream, _use_new_zipfile_serialization=False)
     assert torch.equal(torch_loads(stream.getvalue())["a"], torch.ones(2))
@@ -113,7 +114,8 @@ def test_without_torch_the_error_names_the_extra(tmp_path):
         "import webdataset as wds\n"
         "from webdataset.ground.errors import MissingExtra\n"
         "wds.torch_loads\n"
-        "for decoder, sample in [(wds.Decoder([]), {'pth': b'x'}), (wds.Decoder('torchrgb'), {'pgm': b'P5 1 1 255 x'})]:\n"
+        "grey = {'pgm': b'P5 1 1 255 x'}\n"
+        "for decoder, sample in [(wds.Decoder([]), {'pth': b'x'}), (wds.Decoder('torchrgb'), grey)]:\n"
         "    try:\n"
         "        decoder(sample)\n"
         "    except MissingExtra as error:\n"

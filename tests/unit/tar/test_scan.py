@@ -145,11 +145,11 @@ def test_empty_stream():
 
 
 def test_end_marks():
-    """One zero block at the very end is enough, a part of one too; none at all is told."""
+    """One zero block at the very end is enough; none at all, or a part of one, is told."""
     data = member(b"a.txt", b"x")
     for end, marked in (
         (b"", False),
-        (bytes(100), True),
+        (bytes(100), False),
         (bytes(512), True),
         (bytes(1024), True),
         (bytes(10240), True),
@@ -166,6 +166,15 @@ def test_concatenated_archives_are_read_on():
     scanner, found = scan(one + two + one)
     assert [name for name, _, _ in found] == ["a.txt", "b.txt", "a.txt"]
     assert scanner.error is None
+
+
+def test_doubtful_seams():
+    """Zero blocks between members are a seam of joined archives where one would stand; elsewhere they are doubtful."""
+    one = member(b"a.txt", b"x")
+    for zeros, doubtful in ((2, False), (18, False), (3, True), (8, True), (17, True), (38, False)):
+        scanner, found = scan(archive(one, bytes(512 * zeros) + one))
+        assert (scanner.error, len(found)) == (None, 2)
+        assert (scanner.doubt == (1024 + 512 * zeros, zeros)) is doubtful
 
 
 @pytest.mark.parametrize("same_tail", [True, False])

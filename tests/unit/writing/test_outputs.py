@@ -1,5 +1,6 @@
 """Targets of archives: paths, urls, standard output, devices and file objects."""
 
+import errno
 import io
 import os
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from webdataset import gopen
-from webdataset.ground.errors import CommandFailed, NotFound, SourceError, UsageError
+from webdataset.ground.errors import AlreadyExists, CommandFailed, NotFound, SourceError, UsageError
+from webdataset.writing.localfile import is_special
 from webdataset.writing.outputs import Lent, Owned, local_path
 from webdataset.writing.tarwriter import TarWriter
 
@@ -276,6 +278,47 @@ def test_owned_streams_are_closed_or_aborted():
     assert plain.closed
     Owned(stream).commit()
     assert stream.closed
+
+
+def test_forgotten_pipes_are_ended(tmp_path):
+    """The command of a writer that nobody closed is ended; it does not complete its work with half an archive."""
+    writer = TarWriter(f"pipe:cat > /dev/null && touch '{tmp_path}/done'", encoder=False)
+    writer.write(SAMPLE)
+    with pytest.warns(ResourceWarning, match="its archive is incomplete"):
+        writer.__del__()
+    assert writer.stream.closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_descriptors_are_written_to(tmp_path):
+    """Names of open descriptors are written to in place, whatever they stand for."""
+    assert is_special("/dev/stdout")
+    descriptor = os.open(tmp_path / "a.tar", os.O_CREAT | os.O_RDWR)
+    write_one(f"/dev/fd/{descriptor}")
+    assert os.lseek(descriptor, 0, os.SEEK_END) == 2048
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("appears", [False, True])
+def test_file_systems_without_hard_links(tmp_path, monkeypatch, appears):
+    """With overwrite=False a file system without hard links is served by a check and a rename."""
+
+    def link(_source, _target):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "a.tar"
+    writer = TarWriter(path, encoder=False, overwrite=False)
+    writer.write(SAMPLE)
+    if appears:
+        path.write_bytes(b"theirs")
+        with pytest.raises(AlreadyExists):
+            writer.close()
+        assert path.read_bytes() == b"theirs"
+    else:
+        writer.close()
+        assert names(path) == ["a.x"]
+        assert list(tmp_path.iterdir()) == [path]
 
 
 def test_outputs_are_targets():

@@ -1,0 +1,200 @@
+"""Image specs: shapes, types, values; JPEGs through either library; what is not an image."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from webdataset.autodecode import IMAGE_EXTENSIONS, Decoder, ImageHandler, imagehandler, imagespecs
+from webdataset.codecs import pixels
+from webdataset.ground.errors import DecodingError
+
+MODES = {"l": "L", "rgb": "RGB", "rgba": "RGBA"}
+NUMPY = [spec for spec, (library, _, _) in imagespecs.items() if library == "numpy"]
+TORCH = [spec for spec, (library, _, _) in imagespecs.items() if library == "torch"]
+PILLOW = [spec for spec, (library, _, _) in imagespecs.items() if library == "pil"]
+
+
+def reference(data, spec):
+    """Return the pixels that Pillow gives, scaled as upstream scales them."""
+    _, depth, mode = imagespecs[spec]
+    values = np.asarray(Image.open(io.BytesIO(data)).convert(MODES[mode]))
+    return values.astype("f") / 255.0 if depth == "float" else values
+
+
+@pytest.mark.parametrize("spec", NUMPY)
+def test_numpy_specs(spec, picture):
+    """Bit for bit what Pillow gives, in the documented shape and type, and writable."""
+    expected = reference(picture, spec)
+    decoded = imagehandler(spec)(".img.jpg", picture)
+    assert decoded.dtype == expected.dtype == (np.uint8 if spec.endswith("8") else np.float32)
+    assert decoded.shape == expected.shape
+    assert decoded.tobytes() == expected.tobytes()
+    assert decoded.flags.writeable
+    assert decoded.flags.c_contiguous
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("spec", TORCH)
+def test_torch_specs(spec, picture):
+    """The same pixels with channels first, contiguous."""
+    torch = pytest.importorskip("torch")
+    expected = reference(picture, spec)
+    decoded = imagehandler(spec)(".png", picture)
+    planes = expected if expected.ndim == 2 else expected.transpose(2, 0, 1)
+    assert decoded.dtype == (torch.uint8 if spec.endswith("8") else torch.float32)
+    assert decoded.is_contiguous()
+    assert decoded.shape == planes.shape
+    assert np.array_equal(decoded.numpy(), planes)
+
+
+@pytest.mark.parametrize("spec", PILLOW)
+def test_pillow_specs(spec, picture):
+    """A Pillow image of the mode named, loaded."""
+    decoded = imagehandler(spec)(".gif", picture)
+    assert type(decoded) is Image.Image
+    assert decoded.mode == MODES[imagespecs[spec][2]]
+    assert decoded.tobytes() == Image.open(io.BytesIO(picture)).convert(decoded.mode).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_simplejpeg_agrees_with_pillow(mode, photo):
+    """Simplejpeg decodes ordinary JPEGs, and to the bit as Pillow: many sizes, qualities and subsamplings."""
+    pytest.importorskip("simplejpeg")
+    taken = 0
+    for seed, (width, height) in enumerate(
+        [(1, 1), (7, 5), (8, 8), (16, 16), (17, 33), (64, 48), (127, 3), (250, 201)]
+    ):
+        for quality in (5, 50, 90, 100):
+            for options in ({"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True}):
+                stream = io.BytesIO()
+                photo(width, height, mode, seed).save(stream, "JPEG", quality=quality, **options)
+                decoded = pixels._ordinary_jpeg(stream.getvalue(), mode)
+                assert np.array_equal(decoded, np.asarray(Image.open(stream).convert(mode)))
+                taken += 1
+    assert taken == 8 * 4 * 4
+
+
+def test_unusual_jpegs_are_left_to_pillow(pictures):
+    """CMYK, RGB, grey wanted as colour, colour wanted as grey: simplejpeg is not asked."""
+    pytest.importorskip("simplejpeg")
+    for name, mode in (
+        ("jpg cmyk", "RGB"),
+        ("jpg grey", "RGB"),
+        ("jpg 420", "L"),
+        ("jpg 420", "RGBA"),
+        ("jpg keep rgb", "RGB"),
+    ):
+        assert pixels._ordinary_jpeg(pictures[name], mode) is None
+    assert pixels._ordinary_jpeg(pictures["jpg 420"], "RGB") is not None
+    assert pixels._ordinary_jpeg(pictures["jpg grey"], "L") is not None
+
+
+def test_damaged_jpegs_fail_as_pillow_fails(pictures):
+    """A cut, corrupted or empty JPEG is decided by Pillow: an error, or its pixels."""
+    whole = pictures["jpg 420"]
+    rng = np.random.default_rng(1)
+    damaged = [whole[:cut] for cut in range(0, len(whole), 97)] + [whole[:-2], whole[:-1]]
+    for _ in range(60):
+        changed = bytearray(whole)
+        changed[rng.integers(2, len(whole))] = rng.integers(0, 256)
+        damaged.append(bytes(changed))
+    for data in damaged:
+        try:
+            expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        except (OSError, SyntaxError, ValueError):
+            with pytest.raises(DecodingError):
+                Decoder("rgb8")({"jpg": data})
+        else:
+            assert np.array_equal(Decoder("rgb8")({"jpg": data})["jpg"], expected)
+
+
+def test_truncated_images_load_where_pillow_is_told_so(pictures, monkeypatch):
+    """Pillow's own switch is honoured."""
+    cut = pictures["jpg 420"][:-200]
+    with pytest.raises(DecodingError, match="truncated"):
+        Decoder("rgb8")({"jpg": cut})
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert Decoder("rgb8")({"jpg": cut})["jpg"].shape == (47, 61, 3)
+
+
+def test_pillows_limit_on_pixels_holds_for_jpegs(pictures, monkeypatch):
+    """An image that Pillow refuses for its size is refused, whichever library could decode it."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    for name in ("jpg 420", "png"):
+        with pytest.raises(DecodingError, match="DecompressionBombError"):
+            Decoder("rgb8")({"jpg": pictures[name]})
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert Decoder("rgb8")({"jpg": pictures["jpg 420"]})["jpg"].shape == (47, 61, 3)
+
+
+def test_without_simplejpeg_nothing_changes(pictures, monkeypatch):
+    """Pillow alone gives the same."""
+    with_it = imagehandler("rgb8")(".jpg", pictures["jpg 420"])
+    monkeypatch.setattr(pixels, "_simplejpeg", lambda: None)
+    assert np.array_equal(imagehandler("rgb8")(".jpg", pictures["jpg 420"]), with_it)
+
+
+def test_floats_are_exactly_a_255th():
+    """Every level divides as upstream's formula."""
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    assert pixels.as_floats(levels).tobytes() == (levels.astype("f") / 255.0).tobytes()
+
+
+def test_extensions_tell_which_fields_are_images(pictures):
+    """The last component in any case; other fields are not touched; extensions may be chosen."""
+    png = pictures["png"]
+    handler = imagehandler("rgb8")
+    for key in (".png", ".PNG", "png", ".seg.Png", ".avif", ".jpg"):
+        assert handler(key, png) is not None
+    for key in (".txt", ".png.txt", ".h5", ".hdf", ".mpg", ".mpeg", "", ".p"):
+        assert handler(key, png) is None
+    for chosen in (["png", "tif"], "png tif", {"PNG"}):
+        assert ImageHandler("rgb8", extensions=chosen)(".png", png) is not None
+        assert ImageHandler("rgb8", chosen)(".jpg", png) is None
+    decoded = Decoder("pil")({"h5": b"data", "seg.png": png})
+    assert decoded["h5"] == b"data"
+    assert decoded["seg.png"].mode == "RGB"
+    assert {"avif", "webp", "jpg", "xpm"} < set(IMAGE_EXTENSIONS)
+
+
+def test_unknown_specs_are_errors():
+    """Specs are exact lower-case names; the error lists them."""
+    for spec in ("RGB", "rgb9", "", "png"):
+        with pytest.raises(ValueError, match="torchrgb8"):
+            imagehandler(spec)
+
+
+def test_what_is_no_image_is_an_error():
+    """The error names field and cause."""
+    with pytest.raises(DecodingError, match="UnidentifiedImageError") as failure:
+        Decoder("rgb")({"__key__": "k", "jpg": b"no image"})
+    assert failure.value.field == "jpg"
+
+
+def test_handlers_pickle_and_say_what_they_are():
+    """An image handler travels to workers."""
+    import pickle
+
+    handler = pickle.loads(pickle.dumps(imagehandler("rgb8", extensions=["jpg"])))
+    assert repr(handler) == "ImageHandler('rgb8')"
+    assert handler.extensions == {"jpg"}
+
+
+def test_without_pillow_the_error_names_the_extra(tmp_path):
+    """Where Pillow is not installed, decoding an image says what to install."""
+    program = (
+        "import sys; sys.modules['PIL'] = None; sys.modules['PIL.Image'] = None\n"
+        "import webdataset as wds\n"
+        "from webdataset.ground.errors import MissingExtra\n"
+        "try:\n"
+        "    wds.Decoder('rgb')({'png': b'x'})\n"
+        "except MissingExtra as error:\n"
+        "    assert 'webdataset[images]' in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('no error')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
