@@ -23,6 +23,7 @@ from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import UnsafeContent
 
 from . import careful
+from .memo import is_modest
 from .safe_globals import ADDED, remember
 
 PLAIN: dict[tuple[str, str], Any] = {
@@ -75,7 +76,7 @@ def unpickle_loads(data: bytes, trust: str | None = None) -> Any:
         raise UnsafeContent(
             "unpickling is refused at trust level 'strict' (WDS_SECURE=1, utils.enforce_security or trust='strict')"
         )
-    if not _cached_extensions():
+    if not _cached_extensions() and is_modest(data):
         try:
             return _Swift(io.BytesIO(data)).load()
         except _CareNeeded:

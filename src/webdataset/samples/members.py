@@ -49,7 +49,7 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
             for name, payload, _ in members:
                 if not is_meta(name, skip_meta):
                     yield {"fname": name, "data": payload}
-    except Exception as error:
+    except Exception as error:  # whatever a source or a user's function raises gets its place
         located(error, url=reader.url, offset=reader.scanner.offset)
         raise
     finally:
