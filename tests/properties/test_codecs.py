@@ -5,6 +5,7 @@ import io
 import json
 import math
 import pickle
+import pickletools
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from webdataset.autodecode import Decoder
 from webdataset.codecs import Encoder
 from webdataset.codecs.json_fields import json_dumps, json_loads
+from webdataset.codecs.memo import is_modest
 from webdataset.codecs.pickles import unpickle_loads
 from webdataset.ground.errors import CodecError, DecodingError
 
@@ -177,6 +179,22 @@ def test_pickled_values_come_back(value, field):
     """Written and read under every extension for pickles; bytes are taken for a pickle already."""
     if not isinstance(value, bytes):
         assert repr(back(field, value)) == repr(value)
+
+
+@settings(max_examples=300)
+@given(VALUES | TEXT.map(lambda text: text * 20), st.integers(0, 5), st.binary(max_size=5), st.data())
+def test_the_memos_largest_index_is_told_as_pickletools_tells_it(value, protocol, noise, draw):
+    """Honest pickles are modest; of damaged ones, none is called modest that stores beyond its length."""
+    data = pickle.dumps(value, protocol)
+    assert is_modest(data)
+    at = draw.draw(st.integers(0, len(data) - 1))
+    data = data[:at] + noise + data[at + len(noise) :]
+    try:
+        stored = [argument for opcode, argument, _ in pickletools.genops(data) if "PUT" in opcode.name]
+    except Exception:  # not a pickle
+        return
+    if is_modest(data):
+        assert max(stored, default=0) <= max(len(data), 2**24)
 
 
 @settings(max_examples=500)

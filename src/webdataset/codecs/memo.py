@@ -1,4 +1,4 @@
-"""Pickles of a few bytes that would fill the memory: the memo of the C unpickler is an array as long as its largest index.
+"""Pickles of a few bytes that would fill the memory: the C unpickler's memo is as long as its largest index.
 
 Theory. PUT and LONG_BINPUT name the index to store under, and the C unpickler makes room for all before it: nine bytes
 can ask for 34 GB. No honest pickle uses an index beyond its own length in bytes. A search for bytes that could be such
@@ -29,7 +29,8 @@ def is_modest(data: bytes) -> bool:
     end = len(data)
     at = 0
     while at < end:
-        at = run.match(data, at).end()  # type: ignore[union-attr]  it matches the empty run, too
+        match = run.match(data, at)
+        at = at if match is None else match.end()
         opcode = data[at] if at < end else _STOP
         if opcode == _STOP:
             return at < end
@@ -56,14 +57,14 @@ def _opcodes() -> tuple[re.Pattern[bytes], dict[int, int]]:
         kind = 0 if opcode.arg is None else opcode.arg.n
         code = opcode.code.encode("latin-1")
         if code not in b".prci":
-            kinds[kind] = kinds.get(kind, b"") + re.escape(code)
+            kinds[kind] = kinds.get(kind, b"") + code
     short = {1: kinds.pop(pickletools.TAKEN_FROM_ARGUMENT1), 4: kinds.pop(pickletools.TAKEN_FROM_ARGUMENT4U)}
     signed, long = kinds.pop(pickletools.TAKEN_FROM_ARGUMENT4), kinds.pop(pickletools.TAKEN_FROM_ARGUMENT8U)
-    lines = kinds.pop(pickletools.UP_TO_NEWLINE)
-    forms = [b"[%b]%b" % (codes, rb"[\s\S]{%d}" % size) for size, codes in sorted(kinds.items())]
+    lines = re.escape(kinds.pop(pickletools.UP_TO_NEWLINE))
+    forms = [b"[%b]%b" % (re.escape(codes), rb"[\s\S]{%d}" % size) for size, codes in sorted(kinds.items())]
     for size, codes in short.items():
         bodies = (re.escape(n.to_bytes(size, "little")) + rb"[\s\S]{%d}" % n for n in range(256))
-        forms.append(b"[%b](?:%b)" % (codes, b"|".join(bodies)))
+        forms.append(b"[%b](?:%b)" % (re.escape(codes), b"|".join(bodies)))
     forms += [rb"[%b][^\n]*\n" % lines, rb"[ci][^\n]*\n[^\n]*\n"]
-    prefixes = {code[0]: 4 for code in re.findall(rb"[^\\]", short[4] + signed)}
-    return re.compile(b"(?:%b)*+" % b"|".join(forms)), prefixes | {code[0]: 8 for code in re.findall(rb"[^\\]", long)}
+    prefixes = dict.fromkeys(short[4] + signed, 4) | dict.fromkeys(long, 8)
+    return re.compile(b"(?:%b)*+" % b"|".join(forms)), prefixes

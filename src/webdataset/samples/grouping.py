@@ -52,7 +52,9 @@ class Grouper:
         self._lcase = lcase
         self._suffixes = suffixes
         self._duplicates = duplicates
-        self._fields: dict[str, str | None] = {}
+        self._fields: dict[str, str] = {}  # extensions for the short way: kept, and never metadata
+        self._seen = self._fields.get
+        self._plain = keys is base_plus_ext
         self._marked_bad = False
         self.offsets: list[int] = []
         self.fault: DuplicateField | None = None
@@ -90,19 +92,34 @@ class Grouper:
         done: list[Sample] = []
         self.offsets = []
         self.fault = None
-        sample, prefix, fields = self._sample, self._prefix, self._fields
+        sample, prefix, seen = self._sample, self._prefix, self._seen
         skip = len(prefix)
         for name, payload, offset in members[first:] if first else members:
-            field = fields.get(name[skip:]) if name.startswith(prefix) else None
-            if field is None or sample is None or field in sample:
-                self._sample = sample
-                if not self._longer(name, payload, offset, done):
-                    self.taken = members.index((name, payload, offset), first) + 1
-                    break
-                sample, prefix = self._sample, self._prefix
-                skip = len(prefix)
-            else:
-                sample[field] = payload
+            if name.startswith(prefix):
+                field = seen(name[skip:])
+                if field is not None and sample is not None and field not in sample:
+                    sample[field] = payload
+                    continue
+            elif self._plain:  # a new key with an extension seen before: what _longer does, without the calls
+                slash = name.rfind("/")
+                dot = name.find(".", slash + 1)
+                field = seen(name[dot + 1 :])
+                if field is not None and dot > slash + 1 and name[0] != "_":
+                    if sample is not None and not (self._marked_bad and sample.get("__bad__")):
+                        done.append(sample)
+                        self.offsets.append(self._start)
+                    self._key = key = name[:dot]
+                    self._start = offset
+                    self._sample = sample = {"__key__": key, **self._stamp, field: payload}
+                    self._prefix = prefix = key + "."
+                    skip = dot + 1
+                    continue
+            self._sample = sample
+            if not self._longer(name, payload, offset, done):
+                self.taken = members.index((name, payload, offset), first) + 1
+                break
+            sample, prefix = self._sample, self._prefix
+            skip = len(prefix)
         self._sample = sample
         return done
 
@@ -113,7 +130,7 @@ class Grouper:
         key, ext = self._keys(name)
         if key is None or ext is None:
             return True
-        field = self._fields[ext] if ext in self._fields else self._field(ext)
+        field = self._field(ext)
         if field == "__key__" or field in self._stamp:  # metadata of ours: no member may replace it
             return self._refuse(key, field, offset)
         if key == self._key and self._sample is not None:
@@ -127,20 +144,20 @@ class Grouper:
         self._flush(done)
         self._sample = {"__key__": key, **self._stamp}
         self._key = key
-        self._prefix = key + "." if self._keys is base_plus_ext else "\0"
+        self._prefix = key + "." if self._plain else "\0"
         self._start = offset
         if field is not None:
             self._sample[field] = payload
         return True
 
     def _field(self, ext: str) -> str | None:
-        """Return the field that an extension names, or None where it is filtered out; remember it."""
-        field: str | None = ext.lower() if self._lcase else ext
+        """Return the field that an extension names, or None where it is filtered out; remember it for the short way."""
+        field = ext.lower() if self._lcase else ext
         if self._suffixes is not None and field not in self._suffixes:
-            field = None
-        if "/" not in ext and len(self._fields) < 1 << 16:
-            self._fields[ext] = field
+            return None
         self._marked_bad |= field == "__bad__"
+        if not field.startswith("__") and "/" not in ext and len(self._fields) < 1 << 16:
+            self._fields[ext] = field
         return field
 
     def _refuse(self, key: str, field: str | None, offset: int) -> bool:

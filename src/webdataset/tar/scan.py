@@ -59,9 +59,9 @@ class TarScanner(Assembly):
 
     @property
     def coming(self) -> str | None:
-        """Name of the member whose payload is being collected, or None."""
+        """Name of the large member whose payload is being collected, or None."""
         body = self._body
-        return body.name if body is not None and body.kind in REGULAR else None
+        return body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
 
     def skipped(self, count: int) -> None:
         """Take note that the source stepped over ``count`` bytes, fewer than ``skippable``."""
@@ -93,23 +93,24 @@ class TarScanner(Assembly):
 
     def _advance(self, buf: bytes, base: int, members: list[Member]) -> None:
         pos = 0
+        end = len(buf)
         large = False
         while True:
             if self._body is not None:
-                large = self._need >= LARGE and pos == 0 and len(buf) == self._need
+                large = self._need >= LARGE and pos == 0 and end == self._need
                 pos = self._collect(buf, pos, members)
                 if self._body is not None:  # more of it is to come, or the next block of a sparse map
-                    if self._need and pos >= len(buf):
-                        return
+                    if pos >= end:
+                        break
                     continue
             if self._skip:
-                step = min(self._skip, len(buf) - pos)
+                step = min(self._skip, end - pos)
                 self._skip -= step
                 pos += step
                 if self._skip:
                     break
             pos = self._scan(buf, pos, base, members)
-            if self._body is None and not self._skip:
+            if pos >= end or (self._body is None and not self._skip):
                 break
         self._rest = buf[pos:]
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
@@ -143,7 +144,11 @@ class TarScanner(Assembly):
                 if admit is not None:
                     path = admit(path)  # type: ignore[assignment]
                 if stop > end:
-                    return self._begin(Body(0x30, path, size, offset), start)
+                    self._body = Body(0x30, path, size, offset)
+                    self._need = stop - end
+                    if path is not None and start < end:
+                        self._parts.append(buf[start:end])
+                    return end
                 if path is not None:
                     append((path, buf[start:stop], offset))
                 pos = start + (size + 511 & -512)

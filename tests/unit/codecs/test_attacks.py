@@ -13,12 +13,14 @@ import pickle
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 
 import numpy as np
 import pytest
 
 from webdataset.autodecode import Decoder
+from webdataset.codecs.memo import is_modest
 from webdataset.codecs.pickles import PLAIN, add_safe_globals, unpickle_loads
 from webdataset.codecs.safe_globals import ELSEWHERE, TYPES, WRAPPED
 from webdataset.ground.errors import CodecError, DecodingError, UnsafeContent
@@ -272,6 +274,32 @@ def test_short_pickles_cannot_ask_for_much_memory(name):
     """Calls that would make gigabytes of a few bytes are refused."""
     with pytest.raises(UnsafeContent):
         unpickle_loads(BOMBS[name] + b".")
+
+
+@pytest.mark.parametrize("index", [2**24, 2**28, 2**31 - 1])
+def test_the_memo_takes_no_more_memory_than_is_used(index):
+    """Nine bytes that store under a huge index would make the C unpickler take up to 34 GB."""
+    payloads = [b"\x80\x02]r" + struct.pack("<I", index) + b".", b"]p%d\n." % index]
+    payloads += [b"\x80\x02X\x04\0\0\0rest0" + payloads[0][2:]]
+    for payload in payloads:
+        assert not is_modest(payload)
+        tracemalloc.start()
+        assert unpickle_loads(payload) == []
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        tracemalloc.stop()
+    assert is_modest(b"\x80\x02X\x09\0\0\0]r" + struct.pack("<I", index) + b"...0].")
+
+
+DAMAGED = [b"", b"r", b"p1", b"]p\n.", b"rrrrrr", b"\x80\x02]rrrrr", b"\xffrrrrr", b"X\xff\xff\xff\xffrrrrr."]
+
+
+@pytest.mark.parametrize("payload", DAMAGED)
+def test_what_cannot_be_cut_into_opcodes_is_not_given_to_the_c_unpickler(payload):
+    """Cut short, unknown opcodes, indices that are no numbers: the careful reader says what is wrong."""
+    if len(payload) > 4:
+        assert not is_modest(payload)
+    with pytest.raises(DecodingError):
+        Decoder([])({"pyd": payload})
 
 
 def test_calls_with_keywords_or_of_instances_are_refused():
