@@ -29,7 +29,11 @@ BREACHES = {
     "no function docstring": ("stages/a.py", CLEAN + "def third(): ...\n", "third without a docstring"),
     "no method docstring": ("stages/a.py", CLEAN + 'class A:\n    """A."""\n    def b(self): ...\n', "b without"),
     "door that works": ("handlers.py", CLEAN, "a door only re-exports"),
-    "door with a lambda": ("handlers.py", '"""A door."""\n\nhalf = lambda number: number / 2\n', "a door only re-exports"),
+    "door with a lambda": (
+        "handlers.py",
+        '"""A door."""\n\nhalf = lambda number: number / 2\n',
+        "a door only re-exports",
+    ),
     "torch": ("stages/a.py", CLEAN + "import torch.nn\n", "torch imported"),
     "torch from": ("flow/a.py", CLEAN + "def f():\n    '''F.'''\n    from torch import nn\n", "torch imported"),
 }

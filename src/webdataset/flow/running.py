@@ -10,7 +10,9 @@ from typing import Any, Self
 
 from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import Address, Json, Run, Stage
+from webdataset.stages.branches import startable
 from webdataset.stages.composing import Composed
+from webdataset.stages.mixing import RoundRobin
 from webdataset.stages.reading import ReadShards
 
 from .levels import ForeignLevel, Level
@@ -105,6 +107,8 @@ class Flow:
 
 def _levels(stages: Sequence[Any], run: Run) -> list[Level]:
     stages = [step for stage in stages for step in _steps(stage)]
+    if run.tracked and stages and startable(stages[0]) and not isinstance(stages[0], Stage):
+        stages[0] = RoundRobin(stages[:1])  # a pipeline as the source of another: resumed by its own snapshot
     split = _last_split(stages)
     levels: list[Level] = []
     for position, stage in enumerate(stages):

@@ -120,7 +120,7 @@ def started(dataset: Any, run: Run, number: int, state: Json = None) -> Flowing:
         number: which of the mix's sources this is; its seed depends on it.
         state: what the source's snapshot gave, or None for the start.
     """
-    if _startable(dataset):
+    if startable(dataset):
         flow: Flowing = dataset.start(_branched(run, dataset, number), state, tracked=run.tracked)
         return flow
     return Numbered(dataset, state or 0, tracked=run.tracked)
@@ -135,6 +135,7 @@ def _branched(run: Run, dataset: Any, number: int) -> Run:
     return replace(run, seed=fold("branch", run.seed, run.position, number), common=common, position=0)
 
 
-def _startable(dataset: Any) -> bool:
+def startable(dataset: Any) -> bool:
+    """Tell whether a dataset can be read under a run that is told to it (see :class:`Startable`)."""
     start = getattr(type(dataset), "start", None)
     return callable(start) and "run" in inspect.signature(start).parameters

@@ -125,7 +125,11 @@ def test_numbers_and_lists_become_arrays():
     assert npy_loads(npy_dumps([[1, 2], [3, 4]])).tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("value", [None, object(), {"a": 1}, [[1], [2, 3]], np.array([{}], dtype=object)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [None, object(), {"a": 1}, [[1], [2, 3]], np.array([{}], dtype=object)],
+    ids=lambda value: type(value).__name__,
+)
 def test_objects_are_not_written(value):
     """What would need a pickle is an error."""
     with pytest.raises(EncodingError):

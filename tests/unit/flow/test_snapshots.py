@@ -37,9 +37,7 @@ PIPELINES = {
     ),
     "sliced with steps": lambda urls: wds.WebDataset(urls, shardshuffle=10).slice(1, 40, 3).shuffle(4),
     "listed": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(5).listed(4).unlisted().shuffle(3),
-    "user's stage": lambda urls: (
-        wds.WebDataset(urls, shardshuffle=10).decode().compose(doubled).shuffle(8).batched(5)
-    ),
+    "user's stage": lambda urls: wds.WebDataset(urls, shardshuffle=10).decode().compose(doubled).shuffle(8).batched(5),
     "resampled": lambda urls: wds.WebDataset(urls, resampled=True).shuffle(8).slice(40),
     "epoch": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(8).with_epoch(70),
     "repeat": lambda urls: wds.WebDataset(urls, shardshuffle=10).shuffle(8).repeat(2),
@@ -70,6 +68,12 @@ PIPELINES = {
             longest=True,
         ),
         wds.shuffle(4),
+    ),
+    "pipeline in a pipeline": lambda urls: wds.DataPipeline(
+        wds.WebDataset(urls, shardshuffle=10).shuffle(6), wds.decode(), wds.shuffle(5)
+    ),
+    "composed stages": lambda urls: wds.DataPipeline(
+        wds.SimpleShardList(urls), wds.tarfile_to_samples(), wds.compose(wds.shuffle(5), wds.decode(), wds.batched(3))
     ),
     "mix that ends early": lambda urls: wds.DataPipeline(
         wds.RandomMix([wds.WebDataset(urls), wds.WebDataset(urls, seed=1)]), wds.shuffle(4)

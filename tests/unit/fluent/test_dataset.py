@@ -86,7 +86,10 @@ def test_shardshuffle(folder):
 def test_detshuffle(folder):
     """``detshuffle`` gives an order of its own to each epoch, the same in every program."""
     urls = f"{folder}/s-{{0..2}}.tar"
-    orders = [[tuple(keys(dataset)) for _ in range(4)] for dataset in (wds.WebDataset(urls, shardshuffle=9, detshuffle=True),) * 1]
+    orders = [
+        [tuple(keys(dataset)) for _ in range(4)]
+        for dataset in (wds.WebDataset(urls, shardshuffle=9, detshuffle=True),) * 1
+    ]
     again = wds.WebDataset(urls, shardshuffle=9, detshuffle=True)
     assert [tuple(keys(again)) for _ in range(4)] == orders[0]
     assert len(set(orders[0])) > 1

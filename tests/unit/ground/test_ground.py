@@ -79,7 +79,7 @@ def test_handlers():
 def test_warnings_do_not_sleep(monkeypatch):
     """Upstream sleeps half a second for each warning."""
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("slept"))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="ValueError"):
         policies.warn_and_continue(ValueError("x"))
 
 
