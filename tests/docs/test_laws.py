@@ -47,7 +47,7 @@ ALLOWED = {
     ),
     "hinge composes": ("filters.py", CLEAN),
     "door re-exports": (
-        "utils.py",
+        "mix.py",
         '"""A door."""\n\nfrom .stages import a\n\nb = a.b\nc = a.made(b)\n__all__ = ["a"]\n',
     ),
     "torch at home": ("loading/torch_loader.py", CLEAN + "import torch\n"),

@@ -125,7 +125,7 @@ class Position:
 def settle_allocator() -> None:
     """Let malloc keep blocks of up to 16 MB for reuse instead of returning each to the system.
 
-    glibc raises its thresholds once a large block has been freed. Until then every 256 KB chunk is mapped, faulted in
+    glibc raises its thresholds once a large block has been freed. Until then every large chunk is mapped, faulted in
     page by page and unmapped again, which takes longer than reading it. The block is never touched, so this costs
     nothing.
     """
@@ -281,7 +281,7 @@ class ShardReader:
         while piece:
             yield piece
             del piece  # large payloads: what is not held can be used again
-            if scanner.skippable > SEEK_WORTHWHILE:
+            if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
             piece = read(scanner.want)
 

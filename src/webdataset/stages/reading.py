@@ -48,7 +48,7 @@ class ReaderMemory(Memory):
 class ReadShards(Stage):
     """Opens shards and reads their samples.
 
-    Flow: in shard and tar order; memory: the samples of one 256 KB chunk; resumes at a byte offset.
+    Flow: in shard and tar order; memory: the samples of one 384 KB chunk; resumes at a byte offset.
 
     Args:
         reading: how to read.

@@ -18,9 +18,9 @@ from .assembly import Admit, Assembly, Body, Member
 from .header import BLOCK, REGULAR, Limits
 from .records import DECISIVE
 
-CHUNK = 256 * 1024
+CHUNK = 384 * 1024
 FIRST_CHUNK = 32 * 1024
-LARGE = 64 * 1024
+LARGE = 128 * 1024
 _REMEMBERED = 1 << 16
 _PLAIN_NUMBER = frozenset(b"01234567")
 
@@ -33,12 +33,14 @@ class TarScanner(Assembly):
         limits: bounds on headers and sparse members.
 
     Attributes:
+        coming: name of the large member whose payload is being collected, or None.
         error: what is wrong with the stream, or None. Nothing comes after an error.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
         super().__init__(admit, limits)
         self.error: Exception | None = None
+        self.coming: str | None = None
         self._chunk = FIRST_CHUNK
         self._sizes: dict[bytes, int] = {}
 
@@ -56,12 +58,6 @@ class TarScanner(Assembly):
     def skippable(self) -> int:
         """Number of bytes to come that will be thrown away, so that a source that can seek need not read them."""
         return self._need if self._body is not None and self._body.name is None else 0
-
-    @property
-    def coming(self) -> str | None:
-        """Name of the large member whose payload is being collected, or None."""
-        body = self._body
-        return body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
 
     def skipped(self, count: int) -> None:
         """Take note that the source stepped over ``count`` bytes, fewer than ``skippable``."""
@@ -112,7 +108,9 @@ class TarScanner(Assembly):
             pos = self._scan(buf, pos, base, members)
             if pos >= end or (self._body is None and not self._skip):
                 break
-        self._rest = buf[pos:]
+        self._rest = buf[pos:] if pos < end else b""
+        body = self._body
+        self.coming = body.name if body is not None and self._need >= LARGE and body.kind in REGULAR else None
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
         self._chunk = 0 if large else min(CHUNK, (self._chunk or CHUNK) * 2)
 
