@@ -107,9 +107,17 @@ class TarSamples(ReadShards):
     reading: Reading
 
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Open shards with whatever ``url_opener`` is now."""
+        """Open shards with whatever ``url_opener`` is now, through the cache if there is one."""
         trust = {} if self.reading.trust is None else {"trust": self.reading.trust}
-        return url_opener(shards, handler=self.reading.handler, **trust)
+
+        def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
+            return url_opener(shards, handler=handler, **trust)
+
+        cache = self.reading.cache
+        if cache is None:
+            return source(shards, self.reading.handler)
+        opened: Iterator[dict[str, Any]] = cache.opened(shards, source, self.reading.handler, level=self.reading.trust)
+        return opened
 
     def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
         """Yield samples, through the replaced expander and grouper where there are any."""

@@ -1,1 +1,1 @@
-"""Floor 3: bytes kept near. So far: names for cached files, and the bound on a cache's size."""
+"""Floor 3: bytes kept near. A directory of shards, the names in it, and the bound on its size."""

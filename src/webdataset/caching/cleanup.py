@@ -24,6 +24,7 @@ class LRUCleanup:
         keyfn: path to age: files with the smallest go first. By default the time of the last change.
         verbose: log each deletion.
         interval: seconds between two cleanups; a call before that does nothing.
+        deletable: path to bool: what may be deleted; None is everything.
     """
 
     def __init__(
@@ -33,12 +34,15 @@ class LRUCleanup:
         keyfn: Callable[[str], Any] = os.path.getctime,
         verbose: bool = False,  # noqa: FBT001, FBT002  upstream's signature
         interval: float | None = 30,
+        *,
+        deletable: Callable[[str], bool] | None = None,
     ) -> None:
         self.cache_dir = cache_dir
         self.cache_size = cache_size
         self.keyfn = keyfn
         self.verbose = verbose
         self.interval = interval
+        self.deletable = deletable
         self.last_run = 0.0
 
     def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
@@ -62,6 +66,8 @@ class LRUCleanup:
         for _, path, size in files:
             if total <= self.cache_size:
                 return
+            if self.deletable is not None and not self.deletable(path):
+                continue
             if self.verbose:
                 log.warning("cache: deleting %s", path)
             Path(path).unlink(missing_ok=True)

@@ -1,8 +1,32 @@
-"""What a shard is called apart from the command that fetches it."""
+"""What a shard is called apart from the command or address that fetches it.
 
+Flows in: urls as users write them. Flows out: relative paths in a cache directory. Two urls have one name only if they
+differ in nothing but credentials and signatures.
+"""
+
+import hashlib
+import os
 import re
+from collections.abc import Callable
+
+from webdataset.ground.errors import UsageError
 
 _REMOTE = re.compile(r"(https?|hdfs|gs|ais|s3):")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?([^?#]*)")
+_ENDINGS = re.compile(r"(?:\.\w{1,5}){0,2}$", re.ASCII)
+_LONGEST_STEM = 120  # bytes; a name in a folder has room for 255
+_OURS = re.compile(r"\.url-[0-9a-f]{16}(\.|$)")
+
+_USERINFO = re.compile(r"(?<![\w+.-])(https?://)[^/?#\s]*@", re.IGNORECASE)
+_SIGNATURES = (  # what shows that a url is signed, and which parameters then change with each signature
+    (r"[?&]X-(?:Amz|Goog)-Signature=", r"[?&]X-(?:Amz|Goog)-[\w-]+="),
+    (r"[?&]Signature=", r"[?&](?:Signature|Expires|AWSAccessKeyId|GoogleAccessId|Key-Pair-Id|Policy)="),
+    (r"[?&]sv=.*[?&]sig=|[?&]sig=.*[?&]sv=", r"[?&](?:sig|s[epvrt]|spr|sip|sk[etsv]|skoid|sktid)="),
+)
+_SIGNED = tuple(
+    (re.compile(evidence, re.IGNORECASE), re.compile(parameter + r"[^&#\s'\"]*", re.IGNORECASE))
+    for evidence, parameter in _SIGNATURES
+)
 
 
 def pipe_cleaner(spec: str) -> str:
@@ -18,3 +42,82 @@ def pipe_cleaner(spec: str) -> str:
         return spec
     command = spec.removeprefix("pipe:")
     return next((word for word in command.split() if _REMOTE.match(word)), command)
+
+
+def canonical(url: str) -> str:
+    """Return a url without what changes while the object stays the same: HTTP credentials and signatures.
+
+    Args:
+        url: a url or ``pipe:`` command. User names of other schemes stay: they choose a container or a home folder.
+    """
+    url = _USERINFO.sub(r"\1", url)
+    for evidence, parameters in _SIGNED:
+        if evidence.search(url):
+            url = parameters.sub("", url)
+    return url
+
+
+def stored_name(url: str, target: str) -> str:
+    """Return the name under which a download is kept: the file name of the url and a hash of all of it.
+
+    Args:
+        url: as the user wrote it.
+        target: what is opened for it, after rewriting.
+    """
+    base = _path(url).rpartition("/")[2] if _speaks(url) else "pipe"
+    base = re.sub(r"[^\w.+=@,-]", "_", base) or "shard"
+    endings = _ENDINGS.search(base)
+    stem, ending = (base[: endings.start()], endings[0]) if endings else (base, "")
+    stem = stem.encode("utf-8", "replace")[:_LONGEST_STEM].decode("utf-8", "ignore")
+    digest = hashlib.sha256(canonical(target).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{stem}.url-{digest[:16]}{ending}"
+
+
+def is_stored_name(name: str) -> bool:
+    """Tell whether a file's name was made by :func:`stored_name`."""
+    return _OURS.search(name) is not None
+
+
+def placed_names(url: str) -> list[str]:
+    """Return the names under which a user may place a shard: as webdataset 0.2 would keep it, and its plain name.
+
+    Args:
+        url: as the user wrote it; a ``pipe:`` command without a url in it has no such name.
+    """
+    path = _path(url)
+    plain = path.rpartition("/")[2]
+    return [_flattened(path), plain] if plain and _speaks(url) else []
+
+
+def chosen_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
+    """Return where ``url_to_name`` puts a shard: the path itself, and the one in which 0.2 keeps downloads.
+
+    Args:
+        url: as the user wrote it.
+        url_to_name: url to a relative path, or to another url.
+
+    Raises:
+        UsageError: no name, or one outside the cache directory.
+    """
+    path = _path(url_to_name(url)).lstrip("/")
+    parts = path.split("/")
+    if parts[-1] in ("", ".", "..") or ".." in parts or not path.isprintable():
+        raise UsageError(f"url_to_name gives {path!r}, which is no name of a file in the cache directory", url=url)
+    return [os.path.normpath(path), _flattened(path)]
+
+
+def _speaks(url: str) -> bool:
+    """Tell whether a url says what the shard is called."""
+    return not url.startswith("pipe:") or _REMOTE.match(pipe_cleaner(url)) is not None
+
+
+def _path(url: str) -> str:
+    clean = pipe_cleaner(url)
+    found = _ADDRESS.match(clean)
+    return found[1] if found else clean
+
+
+def _flattened(path: str) -> str:
+    """Return a path with its folders made one, as 0.2 does: ``a/b/x.tar`` is ``a_b/x.tar``."""
+    folder, _, name = path.lstrip("/").rpartition("/")
+    return os.path.normpath(f"{re.sub('[:/|;]', '_', folder)}/{name}".lstrip("/"))

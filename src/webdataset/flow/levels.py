@@ -24,6 +24,7 @@ class Level:
     Attributes:
         memory: the stage's memory, or None.
         items: the generator; made by ``open``.
+        over: the generator had ended before the snapshot that this run continues.
     """
 
     def __init__(self, stage: Stage, run: Run, before: "Level | None") -> None:
@@ -32,6 +33,7 @@ class Level:
         self.before = before
         self.memory: Memory | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
+        self.over = False
         if run.tracked and before is not None and self.memory is not None:
             self.memory.origin = before.address
 
@@ -45,6 +47,11 @@ class Level:
         upstream = self.before.items if self.before is not None else iter(())
         self.items = self.stage.flow(upstream, self.memory)
         return self.items
+
+    @property
+    def ended(self) -> bool:
+        """True where the generator has ended, whether its input has or a handler chose to stop."""
+        return self.over or getattr(self.items, "gi_frame", self) is None
 
     def address(self) -> Address:
         """Return the address of the item yielded last."""

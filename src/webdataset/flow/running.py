@@ -40,7 +40,8 @@ class Flow:
         if state is not None:
             self._restore(state)
         for level in self.levels:
-            level.open()
+            if not level.over:
+                level.open()
         self._last = self.levels[-1] if self.levels else None
         self._items: Iterator[Any] = self._last.items if self._last is not None else iter(())
 
@@ -77,6 +78,7 @@ class Flow:
             "epoch": self.run.epoch,
             "stages": [repr(level.stage) for level in self.levels[first:]],
             "first": first,
+            "ended": max((n for n, level in enumerate(self.levels) if n >= first and level.ended), default=None),
             "memories": [level.snapshot() for level in self.levels[first:]],
         }
 
@@ -103,6 +105,9 @@ class Flow:
             )
         for level, memory in zip(self.levels[first:], state["memories"], strict=True):
             level.restore(memory)
+        if state["ended"] is not None:
+            for level in self.levels[: state["ended"] + 1]:
+                level.over = True
 
 
 def _levels(stages: Sequence[Any], run: Run) -> list[Level]:

@@ -30,9 +30,9 @@ class WebDataset(DataPipeline, FluidInterface):
         resampled: draw shards at random with replacement, for ever.
         repeat: start over for ever (``True``), or this many passes.
         shardshuffle: buffer size of the shard shuffle (True is 100); None, False or 0 keeps the order.
-        cache_size: size bound of the cache in bytes; negative for none.
-        cache_dir: directory to keep shards in.
-        url_to_name: url to file name in the cache.
+        cache_size: size bound of the cache in bytes; 0 for no cache; -1 is ``WDS_CACHE_SIZE``, or no bound.
+        cache_dir: existing directory to keep remote shards in; None is ``WDS_CACHE``, or no cache.
+        url_to_name: url to file name in the cache; see :class:`webdataset.caching.shards.ShardCache`.
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
         workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
@@ -66,14 +66,14 @@ class WebDataset(DataPipeline, FluidInterface):
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,  # noqa: FBT001, FBT002
-        verbose: bool = False,  # noqa: ARG002, FBT001, FBT002
+        verbose: bool = False,  # noqa: FBT001, FBT002
         seed: int | None = None,
         *,
         trust: str | None = None,
         **reading: Any,
     ) -> None:
         super().__init__()
-        ordering.refuse_cache(cache_dir, cache_size, url_to_name)
+        cache = ordering.shard_cache(cache_dir, cache_size, url_to_name, verbose=verbose)
         self.seed = seed
         self.trust = trust_levels.level(trust) if trust is not None else None
         source = shard_source(urls, mode=mode, resampled=resampled, seed=seed)
@@ -85,7 +85,12 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(stage)
         self.append(
             tariterators.tarfile_to_samples(
-                handler=handler, select_files=select_files, rename_files=rename_files, trust=self.trust, **reading
+                handler=handler,
+                select_files=select_files,
+                rename_files=rename_files,
+                trust=self.trust,
+                cache=cache,
+                **reading,
             )
         )
         if empty_check:

@@ -1,12 +1,15 @@
-"""The small decisions behind ``WebDataset``: which order shards come in, and what is not there yet."""
+"""The small decisions behind ``WebDataset``: which order shards come in, and where they are kept."""
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 from webdataset import filters, shardlists
-from webdataset.ground.errors import UsageError
+from webdataset.caching.shards import ShardCache
+from webdataset.ground import settings
 from webdataset.stages.checking import CheckSamples
 
-__all__ = ["CheckSamples", "endless", "refuse_cache", "shard_shuffle"]
+__all__ = ["CheckSamples", "endless", "shard_cache", "shard_shuffle"]
 
 
 def shard_shuffle(size: int, seed: int | None, *, deterministic: bool) -> list[Any]:
@@ -29,7 +32,27 @@ def endless(source: Any) -> bool:
     return isinstance(source, shardlists.ResampledShards)
 
 
-def refuse_cache(cache_dir: Any, cache_size: int, url_to_name: Any) -> None:
-    """Refuse what would otherwise be ignored without a word."""
-    if (cache_dir is not None and cache_size != 0) or url_to_name is not None:
-        raise UsageError("the shard cache is not part of this version yet: leave out cache_dir and url_to_name")
+def shard_cache(
+    cache_dir: str | os.PathLike[str] | None,
+    cache_size: float,
+    url_to_name: Callable[[str], str] | None,
+    *,
+    verbose: bool,
+) -> ShardCache | None:
+    """Return the cache that a dataset asks for, or None.
+
+    Args:
+        cache_dir: the directory; None is ``WDS_CACHE``.
+        cache_size: bound in bytes; 0 is no cache, -1 is ``WDS_CACHE_SIZE``, or no bound.
+        url_to_name: url to file name.
+        verbose: log what the cache does.
+
+    Raises:
+        UsageError: the directory does not exist.
+    """
+    folder = settings.CACHE.get() if cache_dir is None else os.fspath(cache_dir)
+    if folder is None:
+        return None
+    size = settings.CACHE_SIZE.get() if cache_size == -1 else cache_size
+    cache = ShardCache(folder, -1 if size is None else size, url_to_name, verbose=verbose)
+    return None if size == 0 else cache

@@ -46,6 +46,7 @@ class Reading:
         addresses: add ``__address__`` (:class:`Address`) to every sample.
         trust: trust level under which shards are opened; None is the process's.
         limits: bounds on headers and sparse members.
+        cache: a :class:`webdataset.caching.shards.ShardCache` to open shards through; None opens their sources.
     """
 
     handler: Handler = reraise_exception
@@ -59,6 +60,7 @@ class Reading:
     addresses: bool = False
     trust: str | None = None
     limits: Limits = field(default_factory=Limits)
+    cache: Any = None
 
     def __post_init__(self) -> None:
         if self.missing_end is not None and self.missing_end not in ENDS:

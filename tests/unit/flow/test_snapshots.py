@@ -96,6 +96,26 @@ def test_stopped_anywhere(urls, name):
         assert [repr(item) for item in make(urls).start(state=json.loads(state))] == seen[step:], step
 
 
+def test_a_stage_that_stopped_stays_stopped(urls):
+    """Where a handler ended a stage, a run restored while later stages drain does not go on past the failure."""
+
+    def failing(sample):
+        if sample["__key__"] == "1-004":
+            raise ValueError(sample["__key__"])
+        return sample
+
+    make = lambda: wds.WebDataset(urls, shardshuffle=False).map(failing, handler=wds.ignore_and_stop).shuffle(30)
+    run = make().start()
+    whole = []
+    states = []
+    for sample in run:
+        whole.append(sample["__key__"])
+        states.append(json.dumps(run.snapshot()))
+    assert len(whole) == 11
+    for step, state in enumerate(states, 1):
+        assert [sample["__key__"] for sample in make().start(state=json.loads(state))] == whole[step:]
+
+
 def test_restored_again_and_again(urls):
     """A run of many short lives gives what one long life gives."""
     make = PIPELINES["filtered"]
