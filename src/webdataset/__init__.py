@@ -12,7 +12,7 @@ __version__ = "2.0.0.dev0"
 _HOMES = {
     "autodecode": """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler
         pytorch_weights_only torch_audio torch_loads torch_video""",
-    "cache": "LRUCleanup pipe_cleaner",
+    "cache": "LRUCleanup cached_tarfile_samples cached_tarfile_to_samples lru_cleanup pipe_cleaner",
     "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
     "cborsiterators": "cbors2_to_samples cbors_to_samples",
     "extradatasets": "MockDataset with_epoch with_length",

@@ -65,7 +65,7 @@ def stored_name(url: str, target: str) -> str:
         target: what is opened for it, after rewriting.
     """
     base = _path(url).rpartition("/")[2] if _speaks(url) else "pipe"
-    base = re.sub(r"[^\w.+=@,-]", "_", base) or "shard"
+    base = re.sub(r"[^\w.+=@,-]", "_", base).lstrip(".") or "shard"
     endings = _ENDINGS.search(base)
     stem, ending = (base[: endings.start()], endings[0]) if endings else (base, "")
     stem = stem.encode("utf-8", "replace")[:_LONGEST_STEM].decode("utf-8", "ignore")
@@ -86,7 +86,8 @@ def placed_names(url: str) -> list[str]:
     """
     path = _path(url)
     plain = path.rpartition("/")[2]
-    return [_flattened(path), plain] if plain and _speaks(url) else []
+    named = plain and not plain.startswith(".") and ".." not in path.split("/")
+    return [_flattened(path), plain] if named and _speaks(url) else []
 
 
 def chosen_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:

@@ -121,10 +121,8 @@ class ShardCache:
             placed, stored = names.placed_names(given), names.stored_name(given, target)
         for name in dict.fromkeys([*placed, stored]):
             path = str(Path(self.folder, name))
-            stream = self._hit(path)
+            stream = self._hit(path, given, placed=name != stored and self.url_to_name is None)
             if stream is not None:
-                if name != stored and self.url_to_name is None:
-                    _beware_of_two(path, names.canonical(target))
                 self._tell("read from", path, given)
                 return {**shard, "stream": stream, "__local_path__": path}
         if self.folder in _given_up:
@@ -132,11 +130,15 @@ class ShardCache:
         stream = self._downloaded(shard, source, stored)
         return None if stream is None else {**shard, "stream": stream, "__local_path__": stream.path}
 
-    def _hit(self, path: str) -> CachedFile | None:
+    def _hit(self, path: str, url: str, *, placed: bool) -> CachedFile | None:
         """Open a file of the cache and note that it was used; None where there is none."""
         try:
             status = Path(path).stat()
-            stream = CachedFile(path) if stat.S_ISREG(status.st_mode) else None
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if placed:
+                _beware_of_two(path, names.canonical(names.pipe_cleaner(url)))
+            stream = CachedFile(path)
         except PermissionError as error:
             self._give_up(error.strerror)
             return None
