@@ -29,7 +29,7 @@ _HOMES = {
     "writer": "ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*_HOMES, "gopen", "pytorch", "tenbin", "testing"}
+_MODULES = {*_HOMES, "gopen", "pytorch", "testing"}
 _HINTS = {
     "Dataset": "wds.WebDataset(urls)",
     "PytorchShardList": "wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",

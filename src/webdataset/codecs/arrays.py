@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from webdataset.ground.errors import EncodingError
+from webdataset.ground.errors import EncodingError, said
 from webdataset.ground.extras import loaded
 
 from .compressed import LIMIT_BYTES
@@ -151,7 +151,7 @@ def _array(value: Any) -> Any:
     try:
         array = np.asanyarray(value)
     except ValueError as error:
-        raise EncodingError(f"{type(value).__name__} does not become an array: {error}") from error
+        raise EncodingError(f"{type(value).__name__} does not become an array: {said(error)}") from error
     if array.dtype.hasobject:
         raise EncodingError(f"an array of objects (from {type(value).__name__}) cannot be written without pickles")
     return array

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial as bound
 from typing import Any
 
-from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, UsageError
+from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, UsageError, said
 
 from .fields import decoders, unchanged
 from .handlers import Claims, Continue, Decode, Handler, default_post_handlers, default_pre_handlers
@@ -248,7 +248,7 @@ def _failure(error: Exception, sample: Sample, field: str) -> DecodingError:
         _shown(sample, "__key__"),
         field,
         sample,
-        message=f"a field could not be decoded: {type(error).__name__}: {error}",
+        message=f"a field could not be decoded: {said(error)}",
     )
 
 

@@ -8,7 +8,7 @@ further ``.gz`` compresses its result. Bytes are written as they are. ``default_
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from webdataset.ground.errors import BadCompression, EncodingError, MissingExtra, UsageError, WebDatasetError
+from webdataset.ground.errors import BadCompression, EncodingError, MissingExtra, UsageError, WebDatasetError, said
 
 from .compressed import decompressed, gzipped
 from .registry import Codec, Deferred, plugged_in
@@ -221,7 +221,7 @@ def _failure(value: Any, name: str, extension: str, handler: Codec | None, error
             "webdataset.writer.default_handlers"
         )
     else:
-        reason = f"a value of type {kind} cannot be encoded: {type(error).__name__}: {error}"
+        reason = f"a value of type {kind} cannot be encoded: {said(error)}"
     return EncodingError(reason, field=name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from webdataset.ground.errors import EncodingError
+from webdataset.ground.errors import EncodingError, said
 from webdataset.ground.extras import loaded, require
 
 _TOLERANCE = 0.001  # floats may leave [0, 1] by so much
@@ -45,7 +45,7 @@ def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstr
     try:
         picture.save(stream, format=kind, **_OPTIONS.get(kind, {}))
     except (OSError, KeyError) as error:
-        raise EncodingError(f"an image of mode {picture.mode} cannot be written as {name}: {error}") from error
+        raise EncodingError(f"an image of mode {picture.mode} cannot be written as {name}: {said(error)}") from error
     return stream.getvalue()
 
 

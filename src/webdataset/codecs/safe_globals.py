@@ -72,6 +72,12 @@ WRAPPED: dict[tuple[str, str], tuple[str, str]] = {
     ("torch.storage", "_load_from_bytes"): (_TORCH, "storage"),
 }
 
+# what nobody needs to hold data: to allow these is to allow everything
+_COMMANDS = frozenset(
+    ("posix", "nt", "os", "posixpath", "ntpath", "subprocess", "sys", "shutil", "socket", "pty", "runpy", "importlib")
+)
+_RUNNING = frozenset(("eval", "exec", "compile", "open", "input", "breakpoint", "__import__", "getattr", "setattr"))
+
 
 def remember(allowed: Any) -> tuple[str, str] | None:
     """Add a class or function to the list.
@@ -105,12 +111,25 @@ def found(module: str, name: str) -> Any:
         return functools.partial(_named(*WRAPPED[pair]))
     if pair in ELSEWHERE:
         return _named(*ELSEWHERE[pair])
-    raise refusal(f"needs {module}.{name}, which decoding may not use", f"{module}.{name}")
+    raise refusal_of(f"{module}.{name}")
 
 
 def _named(module: str, name: str) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return function
+
+
+def refusal_of(wanted: str, how: str = "") -> UnsafeContent:
+    """Return the error for a class or function that is not on the list.
+
+    Args:
+        wanted: its module and name, joined by a dot; without a module it is a builtin.
+        how: what goes before the reason.
+    """
+    module = (wanted if "." in wanted else f"builtins.{wanted}").split(".", 1)
+    if module[0] in _COMMANDS or (module[0] in ("builtins", "__builtin__") and module[1] in _RUNNING):
+        return refusal(f"{how}needs {wanted}: decoding it would run a command of its maker's choice on this machine")
+    return refusal(f"{how}needs {wanted}, which decoding may not use", wanted)
 
 
 def refusal(reason: str, wanted: str | None = None) -> UnsafeContent:

@@ -6,16 +6,19 @@ torch is imported when the first such field is met, here and in no module of thi
 
 import io
 import pickle
+import re
 from typing import Any
 
 from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import UnsafeContent
 from webdataset.ground.extras import require
 
-from .safe_globals import ADDED, refusal
+from .safe_globals import ADDED, refusal, refusal_of
 from .switches import weights_only
 
 _FIRST_SAFE = (2, 6)  # before, weights_only=True could be made to run code (CVE-2025-32434)
+
+_WANTED = re.compile(r"GLOBAL ([\w.]*\w)")
 
 
 def torch_loads(data: bytes, trust: str | None = None) -> Any:
@@ -48,8 +51,11 @@ def torch_loads(data: bytes, trust: str | None = None) -> Any:
         with torch.serialization.safe_globals(list(ADDED.values())):
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).partition("\n")[0]
-        raise refusal(f"does not load with weights_only=True: {reason}", "…") from error
+        # torch's own words advise weights_only=False: only the name is taken from them, and they are not chained
+        wanted = _WANTED.search(str(error))
+        if wanted is not None:
+            raise refusal_of(wanted[1], "does not load with weights_only=True: it ") from None
+        raise refusal("does not load with weights_only=True: it is damaged, or holds more than tensors") from None
 
 
 def _release(version: str) -> tuple[int, ...]:

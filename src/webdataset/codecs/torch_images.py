@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from webdataset.ground.errors import EncodingError
+from webdataset.ground.errors import EncodingError, said
 
 
 def image_tensor(pixels: Any, depth: str) -> torch.Tensor:
@@ -39,7 +39,7 @@ def as_array(value: torch.Tensor) -> Any:
     try:
         return value.detach().cpu().resolve_conj().resolve_neg().numpy()
     except TypeError as error:
-        raise EncodingError(f"a tensor of {value.dtype} cannot become a numpy array: {error}") from error
+        raise EncodingError(f"a tensor of {value.dtype} cannot become a numpy array: {said(error)}") from error
 
 
 def image_pixels(value: torch.Tensor) -> Any:

@@ -34,6 +34,7 @@ class Level:
         self.memory: Memory | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False
+        self.closed = False
         if run.tracked and before is not None and self.memory is not None:
             self.memory.origin = before.address
 
@@ -49,9 +50,16 @@ class Level:
         return self.items
 
     @property
+    def name(self) -> str:
+        """What the stage is called in snapshots: its function or class, without arguments."""
+        stage = self.stage
+        named = stage.foreign if isinstance(stage, _Called) else getattr(stage, "f", stage)
+        return str(getattr(named, "__qualname__", type(named).__qualname__)).rpartition(".<locals>.")[2]
+
+    @property
     def ended(self) -> bool:
         """True where the generator has ended, whether its input has or a handler chose to stop."""
-        return self.over or getattr(self.items, "gi_frame", self) is None
+        return self.over or (not self.closed and getattr(self.items, "gi_frame", self) is None)
 
     def address(self) -> Address:
         """Return the address of the item yielded last."""
@@ -87,6 +95,7 @@ class Level:
 
     def close(self) -> None:
         """Close the generator."""
+        self.closed = True
         close = getattr(self.items, "close", None)
         if close is not None:
             close()
@@ -98,7 +107,8 @@ class Level:
 
 
 def _nothing(addresses: list[Address]) -> list[Any]:
-    return addresses and []
+    """Stand before a source, which asks nobody for items."""
+    raise FlowError(f"nothing stands before a source to fetch {len(addresses)} items from")
 
 
 class Count(Memory):
@@ -132,6 +142,7 @@ class ForeignLevel(Level):
     """
 
     def __init__(self, stage: Any, run: Run, before: Level | None) -> None:
+        self.foreign = stage
         super().__init__(_Called(stage, run if before is None else None), run, before)
         self.memory: Memory | None = Count() if run.tracked else None
 
@@ -139,6 +150,19 @@ class ForeignLevel(Level):
     def rewinds(self) -> bool:
         """Always: its past is replayed."""
         return True
+
+    def snapshot(self) -> Json:
+        """Return the number of items given, and the stage's mark where it has one."""
+        mark = getattr(self.foreign, "mark", None)
+        count = super().snapshot()
+        return count if mark is None else {"count": count, "mark": mark}
+
+    def restore(self, state: Json) -> None:
+        """Skip what was given; a stage that left a mark is asked whether it can give the same again."""
+        if isinstance(state, dict):
+            self.foreign.recall(state["mark"])
+            state = state["count"]
+        super().restore(state)
 
     def open(self) -> Iterator[Any]:
         """Start it, skipping what it gave before a restore."""
@@ -189,6 +213,9 @@ class _Called(Stage):
     def _started(self, upstream: Iterator[Any]) -> Iterable[Any]:
         foreign = self.foreign
         if self.source_run is not None:
+            adopt = getattr(getattr(foreign, "dataset", None), "adopt", None)
+            if adopt is not None:  # a loader over one of our pipelines
+                adopt(self.source_run, persistent=bool(getattr(foreign, "persistent_workers", False)))
             drawn = getattr(foreign, "drawn", None)
             if drawn is not None:
                 return drawn(self.source_run)  # type: ignore[no-any-return]

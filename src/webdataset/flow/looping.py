@@ -43,25 +43,30 @@ class Loop:
     def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
         self._stages = list(stages)
         self._bounds = bounds
-        self.count = 0  # items given, over all passes (not counted where nothing asks)
+        self._bound = ENDLESS if bounds.items is None else bounds.items
+        self.count = 0  # items given, over all passes
         self.passed = 0  # passes completed
         self._given = 0  # items given in this pass
+        self._over = False
         inner = None
         if state is not None:
-            if "flow" not in state:
-                raise StateMismatch("this is not a snapshot of a pipeline")
-            self.count, self.passed, inner = state["count"], state["passed"], state["flow"]
-            self._given = state["given"]
+            self.count, self.passed, self._given, inner = _read(state)
             run = replace(run, tracked=True)
-        self._run = run
         self.flow = Flow(self._stages, run, inner)
-        self._items = self._all()
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._items
+    def __iter__(self) -> Self:
+        return self
 
     def __next__(self) -> Any:
-        return next(self._items)
+        while not self._over and self.count < self._bound:
+            item = next(self.flow.items, self)
+            if item is not self:
+                self.count += 1
+                self._given += 1
+                return item
+            self._over = not self._another()
+        self.close()
+        raise StopIteration
 
     def __enter__(self) -> Self:
         return self
@@ -69,37 +74,30 @@ class Loop:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def _all(self) -> Iterator[Any]:
-        try:
-            while True:
-                yield from self._counted()
-                self.flow.close()
-                self.passed += 1
-                full = self._bounds.items is not None and self.count >= self._bounds.items
-                if full or self.passed >= self._bounds.passes or not self._given:
+    def quickly(self) -> Iterator[Any]:
+        """Yield what ``next`` would give, at the speed of a generator (which is not kept here: no cycle, no leak)."""
+        while not self._over and self.count < self._bound:
+            for item in self.flow:
+                self.count += 1
+                self._given += 1
+                yield item
+                if self.count >= self._bound:
                     return
-                self._given = 0
-                run = self.flow.run
-                self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
-        finally:
-            self.flow.close()
+            self._over = not self._another()
 
-    def _counted(self) -> Iterator[Any]:
-        bound = ENDLESS if self._bounds.items is None else self._bounds.items
-        if self.count >= bound:
-            return
-        for item in self.flow:
-            self.count += 1
-            self._given += 1
-            yield item
-            if self.count >= bound:
-                return
+    def _another(self) -> bool:
+        """End a pass; begin the next one if there is to be one."""
+        self.flow.close()
+        self.passed += 1
+        if self.count >= self._bound or self.passed >= self._bounds.passes or not self._given:
+            return False
+        self._given = 0
+        run = self.flow.run
+        self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
+        return True
 
     def close(self) -> None:
-        """Close every generator and stream."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        """Close every generator and stream; a snapshot can still be taken."""
         self.flow.close()
 
     def snapshot(self) -> Json:
@@ -120,3 +118,15 @@ class Loop:
             for address, item in zip(inner, flow.fetch(inner), strict=True):
                 found[repr([passed, address])] = item
         return [found[repr([address[0], address[1]])] for address in addresses]
+
+
+def _read(state: Json) -> tuple[int, int, int, Json]:
+    """Return count, passes, items in this pass and the flow's snapshot.
+
+    Raises:
+        StateMismatch: this is no snapshot of a pipeline.
+    """
+    try:
+        return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error

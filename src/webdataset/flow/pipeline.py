@@ -8,11 +8,12 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Self
 
-from webdataset.ground.errors import UsageError
+from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.stages.base import Json, Run
 
 from .entropy import entropy
+from .epochs import EpochCount
 from .looping import ENDLESS, Bounds, Loop
 from .running import Flow
 
@@ -31,9 +32,12 @@ class DataPipeline(IterableDataset):
     repetitions: int = 1
     nsamples: int | None = None
     size: int | None = None
+    _count: EpochCount | None = None
+    _lent: tuple[int, int] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []
+        self._count = EpochCount()
         for arg in args:
             if arg is None:
                 continue
@@ -117,6 +121,22 @@ class DataPipeline(IterableDataset):
             epoch: from 0.
         """
         self.epoch = epoch
+        self._count = None
+
+    def adopt(self, run: Run, *, persistent: bool = False) -> None:
+        """Take part in the run of a pipeline that reads this one through a loader.
+
+        Args:
+            run: its run: the epoch, and in a tracked run also the seed of a dataset that has none.
+            persistent: the loader's workers live on, and would not hear of it.
+
+        Raises:
+            FlowError: a tracked run over persistent workers, which cannot be replayed.
+        """
+        if run.tracked and persistent:
+            raise FlowError("a loader with persistent_workers=True cannot be replayed: start the run on one without")
+        self.set_epoch(run.epoch)
+        self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
     def _changed(self, **changes: Any) -> Self:
         self.__dict__.update(changes)
@@ -126,6 +146,7 @@ class DataPipeline(IterableDataset):
         result = type(self).__new__(type(self))
         result.__dict__.update(self.__dict__)
         result.pipeline = list(self.pipeline)
+        result.__dict__["_count"] = EpochCount() if self._count is not None else None
         return result
 
     __copy__ = _copied
@@ -133,10 +154,11 @@ class DataPipeline(IterableDataset):
     # -- runs
 
     def _begin(self) -> Run:
-        seed, common = entropy(self.seed)
-        return Run(seed=seed, common=common, epoch=self.epoch)
+        seed, common = entropy(self.seed) if self.seed is not None or self._lent is None else self._lent
+        epoch = self.epoch if self._count is None else self._count.epoch(self.epoch)
+        return Run(seed=seed, common=common, epoch=epoch)
 
-    def start(self, run: Run | None = None, state: Json = None, *, tracked: bool = True) -> Loop:
+    def start(self, run: Run | dict[str, Any] | None = None, state: Json = None, *, tracked: bool = True) -> Loop:
         """Start a run that can be snapshot.
 
         Args:
@@ -147,6 +169,8 @@ class DataPipeline(IterableDataset):
         Returns:
             The run: an iterator with ``snapshot()`` and ``close()``.
         """
+        if isinstance(run, dict):  # start(state) is what one would write
+            run, state = None, run
         if run is None:
             run = self._begin()
         if tracked and not run.tracked:
@@ -166,17 +190,19 @@ class DataPipeline(IterableDataset):
         else:
             with Loop(self.pipeline, run, bounds) as loop:
                 try:
-                    yield from loop
+                    yield from loop.quickly()
                 finally:
                     self.epoch = max(self.epoch, run.epoch + loop.passed)
 
     def iterator(self) -> Iterator[Any]:
         """Run all passes, without the bound on items."""
-        return iter(Loop(self.pipeline, self._begin(), Bounds(self.repetitions)))
+        with Loop(self.pipeline, self._begin(), Bounds(self.repetitions)) as loop:
+            yield from loop.quickly()
 
     def iterator1(self) -> Iterator[Any]:
         """Run one pass."""
-        return iter(Loop(self.pipeline, self._begin()))
+        with Loop(self.pipeline, self._begin()) as loop:
+            yield from loop.quickly()
 
     def close(self) -> None:
         """Close the stages that can be closed, and forget all of them. May be called twice."""

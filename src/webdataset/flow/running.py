@@ -34,6 +34,7 @@ class Flow:
 
     def __init__(self, stages: Sequence[Any], run: Run, state: Json = None) -> None:
         if state is not None:
+            _check(state)
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
         self.run = run
         self.levels = _levels(stages, run)
@@ -43,13 +44,13 @@ class Flow:
             if not level.over:
                 level.open()
         self._last = self.levels[-1] if self.levels else None
-        self._items: Iterator[Any] = self._last.items if self._last is not None else iter(())
+        self.items: Iterator[Any] = self._last.items if self._last is not None else iter(())
 
     def __iter__(self) -> Iterator[Any]:
-        return self._items
+        return self.items
 
     def __next__(self) -> Any:
-        return next(self._items)
+        return next(self.items)
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +59,9 @@ class Flow:
         self.close()
 
     def close(self) -> None:
-        """Close all generators, the last first, and with them every stream they hold."""
+        """Close all generators, the last first, and with them every stream they hold; a snapshot can still be taken."""
+        for level in self.levels:
+            level.over = level.ended
         for level in reversed(self.levels):
             level.close()
 
@@ -76,7 +79,7 @@ class Flow:
             "seed": self.run.seed,
             "common": self.run.common,
             "epoch": self.run.epoch,
-            "stages": [repr(level.stage) for level in self.levels[first:]],
+            "stages": [level.name for level in self.levels[first:]],
             "first": first,
             "ended": max((n for n, level in enumerate(self.levels) if n >= first and level.ended), default=None),
             "memories": [level.snapshot() for level in self.levels[first:]],
@@ -95,19 +98,30 @@ class Flow:
 
     def _restore(self, state: Json) -> None:
         first = self._rewinding()
-        if state.get("version") != VERSION:
-            raise StateMismatch(f"the snapshot has version {state.get('version')!r}; this library reads {VERSION}")
-        expected = [type(level.stage).__name__ for level in self.levels[first:]]
-        if state["first"] != first or len(state["memories"]) != len(expected):
+        names = [level.name for level in self.levels[first:]]
+        if state["first"] != first or state["stages"] != names:
             raise StateMismatch(
-                f"the snapshot was taken of {len(state['memories'])} stages from stage {state['first']} on "
-                f"({', '.join(state['stages'])}); this pipeline has {len(expected)} from stage {first} on"
+                f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
+                f"this pipeline has, from stage {first} on, {', '.join(names)}"
             )
         for level, memory in zip(self.levels[first:], state["memories"], strict=True):
-            level.restore(memory)
+            try:
+                level.restore(memory)
+            except (KeyError, TypeError, IndexError, AttributeError) as error:
+                raise StateMismatch(f"the snapshot's memory of {level.name} cannot be read: {error!r}") from error
         if state["ended"] is not None:
             for level in self.levels[: state["ended"] + 1]:
                 level.over = True
+
+
+def _check(state: Json) -> None:
+    """Tell early what is no snapshot of ours."""
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        version = state.get("version") if isinstance(state, dict) else None
+        raise StateMismatch(f"the snapshot has version {version!r}; this library reads {VERSION}")
+    missing = {"seed", "common", "epoch", "stages", "first", "ended", "memories"} - state.keys()
+    if missing or not isinstance(state["memories"], list) or len(state["memories"]) != len(state["stages"]):
+        raise StateMismatch(f"the snapshot is incomplete: {', '.join(sorted(missing)) or 'memories'}")
 
 
 def _levels(stages: Sequence[Any], run: Run) -> list[Level]:

@@ -73,6 +73,7 @@ class WebDataset(DataPipeline, FluidInterface):
         **reading: Any,
     ) -> None:
         super().__init__()
+        rules = ordering.reading_rules(reading)
         cache = ordering.shard_cache(cache_dir, cache_size, url_to_name, verbose=verbose)
         self.seed = seed
         self.trust = trust_levels.level(trust) if trust is not None else None
@@ -90,7 +91,7 @@ class WebDataset(DataPipeline, FluidInterface):
                 rename_files=rename_files,
                 trust=self.trust,
                 cache=cache,
-                **reading,
+                **rules,
             )
         )
         if empty_check:

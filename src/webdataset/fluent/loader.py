@@ -3,11 +3,10 @@
 Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: a pipeline over its batches.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.loading.torch_loader import announce_epoch, data_loader
+from webdataset.loading.torch_loader import data_loader
 
 from .interface import FluidInterface
 
@@ -37,8 +36,3 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def __init__(self, *args: Any, **kw: Any) -> None:
         super().__init__(data_loader(*args, **kw))
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate the loader; each iteration tells the dataset its epoch, which workers would otherwise forget."""
-        announce_epoch(self.pipeline[0] if self.pipeline else None, self.epoch)
-        return super().__iter__()

@@ -1,5 +1,7 @@
 """The small decisions behind ``WebDataset``: which order shards come in, and where they are kept."""
 
+import dataclasses
+import difflib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +9,15 @@ from typing import Any
 from webdataset import filters, shardlists
 from webdataset.caching.shards import ShardCache
 from webdataset.ground import settings
+from webdataset.samples.reading import Reading
 from webdataset.stages.checking import CheckSamples
 
-__all__ = ["CheckSamples", "endless", "shard_cache", "shard_shuffle"]
+__all__ = ["CheckSamples", "endless", "reading_rules", "shard_cache", "shard_shuffle"]
+
+ARGUMENTS = [
+    "urls", "handler", "mode", "resampled", "repeat", "shardshuffle", "cache_size", "cache_dir", "url_to_name",
+    "detshuffle", "nodesplitter", "workersplitter", "empty_check", "verbose", "seed",
+]  # fmt: skip
 
 
 def shard_shuffle(size: int, seed: int | None, *, deterministic: bool) -> list[Any]:
@@ -25,6 +33,24 @@ def shard_shuffle(size: int, seed: int | None, *, deterministic: bool) -> list[A
     if deterministic:
         return [filters.detshuffle(size, initial=size, seed=seed or 0)]
     return [filters.shuffle(size, initial=size)]
+
+
+def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return the rules of reading that a dataset was given, checked by name.
+
+    Args:
+        rules: keyword arguments that ``WebDataset`` passes on.
+
+    Raises:
+        TypeError: a name that is none.
+    """
+    known = [field.name for field in dataclasses.fields(Reading)]
+    for name in rules:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"WebDataset() got an unexpected keyword argument {name!r}{hint}")
+    return rules
 
 
 def endless(source: Any) -> bool:

@@ -64,8 +64,8 @@ class WebDatasetError(Exception):
         offset: int | None = None,
         stage: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = redacted(str(message))
+        super().__init__(self.message)
         self.url = url
         self.key = key
         self.field = field
@@ -81,9 +81,13 @@ class WebDatasetError(Exception):
 
     def __str__(self) -> str:
         """The message followed by the places that are known, secrets removed."""
-        shown = [f"{name}={getattr(self, name)!r}" for name in _PLACES if getattr(self, name) is not None]
-        text = f"{self.message} ({', '.join(shown)})" if shown else self.message
-        return redacted(text)
+        known = [(name, getattr(self, name)) for name in _PLACES if getattr(self, name) is not None]
+        shown = [f"{name}={(redacted(place) if isinstance(place, str) else place)!r}" for name, place in known]
+        return f"{self.message} ({', '.join(shown)})" if shown else self.message
+
+    def __repr__(self) -> str:
+        """The class and what ``str`` shows, secrets removed."""
+        return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by class, message and attributes, so that a worker's error keeps its places."""
@@ -94,6 +98,12 @@ def _rebuild(kind: type[WebDatasetError], message: str, attributes: dict[str, An
     error = kind(message)
     error.__dict__.update(attributes)
     return error
+
+
+def said(error: BaseException) -> str:
+    """Return an error's class and what it says, for a message that quotes it; never empty."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else repr(error)
 
 
 class SourceError(WebDatasetError, OSError):

@@ -35,7 +35,8 @@ def ignore_and_continue(exn: Exception) -> bool:
     Args:
         exn: what went wrong.
     """
-    log.debug("ignored: %r", exn)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("ignored: %s", _described(exn))
     return True
 
 
@@ -55,7 +56,8 @@ def ignore_and_stop(exn: Exception) -> bool:
     Args:
         exn: what went wrong.
     """
-    log.debug("stopped at: %r", exn)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("stopped at: %s", _described(exn))
     return False
 
 
@@ -70,7 +72,7 @@ def warn_and_stop(exn: Exception) -> bool:
 
 
 def _described(exn: Exception) -> str:
-    return f"{type(exn).__name__}: {exn}" if isinstance(exn, WebDatasetError) else repr(exn)
+    return f"{type(exn).__name__}: {exn}" if isinstance(exn, WebDatasetError) else redacted(repr(exn))
 
 
 def located(exn: Exception, **places: object) -> Exception:
@@ -87,5 +89,6 @@ def located(exn: Exception, **places: object) -> Exception:
     if isinstance(exn, WebDatasetError):
         return exn.locate(**known)
     if known:
-        exn.add_note(redacted("in " + ", ".join(f"{name}={place!r}" for name, place in known.items())))
+        shown = [f"{name}={(redacted(place) if isinstance(place, str) else place)!r}" for name, place in known.items()]
+        exn.add_note("in " + ", ".join(shown))
     return exn

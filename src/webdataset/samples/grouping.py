@@ -132,7 +132,13 @@ class Grouper:
             return True
         field = self._field(ext)
         if field == "__key__" or field in self._stamp:  # metadata of ours: no member may replace it
-            return self._refuse(key, field, offset)
+            return self._refuse(
+                key,
+                field,
+                offset,
+                f"a member may not be called {key}.{field}: that name is the sample's own; "
+                "leave it out or rename it with select_files or rename_files",
+            )
         if key == self._key and self._sample is not None:
             repeated = field in self._sample
             if field is not None and (not repeated or self._duplicates == "last"):
@@ -160,9 +166,10 @@ class Grouper:
             self._fields[ext] = field
         return field
 
-    def _refuse(self, key: str, field: str | None, offset: int) -> bool:
+    def _refuse(self, key: str, field: str | None, offset: int, message: str = "") -> bool:
         self.fault = DuplicateField(
-            f"duplicate file name in tar file: {key}.{field} stands twice in one sample; rewrite the shard, or "
+            message
+            or f"duplicate file name in tar file: {key}.{field} stands twice in one sample; rewrite the shard, or "
             "pass duplicates='first', 'last' or 'new'",
             key=key, field=field, offset=offset, url=self._stamp.get("__url__"),
         )  # fmt: skip

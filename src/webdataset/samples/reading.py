@@ -15,6 +15,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.redaction import redacted
+from webdataset.ground.seeds import fold
 from webdataset.sources.stream import length_known
 from webdataset.tar.assembly import Member
 from webdataset.tar.compression import Decompressor, compression_of
@@ -104,14 +105,21 @@ class Position:
         self.offsets: list[int] = []
         self.pending: list[Sample] = []
         self.failures = 0
+        self._url = ""
 
     def address(self) -> Address:
         """Return the address of the sample given last."""
         index = len(self.offsets) - len(self.pending) - 1
         return Address(self.shard, self.ordinal + index, self.offsets[index])
 
-    def begin(self, shard: int) -> None:
+    @property
+    def url(self) -> int:
+        """A hash of the present shard's url, for snapshots (a url may hold secrets)."""
+        return url_hash(self._url)
+
+    def begin(self, shard: int, url: str) -> None:
         """Enter a shard."""
+        self._url = url
         self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
 
     def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
@@ -121,6 +129,11 @@ class Position:
         samples.reverse()
         self.pending = samples
         return samples
+
+
+def url_hash(url: str) -> int:
+    """Return a number that tells shards apart (53 bits, exact in JSON everywhere); signatures do not enter it."""
+    return fold("url", url.partition("?")[0]) >> 11
 
 
 @functools.cache
@@ -159,7 +172,7 @@ def read_samples(
     position = position or Position()
     first = start.shard if start is not None else 0
     for index, shard in enumerate(shards, first):
-        position.begin(index)
+        position.begin(index, str(shard["url"]))
         reader = ShardReader(shard, reading, start if index == first else None)
         if start is not None and index == first:
             position.ordinal = start.ordinal

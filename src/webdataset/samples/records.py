@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from webdataset.ground.errors import FormatError, Truncated
+from webdataset.ground.errors import FormatError, Truncated, said
 from webdataset.ground.extras import require
 from webdataset.ground.policies import Handler, located, reraise_exception
 
@@ -63,7 +63,7 @@ def cbor_items(stream: Any) -> Iterator[Any]:
         except cbor2.CBORDecodeEOF as error:
             raise Truncated(f"the shard ends inside the CBOR item at byte {start}", offset=start) from error
         except (cbor2.CBORDecodeError, ValueError) as error:
-            raise FormatError(f"no CBOR item at byte {start}: {error}", offset=start) from error
+            raise FormatError(f"no CBOR item at byte {start}: {said(error)}", offset=start) from error
 
 
 def read_cbors(shards: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Any]:

@@ -86,7 +86,10 @@ def get(url: str, headers: Mapping[str, str], timeouts: tuple[float, float]) -> 
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError as error:  # brackets that do not hold an IPv6 address
+        raise UsageError(f"not a url that can be opened: {error}", url=url) from error
     if "@" not in parts.netloc:
         return url, {}
     userinfo, _, host = parts.netloc.rpartition("@")

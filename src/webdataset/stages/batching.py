@@ -11,6 +11,7 @@ from typing import Any
 from webdataset.ground.errors import UsageError
 
 from .base import Address, Fetch, Memory, Run, Stage, paired
+from .blame import collated
 from .collation import default_collation_fn
 
 Collation = Callable[[list[Any]], Any]
@@ -43,9 +44,9 @@ class Batched(Stage):
             if not whole and not self.partial:
                 return
             if origin is None:
-                yield collate(chunk)
+                yield collated(collate, chunk, "batched")
             else:
-                batch = collate([sample for _, sample in chunk])
+                batch = collated(collate, [sample for _, sample in chunk], "batched")
                 memory.address = [address for address, _ in chunk]
                 yield batch
             if not whole:
@@ -55,7 +56,7 @@ class Batched(Stage):
         """Fetch all samples of the batches at once, and collate them again."""
         samples = iter(fetch([address for batch in addresses for address in batch]))
         collate = self.collation_fn or _listed
-        return [collate(list(islice(samples, len(batch)))) for batch in addresses]
+        return [collated(collate, list(islice(samples, len(batch))), "batched") for batch in addresses]
 
     def __repr__(self) -> str:
         name = "listed" if self.collation_fn is None else "batched"

@@ -35,6 +35,24 @@ def blamed(exn: Exception, stage: str, sample: Any, function: Any = None) -> Exc
     return located(exn, stage=where, key=key, url=None if url is None else str(url))
 
 
+def collated(collate: Callable[[list[Any]], Any], samples: list[Any], stage: str) -> Any:
+    """Return one batch; a failure says the stage, the function, and the key and url of the batch's first sample.
+
+    Args:
+        collate: from a list of samples to a batch.
+        samples: the samples of one batch.
+        stage: name of the stage, for the error.
+
+    Raises:
+        Exception: whatever ``collate`` raises.
+    """
+    try:
+        return collate(samples)
+    except Exception as exn:  # user code: located and raised again
+        blamed(exn, stage, samples[0] if samples else None, collate)
+        raise
+
+
 def applied(source: Iterator[Any], f: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
     """Yield ``f(sample)`` for each sample; a failure goes to the handler.
 

@@ -6,6 +6,7 @@ Flows in: samples. Flows out: the same samples, in the same order, without askin
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from webdataset.ground.errors import FlowError
 from webdataset.ground.iteration import PipelineStage
 
 from .base import Stage
@@ -21,10 +22,12 @@ class Cached(Stage, PipelineStage):
 
     def __init__(self) -> None:
         self.cached: list[Any] | None = None
+        self.mark: str | None = None  # set while samples come from memory; part of snapshots
 
     def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
         """Yield samples from memory where there are any, else from upstream."""
         if self.cached is not None:
+            self.mark = "kept"
             yield from self.cached
             return
         kept = []
@@ -33,13 +36,28 @@ class Cached(Stage, PipelineStage):
             yield sample
         self.cached = kept
 
+    def recall(self, mark: str) -> None:
+        """Take up a snapshot that was taken while samples came from memory.
+
+        Args:
+            mark: what ``mark`` was.
+
+        Raises:
+            FlowError: the memory is empty: the order in which it was filled cannot be brought back.
+        """
+        if mark == "kept" and self.cached is None:
+            raise FlowError(
+                "the snapshot was taken while mcached() gave samples from memory, in the order of an earlier pass; "
+                "that memory is gone: take snapshots in the first pass"
+            )
+
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         """Run this stage alone over ``source``."""
         return self(source)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the samples."""
-        return {"cached": None}
+        return {"cached": None, "mark": None}
 
     def __repr__(self) -> str:
         return "Cached()" if self.cached is None else f"Cached({len(self.cached)} samples)"

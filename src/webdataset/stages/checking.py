@@ -50,8 +50,9 @@ class CheckSamples(Passing):
             raise NoSamples(
                 f"no samples found in this pass on rank {where.rank} of {where.world_size}, worker {where.worker} of "
                 f"{where.num_workers}: there are fewer shards than workers ({where.world_size * where.num_workers} in "
-                "all), or the shards are empty. Use fewer workers or more shards, resampled=True, or pass "
-                "empty_check=False to let such workers give nothing"
+                "all), or the shards are empty, were stepped over by the handler, or hold no selected member "
+                "with an extension. Use fewer workers or more shards, resampled=True, or pass empty_check=False to let "
+                "such workers give nothing"
             )
 
     def __repr__(self) -> str:

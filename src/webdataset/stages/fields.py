@@ -100,13 +100,13 @@ def _to_tuple(
             with spaces names several: ``"jpg cls"``.
         handler: what to do about a sample without a field: true skips it, false ends the stage.
         missing_is_error: otherwise an absent field gives None.
-        none_is_error: whether a field that is None is an error; as ``missing_is_error`` where it is not given.
+        none_is_error: whether a field that is there, but None (as JSON ``null`` is), is an error.
 
     Yields:
         Tuples with one value for each argument.
 
     Raises:
-        MissingField: a field is absent or None.
+        MissingField: a field is absent, or is None with ``none_is_error``.
         UsageError: an argument that names no field.
 
     Flow: in order; holds nothing; resumes exactly.
@@ -114,8 +114,8 @@ def _to_tuple(
     if len(args) == 1 and isinstance(args[0], str):
         args = tuple(args[0].split())
     specs = [alternatives(spec) for spec in args]
-    whole = missing_is_error if none_is_error is None else none_is_error
-    return applied(source, _picker(specs, missing_is_error=missing_is_error, none_is_error=whole), handler, "to_tuple")
+    pick = _picker(specs, missing_is_error=missing_is_error, none_is_error=bool(none_is_error))
+    return applied(source, pick, handler, "to_tuple")
 
 
 def _picker(

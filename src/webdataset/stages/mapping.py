@@ -106,7 +106,11 @@ def _map_tuple(source: Iterator[Any], *args: Function | None, handler: Handler =
         for place, function in places:
             if place >= len(values):
                 break
-            values[place] = function(values[place])
+            try:
+                values[place] = function(values[place])
+            except Exception as exn:  # user code: located and raised again
+                blamed(exn, f"map_tuple: position {place}", sample, function)
+                raise
         return tuple(values)
 
     return applied(source, update, handler, "map_tuple")

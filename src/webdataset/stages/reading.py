@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from typing import Any
 
-from webdataset.ground.errors import FlowError
+from webdataset.ground.errors import FlowError, StateMismatch
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample
 from webdataset.samples.opening import open_shards
-from webdataset.samples.reading import Position, Reading, ShardReader, read_samples
+from webdataset.samples.reading import Position, Reading, ShardReader, read_samples, url_hash
 
 from .base import Fetch, Json, Memory, Run, Stage
 
@@ -29,6 +29,7 @@ class ReaderMemory(Memory):
     def __init__(self) -> None:
         self.position = Position()
         self.start: Address | None = None
+        self.url: int | None = None  # a hash of the url of the shard to start in
 
     @property
     def address(self) -> Address | None:
@@ -38,11 +39,14 @@ class ReaderMemory(Memory):
     def snapshot(self) -> Json:
         """Return the address of the sample given last, or None before the first."""
         address = self.address
-        return list(address) if address is not None else None
+        url = self.position.url if self.position.offsets else self.url
+        return [*address, url] if address is not None else None
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on behind the sample at this address."""
-        self.start = Address(*state) if state is not None else None
+        if state is not None:
+            *place, self.url = state
+            self.start = Address(*place)
 
 
 class ReadShards(Stage):
@@ -71,12 +75,12 @@ class ReadShards(Stage):
         """Yield samples."""
         if memory.start is None:
             return read_samples(self.opened(upstream), self.reading, memory.position)
-        return self._resumed(upstream, memory.position, memory.start)
+        return self._resumed(upstream, memory, memory.start)
 
-    def _resumed(self, upstream: Iterator[Any], position: Position, start: Address) -> Iterator[Sample]:
+    def _resumed(self, upstream: Iterator[Any], memory: ReaderMemory, start: Address) -> Iterator[Sample]:
         """Go on behind the sample at an address, which was given before the snapshot."""
-        shards = self.opened(islice(upstream, start.shard, None))
-        samples = read_samples(shards, self.reading, position, start)
+        shards = _beginning_with(memory.url, self.opened(islice(upstream, start.shard, None)), start)
+        samples = read_samples(shards, self.reading, memory.position, start)
         if next(samples, None) is None:
             raise FlowError(f"nothing to read at shard {start.shard}, byte {start.offset}: the shards have changed")
         yield from samples
@@ -121,3 +125,19 @@ class ReadShards(Stage):
 
     def __repr__(self) -> str:
         return f"tarfile_samples({self.reading.handler.__name__})"
+
+
+def _beginning_with(url: int | None, shards: Iterator[Any], start: Address) -> Iterator[Any]:
+    """Yield opened shards, if the first is the one that the snapshot was taken in.
+
+    Raises:
+        StateMismatch: it is another one.
+    """
+    for number, shard in enumerate(shards):
+        if number == 0 and url_hash(str(shard["url"])) != url:
+            shard["stream"].close()
+            raise StateMismatch(
+                f"the snapshot was taken in another list of shards: at number {start.shard} stands another url now",
+                url=str(shard["url"]),
+            )
+        yield shard

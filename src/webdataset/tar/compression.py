@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from webdataset.ground.errors import BadCompression
+from webdataset.ground.errors import BadCompression, said
 from webdataset.ground.extras import available, require
 
 PIECE = 256 * 1024
@@ -129,6 +129,8 @@ class Decompressor:
         self._failures = _failures()
         self._engine: _Engine | None = None
         self._taken = 0
+        self._whole = False  # a compressed member has ended
+        self._magic = next(magic for magic, name in _MAGIC.items() if name == kind)
         self.appetite = 32 * 1024  # bytes of input that give about one piece of output
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -147,6 +149,8 @@ class Decompressor:
                 chunk = chunk.lstrip(b"\0")
                 if not chunk:
                     break
+                if self._whole and not (chunk[: len(self._magic)] == self._magic[: len(chunk)]):
+                    raise BadCompression(f"behind the end of the {self.kind} stream come other bytes")
                 self._engine = self._make()
             piece = self._step(chunk)
             while piece:
@@ -157,6 +161,7 @@ class Decompressor:
                 break
             chunk = self._engine.unused_data
             self._engine = None
+            self._whole = True
         if given > 2 * PIECE and self.appetite > 4096:
             self.appetite //= 2
         elif given < PIECE // 2 and self.appetite < PIECE:
@@ -170,7 +175,7 @@ class Decompressor:
             return engine.decompress(chunk, PIECE)
         except self._failures as error:
             raise BadCompression(
-                f"the {self.kind} stream is damaged within the {self._taken} compressed bytes read so far: {error}"
+                f"the {self.kind} stream is damaged within the {self._taken} compressed bytes read so far: {said(error)}"
             ) from error
 
     def finish(self) -> None:

@@ -47,6 +47,12 @@ class KeyRules:
             raise SampleError(f"__key__ must be text, not {type(key).__name__}: {key!r:.100}")
         if not key or key.endswith("/") or "\0" in key:
             raise SampleError("__key__ is empty, ends in a slash or holds a NUL", key=key)
+        if is_meta(f"{key}.x"):
+            raise SampleError(
+                "a __key__ that is, or starts with, a folder like __this__/ names metadata of the shard: every reader "
+                "skips it, and the sample would be lost; choose another key",
+                key=key,
+            )
         if self.policy == "ignore":
             return
         if key == before:
@@ -66,10 +72,11 @@ class KeyRules:
 
     @staticmethod
     def _flaw(key: str) -> str | None:
-        name = f"{key}.x"
-        if is_meta(name):
-            return "a name that starts like __this__/ is metadata of the shard and is skipped on reading"
-        found, field = base_plus_ext(name)
+        if key.startswith("/"):
+            return "an absolute __key__ is a path outside of the folder into which a shard is unpacked"
+        if ".." in key.split("/"):
+            return "a __key__ with '..' leads out of the folder into which a shard is unpacked"
+        found, field = base_plus_ext(f"{key}.x")
         if found == key:
             return None
         if found is None:

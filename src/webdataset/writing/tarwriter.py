@@ -181,6 +181,7 @@ class TarWriter:
             or "." in key
             or key == self._last_key
             or key[-1:] in ("", "/")
+            or key[0] == "/"
             or key[:2] == "__"
             or "\0" in key
         ):

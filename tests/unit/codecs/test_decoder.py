@@ -274,3 +274,13 @@ def test_plans_are_bounded():
 def test_its_repr_names_its_handlers():
     """A decoder in a pipeline says what it decodes."""
     assert "ImageHandler('rgb')" in repr(Decoder("rgb"))
+
+
+def test_a_cause_without_words_is_named():
+    """Some libraries raise errors that say nothing: the message names their class."""
+
+    def silent(key, data):
+        raise KeyError
+
+    with pytest.raises(DecodingError, match=r"could not be decoded: KeyError\(\)"):
+        Decoder([silent])({"x": b""})

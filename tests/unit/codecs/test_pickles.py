@@ -4,8 +4,10 @@ import collections
 import datetime as dt
 import decimal
 import fractions
+import os
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import uuid
@@ -180,6 +182,14 @@ def test_own_classes_are_refused_with_the_ways_out():
         assert part in str(error)
     assert (error.url, error.key, error.field) == ("s.tar", "007", "x.pyd")
     assert isinstance(error, (ValueError, pickle.UnpicklingError))
+
+
+@pytest.mark.parametrize("function", [os.system, eval, exec, subprocess.run, shutil.rmtree])
+def test_commands_are_not_offered_for_permission(function):
+    """What runs code is refused as that; add_safe_globals is not suggested."""
+    with pytest.raises(UnsafeContent, match="would run a command") as failure:
+        unpickle_loads(pickle.dumps(function))
+    assert "add_safe_globals" not in str(failure.value)
 
 
 @pytest.mark.parametrize("protocol", range(6))

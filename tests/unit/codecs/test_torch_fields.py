@@ -1,9 +1,12 @@
 """.pth fields and image tensors."""
 
 import io
+import os
 import pickle
+import re
 import subprocess
 import sys
+import traceback
 
 import pytest
 
@@ -55,6 +58,36 @@ def test_own_classes_need_permission():
     with add_safe_globals([Model]):
         assert isinstance(torch_loads(data), Model)
     assert isinstance(Decoder([], trust="full")(sample)["pth"], Model)
+
+
+class Harmful:
+    """Runs a command when unpickled."""
+
+    def __init__(self, function, argument):
+        self.call = function, (argument,)
+
+    def __reduce__(self):
+        """Call the function."""
+        return self.call
+
+
+@pytest.mark.parametrize(("function", "name"), [(os.system, "system"), (eval, "eval")])
+def test_commands_are_not_offered_for_permission(function, name):
+    """A field that would run a command is called that; torch's advice to load it anyway is not passed on."""
+    data = torch_dumps(Harmful(function, "0"))
+    with pytest.raises(UnsafeContent, match=f"{name}: decoding it would run a command") as failure:
+        torch_loads(data)
+    assert "add_safe_globals" not in str(failure.value)
+
+
+def test_torchs_advice_is_not_quoted():
+    """The class is named and nothing else is taken from torch's message, in the traceback neither."""
+    for data, part in ((torch_dumps(Model()), f"needs {__name__}.Model"), (b"nonsense", "damaged")):
+        with pytest.raises(UnsafeContent, match=re.escape(part)) as failure:
+            torch_loads(data)
+        shown = "".join(traceback.format_exception(failure.value))
+        assert "Re-running" not in shown
+        assert "to `False`" not in shown
 
 
 def test_the_switch_on_the_door_is_asked_at_every_field(monkeypatch):

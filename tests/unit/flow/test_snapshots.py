@@ -176,6 +176,85 @@ def test_states_of_other_pipelines_are_refused(urls):
         PIPELINES["shuffled"](urls).start(state=state)
 
 
+@pytest.mark.parametrize("state", [None, 3, [], {}, {"flow": {}}, {"count": 1, "passed": 0, "given": 1, "flow": {}}])
+def test_what_is_no_state(urls, state):
+    """Anything else is a StateMismatch, never a KeyError from within."""
+    whole = PIPELINES["shuffled"](urls).start().snapshot()
+    broken = {**whole, "flow": {**whole["flow"], "memories": [{"wrong": 1}] * len(whole["flow"]["memories"])}}
+    for candidate in (state, broken) if state is not None else (broken,):
+        with pytest.raises(StateMismatch):
+            PIPELINES["shuffled"](urls).start(state=candidate)
+
+
+def test_other_stages_of_the_same_number_are_refused(urls):
+    """Stages are compared by name, not counted."""
+    state = wds.WebDataset(urls).shuffle(5).start().snapshot()
+    with pytest.raises(StateMismatch, match="Shuffle"):
+        wds.WebDataset(urls).batched(5).start(state=state)
+
+
+def test_other_shards_are_refused(urls):
+    """A state restored on another list of shards names what stands there."""
+    run = PIPELINES["plain"](urls).start()
+    for _ in range(20):
+        next(run)
+    state = run.snapshot()
+    assert len(list(PIPELINES["plain"](urls).start(state))) == 26, "a state may come first"
+    with pytest.raises(StateMismatch, match="another list of shards"):
+        list(PIPELINES["plain"](urls.replace("{0..3}", "{3..0}")).start(state=state))
+
+
+def test_snapshots_after_a_break(urls):
+    """Leaving a loop does not end the run: it can be snapshot, and goes on."""
+    make = PIPELINES["shuffled"]
+    run = make(urls).start()
+    for number, _ in enumerate(run):
+        if number == 9:
+            break
+    state = json.dumps(run.snapshot())
+    rest = [repr(item) for item in run]
+    assert len(rest) == 36
+    assert [repr(item) for item in make(urls).start(state=json.loads(state))] == rest
+    closed = make(urls).start(state=json.loads(state))
+    next(closed)
+    before = closed.snapshot()
+    closed.close()
+    assert closed.snapshot() == before
+
+
+def test_abandoned_runs_leave_nothing_open(urls):
+    """Without the collector's help: a run that nobody holds is closed."""
+    import gc
+    import os
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        dataset = PIPELINES["shuffled"](urls)
+        for begin in (dataset.start, dataset.iterator, dataset.iterator1, dataset.with_epoch(100).__iter__):
+            for _ in range(3):
+                for _ in begin():
+                    break
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+
+
+def test_kept_samples_in_a_later_pass(urls):
+    """A snapshot taken while samples come from memory is refused where that memory is gone."""
+    make = lambda: wds.WebDataset(urls, shardshuffle=10).shuffle(10).mcached().repeat(2)
+    dataset = make()
+    run = dataset.start()
+    for _ in range(60):
+        next(run)
+    state = json.loads(json.dumps(run.snapshot()))
+    rest = [s["__key__"] for s in run]
+    assert [s["__key__"] for s in dataset.start(state=state)] == rest
+    with pytest.raises(FlowError, match="mcached"):
+        list(make().start(state=state))
+
+
 def test_changed_shards_are_noticed(tmp_path):
     """A shard that no longer holds the sample at an address is an error, not another sample."""
     name = str(tmp_path / "a.tar")

@@ -161,8 +161,10 @@ def test_arguments_that_mean_nothing(folder):
     """Sources that cannot be read, and options that do not exist."""
     with pytest.raises(UsageError):
         wds.WebDataset(3)
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(TypeError, match="'colour'$"):
         wds.WebDataset(f"{folder}/s-0.tar", colour="red")
+    with pytest.raises(TypeError, match="did you mean 'shardshuffle'"):
+        wds.WebDataset(f"{folder}/s-0.tar", shardshuffel=3)
 
 
 def test_chain(folder):

@@ -42,6 +42,12 @@ def test_secrets_are_removed():
     assert "n=1" in str(error)
 
 
+def test_what_is_said_is_never_empty():
+    """An error without words is quoted by its class."""
+    assert errors.said(ValueError()) == "ValueError()"
+    assert errors.said(ValueError("x")) == "ValueError: x"
+
+
 def test_compatible_constructor():
     """``DecodingError(url, key, k, sample)`` as upstream's."""
     error = DecodingError("u", "key", "jpg", {"a": 1})

@@ -85,6 +85,16 @@ def test_duplicate_names_its_place():
     assert grouper.taken == 3
 
 
+def test_members_named_like_metadata():
+    """They are refused whatever the policy, with a message of their own."""
+    for name in ("a.__url__", "a.__key__"):
+        grouper = Grouper(duplicates="first")
+        grouper.open({"__url__": "u"})
+        grouper.add([(name, b"", 0)])
+        assert "may not be called" in str(grouper.fault)
+        assert "select_files" in str(grouper.fault)
+
+
 def test_offsets():
     """Each sample's start is known."""
     grouper = Grouper()

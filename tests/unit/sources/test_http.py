@@ -202,6 +202,15 @@ def test_a_url_that_makes_no_sense():
         gopen_http("http://")
 
 
+@pytest.mark.parametrize("url", ["http://[::1/x", "http://me:CANARY@[::1/x", "https://[zz]/x"])
+def test_brackets_that_hold_no_address(url):
+    """A url that does not split is a UsageError with the url."""
+    with pytest.raises(UsageError, match="not a url") as caught:
+        open_url(url)
+    assert caught.value.url == url
+    assert "CANARY" not in str(caught.value)
+
+
 def test_uploads_by_put(web):
     """Writing to http uploads by PUT."""
     with open_url(web.url("up/x"), "wb") as stream:

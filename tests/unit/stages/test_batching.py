@@ -37,6 +37,27 @@ def test_batches_hold_at_least_one(size):
         batched(size)
 
 
+def refused(samples):
+    """Always fails."""
+    raise ZeroDivisionError("as planned")
+
+
+def test_a_collation_that_fails_is_located():
+    """Stage, function, file, and the key of the batch's first sample are noted; refetching notes them, too."""
+    samples = [{"__key__": "k1"}, {"__key__": "k2"}, {"__key__": "k3"}]
+    stage = batched(2, refused)
+
+    def refetched():
+        stage.refetch([[0, 1]], lambda addresses: [samples[address] for address in addresses])
+
+    for failing in (lambda: list(stage(samples)), refetched):
+        with pytest.raises(ZeroDivisionError) as caught:
+            failing()
+        (note,) = caught.value.__notes__
+        for part in ("batched: refused (", "test_batching.py:", "key='k1'"):
+            assert part in note
+
+
 def test_repr_shows_what_was_written():
     """The maker's name, with what is not the default."""
     assert repr(batched(3)) == "batched(3)"

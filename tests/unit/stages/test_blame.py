@@ -5,6 +5,7 @@ import pytest
 from webdataset.ground.errors import MissingField, WebDatasetError
 from webdataset.stages.blame import blamed, named
 from webdataset.stages.mapping import map as mapped
+from webdataset.stages.mapping import map_tuple
 from webdataset.stages.selecting import select
 
 
@@ -40,6 +41,13 @@ def test_samples_that_are_no_dictionaries_have_no_key():
     """A tuple's place is its stage only."""
     error = blamed(ValueError("x"), "map", (1, 2), broken)
     assert error.__notes__ == [f"in stage={'map: ' + named(broken)!r}"]
+
+
+def test_map_tuple_says_which_position():
+    """The position and its function are named, once."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(map_tuple(None, broken)([(1, 2)]))
+    assert any("map_tuple: position 1: broken (" in note for note in caught.value.__notes__)
 
 
 def test_callables_without_code_are_named_too():

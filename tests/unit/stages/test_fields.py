@@ -46,11 +46,13 @@ def test_a_missing_field_may_be_none_or_skipped():
 
 
 @pytest.mark.parametrize("spec", [("a",), ("a", "b"), ("a;c", "b")])
-def test_a_field_that_is_none_is_an_error_unless_allowed(spec):
-    """As missing_is_error says, or none_is_error where it is given."""
+def test_a_field_that_is_none_is_there_unless_none_is_an_error(spec):
+    """JSON null is None: only none_is_error=True refuses it."""
     samples = [{"a": None, "b": 1}]
+    assert next(to_tuple(*spec)(samples))[0] is None
+    assert next(to_tuple(*spec, none_is_error=None)(samples))[0] is None
     with pytest.raises(MissingField, match="None"):
-        list(to_tuple(*spec)(samples))
+        list(to_tuple(*spec, none_is_error=True)(samples))
     with pytest.raises(MissingField):
         list(to_tuple(*spec, missing_is_error=False, none_is_error=True)(samples))
     assert next(to_tuple(*spec, none_is_error=False)(samples))[0] is None

@@ -16,9 +16,10 @@ from webdataset.writing.keys import KeyRules, planned
 @example(".hidden")
 @example("dir/.hidden")
 def test_a_key_passes_exactly_if_it_reads_back(key):
-    """The strict policy refuses a key if and only if the reader would give another one, or none."""
+    """The strict policy refuses a key that reads back as another one, as none, or that leaves the folder."""
     name = f"{key}.x"
     reads_back = base_plus_ext(name) == (key, "x") and not is_meta(name)
+    reads_back = reads_back and key[0] != "/" and ".." not in key.split("/")
     try:
         KeyRules("error").check(key, None)
     except SampleError as error:
@@ -47,6 +48,25 @@ def test_no_policy_lets_impossible_keys_pass(key):
     for policy in ("warn", "error", "ignore"):
         with pytest.raises(SampleError, match="__key__"):
             KeyRules(policy).check(key, None)
+
+
+@pytest.mark.parametrize("key", ["/abs", "../a", "a/../b", ".."])
+def test_keys_that_leave_the_folder(key):
+    """They are warned of, or refused, as the policy says."""
+    with pytest.warns(UserWarning, match=r"further keys|the folder"):
+        KeyRules().check(key, None)
+    with pytest.raises(SampleError, match="out"):
+        KeyRules("error").check(key, None)
+    KeyRules("ignore").check(key, None)
+
+
+@pytest.mark.parametrize("policy", ["warn", "error", "ignore"])
+def test_keys_that_every_reader_skips(policy):
+    """Metadata would be lost: an error under every policy, naming the key; what only looks similar passes."""
+    with pytest.raises(SampleError, match="metadata") as caught:
+        KeyRules(policy).check("__a__/b", None)
+    assert caught.value.key == "__a__/b"
+    KeyRules(policy).check("__a__", None)
 
 
 def test_ordinary_keys_pass_silently():

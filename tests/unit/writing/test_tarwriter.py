@@ -386,3 +386,11 @@ def test_unknown_arguments():
     ):
         with pytest.raises(UsageError):
             TarWriter(io.BytesIO(), encoder=False, **options)
+
+
+def test_an_absolute_key_is_noticed(tmp_path):
+    """The writer asks the rules about it."""
+    with TarWriter(str(tmp_path / "a.tar"), check_keys="error") as writer:
+        writer.write({"__key__": "a", "txt": "x"})
+        with pytest.raises(SampleError, match="absolute"):
+            writer.write({"__key__": "/a", "txt": "x"})

@@ -1,0 +1,54 @@
+"""Numbering epochs over worker processes that live for one epoch only.
+
+Theory. torch's DataLoader starts new workers for each epoch (unless they are persistent), each with a copy of a dataset
+that was never iterated: a count kept in the dataset is lost, and a seeded one would give one order for ever. Workers
+that are forked share a page of memory with their parent, in which each worker number counts its epochs. Workers that
+are spawned get the dataset by pickle, once for each worker and epoch: the parent counts the pickles.
+
+Flows in: the start of an iteration. Flows out: its epoch. Only counts where nobody says the epoch (``set_epoch``).
+"""
+
+import mmap
+import struct
+from multiprocessing import context
+from typing import Any
+
+from webdataset.ground.topology import worker_info
+
+_SLOT = struct.Struct("q")
+
+
+class EpochCount:
+    """The epochs of one dataset, by worker.
+
+    Args:
+        travelled: how often the dataset had been sent to a worker when this copy was.
+    """
+
+    def __init__(self, travelled: int | None = None) -> None:
+        self._arrived = travelled
+        self._sent = 0
+        self._page: mmap.mmap | None = None if travelled is not None else mmap.mmap(-1, mmap.PAGESIZE)
+
+    def epoch(self, own: int) -> int:
+        """Return the number of the epoch that begins.
+
+        Args:
+            own: the dataset's own count, which holds outside of DataLoader workers.
+        """
+        info = worker_info()
+        if info is None:
+            return own
+        if self._page is None:
+            return (self._arrived or 0) // int(info.num_workers) + own
+        place = info.id % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size
+        (count,) = _SLOT.unpack_from(self._page, place)
+        _SLOT.pack_into(self._page, place, count + 1)
+        return int(count)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with the number of travels before, if this is a journey to a new process."""
+        if context.get_spawning_popen() is None:
+            return EpochCount, ()
+        self._sent += 1
+        return EpochCount, (self._sent - 1,)
