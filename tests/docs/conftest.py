@@ -1,6 +1,7 @@
 """Runs the Python blocks of Markdown pages, as a reader would type them."""
 
 import importlib.util
+import os
 import re
 import types
 from pathlib import Path
@@ -55,3 +56,12 @@ def run_page(page: Path, **names: Any) -> dict[str, Any]:
 def pages() -> types.SimpleNamespace:
     """Give ``pages.run(page, **names)`` and ``pages.blocks(page)``."""
     return types.SimpleNamespace(run=run_page, blocks=blocks)
+
+
+@pytest.fixture(autouse=True)
+def environment():
+    """Put the environment back: examples set variables as a program of its own would."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

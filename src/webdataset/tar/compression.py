@@ -175,7 +175,7 @@ class Decompressor:
             return engine.decompress(chunk, PIECE)
         except self._failures as error:
             raise BadCompression(
-                f"the {self.kind} stream is damaged within the {self._taken} compressed bytes read so far: {said(error)}"
+                f"the {self.kind} stream is damaged in the {self._taken} compressed bytes read so far: {said(error)}"
             ) from error
 
     def finish(self) -> None:

@@ -219,6 +219,7 @@ def test_environment(near, tmp_path, web, monkeypatch):
 
 def test_verbose(near, web, monkeypatch, caplog):
     """Downloads and hits are logged, without passwords, where verbose or the environment asks for it."""
+    monkeypatch.delenv("WDS_VERBOSE_CACHE", raising=False)
     url = f"{web}/a/x.tar".replace("://", "://ann:secret@")
     with caplog.at_level(logging.DEBUG, "webdataset"):
         keys(url, cache_dir=near)
