@@ -148,7 +148,9 @@ def test_killed_while_downloading(near, cut):
 
 def test_interrupted_while_downloading(near, cut):
     """Ctrl-C leaves nothing at all."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD, near, cut.url("large")], stderr=subprocess.DEVNULL)
+    # a suite started in the background has inherited SIGINT ignored, and so would the child
+    program = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + CHILD
+    child = subprocess.Popen([sys.executable, "-c", program, near, cut.url("large")], stderr=subprocess.DEVNULL)
     while not any(path.stat().st_size > 4096 for path in near.glob(".*.part")):
         time.sleep(0.01)
         assert child.poll() is None

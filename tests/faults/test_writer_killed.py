@@ -81,6 +81,8 @@ def test_ended_by_a_signal(memory_folder, end):
         .replace("\n    ", "\n      ")
         .replace("\nwriter.close()", "")
     )
+    # a suite started in the background has inherited SIGINT ignored, and so would the writer
+    program = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + program
     child = subprocess.Popen(
         [sys.executable, "-c", program, str(memory_folder), "a-%d.tar", "1000000"],
         stdout=subprocess.PIPE,
