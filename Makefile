@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
 
-.PHONY: help demo test test-all lint format bench docs oracles clean
+.PHONY: help demo test test-all lint format bench docs oracles interop clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -39,6 +39,9 @@ bench: .venv/.test .oracles/1.0.2/.ready ## measure against webdataset 1.0.2; on
 
 docs: .venv/.docs ## build the pages into build/site
 	$(BIN)/mkdocs build --strict -q
+
+interop: ## let other projects read our shards and indexes, and read theirs (those that can be installed here)
+	$(PYTHON) scripts/interop.py $(ARGS)
 
 oracles: .oracles/0.2.86/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
 

@@ -5,36 +5,42 @@ used. ``import webdataset as wds`` therefore costs a few milliseconds and pulls 
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "2.0.0.dev0"
 
 _HOMES = {
     "autodecode": """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler
-        pytorch_weights_only torch_audio torch_loads torch_video""",
-    "cache": "LRUCleanup cached_tarfile_samples cached_tarfile_to_samples lru_cleanup pipe_cleaner",
+        audio pytorch_weights_only torch_audio torch_loads torch_safetensors torch_video video video_clips""",
+    "cache": """LRUCleanup cached_tarfile_samples cached_tarfile_to_samples lru_cleanup
+        maybe_cached_tarfile_to_samples pipe_cleaner""",
     "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
     "cborsiterators": "cbors2_to_samples cbors_to_samples",
     "extradatasets": "MockDataset with_epoch with_length",
     "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys
-        getfirst info listed log_keys map map_dict map_tuple pipelinefilter rename rename_keys rsample select shuffle
-        slice to_tuple transform_with unbatched unlisted xdecode""",
+        getfirst info interleaved interleaved_to_dict listed log_keys map map_dict map_tuple pipelinefilter rename
+        rename_keys rsample select shuffle sibling_fields slice to_dict to_tuple transform_with unbatched unlisted
+        xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
+    "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards write_indexes",
     "mix": "RandomMix RoundRobin",
     "pipeline": "DataPipeline",
-    "shardlists": """DirectoryShardList MultiShardSample ResampledShards SimpleShardList expand_urls non_empty resampled
-        shardspec single_node_only split_by_node split_by_worker""",
-    "tariterators": "tarfile_samples tarfile_to_samples url_opener",
+    "shardlists": """DirectoryShardList InfiniteShardList MultiShardSample NamedResampledShards ResampledShards
+        SimpleShardList expand_urls non_empty resampled shardspec single_node_only split_by_node split_by_worker""",
+    "specs": "DatasetSpec from_open_clip from_spec load_spec",
+    "tariterators": "sibling_keys tarfile_samples tarfile_to_samples url_opener",
     "utils": "PipelineStage repeatedly",
-    "writer": "ShardWriter TarWriter numpy_dumps torch_dumps",
+    "writer": "DocumentWriter ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*_HOMES, "gopen", "pytorch", "testing"}
+_MODULES = {*_HOMES, "gopen", "pytorch", "tenbin", "testing"}
 _HINTS = {
-    "Dataset": "wds.WebDataset(urls)",
-    "PytorchShardList": "wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",
-    "ShardedWriter": "wds.ShardWriter(pattern)",
-    "ddp_equalize": "with_epoch(n) on a resampled dataset, which gives every rank the same number of samples",
+    "Dataset": ": write wds.WebDataset(urls)",
+    "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",
+    "ShardedWriter": ": write wds.ShardWriter(pattern)",
+    "ddp_equalize": ": write with_epoch(n) on a resampled dataset, which gives every rank the same number of samples",
 }
 _ELSEWHERE = {"ShardList": "shards.lists", "gopen_schemes": "gopen", "WebDatasetError": "ground.errors"}
 
@@ -49,8 +55,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     home = _HOME.get(name) or _ELSEWHERE.get(name)
     if home is None:
-        hint = f": write {_HINTS[name]}" if name in _HINTS else ""
-        raise AttributeError(f"module 'webdataset' has no attribute {name!r}{hint}")
+        from .ground.doorways import missing  # noqa: PLC0415  only where a name is wrong
+
+        raise missing(f"module 'webdataset' has no attribute {name!r}" + _HINTS.get(name, ""))
     value = getattr(importlib.import_module(f"{__name__}.{home}"), _ALIASES.get(name, name))
     globals()[name] = value
     return value
@@ -59,3 +66,20 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names."""
     return sorted({*globals(), *__all__, *_MODULES})
+
+
+class _Package(ModuleType):
+    """This module: the switch that is assigned here is the one of its door."""
+
+    @property
+    def pytorch_weights_only(self) -> Any:
+        """Whether ``.pth`` fields are loaded with ``weights_only=True``."""
+        return importlib.import_module(f"{__name__}.autodecode").pytorch_weights_only
+
+    @pytorch_weights_only.setter
+    def pytorch_weights_only(self, only: bool) -> None:
+        door: Any = importlib.import_module(f"{__name__}.autodecode")
+        door.pytorch_weights_only = only
+
+
+sys.modules[__name__].__class__ = _Package

@@ -20,7 +20,7 @@ from webdataset.codecs.handlers import (
     handle_extension,
 )
 from webdataset.codecs.images import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
-from webdataset.codecs.media import torch_audio, torch_video
+from webdataset.codecs.media import audio, torch_audio, torch_safetensors, torch_video, video, video_clips
 from webdataset.codecs.pickles import add_safe_globals, unpickle_loads
 from webdataset.codecs.records import cbor_loads, msgpack_loads
 from webdataset.codecs.switches import SwitchedDoor
@@ -35,6 +35,7 @@ __all__ = [
     "DecodingError",
     "ImageHandler",
     "add_safe_globals",
+    "audio",
     "basichandlers",
     "call_extension_handler",
     "cbor_loads",
@@ -49,8 +50,11 @@ __all__ = [
     "msgpack_loads",
     "torch_audio",
     "torch_loads",
+    "torch_safetensors",
     "torch_video",
     "unpickle_loads",
+    "video",
+    "video_clips",
 ]
 
 sys.modules[__name__].__class__ = SwitchedDoor

@@ -3,12 +3,13 @@
 A maker such as ``filters.map(f)`` returns a stage; the names with an underscore are the plain generator functions.
 """
 
+from webdataset.ground.doorways import served
 from webdataset.ground.iteration import PipelineStage, identity
 from webdataset.ground.policies import reraise_exception
 from webdataset.stages.base import FilterFunction, RestCurried, pipelinefilter
 from webdataset.stages.batching import _batched, batched, listed
 from webdataset.stages.caching import Cached
-from webdataset.stages.collation import combine_values, default_collation_fn
+from webdataset.stages.collation import combine_values, default_collation_fn, dict2tuple, tuple2dict
 from webdataset.stages.composing import compose, compose2, pipeline
 from webdataset.stages.decoding import (
     _decode,
@@ -32,10 +33,13 @@ from webdataset.stages.fields import (
     rename,
     to_tuple,
 )
+from webdataset.stages.interleaving import interleaved, interleaved_behind
 from webdataset.stages.mapping import _map, _map_dict, _map_tuple, map, map_dict, map_tuple, transform_with  # noqa: A004
 from webdataset.stages.patterns import _extract_keys, _rename_keys, extract_keys, rename_keys
 from webdataset.stages.selecting import _rsample, _select, rsample, select, slice  # noqa: A004
 from webdataset.stages.shuffling import _shuffle, detshuffle, pick, shuffle
+from webdataset.stages.sibling_fields import sibling_fields
+from webdataset.stages.suffixes import _to_dict, interleaved_to_dict, to_dict
 from webdataset.stages.unbatching import _unbatched, _unlisted, unbatched, unlisted
 from webdataset.stages.watching import _info, _log_keys, info, log_keys
 
@@ -59,6 +63,7 @@ __all__ = [
     "_rsample",
     "_select",
     "_shuffle",
+    "_to_dict",
     "_to_tuple",
     "_unbatched",
     "_unlisted",
@@ -75,11 +80,15 @@ __all__ = [
     "default_collation_fn",
     "default_decoders",
     "detshuffle",
+    "dict2tuple",
     "extract_keys",
     "find_decoder",
     "getfirst",
     "identity",
     "info",
+    "interleaved",
+    "interleaved_behind",
+    "interleaved_to_dict",
     "listed",
     "log_keys",
     "map",
@@ -95,10 +104,15 @@ __all__ = [
     "rsample",
     "select",
     "shuffle",
+    "sibling_fields",
     "slice",
+    "to_dict",
     "to_tuple",
     "transform_with",
+    "tuple2dict",
     "unbatched",
     "unlisted",
     "xdecode",
 ]
+
+__getattr__ = served(__name__, "autodecode utils", TorchTensor="pytorch")

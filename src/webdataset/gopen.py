@@ -13,6 +13,8 @@ from .sources.open import (
     gopen_command,
     gopen_curl,
     gopen_error,
+    gopen_hf,
+    gopen_htgs,
     gopen_http,
     gopen_pipe,
     gopen_schemes,
@@ -31,6 +33,8 @@ __all__ = [
     "gopen_error",
     "gopen_file",
     "gopen_gsutil",
+    "gopen_hf",
+    "gopen_htgs",
     "gopen_http",
     "gopen_pipe",
     "gopen_schemes",
@@ -112,6 +116,8 @@ def __getattr__(name: str) -> Any:
     """Import the room of pipes, which loads ``subprocess``, when one of its names is asked for."""
     if name in ("Pipe", "set_options"):
         return getattr(importlib.import_module(".sources.pipe", __package__), name)
+    if name == "utils":
+        return importlib.import_module("webdataset.utils")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

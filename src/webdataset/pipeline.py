@@ -1,5 +1,9 @@
 """Door: the pipeline class, where existing code imports it from."""
 
-from webdataset.flow.pipeline import DataPipeline
+from webdataset.flow.pipeline import DataPipeline, add_length_method
+from webdataset.ground.doorways import served
+from webdataset.ground.iteration import PipelineStage
 
-__all__ = ["DataPipeline"]
+__all__ = ["DataPipeline", "PipelineStage", "add_length_method"]
+
+__getattr__ = served(__name__, DataLoader="pytorch", IterableDataset="pytorch")

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from webdataset.gopen import open_stream
+from webdataset.ground.doorways import served
+from webdataset.ground.extras import loaded
 from webdataset.ground.policies import Handler, reraise_exception
+from webdataset.samples.documents.keys import sibling_keys
 from webdataset.samples.grouping import Grouper, Keys, Sample, valid_sample
 from webdataset.samples.members import expanded_members, group_members, shard_members
 from webdataset.samples.names import META_PREFIX as meta_prefix  # noqa: N811  upstream's name
@@ -17,11 +20,12 @@ from webdataset.samples.names import META_SUFFIX as meta_suffix  # noqa: N811  u
 from webdataset.samples.names import base_plus_ext
 from webdataset.samples.opening import open_shards
 from webdataset.samples.reading import Reading
+from webdataset.shards.lists import listed_shards as shardlist
 from webdataset.stages.reading import ReaderMemory, ReadShards
 
 __all__ = [
-    "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "tar_file_expander",
-    "tar_file_iterator", "tarfile_samples", "tarfile_to_samples", "url_opener", "valid_sample",
+    "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "shardlist", "sibling_keys",
+    "tar_file_expander", "tar_file_iterator", "tarfile_samples", "tarfile_to_samples", "url_opener", "valid_sample",
 ]  # fmt: skip
 
 
@@ -114,6 +118,9 @@ class TarSamples(ReadShards):
             return url_opener(shards, handler=handler, **trust)
 
         cache = self.reading.cache
+        door = loaded("webdataset.cache")
+        if cache is None and door is not None:
+            cache = door.replacement(self.reading.handler)
         if cache is None:
             return source(shards, self.reading.handler)
         opened: Iterator[dict[str, Any]] = cache.opened(shards, source, self.reading.handler, level=self.reading.trust)
@@ -164,3 +171,5 @@ def tarfile_to_samples(
 
 
 tarfile_samples.as_stage = tarfile_to_samples  # type: ignore[attr-defined]  # used uncalled, it is the stage itself
+
+__getattr__ = served(__name__, "filters gopen")

@@ -1,5 +1,7 @@
 """Door: the writers of shards, and the encoders of their fields, where existing code imports them from."""
 
+from typing import Any
+
 from .codecs import (
     add_handlers,
     default_handlers,
@@ -13,13 +15,17 @@ from .codecs import (
     torch_dumps,
 )
 from .gopen import gopen
+from .writing.documents import DocumentWriter
 from .writing.shardwriter import ShardWriter
 from .writing.tarwriter import TarWriter
 
 __all__ = [
+    "DocumentWriter",
     "ShardWriter",
     "TarWriter",
     "add_handlers",
+    "bytestr",
+    "cbor_dumps",
     "default_handlers",
     "encode_based_on_extension",
     "encode_based_on_extension1",
@@ -27,7 +33,56 @@ __all__ = [
     "imageencoder",
     "make_encoder",
     "make_handlers",
+    "mp_dumps",
     "numpy_dumps",
     "numpy_npz_dumps",
+    "tenbin_dumps",
     "torch_dumps",
 ]
+
+
+def bytestr(data: Any) -> bytes:
+    """Return something as bytes: bytes as they are, anything else as UTF-8 of its text.
+
+    Args:
+        data: bytes, a text, or anything with a ``str``.
+    """
+    return data if isinstance(data, bytes) else str(data).encode("utf-8")
+
+
+def mp_dumps(x: Any) -> bytes:
+    """Encode as msgpack.
+
+    Args:
+        x: numbers, text, bytes, lists and dicts of these.
+
+    Raises:
+        MissingExtra: neither msgspec nor msgpack is installed.
+        ValueError: a value that msgpack does not have.
+    """
+    return bytes(default_handlers["mp"](x))
+
+
+def cbor_dumps(x: Any) -> bytes:
+    """Encode as CBOR.
+
+    Args:
+        x: numbers, text, bytes, times, lists and dicts of these.
+
+    Raises:
+        MissingExtra: cbor2 is not installed.
+        ValueError: a value that CBOR does not have.
+    """
+    return bytes(default_handlers["cbor"](x))
+
+
+def tenbin_dumps(x: Any) -> bytes:
+    """Encode as tenbin.
+
+    Args:
+        x: an array, or a list of arrays.
+
+    Raises:
+        ValueError: a value that tenbin does not have.
+    """
+    return bytes(default_handlers["ten"](x))

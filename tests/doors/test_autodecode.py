@@ -12,9 +12,9 @@ from webdataset import autodecode, writer
 NAMES = """Continue Decoder DecodingError IMAGE_EXTENSIONS ImageHandler basichandlers call_extension_handler cbor_loads
     decoders default_decoder default_post_handlers default_pre_handlers gzfilter handle_extension imagehandler
     imagespecs msgpack_loads npy_loads npz_loads pytorch_weights_only torch_audio torch_loads torch_video
-    unpickle_loads add_safe_globals""".split()
+    unpickle_loads add_safe_globals audio video video_clips torch_safetensors CompressionFilter""".split()
 TOP = """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler pytorch_weights_only
-    torch_audio torch_loads torch_video numpy_dumps torch_dumps""".split()
+    torch_audio torch_loads torch_video numpy_dumps torch_dumps audio video video_clips torch_safetensors""".split()
 WRITER = """add_handlers default_handlers encode_based_on_extension encode_based_on_extension1 imageencoder make_encoder
     make_handlers numpy_dumps numpy_npz_dumps torch_dumps""".split()
 
@@ -98,10 +98,13 @@ def test_the_door_loads_no_heavy_library(tmp_path):
         "import webdataset.autodecode, webdataset.codecs\n"
         "from webdataset import Decoder\n"
         "import gzip\n"
-        "Decoder('rgb')({'cls': b'1', 'txt': b'a', 'txt.gz': gzip.compress(b'')})\n"
+        "import webdataset as wds\n"
+        "Decoder('rgb', wds.torch_video, wds.audio, wds.video, wds.video_clips(4), wds.torch_safetensors)(\n"
+        "    {'cls': b'1', 'txt': b'a', 'txt.gz': gzip.compress(b'')}\n"
+        ")\n"
         "from webdataset.codecs import make_encoder\n"
         "make_encoder(True)({'cls': 1, 'txt': 'a'})\n"
-        "print([name for name in ('numpy', 'torch', 'PIL', 'msgspec', 'msgpack') if name in sys.modules])\n"
+        "print([name for name in ('numpy', 'torch', 'PIL', 'msgspec', 'msgpack', 'av', 'soundfile', 'yaml') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.strip() == "[]"

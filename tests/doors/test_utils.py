@@ -26,7 +26,8 @@ def test_names():
     assert utils.identity(1) == 1
     assert utils.is_iterable([])
     assert utils.lookup_sym("join", ["os.path"])
-    assert not hasattr(utils, "safe_eval")
+    with pytest.raises(ValueError, match="ast.literal_eval"):
+        utils.safe_eval("3", "{}+1")
     assert wds.pipe_cleaner is cache.pipe_cleaner
     assert wds.LRUCleanup is cache.LRUCleanup
 

@@ -114,42 +114,42 @@ GOING_ON = ("ignore_and_continue", "warn_and_continue")
 STOPPING = ("ignore_and_stop", "warn_and_stop")
 BOTH = frozenset(ORACLES)
 
-# reason: (versions from which ours differs, cases)
+# id in docs/deviations.md and reason: (versions from which ours differs, cases)
 DEVIATIONS = {
-    "archives joined by cat or tar -A are read to the end; theirs lose all but the first": (
+    "joined: archives joined by cat or tar -A are read to the end; theirs lose all but the first": (
         BOTH,
         both_ways("joined"),
     ),
-    "gz files of several streams are read to the end; theirs lose what comes behind the first seam": (
+    "joined-gz: gz files of several streams are read to the end; theirs lose what comes behind the first seam": (
         BOTH,
         {"compressed pieces.tar.gz"},
     ),
-    "a header that fails its checksum is an error; theirs take it for the end of the shard": (
+    "bad-header: a header that fails its checksum is an error; theirs take it for the end of the shard": (
         BOTH,
         both_ways("flipped", "flipped+tail reraise_exception")
         | both_ways(*(f"flipped+tail {handler}" for handler in GOING_ON + STOPPING)),
     ),
-    "a sample that an error interrupts is not given; theirs give it half, or joined to the next shard's": (
+    "interrupted-sample: a sample that an error interrupts is not given; theirs give it half, or with the next one": (
         BOTH,
         both_ways(*(f"cut+tail {handler}" for handler in GOING_ON + STOPPING)),
     ),
-    "a handler that stops at a duplicate drops the sample in progress; theirs give what there is of it": (
+    "stop-at-duplicate: a handler that stops drops the sample in progress; theirs give what there is of it": (
         BOTH,
         both_ways(*(f"{shard}+tail {handler}" for handler in STOPPING for shard in ("twice", "last-twice", "clash"))),
     ),
-    "members without a url, and empty items, are grouped; theirs raise KeyError": (
+    "members-without-url: members without a url, and empty items, are grouped; theirs raise KeyError": (
         BOTH,
         {"group list", "group empty item"},
     ),
-    "a member that rename_files turns into metadata is metadata; theirs look at the name in the archive only": (
+    "renamed-to-meta: a member that rename_files makes metadata is metadata; theirs look at its name in the archive": (
         BOTH,
         {"rename to meta"},
     ),
-    "samples never join over the border of two shards; those of 0.2.86 do": (
+    "border: samples never join over the border of two shards; those of 0.2.86 do": (
         {"0.2.86"},
         both_ways("head+tail", "head+tail-clash", "head+nothing+tail") | {"dataset split 0/1 0/1"},
     ),
-    "no empty item marks the end of a shard unless eof_value= asks for it: groupers of others expect none": (
+    "end-of-shard: no empty item marks the end of a shard unless eof_value= asks for it": (
         {"1.0.2"},
         {"expander", "expander fname", "expander select"},
     ),
@@ -189,3 +189,8 @@ def test_the_deviations_lose_nothing(ours, way, handler):
     assert [item["__key__"] for item in ours[f"{way} cut+tail {handler}"]] == ["a", "k", "z"]
     assert ours[f"{way} cut+tail {handler}"][1]["__url__"] == "tail.tar"
     assert [item["__key__"] for item in ours[f"{way} joined"]] == ["a", "b", "a", "b", "a"]
+
+
+def test_every_deviation_is_explained(unexplained):
+    """The page for users explains each."""
+    assert unexplained(DEVIATIONS) == []

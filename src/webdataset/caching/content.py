@@ -4,6 +4,9 @@ Flows in: a source's stream. Flows out: its bytes in a file, and whether they ar
 page is never kept, and nothing is that may have been cut without anyone noticing.
 """
 
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from webdataset.ground.errors import FormatError, WebDatasetError
@@ -17,20 +20,25 @@ from .files import CachedFile, Download
 _PIECE = 1 << 20
 
 
-def filled(download: Download, stream: Any, url: str) -> bool:
+Validator = Callable[[str], Any]
+"""Path to whether the file may be kept."""
+
+
+def filled(download: Download, stream: Any, url: str, validator: Validator | None = None) -> bool:
     """Copy a stream into a download and close the stream.
 
     Args:
         download: takes the bytes.
         stream: object with ``read(n)``, at its start.
         url: for messages.
+        validator: asked instead of looking at the bytes; it answers for the file being what it should and whole.
 
     Returns:
         Whether the bytes are all of the shard: the source vouches for its length, or they are an archive up to its end
         mark.
 
     Raises:
-        FormatError: they do not begin as a shard does.
+        FormatError: they do not begin as a shard does, or the validator refuses them.
         SourceError: the source failed or ended early.
         Unwritable: the cache directory cannot take them.
     """
@@ -39,7 +47,7 @@ def filled(download: Download, stream: Any, url: str) -> bool:
         start = b""
         while len(start) < 512 and (piece := stream.read(_PIECE)):
             start += piece
-        if not is_shard(start):
+        if validator is None and not is_shard(start):
             raise FormatError(f"not a tar archive, so it is not cached; it begins with {start[:60]!r}", url=url)
         download.write(start)
         while piece := stream.read(_PIECE):
@@ -48,7 +56,11 @@ def filled(download: Download, stream: Any, url: str) -> bool:
         close = getattr(stream, "close", None)
         if close is not None:
             close()
-    return known or is_whole(download.partial)
+    if validator is None:
+        return known or is_whole(download.partial)
+    if not validator(download.partial):
+        raise FormatError(f"{getattr(validator, '__name__', 'the validator')} refuses it, so it is not cached", url=url)
+    return True
 
 
 def is_shard(start: bytes) -> bool:
@@ -59,6 +71,35 @@ def is_shard(start: bytes) -> bool:
     """
     block = start[:512]
     return compression_of(start) is not None or (len(block) == 512 and (not any(block) or checksum_agrees(block)))
+
+
+def check_tar_format(fname: str | os.PathLike[str]) -> bool:
+    """Tell whether a file begins as a tar archive does, plain or compressed.
+
+    Args:
+        fname: its path; one that cannot be read is none.
+    """
+    try:
+        with Path(fname).open("rb") as stream:
+            return is_shard(stream.read(512))
+    except OSError:
+        return False
+
+
+def get_filetype(fname: str | os.PathLike[str]) -> str:
+    """Return a file's path and what its first bytes say that it is, for messages.
+
+    Args:
+        fname: its path.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with Path(fname).open("rb") as stream:
+        start = stream.read(512)
+    packed = compression_of(start)
+    kind = f"{packed} compressed" if packed else "POSIX tar archive" if is_shard(start) else "data"
+    return f"{os.fspath(fname)}: {kind if start else 'empty'}"
 
 
 def is_whole(path: str) -> bool:

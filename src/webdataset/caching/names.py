@@ -7,6 +7,7 @@ differ in nothing but credentials and signatures.
 import hashlib
 import os
 import re
+import urllib.parse
 from collections.abc import Callable
 
 from webdataset.ground.errors import UsageError
@@ -16,6 +17,8 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?([^?#]*)")
 _ENDINGS = re.compile(r"(?:\.\w{1,5}){0,2}$", re.ASCII)
 _LONGEST_STEM = 120  # bytes; a name in a folder has room for 255
 _OURS = re.compile(r"\.url-[0-9a-f]{16}(\.|$)")
+
+_NAMED_BY_PATH = ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais")
 
 _USERINFO = re.compile(r"(?<![\w+.-])(https?://)[^/?#\s]*@", re.IGNORECASE)
 _SIGNATURES = (  # what shows that a url is signed, and which parameters then change with each signature
@@ -42,6 +45,23 @@ def pipe_cleaner(spec: str) -> str:
         return spec
     command = spec.removeprefix("pipe:")
     return next((word for word in command.split() if _REMOTE.match(word)), command)
+
+
+def url_to_cache_name(url: str, ndir: int = 0) -> str:
+    """Return the name that webdataset 1.0 gives a url in its cache: two urls may share one.
+
+    Args:
+        url: a url.
+        ndir: number of folders above the file that belong to the name.
+
+    Returns:
+        The end of the url's path; of a command, or a scheme that 1.0 does not know, the last 128 characters of the
+        quoted url.
+    """
+    parts = urllib.parse.urlparse(url)
+    if parts.scheme not in _NAMED_BY_PATH:
+        return urllib.parse.quote(url, safe="")[-128:]
+    return "/".join(parts.path.lstrip("/").split("/")[-1 - ndir :])
 
 
 def canonical(url: str) -> str:

@@ -20,11 +20,12 @@ from webdataset.ground import settings
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.redaction import redacted
+from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
 from . import bound, names
-from .content import filled
+from .content import check_tar_format, filled
 from .files import CachedFile, Download, Unwritable
 
 Source = Callable[[Iterable[dict[str, Any]], Handler], Iterable[dict[str, Any]]]
@@ -50,6 +51,7 @@ class ShardCache:
         url_to_name: url to relative path; the caller answers for it that no two shards share one.
         verbose: log every hit, download and deletion; ``WDS_VERBOSE_CACHE`` does so too.
         always: copy local files too.
+        validator: path to bool, asked whether a download may be kept, instead of looking whether it is a shard.
 
     Raises:
         UsageError: the directory does not exist.
@@ -60,13 +62,16 @@ class ShardCache:
     url_to_name: Callable[[str], str] | None = None
     verbose: bool = False
     always: bool = False
+    validator: Callable[[str], Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.folder or not Path(self.folder).is_dir():
             raise UsageError(f"cache directory {self.folder!r} does not exist: make it first")
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
-        if self.url_to_name is names.pipe_cleaner:  # upstream's default
+        if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):  # upstream's defaults
             object.__setattr__(self, "url_to_name", None)
+        if self.validator is check_tar_format:
+            object.__setattr__(self, "validator", None)
 
     def opened(
         self, shards: Iterable[dict[str, Any]], source: Source, handler: Handler, *, level: str | None = None
@@ -104,6 +109,31 @@ class ShardCache:
                 yield from source([shard], asked)
             if not answers[-1]:
                 return
+
+    def fetched(self, url: str | os.PathLike[str], source: Source, *, level: str | None = None) -> str:
+        """Return the path of a file with a url's bytes: a local file itself, or the copy in the cache.
+
+        Args:
+            url: what to fetch.
+            source: opens shards without the cache.
+            level: the trust level in force.
+
+        Raises:
+            SourceError: it cannot be had, or the directory cannot keep it.
+            FormatError: what came is no shard.
+        """
+        near = self._near({"url": url}, source, level)
+        if near is not None:
+            near["stream"].close()
+            return str(near["__local_path__"])
+        path = local_path(url, level=level)
+        if path is None:
+            raise SourceError(
+                f"cannot be kept in {self.folder}: the directory takes no files, or nobody vouches that what came is "
+                "whole; read it as a stream instead",
+                url=str(url),
+            )
+        return path
 
     def _near(self, shard: Any, source: Source, level: str | None) -> dict[str, Any] | None:
         """Return a shard opened from the cache, or None where its source has to be read."""
@@ -160,7 +190,7 @@ class ShardCache:
         try:
             with Download(path) as download:
                 for opened in source([shard], reraise_exception):
-                    if not filled(download, opened["stream"], url):
+                    if not filled(download, opened["stream"], url, self.validator):
                         self._tell("nobody vouches that it is whole, not kept:", path, url)
                         return None
                     stream = download.publish()
@@ -196,6 +226,24 @@ class ShardCache:
                 "their sources and not kept",
                 stacklevel=2,
             )
+
+
+def local_path(url: Any, *, level: str | None = None) -> str | None:
+    """Return the path of a local file that a url names, or None for anything else.
+
+    Args:
+        url: a url or path.
+        level: the trust level in force.
+    """
+    if not isinstance(url, str | os.PathLike) or url == "-":
+        return None
+    given = os.fsdecode(url)
+    target = rewritten(given, level=level)
+    if target == given and not isinstance(url, str):
+        return given
+    if not is_local(target):
+        return None
+    return path_of(target) if target[:5].lower() == "file:" else target
 
 
 def _beware_of_two(path: str, url: str) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from webdataset.ground.errors import EncodingError, said
+from webdataset.ground import settings
+from webdataset.ground.errors import EncodingError, FieldTooLarge, said
 from webdataset.ground.extras import loaded
 
-from .compressed import LIMIT_BYTES
+from .compressed import FREE_BYTES, MOST_GROWTH
 
 _MAGIC = b"\x93NUMPY"
 _MOST_HEADERS = 1024
@@ -88,14 +89,17 @@ def npz_loads(data: bytes) -> dict[str, Any]:
         Names to arrays (to bytes, for members that are no arrays), as in ``dict(numpy.load(...))``.
 
     Raises:
-        ValueError: pickled objects, damaged arrays, or more than 1 GiB of them.
+        ValueError: pickled objects, or damaged arrays.
+        FieldTooLarge: they would take more than ``WDS_MAX_FIELD_BYTES``, or are a bomb.
         zipfile.BadZipFile: not a zip file.
     """
     arrays: dict[str, Any] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(member.file_size for member in archive.infolist())
-        if size > max(LIMIT_BYTES, len(data)):
-            raise ValueError(f"the arrays of an npz field of {len(data)} bytes would take {size} bytes")
+        if size > max(FREE_BYTES, min(settings.MAX_FIELD_BYTES.get(), len(data) * MOST_GROWTH), len(data)):
+            raise FieldTooLarge(
+                f"the arrays of an npz field of {len(data)} bytes would take {size} bytes (WDS_MAX_FIELD_BYTES)"
+            )
         for name in archive.namelist():
             content = archive.read(name)
             arrays[name.removesuffix(".npy")] = npy_loads(content) if content[:6] == _MAGIC else content

@@ -1,20 +1,29 @@
 """Compressed fields: whole bytes in, whole bytes out, never more than a limit.
 
 Streams of several members or frames are read to their end; a stream that is cut short is an error. Decompression stops
-as soon as the limit is passed, so a small field cannot fill the memory.
+as soon as a limit is passed, so a small field cannot fill the memory: a field may grow to ``WDS_MAX_FIELD_BYTES``, and
+beyond 128 MiB only as long as it has grown less than a hundredfold. Compressing gives the same bytes every time.
 """
 
+import bz2
 import copy
 import functools
 import gzip
+import io
+import lzma
 import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from webdataset.ground.errors import BadCompression
-from webdataset.tar.compression import Decompressor
+from webdataset.ground import settings
+from webdataset.ground.errors import BadCompression, MissingExtra
+from webdataset.ground.extras import available, require
+from webdataset.tar.compression import Decompressor, compression_of
 
-LIMIT_BYTES = 1 << 30
+FREE_BYTES = 128 << 20  # what any field may grow to
+MOST_GROWTH = 100  # times, beyond that; gzip reaches 1032 on zeros, bz2 and zst far more
 _SMALL = 1 << 16
-_PORTION = {"zst": 4096}  # its engine bounds no output, so it gets little at a time
+_PORTIONS = {"zst": 512}  # its engine bounds no output, so it gets little at a time
 
 
 @functools.cache
@@ -22,49 +31,99 @@ def _fresh(kind: str) -> Decompressor:
     return Decompressor(kind)
 
 
-def decompressed(data: bytes, kind: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
+def decompressed(data: bytes, kind: str, limit_bytes: int | None = None) -> bytes:
     """Decompress one field.
 
     Args:
         data: the compressed bytes.
         kind: gz, bz2, xz or zst.
-        limit_bytes: largest size allowed, in bytes.
+        limit_bytes: largest size allowed, in bytes; None means ``WDS_MAX_FIELD_BYTES``.
 
     Returns:
         The bytes of all members of the stream, one after the other.
 
     Raises:
-        BadCompression: damaged, cut short, empty, or larger than the limit.
+        BadCompression: damaged, cut short, empty, or larger than a limit.
         MissingExtra: zst without a zstd library.
     """
     if not data:
         raise BadCompression(f"a {kind} field is empty")
+    limit = settings.MAX_FIELD_BYTES.get() if limit_bytes is None else limit_bytes
     if kind == "gz" and len(data) < _SMALL:
-        whole = _small_gzip(data, limit_bytes)
+        whole = _small_gzip(data, limit)
         if whole is not None:
             return whole
+    elif kind == "zst":
+        whole = _sized_zst(data, limit)
+        if whole is not None:
+            return whole
+    return _joined(_pieces(data, kind, limit))
+
+
+def _pieces(data: bytes, kind: str, limit: int | None) -> Iterator[bytes]:
+    """Yield the pieces of a whole stream; without a limit, however many there are."""
     stream = copy.copy(_fresh(kind))  # making one asks which libraries there are; a copy does not
-    portion = _PORTION.get(kind, len(data))
-    pieces: list[bytes] = []
+    portion = _PORTIONS.get(kind, _SMALL)
     size = 0
     for start in range(0, len(data), portion):
-        for piece in stream.feed(data[start : start + portion]):
+        taken = data[start : start + portion]
+        for piece in stream.feed(taken):
             size += len(piece)
-            if size > limit_bytes:
-                raise BadCompression(f"a {kind} field of {len(data)} bytes grows beyond the limit of {limit_bytes}")
-            pieces.append(piece)
+            if limit is not None:
+                _check(size, start + len(taken), len(data), kind, limit)
+            yield piece
     stream.finish()
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _small_gzip(data: bytes, limit_bytes: int) -> bytes | None:
+def _joined(pieces: Iterator[bytes]) -> bytes:
+    """Join without having everything twice."""
+    first = next(pieces, b"")
+    second = next(pieces, None)
+    if second is None:
+        return first
+    whole = io.BytesIO()
+    whole.write(first)
+    whole.write(second)
+    for piece in pieces:
+        whole.write(piece)
+    return whole.getvalue()
+
+
+def _check(size: int, taken: int, length: int, kind: str, limit: int) -> None:
+    if size > limit:
+        raise BadCompression(
+            f"a {kind} field of {length} bytes grows beyond the limit of {limit} bytes (WDS_MAX_FIELD_BYTES)"
+        )
+    if size > FREE_BYTES and size > taken * MOST_GROWTH:
+        raise BadCompression(
+            f"a {kind} field of {length} bytes is a bomb: its first {taken} bytes grow to more than {FREE_BYTES} bytes"
+        )
+
+
+def _small_gzip(data: bytes, limit: int) -> bytes | None:
     """Decompress one ordinary gzip member, ten times sooner than a general decompressor is made; else None."""
     engine = zlib.decompressobj(31)
     try:
-        content = engine.decompress(data, limit_bytes + 1)
+        content = engine.decompress(data, limit + 1)
     except zlib.error:
         return None
-    return content if engine.eof and not engine.unused_data and len(content) <= limit_bytes else None
+    return content if engine.eof and not engine.unused_data and len(content) <= limit else None
+
+
+def _sized_zst(data: bytes, limit: int) -> bytes | None:
+    """Decompress one zst frame that tells its size, in one step; else None."""
+    library = available("zstandard")
+    if library is None:
+        return None
+    try:
+        size = library.frame_content_size(data)
+        if size <= 0:
+            return None
+        _check(size, len(data), len(data), "zst", limit)
+        content: bytes = library.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except library.ZstdError:  # damaged, or several frames: told by the general way
+        return None
+    return content
 
 
 def gzipped(data: bytes) -> bytes:
@@ -74,3 +133,52 @@ def gzipped(data: bytes) -> bytes:
         data: any bytes.
     """
     return gzip.compress(data, compresslevel=6, mtime=0)
+
+
+def _zst(data: bytes) -> bytes:
+    standard: Any = available("compression.zstd")
+    if standard is not None:
+        checked = {standard.CompressionParameter.checksum_flag: 1}
+        return standard.compress(data, options=checked)  # type: ignore[no-any-return]
+    package = require("zstandard", extra="fast", purpose="writing zst fields")
+    return package.ZstdCompressor(write_checksum=True).compress(data)  # type: ignore[no-any-return]
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzipped,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": _zst,
+}
+
+
+def compressed(data: bytes, kind: str) -> bytes:
+    """Compress one field.
+
+    Args:
+        data: any bytes.
+        kind: gz, bz2, xz or zst.
+
+    Raises:
+        MissingExtra: zst without a zstd library.
+    """
+    return COMPRESSORS[kind](data)
+
+
+def is_compressed(data: bytes, kind: str) -> bool:
+    """Tell whether bytes are a whole stream of this kind already, so that they need not be compressed again.
+
+    Args:
+        data: any bytes.
+        kind: gz, bz2, xz or zst.
+    """
+    if compression_of(data) != kind:
+        return False
+    try:
+        for _ in _pieces(data, kind, None):
+            pass
+    except BadCompression:
+        return False
+    except MissingExtra:  # then its first bytes have to do
+        return True
+    return True

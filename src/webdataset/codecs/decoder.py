@@ -44,7 +44,8 @@ class Decoder:
         handlers: handlers ``f(key, data)`` (keys start with a dot), image specs ("rgb"), or a list of these.
         *more: further handlers where the first was no list; else ``pre``, ``post``, ``only``, ``partial`` by position.
         pre: handlers to ask first; default: the one that decompresses ``.gz``.
-        post: handlers to ask last; default: the table of basic decoders.
+        post: handlers to ask last; default: the table of basic decoders, then the one that decompresses ``.bz2``,
+            ``.xz`` and ``.zst``.
         only: decode just these fields (names without dots at their start; a list, or a string split at spaces).
         partial: leave values alone that are no bytes; else they are errors.
         trust: ``strict``, ``safe`` or ``full``; None means the level in force (see ``webdataset.ground.trust``).
@@ -160,7 +161,7 @@ class Decoder:
             if final:
                 return value
             if isinstance(value, Continue):
-                return self._continued(value.key, index + 1)(value.data)
+                return self._continued(value.key, 0 if value.again else index + 1)(value.data)
             if value is not None:
                 return value
         return data

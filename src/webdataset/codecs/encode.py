@@ -1,22 +1,33 @@
 """The table of encoders, and encoders of whole samples.
 
 Flows in: samples of values. Flows out: samples of bytes. The last extension of a field's name chooses the encoder; a
-further ``.gz`` compresses its result. Bytes are written as they are. ``default_handlers`` is the live table that
-``webdataset.writer.default_handlers`` shows. An encoder never changes the sample it is given.
+further ``.gz`` (``.bz2``, ``.xz``, ``.zst``) compresses its result. Bytes are written as they are. ``default_handlers``
+is the live table that ``webdataset.writer.default_handlers`` shows. An encoder never changes the sample it is given.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from webdataset.ground.errors import BadCompression, EncodingError, MissingExtra, UsageError, WebDatasetError, said
+from webdataset.ground.errors import EncodingError, MissingExtra, UsageError, WebDatasetError, said
 
-from .compressed import decompressed, gzipped
+from .compressed import COMPRESSORS, compressed, is_compressed
 from .registry import Codec, Deferred, plugged_in
 
 Sample = dict[str, Any]
-_GZIP = b"\x1f\x8b\x08"
 _WRITTEN = (bytes, str, bytearray, memoryview)
 _MOST_NAMES = 4096
+_IMAGES = {
+    "jpg jpeg jpe jfif img image": "jpeg",
+    "png": "png",
+    "pbm": "pbm",
+    "pgm": "pgm",
+    "ppm pnm": "ppm",
+    "tif tiff": "tiff",
+    "webp": "webp",
+    "avif": "avif",
+    "gif": "gif",
+    "bmp dib": "bmp",
+}
 
 
 def int_dumps(value: Any) -> bytes:
@@ -127,18 +138,18 @@ def make_handlers() -> dict[str, Any]:
     add_handlers(handlers, "pth", Deferred("torch_fields", "torch_dumps", takes_text=True))
     add_handlers(handlers, "npy", Deferred("arrays", "npy_dumps"))
     add_handlers(handlers, "npz", Deferred("arrays", "npz_dumps"))
+    add_handlers(handlers, "ten tb tenbin", Deferred("tenbin", "tenbin_dumps"))
     add_handlers(handlers, "mp msgpack msg", Deferred("records", "msgpack_dumps", takes_text=True))
     add_handlers(handlers, "cbor", Deferred("records", "cbor_dumps", takes_text=True))
-    for extensions, name in (
-        ("jpg jpeg img image", "jpeg"),
-        ("png", "png"),
-        ("pbm", "pbm"),
-        ("pgm", "pgm"),
-        ("ppm", "ppm"),
-        ("tif tiff", "tiff"),
-        ("webp", "webp"),
-    ):
-        add_handlers(handlers, extensions, Deferred("encode_images", f"encode_{name}"))
+    add_handlers(handlers, "yaml yml", Deferred("yaml_fields", "yaml_dumps"))
+    add_handlers(handlers, "jsonl ndjson", Deferred("json_lines", "json_lines_dumps"))
+    add_handlers(handlers, "safetensors", Deferred("safetensors_fields", "safetensors_dumps"))
+    for extensions, kind in _IMAGES.items():
+        add_handlers(handlers, extensions, Deferred("encode_images", f"encode_{kind}"))
+    for extension in ["wav", "flac", "mp3", "ogg", "opus", "m4a"]:
+        add_handlers(handlers, extension, Deferred("encode_audio", f"encode_{extension}"))
+    for extension in ["mp4", "mov", "mkv", "webm", "avi"]:
+        add_handlers(handlers, extension, Deferred("encode_video", f"encode_{extension}"))
     return handlers
 
 
@@ -183,17 +194,21 @@ def encode_based_on_extension(sample: Sample, handlers: Mapping[str, Any]) -> Sa
     return {name: encode_based_on_extension1(value, name, handlers) for name, value in sample.items()}
 
 
-def _split(name: str) -> tuple[str, int]:
-    """Return a field's last extension before any ``.gz``, and how many ``.gz`` there are."""
+def _split(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return a field's last extension before any ``.gz`` and its like, and these, innermost first."""
     stem = name.lower()
-    layers = 0
-    while stem.endswith(".gz"):
-        stem = stem.removesuffix(".gz")
-        layers += 1
-    return stem.rpartition(".")[2], layers
+    layers: list[str] = []
+    while True:
+        head, dot, kind = stem.rpartition(".")
+        if not dot or kind not in COMPRESSORS:
+            return kind, tuple(reversed(layers))
+        layers.append(kind)
+        stem = head
 
 
-def _encoded(value: Any, name: str, extension: str, layers: int, handlers: Mapping[str, Any]) -> bytes:
+def _encoded(value: Any, name: str, extension: str, layers: tuple[str, ...], handlers: Mapping[str, Any]) -> bytes:
+    if layers and layers[-1] in handlers:  # a compression that a user's table has an encoder of its own for
+        extension, layers = layers[-1], ()
     handler = handlers.get(extension)
     if handler is None:
         handler = default_handlers.get(extension) or plugged_in("webdataset.encoders", extension)
@@ -225,24 +240,16 @@ def _failure(value: Any, name: str, extension: str, handler: Codec | None, error
     return EncodingError(reason, field=name)
 
 
-def _as_given(value: Any, layers: int) -> bytes:
+def _as_given(value: Any, layers: tuple[str, ...]) -> bytes:
     if isinstance(value, str):
         return _wrapped(value.encode("utf-8"), layers)
     written = bytes(value)
-    return written if layers and _is_gzip(written) else _wrapped(written, layers)
+    return written if layers and is_compressed(written, layers[-1]) else _wrapped(written, layers)
 
 
-def _is_gzip(written: bytes) -> bool:
-    """Tell whether bytes are a whole gzip stream already, so that they are not compressed twice."""
-    try:
-        return written[:3] == _GZIP and decompressed(written, "gz") is not None
-    except BadCompression:
-        return False
-
-
-def _wrapped(written: bytes, layers: int) -> bytes:
-    for _ in range(layers):
-        written = gzipped(written)
+def _wrapped(written: bytes, layers: tuple[str, ...]) -> bytes:
+    for kind in layers:
+        written = compressed(written, kind)
     return written
 
 
@@ -255,7 +262,7 @@ class Encoder:
 
     def __init__(self, handlers: Mapping[str, Any] = default_handlers) -> None:
         self.handlers = handlers
-        self._names: dict[str, tuple[str, int]] = {}
+        self._names: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
         """Encode one sample.
@@ -275,18 +282,21 @@ class Encoder:
         handlers = self.handlers
         try:
             for name, value in sample.items():
-                if name[:1] == "_" or (type(value) is bytes and name[-3:] != ".gz"):
+                if name[:1] == "_":
                     encoded[name] = value
                     continue
                 known = names.get(name) or self._remembered(name)
-                encoded[name] = _encoded(value, name, *known, handlers)
+                if type(value) is bytes and not known[1]:
+                    encoded[name] = value
+                else:
+                    encoded[name] = _encoded(value, name, *known, handlers)
         except WebDatasetError as error:
             key = sample.get("__key__")
             error.locate(key=None if key is None else str(key))
             raise
         return encoded
 
-    def _remembered(self, name: str) -> tuple[str, int]:
+    def _remembered(self, name: str) -> tuple[str, tuple[str, ...]]:
         if len(self._names) >= _MOST_NAMES:
             self._names.clear()
         known = self._names[name] = _split(name)

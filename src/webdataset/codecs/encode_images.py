@@ -1,8 +1,8 @@
 """Pixels to encoded images.
 
 Flows in: Pillow images, numpy arrays, torch tensors. Flows out: the bytes of an image file. Nothing is dropped
-silently: a format that cannot hold a picture's transparency or depth is an error (only PPM drops alpha, as Pillow and
-upstream do).
+silently: a format that cannot hold a picture's transparency, depth or number of colours is an error (only PPM drops
+alpha, PGM colour and PBM shades, as Pillow and upstream do).
 """
 
 import io
@@ -16,7 +16,13 @@ from webdataset.ground.extras import loaded, require
 
 _TOLERANCE = 0.001  # floats may leave [0, 1] by so much
 _PILLOW_NAMES = {"JPG": "JPEG", "IMG": "JPEG", "IMAGE": "JPEG", "TIF": "TIFF", "PGM": "PPM", "PBM": "PPM"}
-_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 100}, "WEBP": {"lossless": True, "exact": True}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 100},
+    "WEBP": {"lossless": True, "exact": True},
+    "AVIF": {"quality": 100, "subsampling": "4:4:4"},
+    "GIF": {"optimize": False},
+}
+_MOST_COLOURS = 256
 
 
 def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
@@ -26,8 +32,8 @@ def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstr
         image: a Pillow image; an array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] of uint8, bool, or floats in [0, 1]
             (beyond by at most 0.001; scaled by 255 and cut off to integers), or [H, W] of uint16; or a tensor of these
             kinds, its channels first.
-        format: Pillow's name of a format, or "PGM" (grey), "PBM" (black and white); any case. JPEG is written with
-            quality 100, WebP lossless.
+        format: Pillow's name of a format, or "PGM" (grey), "PBM" (black and white); any case. JPEG and AVIF are
+            written with quality 100, WebP lossless, GIF exactly, so with 256 colours at most.
 
     Returns:
         The image file.
@@ -44,7 +50,7 @@ def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstr
     kind = _PILLOW_NAMES.get(name, name)
     try:
         picture.save(stream, format=kind, **_OPTIONS.get(kind, {}))
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, ValueError) as error:
         raise EncodingError(f"an image of mode {picture.mode} cannot be written as {name}: {said(error)}") from error
     return stream.getvalue()
 
@@ -54,7 +60,39 @@ def _fitted(picture: Any, name: str) -> Any:
         return picture.convert("L" if name == "PGM" else "1")
     if picture.mode == "P" and name in ("JPG", "JPEG", "PPM") and "transparency" not in picture.info:
         return picture.convert("RGB")
+    if name == "BMP" and picture.mode in ("RGBA", "LA", "PA"):
+        raise EncodingError("BMP has no transparency that can be read back: use PNG or WebP")
+    if name == "GIF" and picture.mode in ("RGB", "RGBA"):
+        return _with_palette(picture)
     return picture
+
+
+def _with_palette(picture: Any) -> Any:
+    """Give a picture a palette of exactly its colours, for GIF; wholly transparent pixels are one of them.
+
+    Raises:
+        EncodingError: more than 256, or partly transparent ones.
+    """
+    values = np.asarray(picture.convert("RGBA")).copy()
+    clear = values[..., 3] == 0
+    values[clear] = 0
+    if not np.isin(values[..., 3], (0, 255)).all():
+        raise EncodingError("GIF has no partial transparency: use PNG or WebP")
+    colours, places = np.unique(values.reshape(-1, 4).view(np.uint32), return_inverse=True)
+    if len(colours) > _MOST_COLOURS:
+        raise EncodingError(
+            f"GIF holds {_MOST_COLOURS} colours and this picture has {len(colours)}: use PNG or WebP, or quantise it "
+            "first (PIL.Image.Image.quantize)"
+        )
+    exact = require("PIL.Image", extra="images", purpose="encoding images").fromarray(
+        places.reshape(values.shape[:2]).astype(np.uint8)
+    )
+    exact = exact.convert("P")
+    table = colours.view(np.uint8).reshape(-1, 4)
+    exact.putpalette(table[:, :3].tobytes())
+    if clear.any():
+        exact.info["transparency"] = int(np.flatnonzero(table[:, 3] == 0)[0])
+    return exact
 
 
 def _pixels(image: Any) -> Any:
@@ -90,3 +128,6 @@ encode_pgm = partial(encode_image, format="PGM")
 encode_ppm = partial(encode_image, format="PPM")
 encode_tiff = partial(encode_image, format="TIFF")
 encode_webp = partial(encode_image, format="WEBP")
+encode_avif = partial(encode_image, format="AVIF")
+encode_gif = partial(encode_image, format="GIF")
+encode_bmp = partial(encode_image, format="BMP")

@@ -36,6 +36,10 @@ decoders["cbor"] = Deferred("records", "cbor_loads")
 decoders["pth"] = Deferred("torch_fields", "torch_loads", trusting=True)
 decoders["npy"] = Deferred("arrays", "npy_loads")
 decoders["npz"] = Deferred("arrays", "npz_loads")
+decoders.update(dict.fromkeys(("ten", "tb", "tenbin"), Deferred("tenbin", "tenbin_loads")))
+decoders.update(dict.fromkeys(("yaml", "yml"), Deferred("yaml_fields", "yaml_loads")))
+decoders.update(dict.fromkeys(("jsonl", "ndjson"), Deferred("json_lines", "json_lines_loads")))
+decoders["safetensors"] = Deferred("safetensors_fields", "safetensors_loads")
 decoders["bin"] = unchanged
 
 

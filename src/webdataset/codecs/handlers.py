@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from .compressed import LIMIT_BYTES, decompressed
+from webdataset.ground import settings
+
+from .compressed import decompressed
 from .fields import decoder_for
 
 Handler = Callable[[str, Any], Any]
@@ -22,11 +24,22 @@ class Continue:
     Args:
         key: the key to go on with, dot included (".json").
         data: what to decode under it.
+
+    Attributes:
+        again: go on with all handlers instead.
     """
+
+    again = False
 
     def __init__(self, key: str, data: Any) -> None:
         self.key = key
         self.data = data
+
+
+class Again(Continue):
+    """A handler's answer: "ask all handlers, under this key and with this data"; the key must get shorter."""
+
+    again = True
 
 
 @runtime_checkable
@@ -109,19 +122,30 @@ def _ends_with(key: str, extensions: Iterable[str]) -> bool:
     return any(parts[-len(wanted) :] == wanted for wanted in (extension.split(".") for extension in extensions))
 
 
+# Formats of which a few bytes become a value of many: compressed, they get less room.
+_GROWING = frozenset(
+    ["json", "jsn", "jsonl", "ndjson", "yaml", "yml", "mp", "msg", "msgpack", "cbor", "pyd", "pkl", "pickle"]
+)
+_GROWING_BYTES = 8 << 20
+_GROWING_TIMES = 50
+
+
 class CompressionFilter:
     """Decompresses fields named ``.gz`` (or another suffix) and goes on under the name before it, repeatedly.
 
     Args:
         *suffixes: the suffixes to act on, with their dots: ".gz", ".bz2", ".xz", ".zst".
-        limit_bytes: a field may not grow larger than this, in bytes.
+        limit_bytes: a field may not grow larger than this, in bytes; None means ``WDS_MAX_FIELD_BYTES``, and less for
+            formats whose values are much larger than their bytes (JSON, YAML, msgpack, CBOR, pickles).
+        again: go on with all handlers, not with those after this one.
     """
 
     final = False
 
-    def __init__(self, *suffixes: str, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, *suffixes: str, limit_bytes: int | None = None, again: bool = False) -> None:
         self.suffixes = suffixes
         self.limit_bytes = limit_bytes
+        self.answer = Again if again else Continue
 
     def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
         """Return the decompressor where the key ends in one of the suffixes."""
@@ -132,15 +156,26 @@ class CompressionFilter:
 
         Raises:
             BadCompression: the data is cut short, damaged or too large.
+            MissingExtra: zst without a zstd library.
         """
-        before = key
+        before, length = key, len(data)
         while key.endswith(self.suffixes):
             key, _, kind = key.rpartition(".")
-            data = decompressed(data, kind, self.limit_bytes)
-        return None if key == before else Continue(key, data)
+            data = decompressed(data, kind, self._limit(key, length))
+        return None if key == before else self.answer(key, data)
+
+    def _limit(self, key: str, length: int) -> int:
+        limit = settings.MAX_FIELD_BYTES.get() if self.limit_bytes is None else self.limit_bytes
+        if self.limit_bytes is None and key.rpartition(".")[2] in _GROWING:
+            return min(limit, max(_GROWING_BYTES, length * _GROWING_TIMES))
+        return limit
+
+    def __repr__(self) -> str:
+        return f"CompressionFilter{self.suffixes!r}"
 
 
 gzfilter = CompressionFilter(".gz")
+unwrapping = CompressionFilter(".bz2", ".xz", ".zst", again=True)  # asked last: these may be names of a user's own
 basichandlers = BasicHandlers()
 default_pre_handlers: list[Handler] = [gzfilter]
-default_post_handlers: list[Handler] = [basichandlers]
+default_post_handlers: list[Handler] = [basichandlers, unwrapping]

@@ -13,8 +13,8 @@ from webdataset.ground.extras import require
 
 _EXTENSIONS = """
     blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c icns
-    ico im iim tif tiff jfif jpe jpg jpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb vda vst webp avif
-    wmf emf xbm xpm
+    ico im iim tif tiff jfif jpe jpg jpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb vda vst webp
+    wmf emf xbm xpm avif avifs heic heif hif jxl img image
 """
 IMAGE_EXTENSIONS: list[str] = _EXTENSIONS.split()
 

@@ -60,6 +60,21 @@ def json_dumps(value: Any) -> bytes:
     """
     if isinstance(value, str) and _is_json(value):
         return value.encode("utf-8")
+    return json_value_dumps(value)
+
+
+def json_value_dumps(value: Any) -> bytes:
+    """Write one value as JSON on one line, a str always as a JSON string.
+
+    Args:
+        value: anything ``json.dumps`` writes, numpy and torch numbers.
+
+    Returns:
+        UTF-8 text.
+
+    Raises:
+        TypeError: a value that JSON does not have.
+    """
     if _encode is not None and _is_plain(value, 0):
         try:
             written = _encode(value)

@@ -49,6 +49,8 @@ class SwitchedDoor(ModuleType):
         Raises:
             AttributeError: there is no such name.
         """
+        if name == "utils":
+            return importlib.import_module("webdataset.utils")
         if name in _LATER:
             return getattr(importlib.import_module(f"webdataset.codecs.{_LATER[name]}"), name)
         raise AttributeError(f"module 'webdataset.autodecode' has no attribute {name!r}")

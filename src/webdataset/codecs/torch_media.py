@@ -1,50 +1,36 @@
-"""Video and audio to tensors, through PyAV.
+"""Video and audio as tensors.
 
-Flows in: the bytes of one media file. Flows out: the tuples that upstream's handlers gave: frames, sound and rates.
+Flows in: the bytes of one media file. Flows out: the tuples that torchvision's and torchaudio's readers gave: frames,
+sound and rates. Decoding is in ``video`` and ``sound``; nothing is copied here.
 """
 
-import io
 from typing import Any
 
 from webdataset.ground.extras import require
 
-Rates = dict[str, float]
+from .sound import sound_loads
+from .video import video_loads
+
+torch: Any = require("torch", extra="torch", purpose="decoding video and audio to tensors")
 
 
-def _opened(data: bytes, purpose: str) -> tuple[Any, Any, Any]:
-    torch = require("torch", extra="torch", purpose=purpose)
-    av = require("av", extra="media", purpose=purpose)
-    return torch, av, av.open(io.BytesIO(data))
-
-
-def video(data: bytes) -> tuple[Any, Any, Rates]:
+def video(data: bytes) -> tuple[Any, Any, dict[str, float]]:
     """Decode a video file.
 
     Args:
         data: its bytes.
 
     Returns:
-        Frames uint8[T, H, W, 3], sound float32[channels, samples] (1 x 0 where there is none) and a dict with
+        Frames uint8[T, H, W, 3], sound float32[channels, samples] ([1, 0] where there is none) and a dict with
         ``video_fps`` and, where there is sound, ``audio_fps``.
 
     Raises:
-        MissingExtra: PyAV or torch is not installed.
-        OSError: not a video.
+        MissingExtra: PyAV is not installed.
+        FieldTooLarge: frames or sound beyond the limits.
+        OSError: not a video; ``ValueError`` for some.
     """
-    torch, av, container = _opened(data, "decoding video")
-    rates: Rates = {}
-    frames = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
-    with container:
-        if container.streams.video:
-            rates["video_fps"] = float(container.streams.video[0].average_rate or 0)
-            pictures = [torch.from_numpy(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
-            frames = torch.stack(pictures) if pictures else frames
-        sound, rate = torch.empty((1, 0)), 0
-        if container.streams.audio:
-            container.seek(0)
-            sound, rate = _sound(torch, av, container)
-            rates["audio_fps"] = rate
-    return frames, sound, rates
+    frames, sound, rates = video_loads(data)
+    return torch.from_numpy(frames), torch.from_numpy(sound), rates
 
 
 def audio(data: bytes) -> tuple[Any, int]:
@@ -54,23 +40,11 @@ def audio(data: bytes) -> tuple[Any, int]:
         data: its bytes.
 
     Returns:
-        Sound float32[channels, samples] in [-1, 1], and its rate in Hz.
+        Sound float32[channels, frames] in [-1, 1], and its rate in Hz.
 
     Raises:
-        MissingExtra: PyAV or torch is not installed.
-        OSError: not an audio file.
+        MissingExtra: neither soundfile nor PyAV is installed.
+        OSError: not an audio file; ``ValueError`` for some.
     """
-    torch, av, container = _opened(data, "decoding audio")
-    with container:
-        return _sound(torch, av, container)
-
-
-def _sound(torch: Any, av: Any, container: Any) -> tuple[Any, int]:
-    resampler = av.AudioResampler(format="fltp")
-    pieces: list[Any] = []
-    rate = 0
-    for frame in container.decode(audio=0):
-        rate = frame.sample_rate
-        pieces += [torch.from_numpy(piece.to_ndarray()) for piece in resampler.resample(frame)]
-    pieces += [torch.from_numpy(piece.to_ndarray()) for piece in resampler.resample(None)] if pieces else []
-    return (torch.cat(pieces, dim=1) if pieces else torch.empty((1, 0))), rate
+    samples, rate = sound_loads(data)
+    return torch.from_numpy(samples), rate

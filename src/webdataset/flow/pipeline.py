@@ -6,7 +6,7 @@ only its description and the number of the next epoch.
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.torchlike import IterableDataset
@@ -16,6 +16,8 @@ from .entropy import entropy
 from .epochs import EpochCount
 from .looping import ENDLESS, Bounds, Loop
 from .running import Flow
+
+Pipeline = TypeVar("Pipeline", bound="DataPipeline")
 
 
 class DataPipeline(IterableDataset):
@@ -110,9 +112,8 @@ class DataPipeline(IterableDataset):
             A copy with this length. (This pipeline has it too, as code written for upstream expects.)
         """
         result = self._changed(size=n)
-        for pipeline in (self, result):
-            pipeline.__class__ = _sized(_unsized(type(self)))
-        return result
+        add_length_method(self)
+        return add_length_method(result)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch, which with the seed decides every order.
@@ -150,6 +151,20 @@ class DataPipeline(IterableDataset):
         return result
 
     __copy__ = _copied
+
+    def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Run one thing as a stage of a pipeline: ``f`` with a source, or as a source.
+
+        Args:
+            f: a list or another iterable, a ``PipelineStage``, or a callable.
+            *args: the iterator before it; nothing for a source.
+            **kwargs: further arguments of a callable.
+
+        Returns:
+            An iterator over its results.
+        """
+        stage = functools.partial(f, **kwargs) if kwargs else f
+        return iter(DataPipeline(*([source] for source in args), [stage]))
 
     # -- runs
 
@@ -222,10 +237,10 @@ class DataPipeline(IterableDataset):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
-        import cloudpickle  # noqa: PLC0415  only travellers pay for it
+        from .travel import packed  # noqa: PLC0415  only travellers pay for it
 
         kind = type(self)
-        return _rebuilt, (cloudpickle.dumps((_unsized(kind), kind is not _unsized(kind), self.__dict__)),)
+        return _rebuilt, (packed((_unsized(kind), kind is not _unsized(kind), self.__dict__)),)
 
 
 def _rebuilt(parcel: bytes) -> Any:
@@ -235,6 +250,19 @@ def _rebuilt(parcel: bytes) -> Any:
     result = kind.__new__(_sized(kind) if sized else kind)
     result.__dict__.update(attributes)
     return result
+
+
+def add_length_method(obj: Pipeline) -> Pipeline:
+    """Give a pipeline a ``len()``: its ``size``. Changes it in place.
+
+    Args:
+        obj: a pipeline whose ``size`` is set.
+
+    Returns:
+        The pipeline.
+    """
+    obj.__class__ = _sized(_unsized(type(obj)))
+    return obj
 
 
 @functools.cache

@@ -4,6 +4,7 @@ Flows in: urls of shards. Flows out: a pipeline that reads their samples, to be 
 stages into the right order.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from webdataset import shardlists, tariterators
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import UsageError
+from webdataset.ground.orders import older_order
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.torchlike import IterableDataset
+from webdataset.shards.specs.description import DatasetSpec, Mix
+from webdataset.shards.specs.loading import load_spec
+from webdataset.shards.wids_lists import WidsShardList
 
-from . import ordering
+from . import ordering, specs
 from .interface import FluidInterface
 
 
@@ -24,7 +29,8 @@ class WebDataset(DataPipeline, FluidInterface):
 
     Args:
         urls: a url or path (``{000..099}`` braces, ``::`` between several, globs of local files), a list or iterable of
-            them, a directory ending in ``/``, a ``.yaml`` list of shards, or an object that yields ``{"url": …}``.
+            them, a directory ending in ``/``, an object that yields ``{"url": …}``; or a dataset specification or shard
+            index: a ``.yaml`` or ``.json`` file, a dict, or what ``load_spec`` returned.
         handler: asked where a shard or sample fails: true goes on with the next shard, false ends the pass.
         mode: ``"resampled"``, or the mode of a directory list.
         resampled: draw shards at random with replacement, for ever.
@@ -41,7 +47,8 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: raise where a whole pass gives no sample.
         verbose: log what the cache does.
         seed: decides every order together with the epoch; None is ``WDS_SEED``, or different for every run.
-        trust: ``strict``, ``safe`` or ``full``: what decoding may execute.
+        trust: ``strict``, ``safe`` or ``full``: what decoding may execute, and what a specification may name.
+        split: which split of a specification; None for the only one, or ``train``.
         **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``; see
             :class:`webdataset.samples.reading.Reading`.
 
@@ -49,6 +56,12 @@ class WebDataset(DataPipeline, FluidInterface):
         UsageError: arguments that cannot mean anything.
     """
 
+    @older_order(
+        3,
+        bool,  # webdataset 0.2.86 has ``resampled`` in the place of ``mode``
+        "resampled repeat shardshuffle cache_size cache_dir url_to_name detshuffle nodesplitter select_files "
+        "rename_files verbose",
+    )
     def __init__(  # noqa: PLR0917  upstream's signature
         self,
         urls: Any,
@@ -70,22 +83,18 @@ class WebDataset(DataPipeline, FluidInterface):
         seed: int | None = None,
         *,
         trust: str | None = None,
+        split: str | None = None,
         **reading: Any,
     ) -> None:
         super().__init__()
         rules = ordering.reading_rules(reading)
-        cache = ordering.shard_cache(cache_dir, cache_size, url_to_name, verbose=verbose)
         self.seed = seed
         self.trust = trust_levels.level(trust) if trust is not None else None
-        source = shard_source(urls, mode=mode, resampled=resampled, seed=seed)
-        self.append(source)
-        if not ordering.endless(source):
-            self._split(nodesplitter, workersplitter)
         size = 100 if shardshuffle is True else int(shardshuffle or 0)
-        for stage in ordering.shard_shuffle(size, seed, deterministic=detshuffle):
-            self.append(stage)
-        self.append(
-            tariterators.tarfile_to_samples(
+
+        def reader(folder: str | None = None) -> Any:
+            cache = ordering.shard_cache(folder or cache_dir, cache_size, url_to_name, verbose=verbose, handler=handler)
+            return tariterators.tarfile_to_samples(
                 handler=handler,
                 select_files=select_files,
                 rename_files=rename_files,
@@ -93,9 +102,22 @@ class WebDataset(DataPipeline, FluidInterface):
                 cache=cache,
                 **rules,
             )
-        )
-        if empty_check:
-            self.append(ordering.CheckSamples())
+
+        source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split)
+        if isinstance(source, Mix):
+            building = specs.Building(
+                reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust
+            )
+            self.append(specs.ready(source, building, mode))
+        else:
+            self.append(source)
+            if not ordering.endless(source):
+                self._split(nodesplitter, workersplitter)
+            for stage in ordering.shard_shuffle(size, seed, deterministic=detshuffle):
+                self.append(stage)
+            self.append(reader())
+            if empty_check:
+                self.append(ordering.CheckSamples())
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
 
@@ -105,26 +127,40 @@ class WebDataset(DataPipeline, FluidInterface):
                 self.append(splitter)
 
 
-def shard_source(urls: Any, *, mode: str | None, resampled: bool, seed: int | None) -> Any:
-    """Return the first stage for some urls.
+def shard_source(
+    urls: Any,
+    *,
+    mode: str | None,
+    resampled: bool,
+    seed: int | None,
+    trust: str | None = None,
+    split: str | None = None,
+) -> Any:
+    """Return the first stage for some urls, or the mix that a specification describes.
 
     Args:
         urls: as :class:`WebDataset` takes them.
         mode: ``"resampled"``, or the mode of a directory list.
         resampled: draw with replacement.
         seed: of the draws.
+        trust: what a specification may name.
+        split: which split of a specification.
 
     Raises:
         UsageError: a kind of source that cannot be read.
+        SpecError: a specification with mistakes.
     """
     if isinstance(urls, Path):
         urls = str(urls)
-    if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
-        return shardlists.MultiShardSample(urls)
+    if isinstance(urls, (dict, DatasetSpec)) or (isinstance(urls, str) and _SPEC.search(urls)):
+        found = _specified(urls, trust, split)
+        if isinstance(found, WidsShardList) and (resampled or mode == "resampled"):
+            return shardlists.ResampledShards(found.urls, seed=seed)
+        return found
+    if split is not None:
+        raise UsageError(f"split={split!r} is a part of a dataset specification, and {urls!r} is none")
     if isinstance(urls, str) and urls.endswith("/"):
         return shardlists.DirectoryShardList(urls, mode=mode) if mode else shardlists.DirectoryShardList(urls)
-    if isinstance(urls, str) and urls.endswith(".json"):
-        raise UsageError("a JSON shard index is not read as a dataset yet: pass the list of its urls", url=urls)
     if not isinstance(urls, (str, list, tuple)) and _is_source(urls):
         return urls
     if resampled or mode == "resampled":
@@ -132,6 +168,34 @@ def shard_source(urls: Any, *, mode: str | None, resampled: bool, seed: int | No
     if not isinstance(urls, (str, Iterable)):
         raise UsageError(f"expected urls as a str, a path, a list or an iterable, got {type(urls).__name__}")
     return shardlists.SimpleShardList(urls)
+
+
+_SPEC = re.compile(r"\.(?:ya?ml|json)(?:\?[^/]*)?$")
+
+
+def _specified(urls: Any, trust: str | None, split: str | None) -> Any:
+    """Return what a specification describes: a mix, or a list of shards where that is all it says."""
+    spec = load_spec(urls, trust=trust)
+    mix = spec.split(split)
+    if isinstance(urls, DatasetSpec) or spec.origin.network:
+        return mix
+    if spec.dialect == "multishard":
+        return shardlists.MultiShardSample(urls)
+    return WidsShardList(urls, trust=trust) if spec.dialect == "wids" and mix.how == "concat" else mix
+
+
+def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset:
+    """Return the dataset that a specification describes.
+
+    Args:
+        spec: a path, url, dict, or what ``load_spec`` returned.
+        split: which split; None for the only one, or ``train``.
+        **options: arguments of :class:`WebDataset`, which hold for every source.
+
+    Raises:
+        SpecError: mistakes in the specification, each named by its place.
+    """
+    return WebDataset(load_spec(spec, trust=options.get("trust")), split=split, **options)
 
 
 def _is_source(urls: Any) -> bool:

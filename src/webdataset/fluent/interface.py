@@ -161,6 +161,25 @@ class FluidInterface:
         """Decode fields by pattern; see :func:`webdataset.filters.xdecode`."""
         return self.compose(filters.xdecode(*args, **kw))
 
+    def interleaved(self, layout: str = "auto", **kw: Any) -> Self:
+        """Put interleaved documents together, in whatever layout they are stored.
+
+        Images are decoded by the ``decode`` before, the ``decode`` behind, or ``decode=``.
+
+        Args:
+            layout: ``auto``, ``siblings``, ``inline``, ``fields`` or ``pages``.
+            **kw: ``decode``, ``others``, ``missing_image``, …; see :func:`webdataset.filters.interleaved`.
+        """
+        return self.compose(filters.interleaved_behind(getattr(self, "pipeline", ()), layout, trust=self.trust, **kw))
+
+    def sibling_fields(self, **kw: Any) -> Self:
+        """Make members ``D-<name>.jpg`` fields of the sample ``D``; see :func:`webdataset.filters.sibling_fields`."""
+        return self.compose(filters.sibling_fields(**kw))
+
+    def to_dict(self, *args: Any, **kw: Any) -> Self:
+        """Keep the fields whose names end in one of some suffixes; see :func:`webdataset.filters.to_dict`."""
+        return self.compose(filters.to_dict(*args, **kw))
+
     def mcached(self) -> Self:
         """Keep all samples in memory after the first complete pass."""
         return self.compose(filters.Cached())

@@ -9,6 +9,8 @@ from typing import Any
 from webdataset import filters, shardlists
 from webdataset.caching.shards import ShardCache
 from webdataset.ground import settings
+from webdataset.ground.extras import loaded
+from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.reading import Reading
 from webdataset.stages.checking import CheckSamples
 
@@ -64,7 +66,8 @@ def shard_cache(
     url_to_name: Callable[[str], str] | None,
     *,
     verbose: bool,
-) -> ShardCache | None:
+    handler: Handler = reraise_exception,
+) -> Any:
     """Return the cache that a dataset asks for, or None.
 
     Args:
@@ -72,6 +75,7 @@ def shard_cache(
         cache_size: bound in bytes; 0 is no cache, -1 is ``WDS_CACHE_SIZE``, or no bound.
         url_to_name: url to file name.
         verbose: log what the cache does.
+        handler: asked where a shard cannot be opened.
 
     Raises:
         UsageError: the directory does not exist.
@@ -80,5 +84,9 @@ def shard_cache(
     if folder is None:
         return None
     size = settings.CACHE_SIZE.get() if cache_size == -1 else cache_size
-    cache = ShardCache(folder, -1 if size is None else size, url_to_name, verbose=verbose)
-    return None if size == 0 else cache
+    size = -1 if size is None else size
+    cache = ShardCache(folder, size, url_to_name, verbose=verbose)
+    if size == 0:
+        return None
+    door = loaded("webdataset.cache")  # where a program may have put a FileCache of its own
+    return cache if door is None else door.replacement(handler, folder, cache_size=size, verbose=verbose) or cache

@@ -7,25 +7,35 @@
     │   ├── NotFound (FileNotFoundError)
     │   ├── AlreadyExists (FileExistsError)  a file that must not be replaced
     │   ├── CommandFailed                 a ``pipe:`` command ended with an error status
-    │   └── ShortRead (EOFError)          fewer bytes than the source promised
+    │   ├── ShortRead (EOFError)          fewer bytes than the source promised
+    │   ├── NoRandomAccess (UnsupportedOperation)  a source or shard that can be read front to back only
+    │   └── ShardChanged                  a shard that was replaced while it was open
     ├── FormatError (ValueError)          bytes that are not what they claim to be
     │   ├── TarError (tarfile.ReadError)
     │   │   ├── BadHeader                 a tar header that fails its checksum or makes no sense
     │   │   ├── Truncated (EOFError)      a stream that ends inside a member or without an end mark
     │   │   └── LimitExceeded             a header chain, name or record larger than allowed
-    │   └── BadCompression                a gz, bz2, xz or zst stream that does not decompress
+    │   ├── BadCompression                a gz, bz2, xz or zst stream that does not decompress
+    │   ├── BadIndex                      an index file that cannot be read
+    │   │   └── StaleIndex                an index that does not describe its shard
+    │   └── NotRepresentable              samples that an index format cannot hold
     ├── SampleError (ValueError)          members or fields that do not make a sample
     │   ├── DuplicateField                the same key and extension twice in one sample
     │   ├── MissingField (KeyError)       a sample without a field that a stage asked for
+    │   │   └── MissingImage              a document without an image that its JSON names
+    │   ├── NoSuchSample (IndexError, KeyError)  no sample of this number or key
     │   └── NoSamples                     a whole pass gave nothing
     ├── CodecError (ValueError)           a field that could not be decoded or encoded
     │   ├── DecodingError
+    │   │   └── FieldTooLarge             a field that would take more memory than the limit
     │   ├── EncodingError
     │   └── UnsafeContent (pickle.UnpicklingError)  a field that would run code; see ``add_safe_globals``
     ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
     │   └── StateMismatch (ValueError)    a snapshot of something else
     ├── UsageError (ValueError)           a call that cannot mean anything
-    │   └── NoShards (IndexError)         an empty list of shards
+    │   ├── NoShards (IndexError)         an empty list of shards
+    │   └── SpecError                     a dataset specification with mistakes; ``problems`` lists them all
+    │       └── UnsafeSpec                one from the network that names what only a local one may
     └── MissingExtra (ImportError)        an optional package is not installed
 
 Each error carries ``url``, ``key``, ``field``, ``offset`` and ``stage`` as attributes where they are known, and says
@@ -33,6 +43,7 @@ them in its message, with secrets removed. Context is added with :meth:`WebDatas
 ``args``.
 """
 
+import io
 import pickle
 import tarfile
 from typing import Any, Self
@@ -126,6 +137,14 @@ class ShortRead(SourceError, EOFError):
     """A source ended before it gave the bytes that it promised."""
 
 
+class NoRandomAccess(SourceError, io.UnsupportedOperation):
+    """A source, or a compressed shard, that can be read front to back only."""
+
+
+class ShardChanged(SourceError):
+    """A shard that was replaced while it was open."""
+
+
 class FormatError(WebDatasetError, ValueError):
     """Bytes that are not what they claim to be."""
 
@@ -150,6 +169,18 @@ class BadCompression(FormatError, tarfile.ReadError):
     """A compressed stream that does not decompress to its end."""
 
 
+class BadIndex(FormatError):
+    """An index file that cannot be read."""
+
+
+class StaleIndex(BadIndex):
+    """An index that does not describe its shard: the shard was rewritten, or the index is wrong."""
+
+
+class NotRepresentable(FormatError):
+    """Samples that an index format cannot hold; the message says which and why."""
+
+
 class SampleError(WebDatasetError, ValueError):
     """Members or fields that do not make a sample."""
 
@@ -160,6 +191,14 @@ class DuplicateField(SampleError):
 
 class MissingField(SampleError, KeyError):
     """A sample without a field that a stage asked for."""
+
+
+class NoSuchSample(SampleError, IndexError, KeyError):
+    """No sample of this number or key."""
+
+
+class MissingImage(MissingField):
+    """A document without an image that its JSON names."""
 
 
 class NoSamples(SampleError):
@@ -193,6 +232,10 @@ class DecodingError(CodecError):
         self.sample = sample
 
 
+class FieldTooLarge(DecodingError):
+    """A field that would take more memory than the limit allows; the message names the setting that raises it."""
+
+
 class EncodingError(CodecError):
     """A value that could not be encoded under its field's extension."""
 
@@ -215,6 +258,20 @@ class UsageError(WebDatasetError, ValueError):
 
 class NoShards(UsageError, IndexError):
     """An empty list of shards."""
+
+
+class SpecError(UsageError):
+    """A dataset specification that cannot be read; the message names each mistake by ``file:line:column``.
+
+    Attributes:
+        problems: every mistake, one text each, in the order of the file.
+    """
+
+    problems: tuple[str, ...] = ()
+
+
+class UnsafeSpec(SpecError):
+    """A specification from the network names a command, a local path, a function or the environment."""
 
 
 class MissingExtra(WebDatasetError, ImportError):

@@ -4,6 +4,7 @@ Flows in: the environment. Flows out: typed settings. No other module reads the 
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -65,6 +66,13 @@ TRUST = Variable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what
 SECURE = Variable("WDS_SECURE", False, _switch, "1 means trust=strict: no pickles, no pipes, no url rewriting")
 PYTORCH_WEIGHTS_ONLY = Variable("WDS_PYTORCH_WEIGHTS_ONLY", True, _switch, "0 allows full unpickling of .pth fields")
 MISSING_END = Variable[str | None]("WDS_MISSING_END", None, str, "warn, error or ignore: tar without its end mark")
+MAX_FIELD_BYTES = Variable("WDS_MAX_FIELD_BYTES", 402_653_184, _number, "bytes that a compressed field may grow to")
+MAX_IMAGE_PIXELS = Variable[int | None](
+    "WDS_MAX_IMAGE_PIXELS", None, _number, "pixels an image may have; unset: 50331648, or what Pillow was told"
+)
+MAX_MEDIA_BYTES = Variable(
+    "WDS_MAX_MEDIA_BYTES", 4_294_967_296, _number, "bytes of frames or sound that one field may decode to"
+)
 GOPEN_VERBOSE = Variable("GOPEN_VERBOSE", 0, _number, "log every url that is opened")
 GOPEN_BUFFER = Variable("GOPEN_BUFFER", -1, _number, "buffer size in bytes of files opened by gopen; -1 is the default")
 GOPEN_REWRITE = Variable("GOPEN_REWRITE", "", str, "regex=replacement;… applied to urls before they are opened")
@@ -77,6 +85,8 @@ WORKER = Variable[int | None]("WORKER", None, int, "number of this worker in its
 NUM_WORKERS = Variable[int | None]("NUM_WORKERS", None, int, "number of workers in this rank")
 RUN_ID = Variable[str | None]("TORCHELASTIC_RUN_ID", None, str, "name that all ranks of a torchrun job share")
 SLURM_JOB_ID = Variable[str | None]("SLURM_JOB_ID", None, str, "name that all ranks of a SLURM job share")
+WIDS_CACHE = Variable[str | None]("WIDS_CACHE", None, str, "directory of the shards that wids downloads")
+WIDS_VERBOSE = Variable("WIDS_VERBOSE", False, _switch, "log what a ShardListDataset holds, and what it downloads")
 ALLOW_OBSOLETE = Variable("ALLOW_OBSOLETE", False, _switch, "accepted for compatibility; nothing is obsolete here")
 
 
@@ -98,6 +108,39 @@ def substitution(name: str) -> str:
 def environment_expanded(text: str) -> str:
     """Return ``text`` with ``~`` and ``$NAME`` expanded from the environment, as a shell would."""
     return os.path.expanduser(os.path.expandvars(text))  # noqa: PTH111  text, not always a path
+
+
+def interpolated(text: str) -> str:
+    """Return ``text`` with ``${NAME}`` and ``${NAME:-default}`` filled in from the environment; ``$$`` is one ``$``.
+
+    Args:
+        text: a value of a dataset specification. ``NAME`` is looked up as it stands, then as ``WDS_NAME``; the
+            default also stands in for an empty variable, as in a shell.
+
+    Raises:
+        UsageError: a variable that is not set and has no default.
+    """
+    return _INTERPOLATION.sub(_interpolation, text)
+
+
+_INTERPOLATION = re.compile(r"\$\$|\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
+
+
+def _interpolation(match: re.Match[str]) -> str:
+    name, default = match["name"], match["default"]
+    if name is None:
+        return "$"
+    found = os.environ.get(name, os.environ.get(f"WDS_{name}"))
+    if default is not None:
+        return found or default
+    if found is None:
+        raise UsageError(f"environment variable {name} is not set: set it, or write ${{{name}:-default}}")
+    return found
+
+
+def home_expanded(path: str) -> str:
+    """Return a path with ``~`` or ``~user`` at its start replaced."""
+    return os.path.expanduser(path)  # noqa: PTH111  text, not always a path
 
 
 def child_environment(**extra: str) -> dict[str, str]:

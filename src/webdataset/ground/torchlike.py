@@ -1,21 +1,61 @@
-"""Being a torch IterableDataset without importing torch.
+"""Being a torch dataset without importing torch.
 
-``isinstance(dataset, torch.utils.data.IterableDataset)`` asks the dataset's ``__class__`` before it looks anything up.
-At that moment torch is loaded, so this is when our class registers itself as a virtual subclass (torch's class is an
-ABC). Whoever never loads torch never pays for it, and the order of imports does not matter.
+``isinstance(dataset, torch.utils.data.Dataset)`` looks at the dataset's type, and then asks for its ``__class__``. At
+that moment torch is loaded, so this is when our class answers with a twin of itself that has torch's class among its
+bases. Whoever never loads torch never pays for it, and the order of imports does not matter. The twin serves such
+questions only: no object is made of it, and ``type(dataset)`` and pickles name the class itself.
 """
 
+import copyreg
+import weakref
 from typing import Any
 
+from .errors import UsageError
 from .extras import loaded
 
+_twins: weakref.WeakKeyDictionary[type, tuple[type, type]] = weakref.WeakKeyDictionary()
 
-def register(kind: type) -> None:
-    """Make ``kind`` a virtual subclass of torch's IterableDataset, if torch's data module is loaded."""
-    data = loaded("torch.utils.data")
-    base = getattr(data, "IterableDataset", None)
-    if base is not None and base not in kind.__mro__:
+
+def twin(kind: type) -> type:
+    """Return ``kind`` as a subclass of torch's IterableDataset, or ``kind`` itself while torch is not loaded.
+
+    Args:
+        kind: a class of datasets. It is registered with torch's class (an ABC) too, for ``issubclass``.
+    """
+    base = getattr(loaded("torch.utils.data"), "IterableDataset", None)
+    if base is None or base in kind.__mro__:
+        return kind
+    known = _twins.get(kind)
+    if known is None or known[0] is not base:
         base.register(kind)
+        known = _twins[kind] = (base, _twin(kind, base))
+    return known[1]
+
+
+def _twin(kind: type, base: type) -> type:
+    """Make the twin: it equals ``kind``, and calling it makes a ``kind``, as ``self.__class__(…)`` should."""
+    metas = [meta for meta in dict.fromkeys((type(kind), type(base))) if meta is not type]
+    metas = [meta for meta in metas if not any(other is not meta and issubclass(other, meta) for other in metas)]
+    same: dict[str, Any] = {
+        "__call__": lambda _, *args, **kw: kind(*args, **kw),
+        "__eq__": lambda cls, other: other is kind or other is cls,
+        "__hash__": lambda _: hash(kind),
+    }
+    members: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__new__": lambda _, *args, **kw: kind.__new__(kind, *args, **kw),
+    }
+    try:
+        made: type = type("Twin", tuple(metas), same)(kind.__name__, (kind, base), members)
+    except TypeError:  # a metaclass or layout of the user's that does not mix: the ABC alone has to do
+        return kind
+    return made
+
+
+def _made(kind: type, *args: Any) -> Any:
+    return kind.__new__(kind, *args)
 
 
 class IterableDataset:
@@ -23,10 +63,29 @@ class IterableDataset:
 
     @property
     def __class__(self) -> Any:
-        kind = type(self)
-        register(kind)
-        return kind
+        return twin(type(self))
 
     @__class__.setter
     def __class__(self, kind: Any) -> None:
         object.__dict__["__class__"].__set__(self, kind)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by ``type(self)``: pickle refuses objects whose ``__class__`` is another one."""
+        reduced: Any = object.__reduce_ex__(self, max(int(protocol), 2))
+        if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+            return (_made, *reduced[1:])
+        return reduced
+
+    def __add__(self, other: Any) -> Any:
+        """Return torch's chain of two datasets.
+
+        Args:
+            other: the dataset that follows.
+
+        Raises:
+            UsageError: torch is not loaded.
+        """
+        data = loaded("torch.utils.data")
+        if data is None:
+            raise UsageError("a + b is torch's ChainDataset: import torch.utils.data first, or use itertools.chain")
+        return data.ChainDataset([self, other])

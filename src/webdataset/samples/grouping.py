@@ -8,6 +8,7 @@ Flows in: lists of (name, payload, offset). Flows out: lists of samples, with th
 joins members of two shards; never gives a sample that was cut off.
 """
 
+import copy
 from collections.abc import Callable, Container
 from typing import Any, Literal
 
@@ -48,7 +49,7 @@ class Grouper:
     ) -> None:
         if duplicates not in POLICIES:
             raise UsageError(f"duplicates={duplicates!r} is not one of {', '.join(POLICIES)}")
-        self._keys = keys
+        self._keys = copy.copy(keys) if hasattr(keys, "restart") else keys  # one that remembers is copied
         self._lcase = lcase
         self._suffixes = suffixes
         self._duplicates = duplicates
@@ -67,6 +68,9 @@ class Grouper:
         Args:
             stamp: what every sample of it carries, such as ``__url__``.
         """
+        restart = getattr(self._keys, "restart", None)
+        if restart is not None:
+            restart()
         self._stamp = stamp
         self._sample: Sample | None = None
         self._key: str | None = None

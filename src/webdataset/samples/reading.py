@@ -6,28 +6,43 @@ two shards.
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from webdataset.ground import settings
 from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
-from webdataset.ground.redaction import redacted
 from webdataset.ground.seeds import fold
-from webdataset.sources.stream import length_known
+from webdataset.sources.stream import length_known, length_of
 from webdataset.tar.assembly import Member
 from webdataset.tar.compression import Decompressor, compression_of
 from webdataset.tar.header import Limits
 from webdataset.tar.scan import TarScanner
 
 from .address import Address
+from .endings import judge_missing_end, tell_doubt
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
 
 SEEK_WORTHWHILE = 1 << 20
 ENDS = ("warn", "error", "ignore")
+
+
+class Watch(Protocol):
+    """What looks on while one shard is read."""
+
+    def feed(self, piece: bytes, offset: int) -> None:
+        """Take bytes of the tar stream, and where they start; bytes that nobody read are left out."""
+        ...
+
+    def finish(self, length: int | None, compression: str | None) -> None:
+        """Take note that the shard has been read to its end, without fault.
+
+        Args:
+            length: bytes of the shard as it is stored, or None where nobody knows.
+            compression: how it is compressed, or None.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,8 @@ class Reading:
         trust: trust level under which shards are opened; None is the process's.
         limits: bounds on headers and sparse members.
         cache: a :class:`webdataset.caching.shards.ShardCache` to open shards through; None opens their sources.
+        observer: called with the url and these rules for each shard that is read from its start; what it returns sees
+            the shard's bytes. See :class:`webdataset.index.recording.IndexWhileReading`.
     """
 
     handler: Handler = reraise_exception
@@ -62,6 +79,7 @@ class Reading:
     trust: str | None = None
     limits: Limits = field(default_factory=Limits)
     cache: Any = None
+    observer: Callable[[str, Any], Watch] | None = None
 
     def __post_init__(self) -> None:
         if self.missing_end is not None and self.missing_end not in ENDS:
@@ -219,6 +237,9 @@ class ShardReader:
         self.grouper.open({"__url__": self.url, **stamp})
         self._start = start.offset if start is not None else 0
         self._complete = False
+        self._compression: str | None = None
+        # a shard that is resumed in its middle cannot be observed whole
+        self._watch = reading.observer(self.url, reading) if reading.observer is not None and not self._start else None
 
     def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         """Yield lists of complete samples with their offsets, about one list a chunk."""
@@ -248,7 +269,10 @@ class ShardReader:
             WebDatasetError: the stream is not a whole tar archive; members before the fault have been yielded.
         """
         scanner = self.scanner
+        watch = self._watch
         for piece in self._pieces():
+            if watch is not None:
+                watch.feed(piece, scanner.offset)
             members = scanner.feed(piece)
             del piece
             if members or scanner.coming is not None:
@@ -259,10 +283,14 @@ class ShardReader:
         ended = scanner.finish()
         if scanner.error is not None:
             raise scanner.error
+        chosen = self.reading.missing_end
         if scanner.doubt is not None:
-            self._tell_doubt(*scanner.doubt)
+            tell_doubt(self.url, *scanner.doubt, chosen=chosen)
         if not ended:
-            self._judge_missing_end()
+            known = self._complete or length_known(self.stream)
+            judge_missing_end(self.url, scanner.offset, chosen=chosen, known=known)
+        if watch is not None:
+            watch.finish(length_of(self.stream), self._compression)
 
     def _ask(self, error: Exception) -> None:
         if not self.reading.handler(error):
@@ -283,7 +311,7 @@ class ShardReader:
                 if not more:
                     break
                 piece += more
-            kind = compression_of(piece)
+            self._compression = kind = compression_of(piece)
             if kind is not None:
                 yield from self._behind(self._decompressed(kind, piece))
                 return
@@ -335,26 +363,6 @@ class ShardReader:
         if _can_seek(self.stream):
             self.stream.seek(count, 1)
             self.scanner.skipped(count)
-
-    def _tell_doubt(self, offset: int, zeros: int) -> None:
-        if self.reading.missing_end != "ignore":
-            warnings.warn(
-                f"{redacted(self.url)}: {zeros} zero blocks stand before byte {offset}, with members behind them: "
-                "archives were joined there with unusual padding, or members were overwritten with zeros and are lost",
-                stacklevel=2,
-            )
-
-    def _judge_missing_end(self) -> None:
-        message = (
-            f"the tar stream ends at byte {self.scanner.offset} without its end-of-archive mark: whole members may be "
-            "missing behind it"
-        )
-        chosen = self.reading.missing_end or settings.MISSING_END.get()
-        known = self._complete or length_known(self.stream)
-        if chosen == "error" or (chosen is None and not known):
-            raise Truncated(f"{message}; pass missing_end='warn' to accept such shards", offset=self.scanner.offset)
-        if chosen != "ignore":
-            warnings.warn(f"{redacted(self.url)}: {message}", stacklevel=2)
 
     def explained(self, error: Exception) -> Exception:
         """Say where an error struck, and which sample it interrupted."""

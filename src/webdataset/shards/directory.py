@@ -122,8 +122,8 @@ class DirectoryShardList(ShardList):
     def cleanup_files_without_processes(self) -> None:
         """Undo the claims of processes that have died."""
         for path in Path(self.path).glob("*._*_"):
-            claim = _CLAIMED.search(path.name)
-            if claim is not None and not _runs(int(claim[1])):
+            claimant = get_pid_from_filename(path.name)
+            if claimant is not None and not check_pid_is_running(claimant):
                 _given_back(path)
 
 
@@ -132,7 +132,33 @@ def _given_back(claimed: Path) -> None:
         claimed.rename(_CLAIMED.sub("", str(claimed)))
 
 
-def _runs(pid: int) -> bool:
+def get_pid_from_filename(fname: str) -> int | None:
+    """Return the process that has claimed a shard, or None for a file that nobody has claimed.
+
+    Args:
+        fname: the file's name or path.
+    """
+    claim = _CLAIMED.search(fname)
+    return int(claim[1]) if claim is not None else None
+
+
+def without_last_extension(fname: str) -> str:
+    """Return a name up to its last dot.
+
+    Args:
+        fname: a name or path; one without a dot in its last part comes back as it is.
+    """
+    folder, slash, name = fname.rpartition("/")
+    stem, dot, _ = name.rpartition(".")
+    return folder + slash + (stem if dot else name)
+
+
+def check_pid_is_running(pid: int) -> bool:
+    """Tell whether a process lives.
+
+    Args:
+        pid: its number.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -43,7 +43,7 @@ def expand_urls(urls: Any) -> list[Any]:
         NotFound: wildcards that match no file.
     """
     if isinstance(urls, str):
-        return [url for part in urls.split("::") for url in _expanded(_substituted(part))]
+        return [url for part in urls.split("::") for url in _expanded(substituted(part))]
     if isinstance(urls, os.PathLike):
         return _expanded(os.fsdecode(urls))
     if hasattr(urls, "read"):
@@ -83,7 +83,15 @@ def _verbatim(url: Any) -> Any:
     raise UsageError(f"each url is a str or a Path, not {url!r}")
 
 
-def _substituted(text: str) -> str:
+def substituted(text: str) -> str:
+    """Return a text with every ``${NAME}`` replaced by the environment variable ``WDS_NAME``.
+
+    Args:
+        text: the text; a replacement may hold further names.
+
+    Raises:
+        UsageError: a variable is not set.
+    """
     for _ in range(_ROUNDS):
         text, count = _NAME.subn(lambda match: settings.substitution(match[1]), text)
         if not count:

@@ -135,8 +135,11 @@ class ResampledShards(ShardList):
         max_urls: the most urls to take from an iterable.
         empty_check: raise at once where there are no urls, rather than at the first draw.
 
+        dataset_name: a name for the log, which then says each time that as many shards were drawn as there are.
+
     The order of arguments in webdataset 0.2, ``(urls, nshards, worker_seed, deterministic)``, is understood too where
-    it can be told apart: by a function in third or a bool in fourth place.
+    it can be told apart: by a function in third or a bool in fourth place; and so is the order with a name first,
+    ``(dataset_name, urls, nshards, worker_seed, deterministic)``, by urls in second place.
 
     Raises:
         NoShards: no urls.
@@ -146,13 +149,19 @@ class ResampledShards(ShardList):
     def __init__(  # noqa: PLR0917  upstream's signature
         self,
         urls: Any,
-        nshards: int = sys.maxsize,
+        nshards: Any = sys.maxsize,
         seed: Any = 0,
         worker_seed: Any = None,
         deterministic: bool = False,  # noqa: FBT001, FBT002  upstream's signature
         max_urls: float = 1e6,
         empty_check: bool = True,  # noqa: FBT001, FBT002
+        *,
+        dataset_name: str | None = None,
     ) -> None:
+        self.dataset_name = dataset_name
+        if isinstance(nshards, str | list | tuple):
+            self.dataset_name, urls = urls, nshards
+            nshards, seed = seed or sys.maxsize, None
         if callable(seed) or isinstance(worker_seed, bool):
             deterministic = worker_seed if isinstance(worker_seed, bool) else deterministic
             seed, worker_seed = None, seed if callable(seed) else None
@@ -161,7 +170,7 @@ class ResampledShards(ShardList):
         self.urls = expand_source(urls, int(max_urls))
         if empty_check and not self.urls:
             raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
-        self.nshards = nshards
+        self.nshards: int = nshards
         self.seed = seed
         self.worker_seed: Callable[[], int] = worker_seed or pytorch_worker_seed
         self.deterministic = deterministic
@@ -176,7 +185,9 @@ class ResampledShards(ShardList):
         if not count:
             raise NoShards("no shards to draw from")
         generator = self._generator(epoch, draw)
-        for _ in range(self.nshards):
+        for drawn in range(self.nshards):
+            if self.dataset_name is not None and drawn and drawn % count == 0:
+                log.warning("dataset %s: %d shards were drawn, %d times all", self.dataset_name, drawn, drawn // count)
             yield {"url": urls[generator.randrange(count)]}
 
     def _generator(self, epoch: int, draw: Callable[[], random.Random]) -> random.Random:
@@ -208,3 +219,16 @@ def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
     generator = unseeded()
     for _ in range(n):
         yield generator.choice(known)
+
+
+def listed_shards(urls: Any, *, shuffle: bool = False) -> Iterator[Shard]:
+    """Yield each shard of a list once.
+
+    Args:
+        urls: as for :func:`~webdataset.shards.expand.expand_urls`.
+        shuffle: in random order.
+
+    Raises:
+        NoShards: an empty list.
+    """
+    return iter(SimpleShardList(urls, seed=True if shuffle else None))

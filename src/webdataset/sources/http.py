@@ -10,7 +10,7 @@ Waiting is bounded: 10 s to connect, 60 s without a byte, a few quick attempts w
 import io
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from webdataset.ground.errors import NotFound, ShortRead, SourceError
@@ -70,7 +70,7 @@ class HttpStream(io.RawIOBase):
         self._headers = dict(headers or {})
         self._timeouts = (connect_seconds, read_seconds)
         self._received = 0
-        self._response = _answered(url, self._headers, self._timeouts)
+        self._response = answered(url, self._headers, self._timeouts)
         self._read = self._response.read
         self._identity = _identity(self._response)
         self.length = self._identity.length
@@ -148,7 +148,7 @@ class HttpStream(io.RawIOBase):
         time.sleep(FIRST_DELAY_SECONDS * (self._resumes - 1))
         wanted = {**self._headers, "Range": f"bytes={self._received}-", **_condition(self._identity)}
         try:
-            response = _answered(self.name, wanted, self._timeouts)
+            response = answered(self.name, wanted, self._timeouts)
         except SourceError as error:
             raise self._short(f"asking for the rest failed: {error}") from error
         if not self._continues(response):
@@ -170,15 +170,26 @@ class HttpStream(io.RawIOBase):
         return ShortRead(f"the body ended after {self._received} of {promised} bytes, and {reason}", url=self.name)
 
 
-def _answered(url: str, headers: Mapping[str, str], timeouts: tuple[float, float]) -> Any:
-    """Send a GET and return the answer once it is a success; a busy server is asked again."""
+def answered(url: str, headers: Mapping[str, str], timeouts: tuple[float, float], also: Container[int] = ()) -> Any:
+    """Send a GET and return the answer once it is a success; a busy server is asked again.
+
+    Args:
+        url: the url.
+        headers: request headers.
+        timeouts: seconds to connect, seconds without a byte.
+        also: further statuses that the caller understands.
+
+    Raises:
+        NotFound: status 404 or 410.
+        SourceError: another status, or no answer after a few attempts.
+    """
     for attempt in range(ATTEMPTS):
         response = failure = None
         try:
             response = connections.get(url, headers, timeouts)
         except connections.unanswered() as error:
             failure = getattr(error, "reason", error)
-        if response is not None and response.status < 300:
+        if response is not None and (response.status < 300 or response.status in also):
             return response
         if response is not None:
             response.close()

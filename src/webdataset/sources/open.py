@@ -34,7 +34,7 @@ _LATER = {
     "abfs": "pipe:az storage blob download --file /dev/stdout --blob-url …",
     "hdfs": "pipe:hdfs dfs -cat {url}",
     "hf": "https://huggingface.co/datasets/…/resolve/main/…",
-    "htgs": "pipe:gsutil cat gs://…",
+    "htgs": "the https: url of each block that the server lists",
     "oss": "pipe:ossutil cat {url}",
     "r2": "pipe:rclone cat {url}",
 }
@@ -61,7 +61,7 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
         UsageError: always; it names the schemes that are served.
     """
     scheme = url.partition(":")[0]
-    known = ", ".join(sorted(name for name in gopen_schemes if not name.startswith("_")))
+    known = ", ".join(sorted(name for name, opener in gopen_schemes.items() if opener is not gopen_error))
     way_out = _LATER.get(scheme.lower())
     hint = f"; meanwhile write {redacted(way_out.format(url=shlex.quote(url)))}" if way_out else ""
     raise UsageError(
@@ -72,6 +72,7 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
     )
 
 
+gopen_hf = gopen_htgs = gopen_error
 gopen_pipe = _lazy("pipe", "gopen_pipe")
 gopen_http = _lazy("http", "gopen_http")
 gopen_curl = _lazy("commands", "gopen_curl")
@@ -83,6 +84,8 @@ gopen_schemes: dict[str, Opener] = {
     **dict.fromkeys(("http", "https"), gopen_http),
     **dict.fromkeys(("ftp", "ftps", "sftp", "scp"), gopen_curl),
     **dict.fromkeys(("gs", "ais"), gopen_command),
+    "hf": gopen_hf,
+    "htgs": gopen_htgs,
 }
 
 

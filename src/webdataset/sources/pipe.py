@@ -257,7 +257,7 @@ def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) 
 
 
 def set_options(
-    pipe: Any,
+    obj: Any,
     timeout: float | None = None,
     ignore_errors: bool | None = None,  # noqa: FBT001  upstream's signature
     ignore_status: list[int] | None = None,
@@ -266,17 +266,17 @@ def set_options(
     """Change the options of an open pipe.
 
     Args:
-        pipe: a stream; anything but a :class:`Pipe` is left alone.
+        obj: a stream; anything but a :class:`Pipe` is left alone.
         timeout: as in :class:`Pipe`; None leaves the present setting, as for the others.
         ignore_errors: as in :class:`Pipe`.
         ignore_status: as in :class:`Pipe`.
         handler: kept on the pipe for the caller; not called here.
 
     Returns:
-        Whether ``pipe`` is a :class:`Pipe`.
+        Whether ``obj`` is a :class:`Pipe`.
     """
-    if not isinstance(pipe, Pipe):
+    if not isinstance(obj, Pipe):
         return False
     chosen = {"timeout": timeout, "ignore_errors": ignore_errors, "ignore_status": ignore_status, "handler": handler}
-    vars(pipe).update({name: setting for name, setting in chosen.items() if setting is not None})
+    vars(obj).update({name: setting for name, setting in chosen.items() if setting is not None})
     return True

@@ -1,6 +1,6 @@
 """A pass that gave nothing is an error, said with the numbers that explain it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import NoSamples
@@ -57,3 +57,15 @@ class CheckSamples(Passing):
 
     def __repr__(self) -> str:
         return "check_samples()"
+
+
+def check_empty(source: Iterable[Any]) -> Iterator[Any]:
+    """Yield all samples of a source, and raise where there were none.
+
+    Args:
+        source: samples.
+
+    Raises:
+        NoSamples: there were none.
+    """
+    return CheckSamples()(source)

@@ -6,7 +6,7 @@ everything else (text, bytes, dictionaries, None) stays a list. Loads numpy when
 can only be met where torch is loaded already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from webdataset.ground.errors import SampleError, UsageError
@@ -104,3 +104,26 @@ def _unlike(first: dict[Any, Any], other: dict[Any, Any]) -> str:
         f"samples with different fields in one batch: {sorted(map(str, first))} and {sorted(map(str, other))}; "
         f"choose fields with to_tuple or rename(..., keep=False)"
     )
+
+
+def dict2tuple(d: dict[int, Any]) -> tuple[Any, ...]:
+    """Return the values of a dict whose keys are 0, 1, 2 …, in that order.
+
+    Args:
+        d: the dict.
+
+    Raises:
+        SampleError: its keys are others.
+    """
+    if set(d) != set(range(len(d))):
+        raise SampleError(f"dict2tuple takes keys 0 to {len(d) - 1}, not {list(d)!r}")
+    return tuple(d[place] for place in range(len(d)))
+
+
+def tuple2dict(l: Iterable[Any]) -> dict[int, Any]:  # noqa: E741  upstream's name
+    """Return a dict of values by place: 0, 1, 2 ….
+
+    Args:
+        l: the values.
+    """
+    return dict(enumerate(l))

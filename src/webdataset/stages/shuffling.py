@@ -185,7 +185,8 @@ def shuffle(
         bufsize: largest number of samples that wait; below 2 the order is left alone.
         initial: number of samples to gather before the first one is given.
         rng: a ``random.Random``; its state moves on from epoch to epoch.
-        seed: seed of a generator that starts afresh in every epoch. With neither, the run's seed and epoch decide.
+        seed: seed of a generator that starts afresh in every epoch. With neither, the run's seed and epoch decide. A
+            function in this place is the handler, which stands here in webdataset 0.2.86.
         handler: accepted for compatibility.
 
     Returns:
@@ -196,7 +197,7 @@ def shuffle(
 
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
-    return Shuffle(bufsize, initial, rng, seed)
+    return Shuffle(bufsize, initial, rng, None if callable(seed) else seed)
 
 
 def _shuffle(  # noqa: PLR0917  called by position
@@ -214,7 +215,8 @@ def _shuffle(  # noqa: PLR0917  called by position
         bufsize: largest number of items that wait.
         initial: number of items to gather before the first one is given.
         rng: a ``random.Random``.
-        seed: seed of a generator, instead of ``rng``.
+        seed: seed of a generator, instead of ``rng``; a function in this place is the handler, as in 0.2.86.
         handler: accepted for compatibility.
     """
+    seed = None if callable(seed) else seed
     return stirred(iter(data), [], max(bufsize, 1), initial, randomness.chosen(Run(), rng, seed))

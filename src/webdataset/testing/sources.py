@@ -1,16 +1,17 @@
 """Streams that misbehave on purpose: short reads, early ends, failures at the n-th read.
 
 Flows in: the bytes that a well-behaved stream would give. Flows out: a file object that gives them badly, and counts
-what was asked of it.
+what was asked of it. ``RangeServer`` is a web server that does the same.
 """
 
 import io
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 from webdataset.ground.seeds import generator
 
@@ -127,3 +128,85 @@ def served(pages: dict[str, bytes]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class RangeServer:
+    """A web server on this machine that knows ranges, counts, and misbehaves as it is told.
+
+    Args:
+        pages: bytes by path (``/x.tar``); may be changed while it runs.
+        ranges: whether it honours range requests.
+        etags: whether it names versions (``ETag``).
+        cut: bytes after which it breaks off each of the first ``cuts`` answers.
+        cuts: how many answers it breaks off.
+
+    Attributes:
+        root: the url of the root, without a slash at its end.
+        asked: (path, ``Range`` header) of each request.
+        sent: bytes of body sent.
+    """
+
+    def __init__(
+        self, pages: dict[str, bytes], *, ranges: bool = True, etags: bool = True, cut: int = 0, cuts: int = 0
+    ) -> None:
+        self.pages, self.ranges, self.etags, self.cut, self.cuts = pages, ranges, etags, cut, cuts
+        self.root = ""
+        self.asked: list[tuple[str, str | None]] = []
+        self.sent = 0
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Parts)
+        self._server.daemon_threads = True
+        self._server.rules = self  # type: ignore[attr-defined]
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        self.root = f"http://127.0.0.1:{self._server.server_address[1]}"
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Parts(_Pages):
+    """Serve the pages of a :class:`RangeServer`, whole or in part."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """Answer with the page, a part of it, or a refusal."""
+        rules: RangeServer = self.server.rules  # type: ignore[attr-defined]
+        wanted = self.headers.get("Range")
+        rules.asked.append((self.path, wanted))
+        page = rules.pages.get(self.path)
+        etag = f'"{zlib.crc32(page or b""):08x}"'
+        condition = self.headers.get("If-Match")
+        if page is None or (condition is not None and rules.etags and condition != etag):
+            self._answer(404 if page is None else 412, b"", {})
+            return
+        headers = {"ETag": etag} if rules.etags else {}
+        if wanted is None or not rules.ranges:
+            self._answer(200, page, headers)
+            return
+        first, last = (int(part) for part in wanted.removeprefix("bytes=").split("-"))
+        if first >= len(page):
+            self._answer(416, b"", {**headers, "Content-Range": f"bytes */{len(page)}"})
+            return
+        body = page[first : last + 1]
+        span = f"bytes {first}-{first + len(body) - 1}/{len(page)}"
+        self._answer(206, body, {**headers, "Content-Range": span})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        rules: RangeServer = self.server.rules  # type: ignore[attr-defined]
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if rules.cuts > 0 and len(body) > rules.cut:
+            rules.cuts -= 1
+            body = body[: rules.cut]
+            self.close_connection = True
+        rules.sent += len(body)
+        self.wfile.write(body)

@@ -4,6 +4,7 @@ Flows in: samples. Flows out: shards of bounded count and size, each complete un
 more than one shard open.
 """
 
+import importlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -36,9 +37,10 @@ class ShardWriter:
         start_shard: number of the first shard.
         verbose: 0 logs nothing.
         opener: called with a shard's name, gives the file object to write to; it is closed with the shard.
-        **kw: as for :class:`TarWriter`. ``overwrite=False`` raises AlreadyExists where a shard is there already; by
-            default it is replaced. In either case a shard that another writer completes during the writing of the
-            same name is an error, not a loss.
+        **kw: as for :class:`TarWriter`. ``index`` may name "wids", too (one ``shardindex.json``); with "energon" the
+            folder ``.nv-meta`` is written when the series is complete. ``overwrite=False`` raises AlreadyExists where a
+            shard is there already; by default it is replaced. In either case a shard that another writer completes
+            during the writing of the same name is an error, not a loss.
 
     Attributes:
         fname: name of the shard in progress, else of the last one (at first, of the first).
@@ -69,6 +71,8 @@ class ShardWriter:
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
         self._name, self._start = shard_namer(pattern), start_shard
         self._rules = KeyRules(kw.pop("check_keys", "warn"))
+        index = kw.pop("index", None)
+        self._indexing = None if index is None else _series(index, opener)
         self.shard = start_shard
         self.fname = self._name(start_shard)
         self.total = self.count = self.size = 0
@@ -115,7 +119,8 @@ class ShardWriter:
         if self.verbose:
             log.info("writing %s (%d samples so far)", self.fname, self.total)
         target = self.fname if self.opener is None else Owned(self.opener(self.fname))
-        self.tarstream = writer = TarWriter(target, check_keys=self._rules, **self.kw)
+        index = {} if self._indexing is None else {"index": self._indexing.formats}
+        self.tarstream = writer = TarWriter(target, check_keys=self._rules, **index, **self.kw)
         self.shard += 1
         self.count = self.size = 0
         return writer
@@ -132,6 +137,8 @@ class ShardWriter:
             self.tarstream.abort()
             return
         self.tarstream.close()
+        if self._indexing is not None:
+            self._indexing.completed(self.tarstream.shard_index)
         if self.post is not None:
             self.post(self.fname)
 
@@ -141,12 +148,20 @@ class ShardWriter:
         Raises:
             SourceError: it cannot be completed.
         """
-        self._closed = True
-        self.finish()
+        closed, self._closed = self._closed, True
+        try:
+            self.finish()
+            if self._indexing is not None and not closed:
+                self._indexing.close()
+        finally:
+            if self._indexing is not None:
+                self._indexing.abort()  # does nothing to what is complete
 
     def abort(self) -> None:
         """Give up the shard in progress; completed shards stay, and no more are written."""
         self._closed = True
+        if self._indexing is not None:
+            self._indexing.abort()
         if self.tarstream is not None:
             self.tarstream.abort()
 
@@ -161,3 +176,10 @@ class ShardWriter:
             self.close()
         else:
             self.abort()
+
+
+def _series(index: Any, opener: Any) -> Any:
+    if opener is not None:
+        raise UsageError("index= puts files beside local shards: it cannot be combined with opener=")
+    room = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
+    return room.SeriesIndexing(index)

@@ -10,7 +10,7 @@ import importlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -53,9 +53,12 @@ class TarWriter:
         compresslevel: level of the compression; None is a good compromise.
         overwrite: replace a local file that is there already; False raises instead.
         check_keys: what to do about keys that read back differently: "warn" (once), "error", "ignore".
+        index: index files to write beside a local shard, in the same pass: "dali", "energon", "files", or several. A
+            sample that one of them cannot hold is refused.
 
     Attributes:
         stream: the file object that receives the bytes.
+        shard_index: where the samples lie, once a shard with ``index`` is complete; a ``ShardIndex``.
 
     Raises:
         UsageError: an argument that cannot mean anything.
@@ -78,6 +81,7 @@ class TarWriter:
         compresslevel: int | None = None,
         overwrite: bool = True,
         check_keys: str | KeyRules = "warn",
+        index: str | Iterable[str] | None = None,
     ) -> None:
         self._state = "unopened"
         self.url = str(fileobj) if isinstance(fileobj, (str, os.PathLike)) else None
@@ -92,7 +96,10 @@ class TarWriter:
         engine = compressor(self.compress, compresslevel) if self.compress else None
         output = open_output(fileobj, overwrite=overwrite)
         self.stream = output.stream
-        self._output: Output = output if engine is None else Compressed(output, engine)
+        self.shard_index: Any = None
+        self._indexing = None if index is None else _indexing(index, output, self.compress)
+        stored = output if self._indexing is None else self._indexing.output
+        self._output: Output = stored if engine is None else Compressed(stored, engine)
         self._gathers = _GATHERED_BYTES if not isinstance(output, Lent) or engine or self.own_fileobj else 0
         self._process = os.getpid()
         self._pieces: list[Buffer] = []
@@ -160,6 +167,8 @@ class TarWriter:
                 pieces += (head, content, pad)
                 payload += size
                 stored += len(head) + size + len(pad)
+            if self._indexing is not None:
+                self._indexing.add([key + ending for _, ending in plan], pieces, self.offset)
         except WebDatasetError as error:
             raise error.locate(key=_shown_key(obj), url=self.url)  # noqa: B904  the same error, with its places
         self._last_key = key
@@ -219,13 +228,28 @@ class TarWriter:
         if self._state != "open":
             return
         try:
+            end = self.offset
             self._pieces.append(END_MARK)
             self._gathered += len(END_MARK)
             self._hand_on()
-            self._output.commit()
+            self._complete(end)
             self._state = "closed"
         finally:
             self.abort()  # does nothing to a closed archive
+
+    def _complete(self, end: int) -> None:
+        """Let the archive appear, and its index files behind it; ``end`` is where the end mark starts."""
+        if self._indexing is None:
+            self._output.commit()
+            return
+        if self._output is not self._indexing.output:
+            self._output.commit()  # a compressed shard is counted and digested to its end by completing it
+            self.shard_index = self._indexing.prepare(end)
+            return
+        index = self._indexing.prepare(end)
+        self._output.commit()
+        self._indexing.publish()
+        self.shard_index = index
 
     def abort(self) -> None:
         """Give up: nothing appears under the archive's name. A file object is left without the end mark."""
@@ -233,6 +257,8 @@ class TarWriter:
             return
         self._state = "aborted"
         self._pieces = []
+        if self._indexing is not None:
+            self._indexing.abort()
         self._output.abort()
 
     def __enter__(self) -> Self:
@@ -271,6 +297,16 @@ def _encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder | None:
         raise UsageError(f"encoder={spec!r} is no encoder: pass True, False, a dict of functions or a function")
     codecs = importlib.import_module("webdataset.codecs")  # only writers that encode pay for it
     return codecs.make_encoder(spec)  # type: ignore[no-any-return]
+
+
+def _indexing(index: Any, output: Any, compression: str | None) -> Any:
+    """Return what makes the index files; the output is given up where there can be none."""
+    try:
+        room = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
+        return room.shard_indexing(index, output, compression)
+    except BaseException:  # whatever it is: nothing may stay behind
+        output.abort()
+        raise
 
 
 def _as_bytes(field: str, content: Any) -> Buffer:

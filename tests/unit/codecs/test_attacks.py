@@ -424,7 +424,7 @@ def test_npz_bombs_are_errors(monkeypatch):
 
     bomb = zipped(a__npy=npy("{'descr': '|u1', 'fortran_order': False, 'shape': (1000000,)}", b"\0" * 1_000_000))
     assert Decoder([])({"npz": bomb})["npz"]["a"].shape == (1_000_000,)
-    monkeypatch.setattr(arrays, "LIMIT_BYTES", 500_000)
+    monkeypatch.setattr(arrays, "FREE_BYTES", 500_000)
     with pytest.raises(DecodingError, match="would take"):
         Decoder([])({"npz": bomb})
 

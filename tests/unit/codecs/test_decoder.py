@@ -147,14 +147,53 @@ def test_gz_is_unwrapped_as_often_as_it_is_named():
     assert asked == [".txt", ".txt", ""]
 
 
-def test_other_compressions_are_left_alone_unless_asked_for():
-    """bz2, xz and zst fields are bytes by default, as ever; a CompressionFilter decodes them."""
+COMPRESSIONS = {"bz2": "bz2.compress", "xz": "lzma.compress", "zst": "zstandard.compress"}
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+def test_other_compressions_are_unwrapped_and_asked_again(kind):
+    """bz2, xz and zst fields decode as the field inside, images and nested ones included; the field keeps its name."""
+    module, _, function = COMPRESSIONS[kind].partition(".")
+    compress = getattr(pytest.importorskip(module), function)
+    grey = b"P5 1 1 255 x"
+    sample = {
+        f"txt.{kind}": compress(b"b"),
+        f"pgm.{kind}": compress(grey),
+        f"json.gz.{kind}": compress(gzip.compress(b"null")),
+        f"cls.{kind}.gz": gzip.compress(compress(b"3")),
+        kind: compress(b"raw"),
+    }
+    decoded = Decoder("l8")(sample)
+    assert list(decoded) == list(sample)
+    assert [decoded[f"txt.{kind}"], decoded[f"json.gz.{kind}"], decoded[f"cls.{kind}.gz"]] == ["b", None, 3]
+    assert decoded[f"pgm.{kind}"].tolist() == [[ord("x")]]
+    assert decoded[kind] == b"raw"
+    with pytest.raises(DecodingError) as failure:
+        Decoder([])({f"txt.{kind}": b"not compressed"})
+    assert isinstance(failure.value.__cause__, BadCompression)
+
+
+def test_a_users_own_reading_of_compressed_names_comes_first():
+    """Handlers, table entries and ``post`` of a user's own see bz2, xz and zst fields as they are."""
+    packed = b"any bytes"
+    assert Decoder([handle_extension("txt.zst", len)])({"txt.zst": packed}) == {"txt.zst": 9}
+    assert Decoder([handle_extension("bz2 xz", bytes)])({"txt.bz2": packed, "xz": packed})["txt.bz2"] == packed
+    assert Decoder([], post=[basichandlers])({"txt.xz": packed}) == {"txt.xz": packed}
+    try:
+        decoders["zst"] = len
+        assert Decoder([])({"txt.zst": packed}) == {"txt.zst": 9}
+    finally:
+        del decoders["zst"]
+
+
+def test_a_compression_filter_may_be_given():
+    """A CompressionFilter of a user's own decides what is unwrapped, and when."""
     import bz2
     import lzma
 
     sample = {"txt.bz2": bz2.compress(b"b"), "txt.xz": lzma.compress(b"x")}
-    assert Decoder([])(sample) == sample
     assert Decoder([], pre=[CompressionFilter(".bz2", ".xz")])(sample) == {"txt.bz2": "b", "txt.xz": "x"}
+    assert repr(CompressionFilter(".bz2", ".xz")) == "CompressionFilter('.bz2', '.xz')"
 
 
 def test_only_decodes_the_named_fields():

@@ -21,6 +21,7 @@ from webdataset.codecs import (
     numpy_npz_dumps,
     torch_dumps,
 )
+from webdataset.codecs.compressed import decompressed
 from webdataset.ground.errors import EncodingError, UsageError
 
 
@@ -104,6 +105,31 @@ def test_gz_compresses_the_encoders_result():
     assert Decoder([])({"json.gz": encode([1], "json.gz")})["json.gz"] == [1]
 
 
+@pytest.mark.parametrize("kind", ["bz2", "xz", "zst"])
+def test_other_compressions_compress_too(kind):
+    """As gz: values, text and bytes; layers in the order named; what is compressed already stays; same bytes again."""
+    if kind == "zst":
+        pytest.importorskip("zstandard")
+    for value, field in (({"a": 1}, "json"), ("text", "txt"), (b"raw", "bin"), (b"raw", "unknown")):
+        name = f"{field}.{kind}"
+        written = encode(value, name)
+        assert written == encode(value, name)
+        assert decompressed(written, kind) == encode(value, field)
+        assert encode(written, name) == written
+    both = encode(5, f"cls.{kind}.gz")
+    assert decompressed(gzip.decompress(both), kind) == b"5"
+    assert Decoder([])({f"cls.{kind}.gz": both}) == {f"cls.{kind}.gz": 5}
+    mine = {kind: lambda value: b"mine"}
+    assert Encoder(mine)({f"x.{kind}": 3}) == {f"x.{kind}": b"mine"}
+
+
+def test_compressed_bytes_beyond_the_limits_are_not_compressed_twice(monkeypatch):
+    """What may not be read under the present limits is still recognised as compressed."""
+    bomb = gzip.compress(bytes(1_000_000))
+    monkeypatch.setenv("WDS_MAX_FIELD_BYTES", "1000")
+    assert encode(bomb, "bin.gz") == bomb
+
+
 def test_metadata_passes():
     """Names starting with an underscore are not encoded."""
     sample = {"__key__": "k", "_meta": {"a": 1}, "cls": 3}
@@ -168,10 +194,12 @@ def test_add_handlers_takes_words_and_lists():
 
 
 def test_the_table_has_every_extension():
-    """All extensions of upstream's table but tenbin, and those that could be read but not written."""
+    """All extensions of upstream's table, those that could be read but not written, and the formats added here."""
     wanted = """cls cls2 class count index inx id txt text transcript html htm pyd pickle pkl pth npy npz json jsn
-        mp msgpack msg cbor jpg jpeg img image png pbm pgm ppm tif tiff webp"""
-    assert set(make_handlers()) == set(wanted.split())
+        mp msgpack msg cbor jpg jpeg img image png pbm pgm ppm tif tiff webp
+        avif gif bmp dib jpe jfif pnm yaml yml jsonl ndjson safetensors
+        wav flac mp3 ogg opus m4a mp4 mov mkv webm avi"""
+    assert set(wanted.split()) <= set(make_handlers())
     assert make_handlers() is not default_handlers
 
 

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from webdataset.autodecode import IMAGE_EXTENSIONS, Decoder, ImageHandler, imagehandler, imagespecs
 from webdataset.codecs import pixels
-from webdataset.ground.errors import DecodingError
+from webdataset.ground.errors import DecodingError, FieldTooLarge, MissingExtra, UnsafeContent
 
 MODES = {"l": "L", "rgb": "RGB", "rgba": "RGBA"}
 NUMPY = [spec for spec, (library, _, _) in imagespecs.items() if library == "numpy"]
@@ -125,8 +125,9 @@ def test_pillows_limit_on_pixels_holds_for_jpegs(pictures, monkeypatch):
     """An image that Pillow refuses for its size is refused, whichever library could decode it."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     for name in ("jpg 420", "png"):
-        with pytest.raises(DecodingError, match="DecompressionBombError"):
-            Decoder("rgb8")({"jpg": pictures[name]})
+        with pytest.raises(FieldTooLarge, match="MAX_IMAGE_PIXELS") as failure:
+            Decoder("rgb8")({"__key__": "k", "jpg": pictures[name]})
+        assert (failure.value.key, failure.value.field) == ("k", "jpg")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert Decoder("rgb8")({"jpg": pictures["jpg 420"]})["jpg"].shape == (47, 61, 3)
 
@@ -198,3 +199,100 @@ def test_without_pillow_the_error_names_the_extra(tmp_path):
         "    raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+def header_only(width, height):
+    """Return a PNG that claims a size and has hardly any content."""
+    import struct
+    import zlib
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    start = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + start + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("size", [(8193, 6144), (9000, 9999), (12000, 12000), (60000, 60000)], ids=str)
+@pytest.mark.parametrize("spec", ["rgb8", "pil"])
+def test_images_of_too_many_pixels_are_refused_by_their_headers(size, spec):
+    """Beyond 8192 x 6144 pixels an image is refused before it is decoded, with the setting that allows it."""
+    with pytest.raises(FieldTooLarge, match="WDS_MAX_IMAGE_PIXELS"):
+        Decoder(spec)({"png": header_only(*size)})
+
+
+def test_pillows_warning_as_an_error_is_the_same_error():
+    """Programs that turn warnings into errors get the typed error as well."""
+    with pytest.raises(FieldTooLarge, match="WDS_MAX_IMAGE_PIXELS"):
+        Decoder("pil")({"png": header_only(10_000, 10_000)})
+
+
+def test_the_limit_on_pixels_is_a_setting(pictures, monkeypatch):
+    """WDS_MAX_IMAGE_PIXELS comes before Pillow's; 61 x 47 pixels pass or not, whichever library decodes."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    monkeypatch.setenv("WDS_MAX_IMAGE_PIXELS", str(61 * 47))
+    assert Decoder("rgb8")({"jpg": pictures["jpg 420"]})["jpg"].shape == (47, 61, 3)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    monkeypatch.setenv("WDS_MAX_IMAGE_PIXELS", str(61 * 47 - 1))
+    for name in ("jpg 420", "png"):
+        with pytest.raises(FieldTooLarge, match="61 x 47 pixels"):
+            Decoder("rgb8")({"jpg": pictures[name]})
+
+
+def test_jpegs_of_very_many_scans_are_refused(pictures, monkeypatch):
+    """A progressive JPEG is decoded once per scan: so many scans of so many pixels are a bomb; a few are not."""
+    data = pictures["jpg progressive"]
+    monkeypatch.setenv("WDS_MAX_IMAGE_PIXELS", "3000")
+    start = data.index(b"\xff\xda")
+    scan = data[start : data.index(b"\xff", start + 2 + data[start + 3])]
+    assert Decoder("rgb8")({"jpg": data})["jpg"].shape == (47, 61, 3)
+    with pytest.raises(FieldTooLarge, match="scans"):
+        Decoder("rgb8")({"jpg": data[:-2] + scan * 20 + data[-2:]})
+    for name in ("jpg 420", "jpg exif", "jpg restarts", "jpg optimised"):
+        assert not pixels._is_progressive(pictures[name])
+    for broken in (b"\xff\xd8", b"\xff\xd8\xff\xff\xff\xff\xff", b"\xff\xd8abc", data):
+        assert pixels._is_progressive(broken)
+
+
+def test_eps_is_not_handed_to_ghostscript():
+    """An image that another program would have to run is refused, under any extension."""
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
+    for field in ("eps", "jpg"):
+        with pytest.raises(UnsafeContent, match="Ghostscript"):
+            Decoder("rgb")({field: eps})
+
+
+@pytest.mark.parametrize(("kind", "module", "extra"), [("HEIF", "pillow_heif", "heif"), ("JXL", "pillow_jxl", "jxl")])
+def test_heic_and_jxl_decode_with_their_plugins(kind, module, extra, tmp_path):
+    """With the plug-in they decode, without its having been imported; without it the error names the extra."""
+    pytest.importorskip(module)
+    path = tmp_path / "picture"
+    write = (
+        f"import sys, {module}; from PIL import Image\n"
+        f"getattr({module}, 'register_heif_opener', lambda: None)()\n"
+        f"Image.new('RGB', (16, 8), (200, 100, 50)).save(sys.argv[1], {kind!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", write, str(path)], check=True)
+    read = (
+        "import sys; from pathlib import Path; import webdataset as wds; from webdataset.ground.errors import *\n"
+        "data = Path(sys.argv[1]).read_bytes()\n"
+        f"sys.modules[{module!r}] = None\n"
+        "try: wds.Decoder('rgb8')({'heic': data})\n"
+        f"except MissingExtra as error: assert 'webdataset[{extra}]' in str(error), error\n"
+        "else: raise SystemExit('no error')\n"
+        f"del sys.modules[{module!r}]\n"
+        "for field in ('heic', 'jxl', 'jpg'):\n"
+        "    decoded = wds.Decoder('rgb8')({field: data})[field]\n"
+        "    assert decoded.shape == (8, 16, 3) and abs(decoded.astype(int) - [200, 100, 50]).max() < 10, decoded\n"
+    )
+    subprocess.run([sys.executable, "-c", read, str(path)], check=True, cwd=tmp_path)
+
+
+def test_avif_without_a_decoder_says_what_to_install(monkeypatch):
+    """Where Pillow was built without AVIF, the error says which Pillow has it."""
+    monkeypatch.setattr(Image, "open", lambda stream: (_ for _ in ()).throw(UnidentifiedImageError("unknown")))
+    plugin = pytest.importorskip("pillow_heif")
+    monkeypatch.delattr(plugin, "register_avif_opener", raising=False)
+    with pytest.raises(MissingExtra, match=r"Pillow 11\.3"):
+        imagehandler("pil")(".avif", b"\0\0\0 ftypavif" + bytes(20))

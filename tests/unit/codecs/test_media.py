@@ -26,7 +26,7 @@ def test_without_pyav_the_error_names_the_extra(tmp_path):
     """Where PyAV is not installed, the error says what to install."""
     pytest.importorskip("torch")
     program = (
-        "import sys; sys.modules['av'] = None\n"
+        "import sys; sys.modules['av'] = None; sys.modules['soundfile'] = None\n"
         "import webdataset as wds\n"
         "from webdataset.ground.errors import MissingExtra\n"
         "for handler, field in ((wds.torch_video, 'mp4'), (wds.torch_audio, 'wav')):\n"

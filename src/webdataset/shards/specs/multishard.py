@@ -19,10 +19,9 @@ from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import UsageError
+from webdataset.shards.expand import braced
+from webdataset.shards.lists import Shard, ShardList, SimpleShardList, unseeded
 from webdataset.sources.files import open_raw
-
-from .expand import braced
-from .lists import Shard, ShardList, SimpleShardList, unseeded
 
 _KEYS = frozenset({"prefix", "datasets", "buckets"})
 _DATASET_KEYS = frozenset({"name", "shards", "buckets", "resample", "choose"})

@@ -1,0 +1,1 @@
+"""Floor 9: programs. They may see everything, and alone may print."""

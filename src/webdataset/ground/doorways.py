@@ -1,0 +1,64 @@
+"""Names of a door that are found when they are asked for, and doors that only say where to go.
+
+Flows in: what a door's ``__getattr__`` is asked for. Flows out: the thing, or an error that says what to write. Nothing
+is imported before it is asked for.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def served(door: str, /, modules: str = "", **homes: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a door whose further names live elsewhere (PEP 562).
+
+    Args:
+        door: the door's ``__name__``.
+        modules: names of doors that are attributes of this one, separated by spaces.
+        **homes: a name to the module that holds it, relative to this package; ``module:other`` where it is called
+            something else there.
+    """
+    doors = modules.split()
+
+    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+        if name in doors:
+            return importlib.import_module(f"{_PACKAGE}.{name}")
+        home, _, other = homes.get(name, "").partition(":")
+        if not home:
+            raise AttributeError(f"module {door!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{_PACKAGE}.{home}"), other or name)
+
+    return __getattr__
+
+
+def absent(door: str, way_out: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a door behind which nothing is: every name is an error that says what to use.
+
+    Args:
+        door: the door's ``__name__``.
+        way_out: what to use instead.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+        raise missing(f"module {door!r} has no attribute {name!r}: {way_out}")
+
+    return __getattr__
+
+
+def missing(message: str, depth: int = 2) -> Exception:
+    """Return the error for a name that is not here: an AttributeError, or an ImportError in ``from … import name``.
+
+    Python replaces what an AttributeError says there, and with it the way out.
+
+    Args:
+        message: what to say.
+        depth: how far up the asking frame is; 2 is the caller of the caller.
+    """
+    import opcode  # noqa: PLC0415  only where a name is wrong
+
+    asking = sys._getframe(depth)  # noqa: SLF001  the only way to tell an import from an attribute
+    imported = asking.f_code.co_code[asking.f_lasti] == opcode.opmap["IMPORT_FROM"]
+    return ImportError(message) if imported else AttributeError(message)

@@ -1,0 +1,345 @@
+"""Shards to indexes: by reading headers alone where the source allows it, else by streaming.
+
+Theory. Headers are chained: each says where the next one is. Where payloads are large, one short read a member finds
+them all and leaves out the rest; where payloads are small, that would be a request each, so that whole stretches are
+read instead. What to do next is decided after each read from what it showed.
+
+Flows in: urls. Flows out: :class:`~webdataset.index.entries.ShardIndex`. Members are grouped by the reader's own
+grouper, so that sample *i* of the index is sample *i* of the stream. Never gives an index of a shard that the stream
+reader would call damaged.
+"""
+
+import hashlib
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from webdataset.ground.errors import NoRandomAccess, UsageError, WebDatasetError
+from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.samples.endings import judge_missing_end, tell_doubt
+from webdataset.samples.reading import Reading
+from webdataset.shards.expand import expand_urls
+from webdataset.sources.open import open_stream
+from webdataset.sources.ranges import Ranges, open_ranges
+from webdataset.sources.stream import length_of
+from webdataset.tar.compression import Decompressor, compression_of
+from webdataset.tar.walk import Place, TarWalk
+
+from .entries import Entries, FieldEntry, SampleEntry, ShardIndex
+
+HASHES: Final = ("md5", "sha1", "sha256")
+_SMALL = 4096
+_FIRST = 64 * 1024
+_LARGEST = 1 << 20
+_PIECE = 1 << 18
+
+
+class IndexBuilder:
+    """One shard's bytes to its index, without reading anything.
+
+    Args:
+        url: the shard.
+        reading: the rules of reading: which members, which names, what to do about duplicates.
+    """
+
+    def __init__(self, url: str, reading: Reading) -> None:
+        self.url = url
+        self.reading = reading
+        self.walk = TarWalk(reading.admit(), reading.limits)
+        self.entries = Entries()
+        self._sparse: set[int] = set()
+        self._grouper = reading.grouper()
+        self._grouper.open({"__url__": url})
+
+    def feed(self, chunk: bytes, offset: int) -> list[Place]:
+        """Take some bytes of the tar stream.
+
+        Args:
+            chunk: the bytes; payloads may be left out.
+            offset: where they start; at most ``walk.wants[0]``.
+
+        Returns:
+            The members found in them.
+
+        Raises:
+            TarError: the shard is damaged.
+            DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
+        """
+        places = self.walk.walk(chunk, offset)
+        self.group(places)
+        if self.walk.error is not None:
+            raise self._explained(self.walk.error)
+        return places
+
+    def group(self, places: list[Place]) -> None:
+        """Take the next members.
+
+        Args:
+            places: where they lie, in order.
+
+        Raises:
+            DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
+        """
+        grouper = self._grouper
+        members: list[Any] = [(place.name, place, place.offset) for place in places]
+        self._add(grouper.add(members))
+        while grouper.fault is not None:
+            fault = grouper.fault
+            if not self.reading.handler(fault):
+                raise fault
+            self._add(grouper.add(members, grouper.taken))
+
+    def _add(self, samples: list[dict[str, Any]]) -> None:
+        for sample, offset in zip(samples, self._grouper.offsets, strict=True):
+            fields = []
+            for name, place in sample.items():
+                if place.__class__ is Place:
+                    fields.append(FieldEntry(name, place.name, place.payload, place.size))
+                    if place.sparse:
+                        self._sparse.add(len(self.entries))
+            self.entries.append(SampleEntry(sample["__key__"], offset, tuple(fields)))
+
+    def _explained(self, error: Exception) -> Exception:
+        key = self._grouper.abandon()
+        return located(error, url=self.url, key=key, stage="index_shard")
+
+    def finish(
+        self,
+        length: int,
+        *,
+        stored: int | None,
+        known: bool,
+        compression: str | None = None,
+        hashes: dict[str, str] | None = None,
+    ) -> ShardIndex:
+        """Take note that the shard has ended.
+
+        Args:
+            length: bytes of the tar stream.
+            stored: bytes of the shard as it is stored, or None.
+            known: whether the source knew its length and has given all of it.
+            compression: how it is compressed, or None.
+            hashes: digests of the shard as it is stored.
+
+        Raises:
+            Truncated: it ended too early, or without an end mark where one is needed.
+        """
+        ended = self.walk.end_at(length)
+        if self.walk.error is not None:
+            raise self._explained(self.walk.error)
+        chosen = self.reading.missing_end
+        if self.walk.doubt is not None:
+            tell_doubt(self.url, *self.walk.doubt, chosen=chosen)
+        if not ended:
+            judge_missing_end(self.url, length, chosen=chosen, known=known)
+        return self.close(self.walk.end, stored=stored, compression=compression, hashes=hashes)
+
+    def close(
+        self, end: int, *, stored: int | None, compression: str | None = None, hashes: dict[str, str] | None = None
+    ) -> ShardIndex:
+        """Return the index of the members taken so far, however the shard ends.
+
+        Args:
+            end: where the end mark starts.
+            stored: bytes of the shard as it is stored, or None.
+            compression: how it is compressed, or None.
+            hashes: digests of the shard as it is stored.
+        """
+        self._add(self._grouper.close())
+        return ShardIndex(
+            url=self.url,
+            size_bytes=stored,
+            end=end,
+            entries=self.entries,
+            compression=compression,
+            sparse=frozenset(self._sparse),
+            hashes=dict(hashes or {}),
+        )
+
+
+def index_shard(
+    url: str | os.PathLike[str], *, hashes: Iterable[str] = (), reading: Reading | None = None, **rules: Any
+) -> ShardIndex:
+    """Find out where the samples of a shard lie.
+
+    Only headers are read where the source can be read anywhere (local files, http servers that know ranges) and the
+    shard is not compressed; otherwise, and where digests are asked for, all of it is streamed.
+
+    Args:
+        url: the shard.
+        hashes: digests to compute of the shard as it is stored: ``md5``, ``sha1``, ``sha256``.
+        reading: the rules of reading.
+        **rules: fields of :class:`~webdataset.samples.reading.Reading` in place of ``reading``: ``keys``, ``lcase``,
+            ``suffixes``, ``select_files``, ``rename_files``, ``duplicates``, ``missing_end``, ``limits``, ``trust``.
+
+    Raises:
+        SourceError: the shard cannot be read.
+        TarError: it is damaged: the same verdict as that of the stream reader.
+        DuplicateField: a field stands twice in a sample.
+        UsageError: an argument that cannot mean anything.
+    """
+    wanted = tuple(hashes)
+    if not isinstance(url, (str, os.PathLike)):
+        raise UsageError(f"an index is about a url or a path, not {type(url).__name__}")
+    if not set(wanted) <= set(HASHES):
+        raise UsageError(f"hashes={wanted!r}: there are {', '.join(HASHES)}")
+    if reading is not None and rules:
+        raise UsageError(f"pass either reading= or {', '.join(rules)}")
+    reading = reading or Reading(**rules)
+    name = os.fsdecode(url)
+    try:
+        if not wanted:
+            try:
+                with open_ranges(url, level=reading.trust) as ranges:
+                    found = walk_ranges(name, ranges, reading)
+            except NoRandomAccess:
+                found = None
+            if found is not None:
+                return found
+        return _streamed(url, reading, wanted)
+    except WebDatasetError as error:
+        raise error.locate(url=name, stage="index_shard")  # noqa: B904  the same error, with its place
+
+
+def walk_ranges(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None:
+    """Index a shard by reading its headers.
+
+    Args:
+        url: the shard.
+        ranges: the shard, open for positioned reads.
+        reading: the rules of reading.
+
+    Returns:
+        The index, or None where the shard is compressed.
+
+    Raises:
+        TarError: the shard is damaged.
+    """
+    builder = IndexBuilder(url, reading)
+    wants, latency = builder.walk, ranges.latency_bytes
+    size = _FIRST
+    while True:
+        offset, least = wants.wants
+        chunk = ranges.read_at(offset, max(size, least))
+        if offset == 0 and compression_of(chunk) is not None:
+            return None
+        places = builder.feed(chunk, offset)
+        behind = offset + len(chunk)
+        if len(chunk) < least or behind >= ranges.length:
+            break
+        if wants.wants[0] >= ranges.length:
+            break
+        walked = wants.wants[0] - offset
+        large = sum(place.size for place in places if place.size > latency)
+        jumps = size <= _SMALL and wants.wants[0] - behind > latency
+        size = _SMALL if jumps or large * 2 > walked else min(size * 2, _LARGEST)
+    length = max(behind, ranges.length) if len(chunk) >= least else behind
+    return builder.finish(length, stored=ranges.length, known=True)
+
+
+class _Tally:
+    """A stream that counts and digests what is read from it."""
+
+    def __init__(self, stream: Any, hashes: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._digests = {name: hashlib.new(name, usedforsecurity=False) for name in hashes}
+        self.taken = 0
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes."""
+        piece: bytes = self._stream.read(size)
+        self.taken += len(piece)
+        for digest in self._digests.values():
+            digest.update(piece)
+        return piece
+
+    def hashes(self) -> dict[str, str]:
+        """Return the digests of everything read so far."""
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+
+def _streamed(url: str | os.PathLike[str], reading: Reading, hashes: tuple[str, ...]) -> ShardIndex:
+    """Index a shard by reading all of it, front to back."""
+    builder = IndexBuilder(os.fsdecode(url), reading)
+    stream = open_stream(url, level=reading.trust)
+    try:
+        tally = _Tally(stream, hashes)
+        start = tally.read(_PIECE)
+        while 0 < len(start) < 512 and (more := tally.read(512)):
+            start += more
+        kind = compression_of(start)
+        length = 0
+        for piece in _decompressed(kind, start, tally) if kind is not None else _plain(start, tally):
+            builder.feed(piece, length)
+            length += len(piece)
+        known = kind is not None or length_of(stream) is not None
+    finally:
+        stream.close()
+    return builder.finish(length, stored=tally.taken, known=known, compression=kind, hashes=tally.hashes())
+
+
+def _plain(piece: bytes, tally: _Tally) -> Iterator[bytes]:
+    while piece:
+        yield piece
+        piece = tally.read(_PIECE)
+
+
+def _decompressed(kind: str, piece: bytes, tally: _Tally) -> Iterator[bytes]:
+    decompressor = Decompressor(kind)
+    while piece:
+        yield from decompressor.feed(piece)
+        piece = tally.read(_PIECE)
+    decompressor.finish()
+
+
+def index_shards(
+    urls: Any,
+    *,
+    threads: int = 4,
+    handler: Handler = reraise_exception,
+    hashes: Iterable[str] = (),
+    reading: Reading | None = None,
+    **rules: Any,
+) -> Iterator[ShardIndex]:
+    """Index many shards, several at a time.
+
+    Args:
+        urls: a list of urls, or one text with braces.
+        threads: shards indexed at the same time; useful where a server's answer takes time.
+        handler: asked where a shard fails; true leaves it out and goes on.
+        hashes: as for :func:`index_shard`.
+        reading: as for :func:`index_shard`.
+        **rules: as for :func:`index_shard`.
+
+    Yields:
+        Indexes, in the order of the urls; at most ``2 * threads`` of them wait at any time.
+
+    Raises:
+        WebDatasetError: what the handler does not step over.
+    """
+    if threads < 1:
+        raise UsageError(f"threads={threads}: at least one is needed")
+    wanted = tuple(hashes)
+    left = iter(expand_urls(urls) if isinstance(urls, str) else urls)
+    waiting: deque[tuple[Any, Future[ShardIndex]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
+        try:
+            while True:
+                for url in itertools.islice(left, 2 * threads - len(waiting)):
+                    waiting.append((url, pool.submit(index_shard, url, hashes=wanted, reading=reading, **rules)))
+                if not waiting:
+                    return
+                url, future = waiting.popleft()
+                try:
+                    found = future.result()
+                except Exception as error:  # noqa: BLE001  the handler decides, whatever a user's function raised
+                    if not handler(located(error, url=os.fsdecode(url), stage="index_shards")):
+                        return
+                else:
+                    yield found
+        finally:
+            for _, future in waiting:
+                future.cancel()

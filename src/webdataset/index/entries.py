@@ -1,0 +1,180 @@
+"""What an index says: where each sample of a shard lies, and each field of it.
+
+Flows in: samples in the order in which the stream reader delivers them. Flows out: a :class:`ShardIndex`, whose entries
+are kept in arrays (about 70 bytes a sample of two fields). Offsets are those of the tar stream, after decompression.
+Holds no payload, reads nothing.
+"""
+
+import dataclasses
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
+
+from webdataset.ground.redaction import redacted
+
+
+class FieldEntry(NamedTuple):
+    """One field of a sample.
+
+    Args:
+        name: the field's name as samples have it: the extension, lower-cased as the reader does ("jpg", "seg.png").
+        member: the member's full name.
+        offset: where its payload starts, in bytes.
+        size: bytes of payload.
+    """
+
+    name: str
+    member: str
+    offset: int
+    size: int
+
+
+class SampleEntry(NamedTuple):
+    """One sample.
+
+    Args:
+        key: its key.
+        offset: where its first header starts, extended headers included, in bytes.
+        fields: its fields, in tar order.
+    """
+
+    key: str
+    offset: int
+    fields: tuple[FieldEntry, ...]
+
+
+class Entries(Sequence[SampleEntry]):
+    """Sample entries in arrays; read like a sequence, grown by :meth:`append`."""
+
+    def __init__(self, entries: Iterable[SampleEntry] = ()) -> None:
+        self._keys = bytearray()
+        self._key_ends = array("Q")
+        self._starts = array("Q")
+        self._field_ends = array("Q")
+        self._kinds = array("I")
+        self._offsets = array("Q")
+        self._sizes = array("Q")
+        self._names: list[tuple[str, str]] = []  # (field, what follows the key in the member's name)
+        self._known: dict[tuple[str, str], int] = {}
+        self._odd: dict[int, str] = {}  # members whose names do not start with their key
+        for entry in entries:
+            self.append(entry)
+
+    def append(self, entry: SampleEntry) -> None:
+        """Add one entry at the end."""
+        key = entry.key
+        for name, member, offset, size in entry.fields:
+            if member.startswith(key):
+                pair = name, member[len(key) :]
+            else:
+                pair = name, ""
+                self._odd[len(self._kinds)] = member
+            kind = self._known.get(pair)
+            if kind is None:
+                kind = self._known[pair] = len(self._names)
+                self._names.append(pair)
+            self._kinds.append(kind)
+            self._offsets.append(offset)
+            self._sizes.append(size)
+        self._keys += key.encode("utf-8", "surrogateescape")
+        self._key_ends.append(len(self._keys))
+        self._starts.append(entry.offset)
+        self._field_ends.append(len(self._kinds))
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> SampleEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SampleEntry]: ...
+
+    def __getitem__(self, index: int | slice) -> SampleEntry | list[SampleEntry]:
+        """Return one entry, or a list of them."""
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        count = len(self._starts)
+        if index < 0:
+            index += count
+        if not 0 <= index < count:
+            raise IndexError(f"there is no entry {index}: the index has {count}")
+        key = self.key(index)
+        first = self._field_ends[index - 1] if index else 0
+        names, odd = self._names, self._odd
+        fields = []
+        for row in range(first, self._field_ends[index]):
+            name, rest = names[self._kinds[row]]
+            member = odd[row] if row in odd else key + rest
+            fields.append(FieldEntry(name, member, self._offsets[row], self._sizes[row]))
+        return SampleEntry(key, self._starts[index], tuple(fields))
+
+    def key(self, index: int) -> str:
+        """Return the key of one sample, from 0 on."""
+        start = self._key_ends[index - 1] if index else 0
+        return self._keys[start : self._key_ends[index]].decode("utf-8", "surrogateescape")
+
+    def keys(self) -> Iterator[str]:
+        """Yield all keys, in order."""
+        start = 0
+        for stop in self._key_ends:
+            yield self._keys[start:stop].decode("utf-8", "surrogateescape")
+            start = stop
+
+    def start(self, index: int) -> int:
+        """Return where one sample's first header starts, in bytes."""
+        return self._starts[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another sequence holds the same entries."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} entries>"
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardIndex:
+    """Where the samples of one shard lie.
+
+    Args:
+        url: the shard.
+        size_bytes: size of the shard as it is stored (compressed, if it is); None where nobody could tell.
+        end: where the end mark starts, or would start: behind the last member's padding, in bytes.
+        entries: the samples, in the order of the stream.
+        compression: ``gz``, ``bz2``, ``xz``, ``zst``; None for plain shards. Offsets into a compressed shard are of the
+            decompressed stream: they count, but cannot be read at.
+        sparse: ordinals of samples with a sparse member. Its entry says where the stored pieces start and how large the
+            whole is; the payload does not lie there as it is.
+        hashes: hex digests of the shard as it is stored, by algorithm (``md5``, ``sha1``, ``sha256``), where asked for.
+    """
+
+    url: str
+    size_bytes: int | None
+    end: int
+    entries: Sequence[SampleEntry]
+    compression: str | None = None
+    sparse: frozenset[int] = frozenset()
+    hashes: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def md5(self) -> str | None:
+        """Hex MD5 of the shard as it is stored, or None where it was not asked for."""
+        return self.hashes.get("md5")
+
+    @property
+    def addressable(self) -> bool:
+        """Whether payloads can be read at their offsets."""
+        return self.compression is None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        return f"<ShardIndex of {redacted(self.url)}: {len(self)} samples in {self.size_bytes} bytes>"

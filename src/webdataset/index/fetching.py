@@ -1,0 +1,163 @@
+"""One sample out of a shard: read by offset, and proved to be the sample that the index means.
+
+Theory. A payload's header is the block before it. Its checksum, size and name are compared with the index at each
+access, so that an index which no longer fits is an error, never wrong bytes. The sum of 512 bytes comes from two Adler
+sums over 256 bytes each (exact: at most 65 280, below the modulus). Names that stand in extended headers, and sparse
+members, are read by the stream's own scanner.
+
+Flows in: an entry and the open shard. Flows out: the sample.
+"""
+
+from collections.abc import Container, Sequence
+from typing import Any
+from zlib import adler32
+
+from webdataset.ground.errors import WebDatasetError
+from webdataset.samples.names import is_meta
+from webdataset.samples.reading import Reading
+from webdataset.sources.ranges import Ranges
+from webdataset.tar.header import BLOCK, REGULAR, number, path_prefix
+from webdataset.tar.scan import TarScanner
+
+from .entries import FieldEntry, SampleEntry, ShardIndex
+from .resolving import stale
+
+_STEP = 1 << 20
+_OCTAL = frozenset(b"01234567")
+
+
+class _Elsewhere(Exception):
+    """A header that cannot prove the entry by itself: the way through the scanner decides."""
+
+
+def fetch(
+    index: ShardIndex, ordinal: int, ranges: Ranges, reading: Reading, fields: Container[str] | None = None
+) -> dict[str, Any]:
+    """Read one sample.
+
+    Args:
+        index: of the shard.
+        ordinal: the sample's number, from 0.
+        ranges: the shard.
+        reading: the rules of reading.
+        fields: names of the fields to read; None reads all.
+
+    Returns:
+        ``__key__``, ``__url__`` and the fields' bytes, as the stream reader gives them.
+
+    Raises:
+        StaleIndex: the shard is not the one that was indexed.
+        SourceError: it cannot be read.
+    """
+    entry = index.entries[ordinal]
+    chosen = entry.fields if fields is None else tuple(field for field in entry.fields if field.name in fields)
+    sample: dict[str, Any] = {"__key__": entry.key, "__url__": index.url}
+    try:
+        if ordinal in index.sparse or reading.rename_files is not None:
+            raise _Elsewhere  # noqa: TRY301  one way out
+        payloads = _direct(chosen, ranges)
+    except _Elsewhere:
+        payloads = _scanned(index, ordinal, entry, ranges, reading)
+    for field in chosen:
+        sample[field.name] = payloads[field.offset]
+    return sample
+
+
+def _direct(fields: Sequence[FieldEntry], ranges: Ranges) -> dict[int, bytes]:
+    """Read fields with the headers before them, near ones together; return payloads by offset."""
+    payloads: dict[int, bytes] = {}
+    start = stop = 0
+    run: list[FieldEntry] = []
+    for field in sorted(fields, key=_offset):
+        if field.offset < BLOCK:
+            raise stale("a payload cannot stand before its header", field=field.member, offset=field.offset)
+        if run and field.offset - BLOCK - stop > ranges.latency_bytes:
+            _cut(ranges.read_at(start, stop - start), start, run, payloads)
+            run = []
+        if not run:
+            start = field.offset - BLOCK
+        run.append(field)
+        stop = field.offset + field.size
+    if run:
+        _cut(ranges.read_at(start, stop - start), start, run, payloads)
+    return payloads
+
+
+def _offset(field: FieldEntry) -> int:
+    return field.offset
+
+
+def _cut(content: bytes, start: int, run: list[FieldEntry], payloads: dict[int, bytes]) -> None:
+    for field in run:
+        place = field.offset - start
+        check_header(content[place - BLOCK : place], field)
+        payload = content[place : place + field.size]
+        if len(payload) != field.size:
+            raise stale(f"the shard ends before the end of {field.member!r}", offset=field.offset)
+        payloads[field.offset] = payload
+
+
+def check_header(block: bytes, field: FieldEntry) -> None:
+    """Compare the block before a payload with the index.
+
+    Raises:
+        StaleIndex: it is no header.
+        _Elsewhere: it is one, but its name or size is another, which an extended header may explain.
+    """
+    whole = len(block) == BLOCK
+    stored = block[148:156]
+    text = stored.partition(b"\0")[0].strip()
+    total = (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2 - sum(stored) + 256
+    octal = whole and bool(text) and _OCTAL.issuperset(text)
+    if not octal or int(text, 8) != total:
+        if octal and block[156] in REGULAR:
+            raise _Elsewhere  # a signed sum, or damage
+        raise stale(f"no header stands before byte {field.offset}", field=field.member, offset=field.offset - BLOCK)
+    raw = field.member.encode("utf-8", "surrogateescape")
+    name = block[:100].partition(b"\0")[0]
+    if block[345]:
+        name = path_prefix(block) + name
+    sized = block[124:136] == b"%011o\0" % field.size or number(block[124:136], "size", field.offset) == field.size
+    if name != raw or block[156] not in REGULAR or not sized:
+        raise _Elsewhere
+
+
+def _scanned(index: ShardIndex, ordinal: int, entry: SampleEntry, ranges: Ranges, reading: Reading) -> dict[int, bytes]:
+    """Read a sample as the stream reader does, from its first header on."""
+    scanner = TarScanner(reading.admit(), reading.limits)
+    scanner.offset = entry.offset
+    stop = _stop(index, ordinal, entry)
+    wanted = {field.member: field for field in entry.fields}
+    last = reading.duplicates == "last"
+    payloads: dict[int, bytes] = {}
+    try:
+        while scanner.offset < stop and (last or len(payloads) < len(wanted)):
+            content = ranges.read_at(scanner.offset, min(scanner.want, stop - scanner.offset, _STEP))
+            if not content:
+                break
+            members = scanner.feed(content)
+            for name, payload, _ in members:
+                field = None if is_meta(name) else wanted.get(name)
+                if field is not None and (last or field.offset not in payloads):
+                    payloads[field.offset] = payload
+            if scanner.error is not None:
+                raise scanner.error
+    except WebDatasetError as error:
+        raise stale(f"no sample can be read at byte {entry.offset}: {error.message}", url=index.url, key=entry.key,
+                    offset=entry.offset) from error  # fmt: skip
+    for field in entry.fields:
+        if len(payloads.get(field.offset, b"")) != field.size or field.offset not in payloads:
+            raise stale(f"{field.member!r} of {field.size} bytes is not there", url=index.url, key=entry.key,
+                        offset=entry.offset)  # fmt: skip
+    return payloads
+
+
+def _stop(index: ShardIndex, ordinal: int, entry: SampleEntry) -> int:
+    """Return where the next sample starts, or the last member ends."""
+    entries = index.entries
+    start = getattr(entries, "start", None)
+    if start is not None and ordinal + 1 < len(entries):
+        following: int = start(ordinal + 1)
+        if following > entry.offset:
+            return following
+    return index.end

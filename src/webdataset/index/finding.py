@@ -1,0 +1,123 @@
+"""The index of a shard: the one given, one that lies beside the shard, or its headers.
+
+Flows in: an open shard and what the caller knows. Flows out: a shard index that has been checked against the shard.
+Index files are text, JSON or plain numbers; pickled ones (``.index``) are never read.
+"""
+
+import os
+from typing import Any, Literal
+
+from webdataset.ground.errors import BadIndex, NoRandomAccess, SourceError, UsageError
+from webdataset.samples.reading import Reading
+from webdataset.sources.open import open_stream
+from webdataset.sources.ranges import Ranges, local_path
+
+from . import dali, energon, files_json
+from .building import walk_ranges
+from .entries import ShardIndex
+from .resolving import check_size, from_dali, from_offsets, from_rows
+
+IndexSpec = ShardIndex | str | os.PathLike[str] | Literal[False] | None
+
+_LARGEST = 1 << 30
+
+
+def index_of(url: str, ranges: Ranges, index: IndexSpec, reading: Reading) -> ShardIndex:
+    """Return the index of a shard.
+
+    Args:
+        url: the shard.
+        ranges: the shard, open for positioned reads.
+        index: a shard index; a path or url of an index file (DALI, energon, files-JSON); False to read the shard's
+            headers; None to look for ``X.json``, ``X.idx`` and ``X.tar.idx`` beside the shard first.
+        reading: the rules of reading.
+
+    Raises:
+        StaleIndex: an index that does not describe the shard.
+        BadIndex: a file that is no index.
+        NoRandomAccess: the shard is compressed.
+        TarError: the shard is damaged.
+    """
+    if isinstance(index, ShardIndex):
+        if not index.addressable:
+            raise NoRandomAccess(f"the shard is compressed ({index.compression}): decompress it", url=url)
+        check_size(url, index.size_bytes, ranges)
+        return index
+    if index is not None and index is not False:
+        return _loaded(url, ranges, _content(index), os.fspath(index), reading, as_listed=True)
+    if index is None:
+        for name in _candidates(url):
+            content = _beside(name, reading.trust)
+            if content is not None and _is_index(name, content):
+                return _loaded(url, ranges, content, name, reading, as_listed=False)
+    found = walk_ranges(url, ranges, reading)
+    if found is None:
+        raise NoRandomAccess("the shard is compressed: decompress it to read samples out of order", url=url)
+    return found
+
+
+def _candidates(url: str) -> list[str]:
+    """Return the names that indexes of a shard have; none for urls that carry a query."""
+    if "?" in url and local_path(url) is None:
+        return []
+    names = [files_json.index_name(url), dali.index_name(url), energon.index_name(url)]
+    return [name for place, name in enumerate(names) if name != url and name not in names[:place]]
+
+
+def _beside(name: str, level: str | None) -> bytes | None:
+    """Return what lies beside the shard, or None."""
+    path = local_path(name, level=level)
+    if path is not None and not os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
+        return None
+    try:
+        return _content(name, level)
+    except SourceError:  # not there, or not for us: the headers say it, too
+        return None
+
+
+def _content(name: str | os.PathLike[str], level: str | None = None) -> bytes:
+    stream = open_stream(name, level=level)
+    try:
+        pieces, size = [], 0
+        while piece := stream.read(1 << 20):
+            pieces.append(piece)
+            size += len(piece)
+            if size > _LARGEST:
+                raise BadIndex(f"an index of more than {_LARGEST} bytes", url=os.fspath(name))
+    finally:
+        stream.close()
+    return b"".join(pieces)
+
+
+def _is_index(name: str, content: bytes) -> bool:
+    """Tell whether a file beside a shard claims to be an index; names like ``X.json`` are used for other things."""
+    if name.endswith(".json"):
+        return content[:1] == b"{" and b'"files"' in content
+    if name.endswith(".tar.idx"):
+        return bool(content) and len(content) % 8 == 0 and content[:3] != b"v1."
+    return content[:3] == b"v1."
+
+
+def _loaded(url: str, ranges: Ranges, content: bytes, name: Any, reading: Reading, *, as_listed: bool) -> ShardIndex:
+    if content[:1] == b"{":
+        sidecar = files_json.loads(content, url=name)
+        check_size(url, sidecar.size_bytes, ranges)
+        return from_rows(url, ranges, sidecar.rows, reading)
+    if content[:3] == b"v1.":
+        return from_dali(url, ranges, dali.loads(content, url=name), reading, as_listed=as_listed)
+    if not content or len(content) % 8:
+        raise BadIndex("neither a DALI index, nor an energon index, nor a files-JSON", url=name)
+    return from_offsets(url, ranges, energon.loads(content, url=name), reading)
+
+
+def check_spec(index: Any) -> None:
+    """Raise unless something can be an index.
+
+    Args:
+        index: as for :func:`index_of`.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if index is not None and index is not False and not isinstance(index, ShardIndex | str | os.PathLike):
+        raise UsageError(f"index={index!r}: pass a ShardIndex, the name of an index file, False or None")

@@ -1,0 +1,239 @@
+"""Samples by number and by key, out of many shards.
+
+Flows in: a list of shards, then ordinals and keys. Flows out: samples. Shards stand behind each other in the order of
+the list. Only so many are open at a time; indexes are found out once, several shards at a time.
+"""
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import Any, Literal, Self, overload
+
+from webdataset.ground.errors import NoShards, NoSuchSample, StaleIndex, UsageError
+from webdataset.samples.grouping import Sample
+from webdataset.samples.reading import Reading
+from webdataset.shards.expand import expand_urls
+
+from .decoding import Decode
+from .entries import ShardIndex
+from .finding import IndexSpec
+from .indexed_shard import IndexedShard, by_key_of
+
+
+class IndexedDataset:
+    """Many shards, as one sequence of samples.
+
+    Made for map-style datasets: it pickles, and may be used by several threads and after a fork.
+
+    Args:
+        shards: text with braces or ``::``, or a list of urls, paths, :class:`ShardIndex`, :class:`IndexedShard`, or
+            dicts with ``url`` and ``nsamples``, of which the shards' indexes are found out only when they are used.
+        index: for each shard given by url: None looks beside the shard, False reads its headers.
+        decode: how to decode samples, as for :class:`IndexedShard`.
+        open_shards: shards open at a time.
+        threads: shards whose index is found out at the same time.
+        reading: the rules of reading.
+        **rules: fields of :class:`~webdataset.samples.reading.Reading` in place of ``reading``.
+
+    Raises:
+        NoShards: an empty list.
+        UsageError: an argument that cannot mean anything.
+    """
+
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | Iterable[Any],
+        *,
+        index: Literal[False] | None = None,
+        decode: Decode = None,
+        open_shards: int = 32,
+        threads: int = 4,
+        reading: Reading | None = None,
+        **rules: Any,
+    ) -> None:
+        if open_shards < 1 or threads < 1:
+            raise UsageError(f"open_shards={open_shards}, threads={threads}: at least one each")
+        rules_of = reading or Reading(**rules)
+        listed = expand_urls(os.fsdecode(shards)) if isinstance(shards, (str, os.PathLike)) else list(shards)
+        if not listed:
+            raise NoShards("a dataset of no shards: pass at least one url")
+        self.shards: list[IndexedShard] = []
+        self._counts: list[int | None] = []
+        for each in listed:
+            shard, count = _shard(each, index, decode, rules_of)
+            self.shards.append(shard)
+            self._counts.append(count)
+        self._most, self._threads = open_shards, threads
+        self._ends: list[int] | None = None
+        self._keys: dict[str, int | list[int]] | None = None
+        self._used: OrderedDict[int, None] = OrderedDict()
+        self._using = threading.Lock()
+
+    def _borders(self) -> list[int]:
+        """Return how many samples there are up to the end of each shard."""
+        if self._ends is None:
+            unknown = [place for place, count in enumerate(self._counts) if count is None]
+            with ThreadPoolExecutor(self._threads, thread_name_prefix="index") as pool:
+                for place, count in zip(unknown, pool.map(self._count, unknown), strict=True):
+                    self._counts[place] = count
+            self._ends = list(accumulate(count or 0 for count in self._counts))
+        return self._ends
+
+    def _count(self, place: int) -> int:
+        shard = self.shards[place]
+        count = len(shard)
+        shard.close()
+        return count
+
+    def __len__(self) -> int:
+        """Return the number of samples of all shards."""
+        return self._borders()[-1]
+
+    @overload
+    def __getitem__(self, ordinal: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, ordinal: slice) -> list[Sample]: ...
+
+    def __getitem__(self, ordinal: int | slice) -> Sample | list[Sample]:
+        """Return one sample, or a list of them; negative numbers count from the end.
+
+        Raises:
+            NoSuchSample: there is no such number (an IndexError, too).
+            StaleIndex: a shard is not the one that was indexed.
+            SourceError: it cannot be read.
+        """
+        if isinstance(ordinal, slice):
+            return self.__getitems__(range(*ordinal.indices(len(self))))
+        place, within = self.locate(ordinal)
+        return self._shard(place)[within]
+
+    def __getitems__(self, ordinals: Sequence[int]) -> list[Sample]:
+        """Return several samples, in the order asked for; each shard is read once, front to back."""
+        found = {ordinal: self[ordinal] for ordinal in sorted(set(ordinals))}
+        return [found[ordinal] for ordinal in ordinals]
+
+    def locate(self, ordinal: int) -> tuple[int, int]:
+        """Return which shard a sample is in, and its number there.
+
+        Args:
+            ordinal: the sample's number; negative ones count from the end.
+
+        Raises:
+            NoSuchSample: there is no such number.
+        """
+        ends = self._borders()
+        place = ordinal + ends[-1] if ordinal < 0 else ordinal
+        if not 0 <= place < ends[-1]:
+            raise NoSuchSample(f"there is no sample {ordinal}: the dataset has {ends[-1]}")
+        shard = bisect_right(ends, place)
+        return shard, place - (ends[shard - 1] if shard else 0)
+
+    def _shard(self, place: int) -> IndexedShard:
+        """Return a shard for use; close the one that was not used for longest."""
+        shard = self.shards[place]
+        with self._using:
+            fresh = place not in self._used
+            self._used[place] = None
+            self._used.move_to_end(place)
+            if len(self._used) > self._most:
+                self.shards[self._used.popitem(last=False)[0]].close()
+        if fresh and len(shard) != self._counts[place]:
+            raise StaleIndex(
+                f"the list of shards says {self._counts[place]} samples, and the shard has {len(shard)}: write the "
+                "list again",
+                url=shard.url,
+            )
+        return shard
+
+    @overload
+    def by_key(self, key: str, *, all: Literal[False] = False) -> Sample: ...
+
+    @overload
+    def by_key(self, key: str, *, all: Literal[True]) -> list[Sample]: ...
+
+    def by_key(self, key: str, *, all: bool = False) -> Sample | list[Sample]:  # noqa: A002  the word for it
+        """Return the sample of a key; where several have it, the first in the order of the shards.
+
+        Args:
+            key: the key.
+            all: return a list of all samples that have it, in order.
+
+        Raises:
+            NoSuchSample: no sample has it (a KeyError, too).
+            StaleIndex: a shard is not the one that was indexed.
+            SourceError: it cannot be read.
+        """
+        found = self.ordinals(key)
+        if not found:
+            raise NoSuchSample("no sample of the dataset has this key", key=key)
+        return [self[ordinal] for ordinal in found] if all else self[found[0]]
+
+    def ordinals(self, key: str) -> list[int]:
+        """Return the numbers of all samples that have a key; none where no sample has it.
+
+        Args:
+            key: the key.
+        """
+        if self._keys is None:
+            self._keys = by_key_of(self.keys())
+        found = self._keys.get(key, [])
+        return [found] if isinstance(found, int) else list(found)
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys of all samples, in order; reads the index of every shard."""
+        self._borders()
+        for place in range(len(self.shards)):
+            yield from self._shard(place).keys()
+
+    def __contains__(self, key: object) -> bool:
+        """Tell whether a sample has a key."""
+        return isinstance(key, str) and bool(self.ordinals(key))
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield all samples, in order."""
+        return (self[ordinal] for ordinal in range(len(self)))
+
+    def close(self) -> None:
+        """Let go of all shards; they are opened again when they are asked again."""
+        with self._using:
+            self._used.clear()
+        for shard in self.shards:
+            shard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without what is open."""
+        return {**self.__dict__, "_used": OrderedDict(), "_using": None, "_keys": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _using=threading.Lock())
+
+    def __repr__(self) -> str:
+        known = f", {self._ends[-1]} samples" if self._ends is not None else ""
+        return f"<IndexedDataset: {len(self.shards)} shards{known}>"
+
+
+def _shard(given: Any, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
+    """Return one element of a list of shards, and how many samples it has where that is known."""
+    if isinstance(given, IndexedShard):
+        return given, None
+    if isinstance(given, ShardIndex):
+        return IndexedShard(given.url, given, decode=decode, reading=reading), len(given)
+    if isinstance(given, Mapping):
+        url, count = given.get("url"), given.get("nsamples")
+        if not isinstance(url, (str, os.PathLike)) or (count is not None and not isinstance(count, int)):
+            raise UsageError(f"a shard is a url, or a dict with url and nsamples, not {given!r}")
+        return IndexedShard(url, index, decode=decode, reading=reading), count
+    if not isinstance(given, (str, os.PathLike)):
+        raise UsageError(f"a shard is a url, a path, an index or a dict, not {type(given).__name__}")
+    return IndexedShard(given, index, decode=decode, reading=reading), None

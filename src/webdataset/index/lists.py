@@ -1,0 +1,313 @@
+"""A list of shards as one sequence of samples, for map-style loading.
+
+Flows in: a shard index, or a list of shards with their numbers of samples. Flows out: ``dataset[i]``, decoded. Shards
+are opened when they are first needed, and the ones used least recently are closed. Names of fields start with a dot, as
+in wids; values that nothing decodes are ``BytesIO`` objects.
+"""
+
+import base64
+import bisect
+import hashlib
+import io
+import itertools
+import logging
+import operator
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+from webdataset.ground import settings
+from webdataset.ground.errors import NoSuchSample, StaleIndex, UsageError
+from webdataset.ground.redaction import redacted
+from webdataset.samples.reading import Reading
+from webdataset.shards.expand import expand_urls
+from webdataset.shards.wids_index import WidsIndex, WidsShard
+from webdataset.shards.wids_json import read_wids_json
+
+from .lru import LRUCache
+from .maplike import MapDataset
+from .nearby import Nearby, OpenShard
+from .transformations import Transformation, interpret_transformations
+
+_FEW = 1_000_000  # a cache_size below this is a number of shards, as in wids 0.2.86
+_ENOUGH_ACCESSES = 100
+_TOO_MANY_MISSES = 0.3
+
+log = logging.getLogger("webdataset")
+
+
+class ShardListDataset(MapDataset):
+    """The samples of many shards, by number.
+
+    A sample is ``{".jpg": …, ".cls": …, "__key__", "__dataset__", "__index__", "__shard__", "__shardindex__"}``.
+
+    Args:
+        shards: url or path of an index (wids JSON), an open file or a dict with one, a list of ``{"url", "nsamples"}``,
+            or urls of shards (a list, or one text with braces), whose samples are then counted.
+        cache_size: bound in bytes on the downloads in ``cache_dir``; a small number is ``lru_size``, as in wids 0.2.86.
+        cache_dir: keep whole shards here after downloading them; by default ``WIDS_CACHE``. Without it, remote shards
+            are read by ranges where the server allows that, and else through temporary files.
+        dataset_name: of samples whose shards name no dataset; by default the index's name.
+        localname: url to local path: shards are copied there and kept.
+        transformations: ``"PIL"`` or ``"numpy"``: the decoders of wids; an image spec such as ``"rgb"``: all decoders
+            of webdataset; a function of the sample; a list of these; None or ``[]``: nothing is decoded.
+        keep: never delete downloads from ``cache_dir``, whatever ``cache_size`` says.
+        base: what relative urls of the index are joined to.
+        options: replace or add keys of the index.
+        lru_size: how many shards to keep open.
+        trust: ``strict``, ``safe`` or ``full``: what decoding may execute, and what an index from the network may name.
+        **reading: rules of reading, such as ``duplicates``; see :class:`webdataset.samples.reading.Reading`.
+
+    Attributes:
+        shards: the shards, as dicts.
+        lengths: their numbers of samples.
+        cum_lengths: the sums of these up to each shard.
+        total_length: number of samples.
+
+    Raises:
+        NotFound: no such index.
+        FormatError: an index that is none.
+        UsageError: arguments that cannot mean anything.
+    """
+
+    def __init__(  # noqa: PLR0917  the positions of wids 0.2.86
+        self,
+        shards: Any,
+        cache_size: float | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        dataset_name: str | None = None,
+        localname: Callable[[str], str] | None = None,
+        transformations: Any = "PIL",
+        keep: bool = False,  # noqa: FBT001, FBT002
+        base: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        lru_size: int = 10,
+        trust: str | None = None,
+        **reading: Any,
+    ) -> None:
+        counted = cache_size is not None and 0 < cache_size < _FEW
+        self.lru_size = int(cache_size) if counted and cache_size is not None else lru_size
+        bounded = not keep and not counted and cache_size is not None
+        folder = os.fspath(cache_dir) if cache_dir is not None else settings.WIDS_CACHE.get()
+        self._nearby = Nearby(
+            folder,
+            float(cache_size) if bounded and cache_size is not None else -1,
+            localname,
+            trust,
+            Reading(trust=trust, **reading),
+        )
+        self._begin()
+        self.index = self._index(shards, base, options, trust)
+        self.base = base
+        self.spec = dict(self.index.document)
+        self.cache_dir = folder
+        self.localname = localname
+        self.keep = keep
+        self.shards = [shard.described() for shard in self.index.shards]
+        self.lengths = [shard.nsamples for shard in self.index.shards]
+        self.cum_lengths = list(itertools.accumulate(self.lengths))
+        self.total_length = self.cum_lengths[-1] if self.cum_lengths else 0
+        self._name = dataset_name or self.index.name
+        self.dataset_name = self._name or hash_dataset_name(str(self.index.urls))
+        self.transformations = interpret_transformations(transformations, trust)
+        if settings.WIDS_VERBOSE.get():
+            log.warning("wids: %r", self)
+
+    def _index(self, shards: Any, base: str | None, options: Mapping[str, Any] | None, trust: str | None) -> WidsIndex:
+        urls = _urls(shards)
+        if urls is None:
+            return read_wids_json(shards, base=base, options=options, trust=trust)
+        found = []
+        for which, url in enumerate(urls):
+            self.cache[which] = opened = self._nearby.open(url)
+            found.append(WidsShard(url, len(opened)))
+        return WidsIndex(None, tuple(found), (options or {}).get("name"), dict(options or {}))
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self.cache = LRUCache(self.lru_size, lambda _, opened: opened.close())
+        self.reset_stats()
+
+    def add_transform(self, transform: Transformation) -> Self:
+        """Add a function of the sample, to be called after those there are.
+
+        Args:
+            transform: sample to sample, or to anything.
+
+        Returns:
+            This dataset.
+        """
+        self.transformations.append(transform)
+        return self
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.total_length
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one sample, transformed; or a list of samples, for a slice.
+
+        Args:
+            index: its number; negative ones count from the end. Or a slice.
+
+        Raises:
+            NoSuchSample: there is no such number (an IndexError).
+            StaleIndex: the shard does not have the samples that the index says.
+            SourceError: a shard cannot be read.
+            DecodingError: a field does not decode.
+        """
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        number = operator.index(index)
+        place = number + self.total_length if number < 0 else number
+        if not 0 <= place < self.total_length:
+            raise NoSuchSample(f"there is no sample {number}: the dataset has {self.total_length}")
+        which = bisect.bisect_right(self.cum_lengths, place)
+        ordinal = place - (self.cum_lengths[which - 1] if which else 0)
+        sample = self._sample(which, ordinal, place)
+        for transformation in self.transformations:
+            sample = transformation(sample)
+        return sample
+
+    def _sample(self, which: int, ordinal: int, place: int) -> Any:
+        self._arrive()
+        with self._lock:
+            read = self._opened(which)[ordinal]
+        shard = self.index.shards[which]
+        sample: dict[str, Any] = {"." + name: io.BytesIO(value) for name, value in read.items() if name[:2] != "__"}
+        sample["__key__"] = read["__key__"]
+        sample["__dataset__"] = shard.dataset or self._name
+        sample["__index__"] = place
+        sample["__shard__"] = shard.url
+        sample["__shardindex__"] = ordinal
+        return sample
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield all samples, in order."""
+        return (self[place] for place in range(self.total_length))
+
+    def _arrive(self) -> None:
+        """Take locks and statistics of one's own in a forked process; what is open is shared."""
+        if self._process != os.getpid():
+            self._lock = threading.RLock()
+            self._process = os.getpid()
+
+    def _opened(self, which: int) -> OpenShard:
+        self.accesses += 1
+        opened: OpenShard | None = self.cache[which]
+        if opened is None:
+            self.misses += 1
+            shard = self.index.shards[which]
+            opened = self._nearby.open(shard.url)
+            try:
+                _check_count(opened, shard, exact=self.index.place is not None)
+            except BaseException:  # whatever happens, the shard is closed
+                opened.close()
+                raise
+            self.cache[which] = opened
+        return opened
+
+    def get_shard(self, index: int) -> tuple[OpenShard, int, dict[str, Any]]:
+        """Return where a sample is.
+
+        Args:
+            index: its number, from 0.
+
+        Returns:
+            Its shard, open, its number in it, and what the index says of the shard.
+
+        Raises:
+            NoSuchSample: there is no such number.
+            SourceError: the shard cannot be read.
+        """
+        place = index + self.total_length if index < 0 else index
+        if not 0 <= place < self.total_length:
+            raise NoSuchSample(f"there is no sample {index}: the dataset has {self.total_length}")
+        which = bisect.bisect_right(self.cum_lengths, place)
+        self._arrive()
+        with self._lock:
+            opened = self._opened(which)
+        return opened, place - (self.cum_lengths[which - 1] if which else 0), self.shards[which]
+
+    def get_stats(self) -> tuple[int, int]:
+        """Return how often a shard was needed, and how often it was not open."""
+        return self.accesses, self.misses
+
+    def reset_stats(self) -> None:
+        """Begin to count again."""
+        self.accesses = self.misses = 0
+
+    def check_cache_misses(self) -> None:
+        """Warn where shards are opened and closed all the time: more than 30 of 100 accesses."""
+        accesses, misses = self.get_stats()
+        if accesses > _ENOUGH_ACCESSES and misses > _TOO_MANY_MISSES * accesses:
+            warnings.warn(
+                f"{misses} of {accesses} samples needed a shard that was not open: read in the order of a "
+                f"ShardListSampler or ChunkedSampler, or keep more shards open than lru_size={self.lru_size}",
+                stacklevel=2,
+            )
+
+    def close(self) -> None:
+        """Close all shards and remove temporary files; shards are opened again where they are needed again."""
+        self._arrive()
+        with self._lock:
+            self.cache.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without what is open."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "cache", "_process")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __repr__(self) -> str:
+        place = redacted(self.index.place) if self.index.place else "a list"
+        return (
+            f"<{type(self).__name__} {self._name or ''!r} of {place}: {len(self.shards)} shards, "
+            f"{self.total_length} samples>"
+        )
+
+
+def hash_dataset_name(input_string: str) -> str:
+    """Return 16 letters that stand for a text: the start of its SHA-256 in base 64.
+
+    Args:
+        input_string: any text.
+    """
+    digest = hashlib.sha256(input_string.encode("utf-8", "surrogateescape")).digest()
+    return base64.urlsafe_b64encode(digest).decode("ascii")[:16]
+
+
+def _urls(shards: Any) -> list[Any] | None:
+    """Return urls of shards whose samples have to be counted, or None for an index or a list with counts."""
+    if isinstance(shards, str) and ("{" in shards or shards.endswith((".tar", ".tgz", ".tar.gz", ".tar.zst"))):
+        return expand_urls(shards)
+    if isinstance(shards, list | tuple) and shards and all(isinstance(each, str | os.PathLike) for each in shards):
+        return expand_urls(list(shards))
+    if isinstance(shards, set | frozenset | bytes):
+        raise UsageError(f"shards are an index, a list of dicts or urls, not a {type(shards).__name__}")
+    return None
+
+
+def _check_count(opened: OpenShard, shard: WidsShard, *, exact: bool) -> None:
+    """Compare a shard with what is said of it; a list made by hand may use fewer samples than there are."""
+    found = len(opened)
+    if found == shard.nsamples:
+        return
+    message = (
+        f"the index says {shard.nsamples} samples, and the shard has {found}: write the index again (wids-index create)"
+    )
+    if exact or found < shard.nsamples:
+        raise StaleIndex(message, url=shard.url)
+    warnings.warn(f"{redacted(shard.url)}: only {shard.nsamples} of {found} samples are used", stacklevel=2)

@@ -1,0 +1,246 @@
+"""Other people's indexes to ours: checked against the shard before they are believed.
+
+Theory. An index that lists payloads proves itself where they tile the shard: each payload stands one header behind the
+one before, up to the end mark. Then it is complete and in order, and each header is verified when it is used. Where
+there are gaps (extended headers, folders, members that the index leaves out), the shard's headers are read instead,
+and the index must agree with them.
+
+Flows in: rows of an index and the open shard. Flows out: a shard index, or StaleIndex. Never believes an index that the
+shard contradicts.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from webdataset.ground.errors import FormatError, NoRandomAccess, StaleIndex, WebDatasetError
+from webdataset.samples.reading import Reading
+from webdataset.sources.ranges import Ranges
+from webdataset.tar.header import BLOCK, parse
+from webdataset.tar.walk import Place
+
+from . import dali
+from .building import IndexBuilder, walk_ranges
+from .entries import Entries, SampleEntry, ShardIndex
+from .files_json import Row
+
+_WAY_OUT = "write the index again, or pass index=False to read the shard's headers instead"
+_LONGEST_END = 2 * 10240
+
+
+def stale(reason: str, **places: object) -> StaleIndex:
+    """Return the error for an index that does not describe its shard."""
+    return StaleIndex(f"the index does not describe this shard: {reason}; {_WAY_OUT}").locate(**places)
+
+
+def check_size(url: str, claimed: int | None, ranges: Ranges) -> None:
+    """Raise if an index was made for a shard of another size.
+
+    Args:
+        url: the shard.
+        claimed: bytes, as the index says; None where it says nothing.
+        ranges: the shard.
+
+    Raises:
+        StaleIndex: the sizes differ.
+    """
+    if claimed is not None and claimed != ranges.length:
+        raise stale(f"it was made for {claimed} bytes, and the shard has {ranges.length}", url=url)
+
+
+def from_rows(url: str, ranges: Ranges, rows: Sequence[Row], reading: Reading) -> ShardIndex:
+    """Return the index of a shard of which another index lists the members.
+
+    Args:
+        url: the shard.
+        ranges: the shard.
+        rows: its members, by offset.
+        reading: the rules of reading.
+
+    Raises:
+        StaleIndex: a row that the shard contradicts.
+        TarError: the shard is damaged.
+    """
+    end = _tiled(ranges, rows)
+    if end is not None and reading.select_files is None and reading.rename_files is None:
+        return _grouped(url, rows, end, ranges, reading)
+    index = _walked(url, ranges, reading)
+    known = {field.offset: field for entry in index.entries for field in entry.fields}
+    for name, offset, size in rows:
+        field = known.get(offset)
+        if field is None:
+            _check_header(url, ranges, name, offset, size)
+        elif field.size != size or (name is not None and name != field.member and reading.rename_files is None):
+            raise stale(f"it has {name!r} of {size} bytes where {field.member!r} of {field.size} stands",
+                        url=url, offset=offset)  # fmt: skip
+    return index
+
+
+def _tiled(ranges: Ranges, rows: Sequence[Row]) -> int | None:
+    """Return where the end mark starts if the rows cover the shard without a gap, else None."""
+    place = 0
+    for name, offset, size in rows:
+        if offset != place + BLOCK or name is None or "%" in name:
+            return None
+        place = offset + (size + BLOCK - 1 & -BLOCK)
+    rest = ranges.length - place
+    if not 0 < rest <= _LONGEST_END or rest % BLOCK or ranges.read_at(place, rest).strip(b"\0"):
+        return None
+    return place
+
+
+def _grouped(url: str, rows: Sequence[Row], end: int, ranges: Ranges, reading: Reading) -> ShardIndex:
+    builder = IndexBuilder(url, reading)
+    builder.group([Place(name or "", offset - BLOCK, offset, size) for name, offset, size in rows])
+    return builder.close(end, stored=ranges.length)
+
+
+def _walked(url: str, ranges: Ranges, reading: Reading) -> ShardIndex:
+    index = walk_ranges(url, ranges, reading)
+    if index is None:
+        raise NoRandomAccess("the shard is compressed: decompress it to read samples out of order", url=url)
+    return index
+
+
+def _check_header(url: str, ranges: Ranges, name: str | None, offset: int, size: int) -> None:
+    """Look at the header of a member that belongs to no sample."""
+    block = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
+    try:
+        found = parse(block, offset - BLOCK) if len(block) == BLOCK and block.strip(b"\0") else None
+    except FormatError:
+        found = None
+    if found is None or found.size != size:
+        raise stale(f"no member {name!r} of {size} bytes stands at byte {offset}", url=url, offset=offset)
+
+
+def from_dali(
+    url: str, ranges: Ranges, lines: Sequence[Sequence[dali.Component]], reading: Reading, *, as_listed: bool
+) -> ShardIndex:
+    """Return the index of a shard of which a DALI index lists the samples.
+
+    Args:
+        url: the shard.
+        ranges: the shard.
+        lines: the samples' components.
+        reading: the rules of reading.
+        as_listed: keep to the samples that it lists, in its order (it may be a part of the shard, or another order);
+            otherwise give all samples in the order of the stream.
+
+    Raises:
+        StaleIndex: a line that the shard contradicts.
+        TarError: the shard is damaged.
+    """
+    rows = [
+        Row(dali.unescaped(part.name) if part.name else None, part.offset, part.size) for ln in lines for part in ln
+    ]
+    ordered = sorted(rows, key=lambda row: row.offset)
+    index = from_rows(url, ranges, ordered, reading)
+    if not as_listed or (ordered == rows and len(lines) == len(index)):
+        return index
+    return _chosen(url, index, lines)
+
+
+def _chosen(url: str, index: ShardIndex, lines: Sequence[Sequence[dali.Component]]) -> ShardIndex:
+    """Return the samples that a DALI index lists, in its order."""
+    known = {
+        field.offset: (ordinal, field)
+        for ordinal, entry in enumerate(index.entries)
+        for field in entry.fields
+    }  # fmt: skip
+    entries = Entries()
+    sparse = set()
+    for line in lines:
+        found = [known[part.offset] for part in line if part.offset in known]
+        if not found:
+            raise stale("it lists a sample that the reader does not deliver", url=url, offset=line[0].offset)
+        if found[0][0] in index.sparse:
+            sparse.add(len(entries))
+        whole = index.entries[found[0][0]]
+        entries.append(SampleEntry(whole.key, whole.offset, tuple(field for _, field in found)))
+    return ShardIndex(index.url, index.size_bytes, index.end, entries, None, frozenset(sparse), index.hashes)
+
+
+class OffsetEntries(Sequence[SampleEntry]):
+    """Entries of an index that says where samples start, and no more: each is read from the shard when it is asked for.
+
+    Args:
+        url: the shard.
+        ranges: the shard.
+        offsets: where each sample starts, then where the end mark starts.
+        reading: the rules of reading.
+    """
+
+    def __init__(self, url: str, ranges: Ranges, offsets: Sequence[int], reading: Reading) -> None:
+        self._url = url
+        self._ranges = ranges
+        self._offsets = offsets
+        self._reading = reading
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> SampleEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[SampleEntry]: ...
+
+    def __getitem__(self, index: int | slice) -> SampleEntry | list[SampleEntry]:
+        """Return one entry, or a list of them.
+
+        Raises:
+            StaleIndex: not exactly one sample stands there.
+        """
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        ordinal = index + len(self) if index < 0 else index
+        if not 0 <= ordinal < len(self):
+            raise IndexError(f"there is no entry {index}: the index has {len(self)}")
+        return self._read(ordinal)
+
+    def _read(self, ordinal: int) -> SampleEntry:
+        start, stop = self._offsets[ordinal], self._offsets[ordinal + 1]
+        builder = IndexBuilder(self._url, self._reading)
+        builder.walk.position = start
+        try:
+            while builder.walk.wants[0] < stop:
+                offset, least = builder.walk.wants
+                chunk = self._ranges.read_at(offset, min(max(least, self._ranges.latency_bytes), stop - offset))
+                builder.feed(chunk, offset)
+                if len(chunk) < least:
+                    break
+            if builder.walk.wants[0] == stop:
+                index = builder.close(stop, stored=None)
+                if len(index) == 1:
+                    return index.entries[0]
+        except WebDatasetError as error:
+            raise stale(
+                f"no sample can be read at byte {start}: {error.message}", url=self._url, offset=start
+            ) from error
+        raise stale(f"not exactly one sample stands at bytes {start} to {stop}", url=self._url, offset=start)
+
+    def __iter__(self) -> Iterator[SampleEntry]:
+        """Yield all entries."""
+        return (self._read(ordinal) for ordinal in range(len(self)))
+
+    def start(self, index: int) -> int:
+        """Return where one sample's first header starts, in bytes."""
+        return self._offsets[index]
+
+
+def from_offsets(url: str, ranges: Ranges, offsets: Sequence[int], reading: Reading) -> ShardIndex:
+    """Return the index of a shard of which an energon index says where samples start.
+
+    Args:
+        url: the shard.
+        ranges: the shard.
+        offsets: where each sample starts, then where the end mark starts.
+        reading: the rules of reading.
+
+    Raises:
+        StaleIndex: it does not end where the shard's members end.
+    """
+    end = offsets[-1]
+    if end > ranges.length or ranges.read_at(end, 2 * BLOCK).strip(b"\0"):
+        raise stale(f"it says that members end at byte {end}, where the end mark is not", url=url, offset=end)
+    return ShardIndex(url, ranges.length, end, OffsetEntries(url, ranges, offsets, reading))

@@ -1,0 +1,1 @@
+"""Interleaved documents: texts and images in one order, recognised in samples and put together."""

@@ -1,0 +1,301 @@
+"""Documents whose images stand in members of other keys: ``D.json`` with ``D-0.jpg``, ``D-1.jpg``.
+
+Theory. Samples come one by one. One that holds a document's JSON *wants* some names behind its key; one that holds
+images only may be wanted. Either may come first. Each therefore waits until it is decided: a document until it has all
+it wants, an image until a document wants it. What waits is decided at last when the shard ends, and, where documents
+are *adjacent*, as soon as a sample comes whose key does not begin with the document's key (for an image: with the
+shortest key that its document may have). So what waits is one document and its neighbourhood. Whether something goes on
+waiting depends on what waits alone: feeding the waiting samples again makes the same state, and this is how a run is
+resumed.
+
+Flows in: samples with their addresses. Flows out: groups, in the order in which they are decided. Never joins two
+shards, never takes an image that no document names, unless it is told to.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from webdataset.ground.errors import SampleError, WebDatasetError
+
+from .names import member_stem, parent
+
+Sample = Mapping[str, Any]
+
+
+class Item(NamedTuple):
+    """A sample that waits.
+
+    Args:
+        number: how many came before it.
+        address: its address in a tracked run, else None.
+        sample: the sample.
+    """
+
+    number: int
+    address: Any
+    sample: Sample
+
+
+class Wants(NamedTuple):
+    """What a document wants.
+
+    Args:
+        names: for each image the names behind the document's key under which it may stand; any will do.
+        all: it wants whatever stands behind its key.
+        whole: it takes a sibling with all its fields, whatever they are called.
+        about: whatever the caller knows about the document.
+    """
+
+    names: list[tuple[str, ...]]
+    all: bool = False
+    whole: bool = False
+    about: Any = None
+
+
+class Group:
+    """A document and its siblings, or a sample that belongs to none.
+
+    Attributes:
+        items: in the order in which they were joined; the first holds the JSON, or is the sample.
+        wants: what the document wanted; None for other samples.
+        siblings: name behind the document's key to (field, value).
+        error: what is wrong with it, or None.
+    """
+
+    __slots__ = ("error", "items", "names", "open", "prefix", "siblings", "wants")
+
+    def __init__(self, item: Item, wants: Wants | None = None, prefix: str = "") -> None:
+        self.items = [item]
+        self.wants = wants
+        self.prefix = prefix
+        self.siblings: dict[str, tuple[str, Any]] = {}
+        self.error: WebDatasetError | None = None
+        wanted = wants.names if wants is not None else ()
+        self.open = set(range(len(wanted)))
+        self.names: dict[str, list[int]] = {}
+        for number, names in enumerate(wanted):
+            for name in names:
+                self.names.setdefault(name, []).append(number)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may want more."""
+        return bool(self.open) or (self.wants is not None and self.wants.all)
+
+    @property
+    def addresses(self) -> list[Any]:
+        """The addresses of its items."""
+        return [item.address for item in self.items]
+
+    def takes(self, rest: str) -> bool:
+        """Tell whether it wants an image under this name."""
+        return rest in self.names or (self.wants is not None and self.wants.all)
+
+    def join(self, item: Item) -> None:
+        """Take a sibling."""
+        self.items.append(item)
+        skip = len(self.prefix)
+        key = str(item.sample["__key__"])
+        for field, value in item.sample.items():
+            if field.startswith("__"):
+                continue
+            rest = member_stem(key, field)[skip:]
+            if rest in self.names:
+                self.open.difference_update(self.names[rest])
+            if self.wants is not None and self.wants.whole:
+                self.siblings[f"{key[skip:]}.{field}"] = (field, value)
+            elif rest in self.siblings or rest not in self.names:
+                self.error = self.error or SampleError(
+                    f"member {key}.{field} "
+                    + ("is one of two of this name" if rest in self.siblings else "is not named in the JSON"),
+                    field=f"{key}.{field}",
+                )
+            else:
+                self.siblings[rest] = (field, value)
+
+
+class Gatherer:
+    """Joins documents with their siblings.
+
+    Args:
+        describe: a sample to what it wants, or None where it is no document; may raise a ``WebDatasetError``.
+        candidate: tells whether a sample that is no document may be a sibling.
+        separator: stands between a document's key and the name of an image.
+        adjacent: a document's members stand next to each other.
+        lookahead: the greatest number of samples that wait; beyond it the oldest is decided.
+
+    Attributes:
+        ready: groups that are decided.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[Sample], Wants | None],
+        candidate: Callable[[Sample], bool],
+        *,
+        separator: str = "-",
+        adjacent: bool = True,
+        lookahead: float = float("inf"),
+    ) -> None:
+        self.ready: deque[Group] = deque()
+        self._describe, self._candidate = describe, candidate
+        self._separator, self._adjacent, self._lookahead = separator, adjacent, lookahead
+        self._url: Any = None
+        self._number = 0
+        self._count = 0
+        self._documents: dict[str, Group] = {}  # by key
+        self._expected: dict[str, Group] = {}  # by the member's name without its extension
+        self._loose: dict[str, dict[int, Item]] = {}  # by shortest parent, by number
+        self._stems: dict[str, Item] = {}
+
+    def feed(self, address: Any, sample: Any) -> None:
+        """Take a sample; what it decides is in ``ready``.
+
+        Args:
+            address: its address, or None.
+            sample: anything.
+        """
+        item = Item(self._number, address, sample)
+        self._number += 1
+        if not isinstance(sample, Mapping) or not isinstance(sample.get("__key__"), str):
+            self.ready.append(Group(item))
+            return
+        key, url = sample["__key__"], sample.get("__url__")
+        if url != self._url:
+            self.finish()
+            self._url = url
+        elif self._count and self._adjacent:
+            self._leave(key)
+        self._take(key, item)
+        while self._count > self._lookahead:
+            self._decide([self._oldest()])
+
+    def _take(self, key: str, item: Item) -> None:
+        try:
+            wants = self._describe(item.sample)
+        except WebDatasetError as error:
+            group = Group(item)
+            group.error = error
+            self.ready.append(group)
+            return
+        if wants is not None:
+            self._open(key, Group(item, wants, key + self._separator))
+        elif (front := parent(key, self._separator)) is not None and self._candidate(item.sample):
+            self._place(key, front, item)
+        else:
+            self.ready.append(Group(item))
+
+    def finish(self) -> None:
+        """Decide all that waits: the shard has ended."""
+        if self._count:
+            self._decide([group[0] for group in self._waiting()])
+
+    def _oldest(self) -> tuple[int, Any]:
+        """Return (number, group or loose item) of what has waited longest; all dicts are in the order of numbers."""
+        firsts: list[tuple[int, Any]] = [next(iter(items.items())) for items in self._loose.values()]
+        firsts += [(group.items[0].number, group) for group in islice(self._documents.values(), 1)]
+        return min(firsts, key=lambda pair: pair[0])
+
+    def undecided(self) -> list[Item]:
+        """Return the samples that wait, in the order in which they came."""
+        return sorted((item for group in self._waiting() for item in group[1]), key=lambda item: item.number)
+
+    def _waiting(self) -> list[tuple[tuple[int, Any], list[Item]]]:
+        """Return ((number, group or loose item), items) of all that waits."""
+        documents = [((group.items[0].number, group), group.items) for group in self._documents.values()]
+        loose = [((item.number, item), [item]) for items in self._loose.values() for item in items.values()]
+        return [*documents, *loose]
+
+    def _decide(self, chosen: list[tuple[int, Any]]) -> None:
+        for _, waiting in sorted(chosen, key=lambda pair: pair[0]):
+            if isinstance(waiting, Group):
+                self._close(waiting)
+            else:
+                self._let_go(waiting)
+                self.ready.append(Group(waiting))
+
+    def _leave(self, key: str) -> None:
+        """Decide what a sample with this key stands outside of."""
+        left: list[tuple[int, Any]] = [
+            (group.items[0].number, group) for group in self._documents.values() if not key.startswith(group.prefix)
+        ]
+        for front, items in self._loose.items():
+            if key != front and not key.startswith(front + self._separator):
+                left += items.items()
+        if left:
+            self._decide(left)
+
+    def _open(self, key: str, group: Group) -> None:
+        older = self._documents.get(key)
+        if older is not None:
+            self._close(older)
+        if self._stems:
+            for item in self._wanted(group):
+                self._let_go(item)
+                group.join(item)
+        if not group.waits:
+            self.ready.append(group)
+            return
+        self._documents[key] = group
+        self._count += len(group.items)
+        for name in group.names:
+            self._expected[group.prefix + name] = group
+
+    def _wanted(self, group: Group) -> list[Item]:
+        """Return the loose samples that a document wants, in the order in which they came."""
+        if group.wants is not None and group.wants.all:
+            found = {item.number: item for stem, item in self._stems.items() if stem.startswith(group.prefix)}
+        else:
+            stems = (self._stems.get(group.prefix + name) for name in group.names)
+            found = {item.number: item for item in stems if item is not None}
+        return [found[number] for number in sorted(found)]
+
+    def _close(self, group: Group) -> None:
+        key = group.prefix[: -len(self._separator)]
+        del self._documents[key]
+        self._count -= len(group.items)
+        for name in group.names:
+            if self._expected.get(group.prefix + name) is group:
+                del self._expected[group.prefix + name]
+        self.ready.append(group)
+
+    def _place(self, key: str, front: str, item: Item) -> None:
+        stems = [member_stem(key, field) for field in item.sample if not field.startswith("__")]
+        group = next((self._expected[stem] for stem in stems if stem in self._expected), None) or self._claimant(key)
+        if group is not None:
+            group.join(item)
+            self._count += 1
+            if not group.waits:
+                self._close(group)
+            return
+        for stem in stems:
+            older = self._stems.get(stem)
+            if older is not None:
+                self._let_go(older)
+                self.ready.append(Group(older))
+        self._loose.setdefault(front, {})[item.number] = item
+        self._stems.update(dict.fromkeys(stems, item))
+        self._count += 1
+
+    def _claimant(self, key: str) -> Group | None:
+        """Return the document that takes whatever stands behind its key; of several, that with the longest key."""
+        takers = [
+            group
+            for group in self._documents.values()
+            if group.wants is not None and group.wants.all and key.startswith(group.prefix)
+        ]
+        return max(takers, key=lambda group: len(group.prefix), default=None)
+
+    def _let_go(self, item: Item) -> None:
+        key = str(item.sample["__key__"])
+        front = parent(key, self._separator) or ""
+        del self._loose[front][item.number]
+        if not self._loose[front]:
+            del self._loose[front]
+        for field in item.sample:
+            stem = member_stem(key, field)
+            if self._stems.get(stem) is item:
+                del self._stems[stem]
+        self._count -= 1

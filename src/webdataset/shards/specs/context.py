@@ -1,0 +1,167 @@
+"""What the readers of dialects share: where they are, what they may name, and the mistakes so far.
+
+Flows in: trees. Flows out: resolved, checked urls and nested specifications. Opens specifications, never shards.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from webdataset.ground import trust as trust_levels
+from webdataset.ground.errors import SpecError, UnsafeSpec, WebDatasetError
+
+from .description import DatasetSpec, Mix, Source
+from .origins import Origin, escaped, expanded, parts
+from .trees import Problems, Tree
+
+MAX_NESTED = 20
+
+
+@dataclass(frozen=True)
+class Context:
+    """One specification that is being read.
+
+    Args:
+        origin: where it came from.
+        trust: the trust level in force.
+        load: reads another specification: url and the context that names it.
+        problems: mistakes of all specifications that are being read together.
+        around: those that are being read around this one, itself included.
+        within: reads a specification that stands within this one.
+    """
+
+    origin: Origin
+    trust: str
+    load: "Callable[[str, Context], DatasetSpec]"
+    problems: Problems = field(default_factory=Problems)
+    around: tuple[str, ...] = ()
+    within: "Callable[[Tree, Context], DatasetSpec] | None" = None
+
+    def shards(self, tree: Tree, expressions: tuple[str, ...]) -> tuple[str, ...]:
+        """Return expressions of shards made whole, each url they stand for checked.
+
+        Args:
+            tree: where they stand.
+            expressions: as they were written.
+        """
+        found = [self.attempt(tree, partial(self._whole, text)) or () for text in expressions]
+        return tuple(url for urls in found for url in urls)
+
+    def _whole(self, expression: str) -> list[str]:
+        whole = [self.origin.resolved(part) for part in parts(expression)]
+        for part in whole:
+            for url in expanded(part):
+                self.origin.check(url)
+        return whole
+
+    def taken(self, tree: Tree, urls: Iterable[str]) -> tuple[str, ...]:
+        """Return urls that are whole already as expressions that stand for just these, each checked.
+
+        Args:
+            tree: where they stand.
+            urls: nothing in them is expanded, and nothing is joined to them.
+        """
+        return self.attempt(tree, lambda: tuple(escaped(self.origin.check(url)) for url in urls)) or ()
+
+    def place_of(self, tree: Tree, name: str) -> str | None:
+        """Return a url or path of another file, made whole and checked; None with the mistake noted."""
+        found: str | None = self.attempt(tree, lambda: str(self.origin.check(self.origin.resolved(name))))
+        return found
+
+    def nested(self, tree: Tree, name: str) -> DatasetSpec | None:
+        """Return another specification that this one names; None with the mistake noted.
+
+        Args:
+            tree: where it is named.
+            name: its url or path.
+        """
+        url = self.place_of(tree, name)
+        if url is None:
+            return None
+        if len(self.around) > MAX_NESTED:
+            self.problems.add(tree.place, f"specifications nested more than {MAX_NESTED} deep")
+            return None
+        identity = os.path.realpath(url)
+        if identity in self.around:
+            self.problems.add(tree.place, f"specifications name each other in a circle: {' -> '.join(self.around)}")
+            return None
+        inner = replace(self, around=(*self.around, identity))
+        found: DatasetSpec | None = self.attempt(tree, lambda: self.load(url, inner))
+        return found
+
+    def allowed_function(self, tree: Tree, name: str) -> None:
+        """Note a mistake unless this specification may name a function of a module."""
+        if self.origin.network:
+            self.problems.add(tree.place, f"a specification from the network cannot name the function {name!r}",
+                              unsafe=True)  # fmt: skip
+        elif self.trust != "full":
+            self.problems.add(
+                tree.place,
+                f"{name!r} names a function, which would be imported and run: pass trust='full' if you trust whoever "
+                "wrote this file",
+                unsafe=True,
+            )
+
+    def attempt(self, tree: Tree, make: Callable[[], Any]) -> Any:
+        """Return what a function makes, or None with its errors noted as mistakes.
+
+        Once a specification has asked for what it may not have, nothing is opened on its behalf any more.
+
+        Args:
+            tree: where they are noted.
+            make: may raise this library's errors.
+        """
+        if self.problems.unsafe:
+            return None
+        try:
+            return make()
+        except SpecError as error:
+            if error.problems:
+                self.problems.found += [text for text in error.problems if text not in self.problems.found]
+                self.problems.unsafe |= isinstance(error, UnsafeSpec)
+            else:
+                self.problems.add(tree.place, error.message, unsafe=isinstance(error, UnsafeSpec))
+        except WebDatasetError as error:
+            self.problems.add(tree.place, str(error))
+        return None
+
+
+def trust_level(asked: str | None) -> str:
+    """Return the trust level in force."""
+    return trust_levels.level(asked)
+
+
+def numbered(sources: list[Source], trees: list[Tree], problems: Problems) -> tuple[Source, ...]:
+    """Return sources with a name each, two of a name noted as a mistake.
+
+    Args:
+        sources: in order.
+        trees: where they stand.
+        problems: where mistakes are noted.
+    """
+    seen: dict[str, str] = {}
+    named = []
+    for number, (source, tree) in enumerate(zip(sources, trees, strict=True)):
+        name = source.name or f"source-{number}"
+        if name in seen:
+            problems.add(tree.place, f"two sources are called {name!r}: the other stands at {seen[name]}")
+        seen[name] = tree.place
+        named.append(replace(source, name=name))
+    return tuple(named)
+
+
+def check_mix(mix: Mix, tree: Tree, problems: Problems) -> Mix:
+    """Return a mix, what cannot go together noted as mistakes.
+
+    Args:
+        mix: with all its sources.
+        tree: where it stands.
+        problems: where mistakes are noted.
+    """
+    if not mix.sources:
+        problems.add(tree.place, "a mix without sources")
+    elif mix.how == "interleave" and all(source.weight == 0 for source in mix.sources):
+        problems.add(tree.place, "at least one weight must be above 0")
+    return mix

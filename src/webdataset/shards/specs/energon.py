@@ -1,0 +1,257 @@
+"""Energon's metadatasets, read and written, and the directories that it prepared.
+
+Flows in: a metadataset (``splits`` of ``path``, ``blend``, ``blend_epochized``, ``concat``), or a directory with
+``.nv-meta``. Flows out: mixes of the shards that the directories list; and back. What cannot be said in the other
+format is refused with the reason. Reads text files only: no sqlite, no shards.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from webdataset.ground.errors import NotFound, SourceError, UsageError
+from webdataset.sources.files import refused as file_refused
+from webdataset.sources.open import is_local, open_stream
+
+from .context import Context, check_mix, numbered
+from .description import DatasetSpec, Mix, Source
+from .kinds import MAPPING, TEXT, TEXTS, Table, number
+from .origins import escaped, expanded
+from .trees import Tree
+from .yaml_trees import yaml_tree
+
+META = ".nv-meta"
+_BLENDS = {"blend": "weight", "blend_epochized": "repetitions", "concat": None, "datasets": "weight"}
+_ITEM = Table(
+    {
+        "path": TEXT,
+        "weight": number(0),
+        "repetitions": number(0, open_end=True),
+        "split_part": TEXT,
+        "subflavors": MAPPING,
+        "subflavor": TEXT,
+        "split_config": TEXT,
+    }
+)
+_SPLITS = Table({"split_parts": MAPPING, "exclude": TEXTS})
+_REFUSED = {
+    "join": "samples of several datasets that share a key: join them into shards of their own first",
+    "subset": "ranges of samples: give the shards that they fall into as a source of their own",
+    "aux": "further files beside each sample: put them into the shards as fields",
+    "shuffle_over_epochs_multiplier": "an order over several epochs at once",
+    "dataset_config": "how samples are cooked: use transforms",
+    "split_config": "another file in place of split.yaml",
+    "max_samples_per_sequence": "Energon's own order of reading",
+}
+
+
+def looks_like(tree: Tree) -> bool:
+    """Tell whether a document is a metadataset."""
+    named = f"{_plain(tree, '__module__')}.{_plain(tree, '__class__')}"
+    if "energon" in named or "Metadataset" in named:
+        return True
+    splits = tree.get("splits")
+    members = splits.value.values() if splits is not None and isinstance(splits.value, dict) else ()
+    return "version" not in tree.value and any(_kind(part) is not None for part in members)
+
+
+def _plain(tree: Tree, name: str) -> Any:
+    member = tree.get(name)
+    return None if member is None else member.plain()
+
+
+def _kind(tree: Tree) -> str | None:
+    """Return how a member says what it reads."""
+    return next((name for name in (*_BLENDS, "join", "path") if tree.get(name) is not None), None)
+
+
+def read(tree: Tree, context: Context) -> DatasetSpec:
+    """Return the specification that a metadataset stands for.
+
+    Args:
+        tree: the whole document.
+        context: where it came from.
+    """
+    splits = tree.get("splits")
+    if splits is None or not isinstance(splits.value, dict):
+        context.problems.add(tree.place, "a metadataset has a mapping 'splits'")
+        return DatasetSpec({}, "energon", context.origin)
+    made = {name: _mix(part, name, context) for name, part in splits.value.items()}
+    return DatasetSpec(made, "energon", context.origin)
+
+
+def _mix(tree: Tree, split: str, context: Context) -> Mix:
+    kind = _kind(tree)
+    if kind not in _BLENDS:
+        one = _item(tree, split, context, None)
+        return Mix("concat", numbered([one], [tree], context.problems), "drop")
+    members = tree.value[kind]
+    if not isinstance(members.value, list):
+        context.problems.add(members.place, f"'{kind}' is a list")
+        return Mix()
+    sources = [_item(part, split, context, _BLENDS[kind]) for part in members.value]
+    named = numbered(sources, members.value, context.problems)
+    how, ends = {"blend": ("interleave", "restart"), "datasets": ("interleave", "restart"),
+                 "blend_epochized": ("interleave", "drop"), "concat": ("concat", "drop")}[kind]  # fmt: skip
+    return check_mix(Mix(how, named, ends), members, context.problems)
+
+
+def _item(tree: Tree, split: str, context: Context, counted: str | None) -> Source:
+    """Return one member of a blend."""
+    for name, reason in _REFUSED.items():
+        if tree.get(name) is not None:
+            context.problems.add(tree.keys[name], f"'{name}' is not read: it means {reason}")
+    members = _ITEM.read(tree, context.problems, besides=(*_BLENDS, *_REFUSED))
+    for name in ("weight", "repetitions"):
+        if name in members and name != counted:
+            context.problems.add(tree.keys[name], f"'{name}' means nothing here")
+    tags = dict(members.get("subflavors", {}))
+    if "subflavor" in members:
+        tags["__subflavor__"] = members["subflavor"]
+    made = Source(tags=tags, weight=members.get("weight"), repeat=members.get("repetitions", 1), origin=context.origin)
+    kind = _kind(tree)
+    if kind in _BLENDS:
+        return replace(made, mix=_mix(tree, split, context))
+    if "path" not in members:
+        if kind is None:
+            context.problems.add(tree.place, f"expected 'path' or one of {', '.join(_BLENDS)}")
+        return made
+    path, part = members["path"], members.get("split_part", split)
+    if path.endswith((".yaml", ".yml", ".json")):
+        return _other(made, tree, path, part, context)
+    return listed(made, tree.value["path"], path, part, context)
+
+
+def _other(made: Source, tree: Tree, path: str, split: str, context: Context) -> Source:
+    nested = context.nested(tree.value["path"], path)
+    if nested is None:
+        return made
+    if split not in nested.splits:
+        context.problems.add(tree.value["path"].place, f"it has no split {split!r}, but {', '.join(nested.splits)}")
+        return made
+    return replace(made, mix=nested.splits[split])
+
+
+def listed(made: Source, tree: Tree, path: str, part: str | None, context: Context) -> Source:
+    """Return a source with the shards that a prepared directory lists.
+
+    Args:
+        made: the source without shards.
+        tree: where the directory is named.
+        path: the directory, relative to the specification.
+        part: which part of it; None for ``train``.
+        context: the specification.
+    """
+    folder = context.place_of(tree, path)
+    if folder is None:
+        return made
+    part = part or "train"
+    found = context.attempt(tree, lambda: _shards(folder.rstrip("/"), part, context))
+    if found is None:
+        return made
+    names, nsamples = found
+    urls = context.taken(tree, (f"{folder.rstrip('/')}/{name}" for name in names))
+    return replace(made, shards=urls, nsamples=nsamples, energon=folder, split_part=part)
+
+
+def _shards(folder: str, part: str, context: Context) -> tuple[list[str], int | None]:
+    """Return the names of the shards of one part, and their samples where Energon has counted them."""
+    name = f"{folder}/{META}/split.yaml"
+    try:
+        text = _text(name, context)
+    except NotFound as error:
+        raise UsageError(
+            f"{folder} holds no {META}/split.yaml: prepare it with `energon prepare`, or list its shards with 'shards'"
+        ) from error
+    members = _SPLITS.read(yaml_tree(text, name, context.problems), context.problems)
+    parts = members.get("split_parts", {})
+    if part not in parts:
+        raise UsageError(f"{name} has no part {part!r}, but {', '.join(parts)}")
+    excluded = {one for text in members.get("exclude", ()) for one in expanded(text)}
+    listed_names = [parts[part]] if isinstance(parts[part], str) else parts[part]
+    names = [one for text in listed_names for one in expanded(str(text))]
+    single = sorted(one for one in excluded if one not in names and any(one.startswith(f"{name}/") for name in names))
+    if single:
+        raise UsageError(f"{name} excludes single samples, which is not read: {', '.join(single[:3])}")
+    names = [one for one in names if one not in excluded]
+    return names, _counted(folder, names, context)
+
+
+def _counted(folder: str, names: list[str], context: Context) -> int | None:
+    for name in (".info.json", ".info.yaml"):
+        try:
+            text = _text(f"{folder}/{META}/{name}", context)
+        except (NotFound, SourceError):
+            continue
+        counts = yaml_tree(text, f"{folder}/{META}/{name}", context.problems).plain().get("shard_counts", {})
+        found = [counts.get(shard) for shard in names]
+        return sum(found) if all(isinstance(count, int) for count in found) else None
+    return None
+
+
+def _text(url: str, context: Context) -> bytes:
+    context.origin.check(url)
+    if is_local(url):
+        try:
+            return Path(url).read_bytes()
+        except OSError as error:
+            raise file_refused(error, url) from error
+    stream: Any = open_stream(url)
+    with stream:
+        return bytes(stream.read())
+
+
+def exported(spec: DatasetSpec) -> dict[str, Any]:
+    """Return a specification as an Energon metadataset, version 2.
+
+    Args:
+        spec: each source a prepared directory (``energon:``), or the shards of one directory, to be prepared there.
+
+    Returns:
+        The document; write it as YAML.
+
+    Raises:
+        UsageError: something that Energon cannot say; the message says what.
+    """
+    splits = {name: _exported_mix(mix, name) for name, mix in spec.splits.items()}
+    return {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
+
+
+def _exported_mix(mix: Mix, split: str) -> dict[str, Any]:
+    if mix.how == "concat" and len(mix.sources) == 1 and mix.sources[0].repeat == 1:
+        return _exported(mix.sources[0], split)
+    if mix.how == "concat":
+        _need(all(source.repeat == 1 for source in mix.sources), "repeat within mix: concat")
+        return {"concat": [_exported(source, split) for source in mix.sources]}
+    _need(mix.how == "interleave" and mix.exhausted != "stop", f"mix: {mix.how} with exhausted: {mix.exhausted}")
+    if mix.exhausted == "restart":
+        shares = mix.shares()
+        given = [source.weight for source in mix.sources]
+        plain = mix.weights_are == "samples" and mix.temperature == 1 and None not in given
+        weights = given if plain else shares
+        _need(all(source.repeat == 1 for source in mix.sources), "repeat of sources that restart")
+        members = zip(mix.sources, weights, strict=True)
+        return {"blend": [{"weight": weight, **_exported(source, split)} for source, weight in members]}
+    _need(all(source.weight is None for source in mix.sources), "weights in an epoch that ends (mix: exhaust)")
+    return {"blend_epochized": [{"repetitions": each.repeat, **_exported(each, split)} for each in mix.sources]}
+
+
+def _exported(source: Source, split: str) -> dict[str, Any]:
+    tags = {"subflavors": dict(source.tags)} if source.tags else {}
+    plain = Source()
+    for name in ("choose", "resample", "subset", "subsample", "rename", "keep", "extensions", "decode", "transforms",
+                 "preshuffle", "shuffle", "cache"):  # fmt: skip
+        _need(getattr(source, name) == getattr(plain, name), f"'{name}' of {source.name!r}")
+    if source.mix is not None:
+        return {**_exported_mix(source.mix, split), **tags}
+    if source.energon is not None:
+        part = {} if source.split_part in (None, split) else {"split_part": source.split_part}
+        return {"path": source.energon, **part, **tags}
+    folders = {escaped(url).rpartition("/")[0] or "." for url in source.urls()}
+    _need(len(folders) == 1, f"the shards of {source.name!r}, which lie in {len(folders)} directories")
+    return {"path": folders.pop(), **tags}
+
+
+def _need(sayable: bool, what: str) -> None:  # noqa: FBT001  a condition
+    if not sayable:
+        raise UsageError(f"an Energon metadataset cannot say {what}: take it out of the specification first")

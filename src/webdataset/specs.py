@@ -1,0 +1,6 @@
+"""Door: dataset specifications, and the datasets that they describe."""
+
+from webdataset.fluent.dataset import from_spec
+from webdataset.shards.specs import DatasetSpec, Mix, Source, from_open_clip, load_spec
+
+__all__ = ["DatasetSpec", "Mix", "Source", "from_open_clip", "from_spec", "load_spec"]

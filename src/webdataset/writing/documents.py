@@ -1,0 +1,228 @@
+"""The writer of interleaved documents: parts in, shards out, in any of four layouts.
+
+Flows in: documents, as ``interleaved`` gives them. Flows out: one sample for each document to a TarWriter or
+ShardWriter, or, for siblings, one for each member, never in two shards. All images of a document are encoded before
+anything of it is written. Reading a document gives the same parts back.
+"""
+
+import binascii
+import importlib
+import io
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from webdataset.ground.errors import EncodingError, SampleError, UsageError, WebDatasetError, said
+from webdataset.ground.extras import require
+from webdataset.samples.documents.filing import FORMS, Filed, Illustration, filed, member_names
+from webdataset.samples.documents.names import extension, is_image, stem
+
+from .shardwriter import ShardWriter
+from .tarwriter import TarWriter
+
+LAYOUTS = ("siblings", "inline", "fields", "pages")
+_MAGIC = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"GIF8": "gif",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"BM": "bmp",
+}
+
+
+class DocumentWriter:
+    """Write interleaved documents.
+
+    Args:
+        target: a path or url (one shard), a pattern with ``%06d`` or ``{shard:06d}`` (a series of shards), a file
+            object, or an open TarWriter or ShardWriter, which this writer then closes.
+        layout: ``siblings`` (``D.json``, ``D-<name>.jpg``), ``inline`` (base64 in the JSON), ``fields`` (``D.json``,
+            ``D.<name>.jpg``), or ``pages`` (``D.json``, ``D.tiff``: images are decoded and stored anew, without loss).
+        form: ``matched`` (the JSON of MMC4), ``parallel`` (that of OBELICS), or ``auto``: ``matched`` where it can say
+            the order of the document (for ``pages`` always ``parallel``, as MINT-1T has it).
+        image_format: extension under which images are encoded that are not bytes.
+        place: an image that is matched to a text stands ``before`` or ``after`` it, as for reading.
+        separator: stands between a document's key and the names of its siblings.
+        **kw: as for TarWriter or ShardWriter; ``maxcount`` counts documents.
+
+    Raises:
+        UsageError: arguments that cannot mean anything.
+        SourceError: the target cannot be opened.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        layout: str = "siblings",
+        *,
+        form: str = "auto",
+        image_format: str = "jpg",
+        place: str = "before",
+        separator: str = "-",
+        **kw: Any,
+    ) -> None:
+        for name, value, choices in (
+            ("layout", layout, LAYOUTS),
+            ("form", form, FORMS),
+            ("place", place, ("before", "after")),
+        ):
+            if value not in choices:
+                raise UsageError(f"{name}={value!r} is not one of {', '.join(choices)}")
+        if not is_image(image_format):
+            raise UsageError(f"image_format={image_format!r} is no extension of images")
+        self.layout, self.place = layout, place
+        self.form = "parallel" if layout == "pages" and form == "auto" else form
+        self.image_format, self.separator = image_format, separator
+        self.sink = _sink(target, kw)
+
+    def write(self, document: Mapping[str, Any]) -> int:
+        """Write one document.
+
+        Args:
+            document: ``__key__``, and ``parts`` or ``images``, ``text_list`` and ``matched_text_index``; and, where
+                they are there, ``matched_sim``, ``image_info``, ``similarity_matrix``, ``json`` and further fields.
+                Images that are bytes are written as they are.
+
+        Returns:
+            Bytes of payload.
+
+        Raises:
+            SampleError: parts that do not fit each other. Nothing is written; the writer can go on.
+            EncodingError: an image that cannot be encoded; likewise.
+            SourceError: the output failed.
+        """
+        try:
+            described = filed(document, self.form, self.place)
+            stored = [self._stored(number, image) for number, image in enumerate(described.images)]
+            samples = self._samples(str(document.get("__key__", "")), described, stored)
+        except WebDatasetError as error:
+            raise error.locate(key=document.get("__key__"))  # noqa: B904  the same error, with its place
+        if "__key__" not in document:
+            del samples[0]["__key__"]  # refused by the sink, as any sample without one
+        size = self.sink.write(samples[0])
+        writer = self.sink.tarstream
+        behind = sum(writer.write(sample) for sample in samples[1:]) if writer is not None else 0
+        if isinstance(self.sink, ShardWriter):
+            self.sink.size += behind
+        return size + behind
+
+    def _stored(self, number: int, image: Illustration) -> Illustration:
+        """Return an image with its bytes, their extension and a name."""
+        value, where = image.image, image.name or f"image {number}"
+        if value is None or (isinstance(value, bytes) and not value):
+            raise EncodingError(
+                f"an image is {'None' if value is None else 'empty'}: leave missing images out", field=where
+            )
+        if isinstance(value, bytes | bytearray | memoryview):
+            content, known = bytes(value), image.field if image.field and is_image(image.field) else None
+            ending = known or _kind(content[:16]) or _named(image.name) or self.image_format
+        else:
+            content, ending = self._encoded(value, where), self.image_format
+        return image._replace(image=content, field=ending, name=image.name or f"{number}.{ending}")
+
+    def _encoded(self, image: Any, where: str) -> bytes:
+        codecs = importlib.import_module("webdataset.codecs.encode")  # only writers that encode pay for it
+        try:
+            encoded: bytes = codecs.encode_based_on_extension1(image, f"0.{self.image_format}", codecs.default_handlers)
+        except WebDatasetError as error:
+            error.field = where
+            raise
+        except Exception as error:  # encoders are users' code: whatever they raise is a failure of this image
+            raise EncodingError(f"an image could not be encoded: {said(error)}", field=where) from error
+        return encoded
+
+    def _samples(self, key: str, document: Filed, images: list[Illustration]) -> list[dict[str, Any]]:
+        """Return the samples that a document is written as; the first holds its JSON."""
+        if self.layout == "pages":
+            for entry, image in zip(document.entries, images, strict=True):
+                entry["image_name"] = image.name
+            return [self._first(key, document, {"tiff": _stacked(images)} if images else {})]
+        members: dict[str, Illustration] = {}
+        for entry, image, name in zip(document.entries, images, member_names(images), strict=True):
+            entry["image_name"] = image.name
+            if self.layout == "inline":
+                entry["image_base64"] = binascii.b2a_base64(image.image, newline=False).decode("ascii")
+                continue
+            members[name] = image
+            if stem(str(image.name)) != name:
+                entry["member"] = f"{name}.{image.field}"
+        if self.layout == "siblings":
+            siblings = [
+                {"__key__": f"{key}{self.separator}{name}", str(image.field): image.image}
+                for name, image in members.items()
+            ]
+            return [self._first(key, document, {}), *siblings]
+        return [self._first(key, document, {f"{name}.{image.field}": image.image for name, image in members.items()})]
+
+    @staticmethod
+    def _first(key: str, document: Filed, fields: dict[str, bytes]) -> dict[str, Any]:
+        from webdataset.codecs.json_fields import json_dumps  # noqa: PLC0415  codecs are loaded when they are used
+
+        taken = fields.keys() & document.fields.keys()
+        if taken:
+            raise SampleError(f"the document has a field {min(taken)!r} already", field=min(taken))
+        try:
+            record = json_dumps(document.record)
+        except (TypeError, ValueError) as error:
+            raise EncodingError(f"the document's JSON cannot be written: {said(error)}", field="json") from error
+        return {"__key__": key, **document.fields, "json": record, **fields}
+
+    def close(self) -> None:
+        """Complete the last shard.
+
+        Raises:
+            SourceError: it cannot be completed.
+        """
+        self.sink.close()
+
+    def abort(self) -> None:
+        """Give up the shard in progress."""
+        self.sink.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Complete the last shard, or give it up if an exception passes."""
+        self.sink.__exit__(kind, error, trace)
+
+
+def _sink(target: Any, kw: dict[str, Any]) -> TarWriter | ShardWriter:
+    if isinstance(target, TarWriter | ShardWriter):
+        if kw:
+            raise UsageError(f"an open writer takes no further arguments: {', '.join(kw)}")
+        return target
+    series = callable(target)
+    if isinstance(target, str | os.PathLike):
+        series = any(mark in os.fspath(target) for mark in "%{")
+    return ShardWriter(target, **kw) if series else TarWriter(target, **kw)
+
+
+def _stacked(images: list[Illustration]) -> bytes:
+    """Return a TIFF file with a page for each image."""
+    pillow = require("PIL.Image", extra="images", purpose="writing pages")
+    frames = []
+    for image in images:
+        try:
+            frame = pillow.open(io.BytesIO(image.image))
+            frame.load()
+        except (OSError, ValueError) as error:
+            raise EncodingError(f"an image cannot become a page: {said(error)}", field=image.name) from error
+        frames.append(frame)
+    stream = io.BytesIO()
+    frames[0].save(stream, "TIFF", save_all=True, append_images=frames[1:], compression="tiff_deflate")
+    return stream.getvalue()
+
+
+def _kind(head: bytes) -> str | None:
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    return next((ending for magic, ending in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def _named(name: str | None) -> str | None:
+    return extension(name) if name is not None and is_image(name) else None

@@ -1,0 +1,7 @@
+"""Door: the published module ``wids.wids_cleanup``; its names say what to write instead."""
+
+from functools import partial
+
+from webdataset.index.wids_gone import gone
+
+__getattr__ = partial(gone, __name__)

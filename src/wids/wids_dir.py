@@ -1,0 +1,1 @@
+"""Door: the published module ``wids.wids_dir``, which holds nothing."""

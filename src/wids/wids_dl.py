@@ -1,0 +1,10 @@
+"""Door: the names of the published module ``wids.wids_dl``."""
+
+from functools import partial
+
+from webdataset.index.copies import SimpleDownloader, copy_file, download_and_open, download_file, pipe_download
+from webdataset.index.wids_gone import gone
+
+__all__ = ["SimpleDownloader", "copy_file", "download_and_open", "download_file", "pipe_download"]
+
+__getattr__ = partial(gone, __name__)

@@ -1,0 +1,56 @@
+"""Entries in arrays."""
+
+import pickle
+
+import pytest
+
+from webdataset.index.entries import Entries, FieldEntry, SampleEntry, ShardIndex
+
+ROWS = [
+    SampleEntry("a/b.c/d", 0, (FieldEntry("jpg", "a/b.c/d.JPG", 512, 3), FieldEntry("cls", "a/b.c/d.cls", 1536, 1))),
+    SampleEntry("e", 2048, ()),
+    SampleEntry("caf\udce9", 4096, (FieldEntry("txt", "elsewhere.txt", 5120, 1 << 40),)),
+]
+
+
+def test_entries_come_back_as_they_went_in():
+    """Keys of any bytes, names that do not start with the key, capitals, samples without a field."""
+    entries = Entries(ROWS)
+    assert list(entries) == ROWS
+    assert entries == ROWS
+    assert entries[-1] == ROWS[-1]
+    assert entries[::-1] == ROWS[::-1]
+    assert list(entries.keys()) == [row.key for row in ROWS]
+    assert [entries.start(place) for place in range(3)] == [0, 2048, 4096]
+    assert pickle.loads(pickle.dumps(entries)) == entries
+    assert entries != ROWS[:2]
+    assert entries != 3
+
+
+@pytest.mark.parametrize("place", [3, -4, 100])
+def test_places_that_are_not_there(place):
+    """An IndexError, as for any sequence."""
+    with pytest.raises(IndexError):
+        Entries(ROWS)[place]
+
+
+def test_entries_are_small():
+    """A sample of two fields takes less than 100 bytes."""
+    entries = Entries(
+        SampleEntry(f"{n:09d}", n * 2048, (FieldEntry("jpg", f"{n:09d}.jpg", n * 2048 + 512, 9),
+                                           FieldEntry("cls", f"{n:09d}.cls", n * 2048 + 1536, 1)))
+        for n in range(2000)
+    )  # fmt: skip
+    assert len(pickle.dumps(entries)) < 100 * 2000
+
+
+def test_a_shard_index_shows_no_secrets():
+    """Its repr has the url without signatures; len is the number of samples."""
+    index = ShardIndex("https://u:p@host/x.tar?sig=abc", 10240, 8192, Entries(ROWS), hashes={"md5": "0"})
+    assert "p@" not in repr(index)
+    assert "abc" not in repr(index)
+    assert len(index) == 3
+    assert index.addressable
+    assert index.md5 == "0"
+    assert ShardIndex("x", None, 0, [], compression="gz").addressable is False
+    assert ShardIndex("x", None, 0, []).md5 is None

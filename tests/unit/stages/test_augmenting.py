@@ -1,0 +1,151 @@
+"""Image transforms: what they do to an image, and that they are reproducible."""
+
+import pytest
+
+from webdataset.flow.running import Flow
+from webdataset.ground.errors import MissingField, UsageError
+from webdataset.stages import augmenting
+from webdataset.stages.base import Run
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def images(count=30, size=(40, 20)):
+    """Return samples with one image each, a gradient, and a mask beside it."""
+    picture = Image.linear_gradient("L").resize(size).convert("RGB")
+    return [{"__key__": f"k{n}", "jpg": picture.copy(), "png": picture.convert("L"), "cls": n} for n in range(count)]
+
+
+def run(stage, samples, seed=1, epoch=0):
+    """Return what a stage makes of samples in one run."""
+    with Flow([samples, stage], Run(seed=seed, epoch=epoch)) as flow:
+        return list(flow)
+
+
+def look(samples):
+    """Return what can be compared of some samples."""
+    return [(sample["__key__"], sample["jpg"].size, sample["jpg"].tobytes()) for sample in samples]
+
+
+STAGES = [
+    augmenting.scale(0.5, 2),
+    augmenting.scaleprob(0.5),
+    augmenting.rotprob(0.5),
+    augmenting.gray(),
+    augmenting.noise(0.1),
+    augmenting.patches(8, 3),
+]
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=repr)
+def test_reproducible(stage):
+    """Equal for equal seeds; the draws of a sample depend on its key, not on its neighbours."""
+    whole = look(run(stage, images()))
+    assert look(run(stage, images())) == whole
+    assert [each for each in whole if each[0].startswith("k7")] == look(run(stage, images()[7:8]))
+    if "gray" not in repr(stage):
+        assert look(run(stage, images(), seed=2)) != whole
+        assert look(run(stage, images(), epoch=1)) != whole
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=repr)
+def test_snapshots(stage):
+    """A run that is restored, with a shuffle's buffer of changed images, goes on as it would have."""
+    import json
+
+    from webdataset import filters
+
+    stages = [images(12), *getattr(stage, "steps", [stage]), filters.shuffle(5, initial=3)]
+    with Flow(stages, Run(seed=3, tracked=True)) as flow:
+        whole = look(list(flow))
+    for given in (0, 4, 11):
+        flow = Flow(stages, Run(seed=3, tracked=True))
+        first = look([next(flow) for _ in range(given)])
+        state = json.loads(json.dumps(flow.snapshot()))
+        flow.close()
+        with Flow(stages, Run(), state) as again:
+            assert first + look(list(again)) == whole
+
+
+def test_scale():
+    """Sizes lie between the bounds, on both sides of 1; all images of a sample alike."""
+    found = run(augmenting.scale(0.5, 2), images(200))
+    widths = [sample["jpg"].size[0] for sample in found]
+    assert min(widths) >= 20
+    assert max(widths) <= 80
+    assert 70 < sum(width > 40 for width in widths) < 130
+    assert all(sample["jpg"].size == sample["png"].size for sample in found)
+    assert {sample["jpg"].size for sample in run(augmenting.scale(1e-6, 1e-6), images(2))} == {(1, 1)}
+    with pytest.raises(UsageError, match="pixels"):
+        run(augmenting.scale(1e5, 1e5), images(1))
+
+
+def test_scaleprob():
+    """With probability 0 nothing changes, with 1 everything loses detail and keeps its size."""
+    plain = look(images())
+    assert look(run(augmenting.scaleprob(0), images())) == plain
+    pixels = Image.effect_noise((40, 40), 200).convert("RGB")
+    sample = {"__key__": "k", "jpg": pixels}
+    changed = run(augmenting.scaleprob(1), [sample])[0]["jpg"]
+    assert changed.size == (40, 40)
+
+    def roughness(image):
+        values = list(image.convert("L").tobytes())
+        return sum(abs(a - b) for a, b in zip(values, values[1:], strict=False))
+
+    assert roughness(changed) < roughness(pixels) / 2
+    changed = sum(a != b for a, b in zip(look(run(augmenting.scaleprob(0.3), images(300))), look(images(300)), strict=True))
+    assert 60 < changed < 120
+
+
+def test_rotprob():
+    """With probability 0 nothing turns, with 1 everything, by 90, 180 or 270 degrees."""
+    assert look(run(augmenting.rotprob(0), images())) == look(images())
+    found = run(augmenting.rotprob(1), images(90))
+    sizes = [sample["jpg"].size for sample in found]
+    assert 40 < sizes.count((20, 40)) < 80
+    assert all(after != before for after, before in zip(look(found), look(images(90)), strict=True))
+
+
+def test_gray_and_noise():
+    """Grey images; noise of the given deviation, and none of 0."""
+    assert {sample["jpg"].mode for sample in run(augmenting.gray(), images())} == {"L"}
+    assert look(run(augmenting.noise(0), images())) == look(images())
+    grey = Image.new("L", (100, 100), 128)
+    noisy = run(augmenting.noise(0.1), [{"__key__": "k", "jpg": grey}])[0]["jpg"]
+    values = [value - 128 for value in noisy.tobytes()]
+    deviation = (sum(value * value for value in values) / len(values)) ** 0.5
+    assert 24 < deviation < 27
+    palette = Image.new("P", (4, 4))
+    assert run(augmenting.noise(0.1), [{"__key__": "k", "jpg": palette}])[0]["jpg"].mode == "RGB"
+
+
+def test_patches():
+    """Pieces of the size asked for, with keys of their own, at the same place in all images; smaller images get black."""
+    found = run(augmenting.patches(8, 3), images(2))
+    assert [sample["__key__"] for sample in found] == ["k0/0", "k0/1", "k0/2", "k1/0", "k1/1", "k1/2"]
+    assert {sample["jpg"].size for sample in found} == {sample["png"].size for sample in found} == {(8, 8)}
+    assert all(sample["jpg"].convert("L").tobytes() == sample["png"].tobytes() for sample in found)
+    small = run(augmenting.patches(64, 1), images(1))[0]["jpg"]
+    assert (small.size, small.getpixel((63, 63))) == ((64, 64), (0, 0, 0))
+
+
+def test_arguments():
+    """What makes no sense is refused when the stage is made."""
+    for make in (
+        lambda: augmenting.scale(2, 1),
+        lambda: augmenting.scale(0, 1),
+        lambda: augmenting.scaleprob(1.5),
+        lambda: augmenting.rotprob(-1),
+        lambda: augmenting.noise(-1),
+        lambda: augmenting.patches(0, 1),
+        lambda: augmenting.patches(100_000, 100_000),
+    ):
+        with pytest.raises(UsageError):
+            make()
+
+
+def test_without_an_image():
+    """A sample that was not decoded is an error that says what to do."""
+    with pytest.raises(MissingField, match="decode it with 'pil' before"):
+        run(augmenting.gray(), [{"__key__": "k", "jpg": b"..."}])
