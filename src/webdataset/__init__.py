@@ -17,7 +17,7 @@ _HOMES = {
     "cache": """LRUCleanup cached_tarfile_samples cached_tarfile_to_samples lru_cleanup
         maybe_cached_tarfile_to_samples pipe_cleaner""",
     "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
-    "cborsiterators": "cbors2_to_samples cbors_to_samples",
+    "cborsiterators": "cbors2_to_samples cbors_to_samples msgpacks_to_samples",
     "extradatasets": "MockDataset with_epoch with_length",
     "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys
         getfirst info interleaved interleaved_to_dict listed log_keys map map_dict map_tuple pipelinefilter rename
@@ -32,7 +32,7 @@ _HOMES = {
     "specs": "DatasetSpec from_open_clip from_spec load_spec",
     "tariterators": "sibling_keys tarfile_samples tarfile_to_samples url_opener",
     "utils": "PipelineStage repeatedly",
-    "writer": "DocumentWriter ShardWriter TarWriter numpy_dumps torch_dumps",
+    "writer": "DocumentWriter RecordShardWriter RecordWriter ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = {*_HOMES, "gopen", "pytorch", "tenbin", "testing"}

@@ -1,8 +1,8 @@
 """Door: decoders and handlers (``webdataset.codecs``).
 
 ``decoders``, ``imagespecs`` and the lists of default handlers are the live tables. Assigning ``pytorch_weights_only``
-here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads`` and ``npz_loads`` are here too, loaded when
-they are asked for.
+here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads``, ``npz_loads`` and ``tenbin_loads`` are here
+too, loaded when they are asked for.
 """
 
 import sys

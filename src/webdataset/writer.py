@@ -14,13 +14,18 @@ from .codecs import (
     numpy_npz_dumps,
     torch_dumps,
 )
+from .codecs.records import cbor_dumps as _cbor_dumps
+from .codecs.records import msgpack_dumps
 from .gopen import gopen
 from .writing.documents import DocumentWriter
+from .writing.records import RecordShardWriter, RecordWriter
 from .writing.shardwriter import ShardWriter
 from .writing.tarwriter import TarWriter
 
 __all__ = [
     "DocumentWriter",
+    "RecordShardWriter",
+    "RecordWriter",
     "ShardWriter",
     "TarWriter",
     "add_handlers",
@@ -60,7 +65,7 @@ def mp_dumps(x: Any) -> bytes:
         MissingExtra: neither msgspec nor msgpack is installed.
         ValueError: a value that msgpack does not have.
     """
-    return bytes(default_handlers["mp"](x))
+    return msgpack_dumps(x)
 
 
 def cbor_dumps(x: Any) -> bytes:
@@ -73,7 +78,7 @@ def cbor_dumps(x: Any) -> bytes:
         MissingExtra: cbor2 is not installed.
         ValueError: a value that CBOR does not have.
     """
-    return bytes(default_handlers["cbor"](x))
+    return _cbor_dumps(x)
 
 
 def tenbin_dumps(x: Any) -> bytes:
@@ -85,4 +90,6 @@ def tenbin_dumps(x: Any) -> bytes:
     Raises:
         ValueError: a value that tenbin does not have.
     """
-    return bytes(default_handlers["ten"](x))
+    from .codecs.tenbin import tenbin_dumps as dumps  # noqa: PLC0415  needs numpy
+
+    return dumps(x)

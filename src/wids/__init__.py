@@ -3,8 +3,8 @@
 import importlib
 from typing import Any
 
-from webdataset.index.lists import ShardListDataset
-from webdataset.index.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
+from webdataset.index.wids.dataset import ShardListDataset
+from webdataset.index.wids.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
 
 __all__ = [
     "ChunkedSampler",

@@ -1,6 +1,6 @@
 """Door: the names of the published module ``wids.wids``."""
 
-from webdataset.index.copies import (
+from webdataset.index.wids.copies import (
     CacheLocalname,
     DefaultLocalname,
     cache_localname,
@@ -8,14 +8,14 @@ from webdataset.index.copies import (
     download_and_open,
     hash_localname,
 )
-from webdataset.index.lists import ShardListDataset, hash_dataset_name
-from webdataset.index.lru import LRUCache
-from webdataset.index.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
-from webdataset.index.spans import intersect_range, intersect_ranges, iterate_ranges, lengths_to_ranges
-from webdataset.index.transformations import default_decoder, interpret_transformations
-from webdataset.index.wids_samples import IndexedTarSamples, LRUShards, compute_file_md5sum, compute_num_samples
-from webdataset.index.wids_tars import MMIndexedTar, TarFileReader, find_index_file, group_by_key, splitname
-from webdataset.shards.wids_resolving import load_dsdesc_and_resolve, urldir
+from webdataset.index.wids.dataset import ShardListDataset, hash_dataset_name
+from webdataset.index.wids.lru import LRUCache
+from webdataset.index.wids.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
+from webdataset.index.wids.samples import IndexedTarSamples, LRUShards, compute_file_md5sum, compute_num_samples
+from webdataset.index.wids.spans import intersect_range, intersect_ranges, iterate_ranges, lengths_to_ranges
+from webdataset.index.wids.tars import MMIndexedTar, TarFileReader, find_index_file, group_by_key, splitname
+from webdataset.index.wids.transformations import default_decoder, interpret_transformations
+from webdataset.shards.wids.resolving import load_dsdesc_and_resolve, urldir
 
 __all__ = [
     "CacheLocalname",

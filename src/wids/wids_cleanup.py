@@ -2,6 +2,6 @@
 
 from functools import partial
 
-from webdataset.index.wids_gone import gone
+from webdataset.index.wids.gone import gone
 
 __getattr__ = partial(gone, __name__)

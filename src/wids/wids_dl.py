@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from webdataset.index.copies import SimpleDownloader, copy_file, download_and_open, download_file, pipe_download
-from webdataset.index.wids_gone import gone
+from webdataset.index.wids.copies import SimpleDownloader, copy_file, download_and_open, download_file, pipe_download
+from webdataset.index.wids.gone import gone
 
 __all__ = ["SimpleDownloader", "copy_file", "download_and_open", "download_file", "pipe_download"]
 

@@ -3,8 +3,8 @@
 from functools import partial
 
 from webdataset.cli.wids_index import main, run
-from webdataset.index.wids_gone import gone
-from webdataset.shards.wids_resolving import load_remote_dsdesc_raw, urldir
+from webdataset.index.wids.gone import gone
+from webdataset.shards.wids.resolving import load_remote_dsdesc_raw, urldir
 
 __all__ = ["load_remote_dsdesc_raw", "main", "urldir"]
 

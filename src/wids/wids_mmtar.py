@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from webdataset.index.wids_gone import gone
-from webdataset.index.wids_tars import MMIndexedTar
+from webdataset.index.wids.gone import gone
+from webdataset.index.wids.tars import MMIndexedTar
 
 __all__ = ["MMIndexedTar"]
 

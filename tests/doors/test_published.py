@@ -8,6 +8,8 @@ import functools
 import importlib
 import inspect
 import json
+import os
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -36,6 +38,26 @@ FOREIGN = {
 LEFT_OUT = {
     ("webdataset.shardlists", "default_rng"): "the one generator of all MultiShardSample objects: pass seed= instead",
     ("webdataset.tariterators", "trace"): "prints what its own grouper does; logging and explain serve here",
+    ("webdataset.cborsiterators", "filters"): "imported for its own use",
+    ("webdataset.cborsiterators", "url_opener"): "imported for its own use; it is in tariterators",
+    ("wids.wids", "ConcurrentDownloader"): "a part of its download, which wids_dl names with what to use",
+    ("wids.wids", "open_itfs"): "a table of open files inside its dataset",
+    ("wids.wids_bench", "WebDataset"): "imported for its own use",
+    ("wids.wids_bench", "wids"): "imported for its own use",
+    ("wids.wids_dl", "download_file_no_log"): "a step of download_file",
+    ("wids.wids_index", "wids"): "imported for its own use",
+    ("wids.wids_index", "wids_dl"): "imported for its own use",
+}
+
+# Parts inside wids that have no counterpart here: each says what to use instead (test_parts_that_say_what_to_use).
+SAID = {
+    "wids.wids_bench": "main_wds main_wids",
+    "wids.wids_cleanup": "ExclusiveLock create_cleanup_background_process keep_most_recent_files",
+    "wids.wids_dl": """ConcurrentDownloader ULockFile cleanup_downloads default_cmds
+        max_open_objects mkresult open_objects recent_downloads splitresult vcmd verbose_cmd""",
+    "wids.wids_index": """AtomicJsonUpdate format_with_suffix main_create main_info main_sample main_update maybe_decode
+        maybe_read print_long_info shorten_name urldirbase urlfile""",
+    "wids.wids_mmtar": "TarHeader keep_while_reading next_header parse_tar_header",
 }
 
 METHODS_LEFT_OUT = {
@@ -43,6 +65,7 @@ METHODS_LEFT_OUT = {
     ("webdataset.compat.WebDataset", "update_cache_info"): "a step of its constructor",
     ("webdataset.writer.TarWriter", "tarmode"): "a step of its constructor, in the words of tarfile",
     ("webdataset.filters.LMDBCached", "add_samples"): "a step of its run",
+    **{("wids.wids.LRUShards", name): "a part of the dataset" for name in ("items", "keys", "values", "release")},
     ("webdataset.extradatasets.repeatedly", "invoke"): "nothing called it, so theirs gave nothing; ours is iterated",
     ("webdataset.extradatasets.with_epoch", "invoke"): "nothing called it, so theirs gave nothing; ours is iterated",
     ("webdataset.extradatasets.with_length", "invoke"): "nothing called it, so theirs gave nothing; ours is iterated",
@@ -56,11 +79,21 @@ OTHER_DEFAULTS = {
     ("webdataset.utils.repeatedly0", "nepochs"): "None: no end",
     ("webdataset.utils.repeatedly0", "nbatches"): "None: no bound",
     ("webdataset.shardlists.MSSource", "resample"): "the same: not resampled",
+    ("wids.wids.ShardListDataset", "cache_size"): "the versions disagree: bytes, or shards, and neither was kept to",
+    ("wids.wids.ShardListSampler", "seed"): "None is 0, as published",
+    ("wids.wids.ShardedSampler", "seed"): "None is 0 in the newer form; the older one has no seed",
+    ("wids.wids.ShardedSampler", "batch_size"): "the versions disagree on what it takes",
+    ("wids.wids.ShardedSampler", "shuffle"): "the versions disagree on what it takes",
+    ("wids.wids.DefaultLocalname", "dldir"): "not a folder that other users may write to",
+    ("wids.wids.default_localname", "dldir"): "not a folder that other users may write to",
+    ("wids.wids.hash_localname", "dldir"): "not a folder that other users may write to",
 }
 
 # place: why its signature is not compared.
 OTHER_SIGNATURES = {
     "webdataset.extradatasets.repeatedly": "their class cannot be iterated; here it is the function of the same name",
+    "wids.wids.LRUShards": "a part of the dataset, different in each version",
+    "wids.wids_mmtar.MMIndexedTar": "its first argument is given by place",
 }
 
 # place: what * and ** of the published one take, spelled out here; anything else is an error that says so.
@@ -93,7 +126,11 @@ def modules():
 
 def left_out(module, name):
     """Tell whether a table above says why a name is not here."""
-    return (module, name) in LEFT_OUT or any(name in names.split() for names in FOREIGN.values())
+    return (
+        (module, name) in LEFT_OUT
+        or name in SAID.get(module, "").split()
+        or any(name in names.split() for names in FOREIGN.values())
+    )
 
 
 CASES = sorted(
@@ -225,6 +262,7 @@ def test_tables_hold_nothing_else():
     for place, method in METHODS_LEFT_OUT:
         module, _, name = place.rpartition(".")
         assert not hasattr(getattr(importlib.import_module(module), name), method), f"{method} is here: off the table"
+    assert {(module, name) for module, names in SAID.items() for name in names.split()} <= there
     for module, name in LEFT_OUT:
         assert not hasattr(importlib.import_module(module), name), f"{name} is here: take it off the table"
 
@@ -246,3 +284,31 @@ def test_gone_modules(module, name):
         getattr(door, name)
     with pytest.raises(ImportError, match="use|time"):
         exec(f"from {module} import {name}")
+
+
+@pytest.mark.parametrize("module", SAID)
+def test_parts_that_say_what_to_use(module):
+    """A part that has no counterpart says what to use instead."""
+    door = importlib.import_module(module)
+    for name in SAID[module].split():
+        with pytest.raises(AttributeError, match=rf"{name}.*: \w+"):
+            getattr(door, name)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("variable", "version"), [("WDS_ORACLE_086", "0.2.86"), ("WDS_ORACLE_111", "0.2.111"), ("WDS_ORACLE_102", "1.0.2")]
+)
+def test_tables_are_what_the_published_versions_say(variable, version, tmp_path):
+    """The script, run again, finds the same names."""
+    python = os.environ.get(variable)
+    if python is None or not Path(python).exists():
+        pytest.skip(f"{variable} names no environment with webdataset {version}")
+    script = Path(__file__).parents[2] / "scripts/published_names.py"
+    subprocess.run([python, str(script), str(tmp_path)], check=True, capture_output=True, cwd=tmp_path)
+    found = json.loads((tmp_path / f"{version}.json").read_text())["modules"]
+    recorded = next(record for record in PUBLISHED if record["version"] == version)["modules"]
+    compared = [name for name, names in found.items() if not isinstance(names.get("error"), str)]
+    assert len(compared) > 10
+    for module in compared:
+        assert set(found[module]) == set(recorded[module]), module

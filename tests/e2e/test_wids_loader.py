@@ -1,10 +1,12 @@
 """Shards by number under torch's DataLoader: every way of starting workers, with samplers, nothing lost or twice."""
 
+import io
 import json
 
 import pytest
 
 import wids
+from webdataset.ground.errors import UnsafeContent
 from webdataset.testing import archives
 
 torch = pytest.importorskip("torch")
@@ -63,3 +65,23 @@ def test_ranks_share_the_samples(dataset):
         seen.append(torch.cat(list(loader)).tolist())
     assert [len(each) for each in seen] == [10, 10, 10]
     assert sorted({value for each in seen for value in each}) == list(range(28))
+
+
+def test_torch_fields(tmp_path):
+    """``.pt`` and ``.pth`` are decoded as tensors, without running code."""
+    members = []
+    for field in ("pt", "pth"):
+        stream = io.BytesIO()
+        torch.save({"t": torch.arange(3)}, stream)
+        members.append((f"k.{field}", stream.getvalue()))
+    stream = io.BytesIO()
+    torch.save(Own(), stream)
+    (tmp_path / "x.tar").write_bytes(archives.by_hand([*members, ("own.pt", stream.getvalue())]))
+    dataset = wids.ShardListDataset([{"url": str(tmp_path / "x.tar"), "nsamples": 2}])
+    assert [dataset[0][name]["t"].tolist() for name in (".pt", ".pth")] == [[0, 1, 2]] * 2
+    with pytest.raises(UnsafeContent):
+        dataset[1]
+
+
+class Own:
+    """A class that the default trust refuses."""

@@ -51,7 +51,11 @@ TABLE = [
     (HEAD + "- spec: {sources: [a]}\n  repeat: 1.5\n", "4:3", "a whole number of times"),
     (HEAD + "- spec: {sources: [{shards: a, wieght: 1}]}\n", "3:32", "did you mean 'weight'"),
     (HEAD + "- spec: [a]\n", "3:9", "the path of a specification, or a mix"),
-    (HEAD + "- spec: {version: 1, splits: {a: {sources: [x]}, b: {sources: [y]}}}\n", "3:9", "no split 'train', but a, b"),
+    (
+        HEAD + "- spec: {version: 1, splits: {a: {sources: [x]}, b: {sources: [y]}}}\n",
+        "3:9",
+        "no split 'train', but a, b",
+    ),
     (HEAD + "- spec: missing.yaml\n", "3:9", "missing.yaml"),
     (HEAD + "- wids: missing.json\n", "3:9", "missing.json"),
     (HEAD + "- energon: nowhere\n", "3:12", "energon prepare"),
@@ -129,14 +133,14 @@ JSON = [
     ('{"version": 1\n "sources": ["a"]}', "2:2", "',' was expected"),
     ('{"version": NaN}', "1:13", "NaN"),
     ('{"version": 1} x', "1:16", "behind the value"),
-    ('{version: 1}', "1:2", "double quotes"),
+    ("{version: 1}", "1:2", "double quotes"),
     ('{"version": 1, "sources": ["a\n"]}', "1:30", "not JSON"),
     ("", "1:1", "not JSON"),
     ("[" * 5000, "1:102", "levels"),
     ('{"a": 1}', "1:1", "not a dataset specification"),
     ('{"files": {"a.txt": {"offset": 512, "size": 3}}}', "1:1", "wids_version"),
-    ('[1, 2]', "1:1", "not a dataset specification"),
-]  # fmt: skip
+    ("[1, 2]", "1:1", "not a dataset specification"),
+]
 
 
 @pytest.mark.parametrize(("text", "place", "message"), JSON, ids=range(len(JSON)))
@@ -186,7 +190,13 @@ def test_too_many_levels(tmp_path):
         load_spec(tmp_path / "0.yaml")
 
 
-@pytest.mark.parametrize("line", ["&{n} [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]", "&{n} {{<<: [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]}}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "&{n} [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]",
+        "&{n} {{<<: [*{p}, *{p}, *{p}, *{p}, *{p}, *{p}, *{p}]}}",
+    ],
+)
 def test_aliases_that_multiply(line, tmp_path):
     """A few lines of aliases do not become a billion values."""
     first = "l0: &l0 [a, b]\n" if "<<" not in line else "l0: &l0 {a: b}\n"

@@ -48,6 +48,7 @@ DEVIATIONS = {
     r"accept .* as (cls|cls2|class|count|index|inx|id)": NUMBERS,
     r"accept dict as npz": "npz-of-objects: 0.2.86 writes arrays of objects, which it cannot read",
     r"field bin .* basic": "bin: bin is bytes by the table instead of by nobody",
+    r"(write|accept) (arrays?|.*image.*) as (mp|msgpack|msg)": "msgpack-arrays: arrays can stand in msgpack",
     r"(write|accept) bytes as (_meta|__key__)": "meta-bytes: metadata may be bytes",
 }  # fmt: skip
 

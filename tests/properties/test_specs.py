@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from webdataset.flow.running import Flow
@@ -20,9 +20,17 @@ yaml = pytest.importorskip("yaml")
 names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
 urls = st.from_regex(r"(/|gs://b/|https://h:1/)[a-z$\-]{1,6}(-\{0\.\.9\})?\.tar", fullmatch=True)
 numbers = st.one_of(st.integers(1, 1000), st.floats(0.001, 1000))
-scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9))  # fmt: skip
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**60), 2**60),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=9),
+)
 values = st.recursive(
-    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(names, inner, max_size=3)), max_leaves=6
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(names, inner, max_size=3)),
+    max_leaves=6,
 )
 
 
@@ -37,10 +45,20 @@ def sources(draw, mixes=None):
         "extensions": tuple(draw(st.lists(names, max_size=2))),
         "tags": draw(st.dictionaries(names, values, max_size=2)),
         "decode": draw(st.one_of(st.none(), st.tuples(names))),
-        "transforms": tuple(draw(st.lists(st.tuples(st.sampled_from(["gray", "a-b", "x$y"]), st.one_of(st.none(), st.integers(), st.lists(st.text(max_size=3)))), max_size=2))),
+        "transforms": tuple(
+            draw(
+                st.lists(
+                    st.tuples(
+                        st.sampled_from(["gray", "a-b", "x$y"]),
+                        st.one_of(st.none(), st.integers(), st.lists(st.text(max_size=3))),
+                    ),
+                    max_size=2,
+                )
+            )
+        ),
         "preshuffle": draw(st.integers(0, 9)),
         "shuffle": draw(st.integers(0, 9)),
-    }  # fmt: skip
+    }
     if mixes is not None and draw(st.booleans()):
         return Source(mix=draw(mixes), repeat=draw(st.integers(1, 3)), **fields)
     return Source(
@@ -70,7 +88,7 @@ def mixtures(draw, inner=None):
 specs = st.dictionaries(names, mixtures(mixtures()), min_size=1, max_size=2).map(DatasetSpec)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(specs)
 def test_written_and_read(spec):
     """What is written in the native format reads as the same: as a dictionary and as YAML text."""
@@ -79,7 +97,9 @@ def test_written_and_read(spec):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 0), st.integers(0, 2**63))
+@given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(lambda weights: sum(weights) > 0), st.integers(0, 2**63)
+)
 def test_proportions(weights, seed):
     """For any weights and seed, 10 000 samples have the shares within one percent."""
     mix = EvenMix([itertools.repeat(n) for n in range(len(weights))], weights)
@@ -102,8 +122,28 @@ def test_json_trees(document, indent, ascii_only):
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.dictionaries(st.sampled_from(["version", "sources", "splits", "dataset", "datasets", "mix", "defaults", "include",
-                                        "wids_version", "shardlist", "__class__", "prefix"]), values, max_size=4))  # fmt: skip
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "version",
+                "sources",
+                "splits",
+                "dataset",
+                "datasets",
+                "mix",
+                "defaults",
+                "include",
+                "wids_version",
+                "shardlist",
+                "__class__",
+                "prefix",
+            ]
+        ),
+        values,
+        max_size=4,
+    )
+)
 def test_nothing_but_our_errors(document):
     """Any document is read, or refused with an error of this library's that says where."""
     try:

@@ -17,9 +17,9 @@ from webdataset.ground.errors import FormatError, UsageError
 from webdataset.index.building import index_shards
 from webdataset.shards import places
 from webdataset.shards.expand import expand_urls
-from webdataset.shards.wids_checks import check_version
-from webdataset.shards.wids_index import VERSION, WidsShard, document_of
-from webdataset.shards.wids_json import loaded
+from webdataset.shards.wids.checks import check_version
+from webdataset.shards.wids.document import VERSION, WidsShard, document_of
+from webdataset.shards.wids.reading import loaded
 from webdataset.writing.localfile import LocalFile
 
 

@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from webdataset.ground.errors import MissingField
-from webdataset.index.lists import ShardListDataset
-from webdataset.shards.wids_index import WidsIndex
-from webdataset.shards.wids_json import read_wids_json
+from webdataset.index.wids.dataset import ShardListDataset
+from webdataset.shards.wids.document import WidsIndex
+from webdataset.shards.wids.reading import read_wids_json
 
 _UNITS = ("", "k", "M", "G", "T", "P")
 

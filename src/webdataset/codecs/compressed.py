@@ -23,7 +23,9 @@ from webdataset.tar.compression import Decompressor, compression_of
 FREE_BYTES = 128 << 20  # what any field may grow to
 MOST_GROWTH = 100  # times, beyond that; gzip reaches 1032 on zeros, bz2 and zst far more
 _SMALL = 1 << 16
-_PORTIONS = {"zst": 512}  # its engine bounds no output, so it gets little at a time
+_PORTIONS = {"zst": 512}  # its engine bounds no output, so it gets little at a time,
+_LEAST = 64  # and even less where that grows much
+_MUCH = 1 << 20
 
 
 @functools.cache
@@ -64,14 +66,17 @@ def _pieces(data: bytes, kind: str, limit: int | None) -> Iterator[bytes]:
     """Yield the pieces of a whole stream; without a limit, however many there are."""
     stream = copy.copy(_fresh(kind))  # making one asks which libraries there are; a copy does not
     portion = _PORTIONS.get(kind, _SMALL)
-    size = 0
-    for start in range(0, len(data), portion):
-        taken = data[start : start + portion]
-        for piece in stream.feed(taken):
+    size = end = 0
+    while end < len(data):
+        start, before = end, size
+        end = min(start + portion, len(data))
+        for piece in stream.feed(data[start:end]):
             size += len(piece)
             if limit is not None:
-                _check(size, start + len(taken), len(data), kind, limit)
+                _check(size, end, len(data), kind, limit)
             yield piece
+        if kind in _PORTIONS:
+            portion = _LEAST if size - before > _MUCH else _PORTIONS[kind]
     stream.finish()
 
 

@@ -20,6 +20,8 @@ _EXACT = {("YCbCr", "RGB"): "RGB", ("Gray", "L"): "GRAY"}
 _SUBSAMPLINGS = {"444", "422", "420", "Gray"}
 _PILLOW_LIMIT = 89_478_485  # Pillow's own default
 _LIMIT = 8192 * 6144  # so many pixels take less than 512 MB, copies included
+_WEIGHTS = {"WEBP": 2, "AVIF": 2}  # their decoders keep more copies
+_STRIP = 1 << 20  # pixels of a large image that are converted at once
 _MOST_SCANS = 10  # a JPEG of so many pixels may have; progressive ones are decoded once per scan
 _SCAN = b"\xff\xda"
 _BASELINE = frozenset([0xC0, 0xC1])  # frame headers of JPEGs that are decoded in one pass
@@ -61,15 +63,21 @@ def picture(data: bytes, mode: str | None) -> Any:
         OSError: not an image that Pillow knows, or damaged.
     """
     with _opened(data) as image:
-        width, height = image.size
-        check_size(width, height, data)
-        if image.format == "EPS":
-            raise UnsafeContent("the image is EPS, which Ghostscript would have to run: convert it to another format")
         image.load()
         return image if mode is None else image.convert(mode)
 
 
 def _opened(data: bytes) -> Any:
+    """Open an image whose size and kind are allowed; its pixels are not decoded yet."""
+    image = _identified(data)
+    width, height = image.size
+    check_size(width, height, data, _WEIGHTS.get(image.format, 1))
+    if image.format == "EPS":
+        raise UnsafeContent("the image is EPS, which Ghostscript would have to run: convert it to another format")
+    return image
+
+
+def _identified(data: bytes) -> Any:
     pillow = _pillow()
     try:
         return pillow.open(io.BytesIO(data))
@@ -122,7 +130,24 @@ def pixels(data: bytes, mode: str) -> Any:
         decoded = _ordinary_jpeg(data, mode)
         if decoded is not None:
             return decoded
-    return np.array(picture(data, mode))
+    with _opened(data) as image:
+        width, height = image.size
+        image.load()
+        if width * height <= _STRIP:
+            return np.array(image.convert(mode))
+        return _in_strips(image, mode)
+
+
+def _in_strips(image: Any, mode: str) -> Any:
+    """Convert a large image piece by piece, so that there is never a third copy of it."""
+    width, height = image.size
+    shape = (height, width) if mode == "L" else (height, width, len(mode))
+    whole = np.empty(shape, np.uint8)
+    rows = max(1, _STRIP // width)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        whole[top:bottom] = image.crop((0, top, width, bottom)).convert(mode)
+    return whole
 
 
 def _ordinary_jpeg(data: bytes, mode: str) -> Any:
@@ -143,19 +168,20 @@ def _ordinary_jpeg(data: bytes, mode: str) -> Any:
     return decoded[:, :, 0] if wanted == "GRAY" else decoded
 
 
-def check_size(width: int, height: int, data: bytes = b"") -> None:
+def check_size(width: int, height: int, data: bytes = b"", weight: int = 1) -> None:
     """Refuse an image of too many pixels before they are decoded.
 
     Args:
         width: pixels.
         height: pixels.
         data: the encoded image; JPEGs are refused for too many scans as well.
+        weight: how often a pixel counts, as long as nobody has set a limit.
 
     Raises:
         FieldTooLarge: more than ``WDS_MAX_IMAGE_PIXELS``; else than ``PIL.Image.MAX_IMAGE_PIXELS``, where the program
-            has set it; else than 50331648.
+            has set it; else than 50331648 (half as many for WebP and AVIF).
     """
-    limit = _limit()
+    limit = _limit(weight)
     if width * height > limit:
         raise FieldTooLarge(
             f"the image has {width} x {height} pixels, more than the limit of {limit} (WDS_MAX_IMAGE_PIXELS)"
@@ -184,14 +210,14 @@ def _is_progressive(data: bytes) -> bool:
     return True
 
 
-def _limit() -> int:
+def _limit(weight: int) -> int:
     limit = settings.MAX_IMAGE_PIXELS.get()
     if limit is not None:
         return limit
     pillow = loaded("PIL.Image")
     told = _PILLOW_LIMIT if pillow is None else pillow.MAX_IMAGE_PIXELS
     if told == _PILLOW_LIMIT:
-        return _LIMIT
+        return _LIMIT // weight
     return 1 << 62 if told is None else int(told)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from webdataset.ground import settings
 
-_LATER = {"json_loads": "json_fields", "npy_loads": "arrays", "npz_loads": "arrays"}
+_LATER = {"json_loads": "json_fields", "npy_loads": "arrays", "npz_loads": "arrays", "tenbin_loads": "tenbin"}
 
 
 class Switch:

@@ -20,7 +20,7 @@ import numpy as np
 from webdataset.ground.errors import EncodingError, FormatError, UsageError
 from webdataset.ground.extras import loaded
 
-from .tenbin_chunks import LITTLE, framed, next_chunk, split_chunks, str64, unstr64
+from .tenbin_chunks import LITTLE, bytedata, framed, next_chunk, split_chunks, str64, unstr64
 
 Infos = bool | str | Sequence[str]
 
@@ -150,7 +150,7 @@ def encode_list(l: Sequence[Any], infos: Infos | None = None) -> list[memoryview
             error.add_note(f"in array {number} of the list")
             raise
         little = np.ascontiguousarray(array, dtype=_KINDS[LITTLE][_code(array)])
-        chunks.append(memoryview(little.reshape(-1).view(np.uint8)))
+        chunks.append(bytedata(little))
     return chunks
 
 
@@ -166,7 +166,12 @@ def _array(given: Any) -> Any:
         raise EncodingError(f"{type(given).__name__} does not become an array: {error}") from error
 
 
-def decode_list(l: Sequence[Any], infos: Infos = False, *, order: str = LITTLE) -> Any:  # noqa: E741  upstream's
+def decode_list(  # upstream's names
+    l: Sequence[Any],  # noqa: E741
+    infos: Infos = False,  # noqa: FBT002
+    *,
+    order: str = LITTLE,
+) -> Any:
     """Make arrays of the chunks that :func:`encode_list` returns.
 
     Args:
@@ -210,7 +215,7 @@ def encode_buffer(l: Sequence[Any], infos: Infos | None = None) -> bytearray:  #
     return bytearray().join(framed(encode_list(l, infos)))
 
 
-def decode_buffer(buf: Any, infos: Infos = False) -> Any:
+def decode_buffer(buf: Any, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
     """Decode a list of arrays.
 
     Args:
@@ -243,7 +248,7 @@ def write(stream: Any, l: Sequence[Any], infos: Infos | None = None) -> None:  #
         stream.write(piece)
 
 
-def read(stream: Any, n: int = sys.maxsize, infos: Infos = False) -> Any:
+def read(stream: Any, n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
     """Read arrays from a stream.
 
     Args:

@@ -151,7 +151,7 @@ def _frame(frame: memoryview, rest: int, order: str, offset: int) -> tuple[str, 
         raise Truncated("the tenbin data end inside the frame of a chunk", offset=offset)
     for candidate in order or "<>":
         length: int = struct.unpack(candidate + "q", frame[8:])[0]
-        if 0 <= length and roundup(length) <= rest:
+        if length >= 0 and roundup(length) <= rest:
             return order or (candidate if length else ""), length
     (length,) = struct.unpack((order or LITTLE) + "q", frame[8:])
     if length < 0:

@@ -18,7 +18,7 @@ from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.shards.specs.description import DatasetSpec, Mix
 from webdataset.shards.specs.loading import load_spec
-from webdataset.shards.wids_lists import WidsShardList
+from webdataset.shards.wids.lists import WidsShardList
 
 from . import ordering, specs
 from .interface import FluidInterface

@@ -170,7 +170,8 @@ class FluidInterface:
             layout: ``auto``, ``siblings``, ``inline``, ``fields`` or ``pages``.
             **kw: ``decode``, ``others``, ``missing_image``, …; see :func:`webdataset.filters.interleaved`.
         """
-        return self.compose(filters.interleaved_behind(getattr(self, "pipeline", ()), layout, trust=self.trust, **kw))
+        kw.setdefault("trust", self.trust)
+        return self.compose(filters.interleaved_behind(getattr(self, "pipeline", ()), layout, **kw))
 
     def sibling_fields(self, **kw: Any) -> Self:
         """Make members ``D-<name>.jpg`` fields of the sample ``D``; see :func:`webdataset.filters.sibling_fields`."""

@@ -156,6 +156,7 @@ class IndexBuilder:
             entries=self.entries,
             compression=compression,
             sparse=frozenset(self._sparse),
+            joins=tuple(self.walk.joins),
             hashes=dict(hashes or {}),
         )
 

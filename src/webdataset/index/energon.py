@@ -10,7 +10,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 
-from webdataset.ground.errors import BadIndex
+from webdataset.ground.errors import BadIndex, NotRepresentable
 
 from .entries import Entries, ShardIndex
 from .representing import refuse_unaddressable
@@ -32,9 +32,9 @@ def dumps(index: ShardIndex) -> bytes:
         index: of the shard.
 
     Raises:
-        NotRepresentable: the shard is compressed or has sparse members.
+        NotRepresentable: the shard is compressed, has sparse members, or is several archives behind each other.
     """
-    refuse_unaddressable(index, "an energon index")
+    refuse(index)
     entries = index.entries
     if isinstance(entries, Entries):
         offsets = array("Q", (entries.start(ordinal) for ordinal in range(len(entries))))
@@ -44,6 +44,24 @@ def dumps(index: ShardIndex) -> bytes:
     if sys.byteorder == "big":
         offsets.byteswap()
     return offsets.tobytes()
+
+
+def refuse(index: ShardIndex) -> None:
+    """Raise where energon would not read a shard right.
+
+    Args:
+        index: of the shard.
+
+    Raises:
+        NotRepresentable: the shard is compressed, has sparse members, or is several archives behind each other.
+    """
+    refuse_unaddressable(index, "an energon index")
+    if index.joins:
+        raise NotRepresentable(
+            f"an end mark stands inside of the shard, before byte {index.joins[0]}: archives were joined, and energon "
+            "takes an end mark for the end; rewrite the shard",
+            url=index.url, offset=index.joins[0],
+        )  # fmt: skip
 
 
 def loads(content: bytes, *, url: str | None = None) -> Sequence[int]:

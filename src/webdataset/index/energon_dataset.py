@@ -19,9 +19,10 @@ from typing import Any, Final
 from webdataset.ground.errors import BadIndex, NotRepresentable, SourceError, UsageError
 from webdataset.shards.expand import braced
 
+from .energon import refuse
 from .entries import ShardIndex
 from .files_json import Row
-from .representing import refuse_unaddressable, spelled
+from .representing import spelled
 
 FOLDER: Final = ".nv-meta"
 VERSION: Final = "7.4.1"
@@ -79,9 +80,9 @@ class EnergonDatasetWriter:
             index: of the shard.
 
         Raises:
-            NotRepresentable: the shard is compressed, has sparse members, or a key that stands elsewhere, too.
+            NotRepresentable: as for :func:`webdataset.index.energon.refuse`; or a key stands elsewhere, too.
         """
-        refuse_unaddressable(index, "an energon dataset")
+        refuse(index)
         tables, shard = self._open(), len(self._counts)
         try:
             for ordinal, (entry, stop) in enumerate(_with_stops(index)):

@@ -151,6 +151,8 @@ class ShardIndex:
             decompressed stream: they count, but cannot be read at.
         sparse: ordinals of samples with a sparse member. Its entry says where the stored pieces start and how large the
             whole is; the payload does not lie there as it is.
+        joins: where further archives start, if several stand behind each other (``cat a.tar b.tar``): between them lie
+            end marks.
         hashes: hex digests of the shard as it is stored, by algorithm (``md5``, ``sha1``, ``sha256``), where asked for.
     """
 
@@ -160,6 +162,7 @@ class ShardIndex:
     entries: Sequence[SampleEntry]
     compression: str | None = None
     sparse: frozenset[int] = frozenset()
+    joins: tuple[int, ...] = ()
     hashes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property

@@ -60,7 +60,8 @@ def dumps(index: ShardIndex) -> bytes:
         index: of the shard; its ``sha1`` and ``sha256`` are written where it has them.
 
     Raises:
-        NotRepresentable: the shard is compressed, has sparse members, or two members of one name.
+        NotRepresentable: the shard is compressed, has sparse members, two members of one name, or a name that is not
+            UTF-8.
     """
     refuse_unaddressable(index, "a files-JSON")
     files: dict[str, dict[str, int]] = {}
@@ -71,12 +72,31 @@ def dumps(index: ShardIndex) -> bytes:
                     "a files-JSON lists members by name, and this name stands twice in the shard",
                     url=index.url, key=entry.key, field=field.member,
                 )  # fmt: skip
+            check_member(field.member, url=index.url, key=entry.key)
             files[field.member] = {"offset": field.offset, "size": field.size}
     content: dict[str, Any] = {"filesize": index.size_bytes}
     for name, algorithm in (("hash", "sha1"), ("hash_lfs", "sha256")):
         if algorithm in index.hashes:
             content[name] = index.hashes[algorithm]
     return json.dumps({**content, "files": files}).encode()
+
+
+def check_member(name: str, **places: object) -> None:
+    """Raise where a member cannot stand in a sidecar.
+
+    Args:
+        name: its full name.
+        **places: ``url`` and ``key``, for the message.
+
+    Raises:
+        NotRepresentable: it is not UTF-8, as JSON is.
+    """
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise NotRepresentable(
+            f"a files-JSON cannot hold the name {name!r}, which is not UTF-8: rename the member", field=name
+        ).locate(**places) from None
 
 
 def loads(text: bytes, *, url: str | None = None) -> Sidecar:

@@ -34,7 +34,9 @@ class ShardFormat(NamedTuple):
 SHARD_FORMATS: Final[dict[str, ShardFormat]] = {
     "dali": ShardFormat(dali.index_name, dali.dumps, check_member=dali.check_member),
     "energon": ShardFormat(energon.index_name, energon.dumps),
-    "files": ShardFormat(files_json.index_name, files_json.dumps, ("sha1", "sha256"), unique_names=True),
+    "files": ShardFormat(
+        files_json.index_name, files_json.dumps, ("sha1", "sha256"), files_json.check_member, unique_names=True
+    ),
 }
 WIDS_HASHES: Final = ("md5",)
 NAMES: Final = (*SHARD_FORMATS, "wids")

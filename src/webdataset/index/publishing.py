@@ -13,7 +13,7 @@ from typing import Any, Literal
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
-from webdataset.shards.wids_index import WidsShard, document_of
+from webdataset.shards.wids.document import WidsShard, document_of
 from webdataset.sources.ranges import local_path
 
 from . import dali

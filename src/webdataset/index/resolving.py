@@ -9,10 +9,12 @@ Flows in: rows of an index and the open shard. Flows out: a shard index, or Stal
 shard contradicts.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import overload
 
 from webdataset.ground.errors import FormatError, NoRandomAccess, StaleIndex, WebDatasetError
+from webdataset.samples.names import base_plus_ext
 from webdataset.samples.reading import Reading
 from webdataset.sources.ranges import Ranges
 from webdataset.tar.header import BLOCK, parse
@@ -62,6 +64,8 @@ def from_rows(url: str, ranges: Ranges, rows: Sequence[Row], reading: Reading) -
     """
     end = _tiled(ranges, rows)
     if end is not None and reading.select_files is None and reading.rename_files is None:
+        for row in (rows[0], rows[-1]) if rows else ():
+            _check_header(url, ranges, *row)
         return _grouped(url, rows, end, ranges, reading)
     index = _walked(url, ranges, reading)
     known = {field.offset: field for entry in index.entries for field in entry.fields}
@@ -102,13 +106,14 @@ def _walked(url: str, ranges: Ranges, reading: Reading) -> ShardIndex:
 
 
 def _check_header(url: str, ranges: Ranges, name: str | None, offset: int, size: int) -> None:
-    """Look at the header of a member that belongs to no sample."""
+    """Look at the header before a payload; one whose name may stand in an extended header proves its size alone."""
     block = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
     try:
         found = parse(block, offset - BLOCK) if len(block) == BLOCK and block.strip(b"\0") else None
     except FormatError:
         found = None
-    if found is None or found.size != size:
+    short = name is not None and len(name) < 100 and name.isascii()
+    if found is None or found.size != size or (short and found.name.decode("utf-8", "replace") != name):
         raise stale(f"no member {name!r} of {size} bytes stands at byte {offset}", url=url, offset=offset)
 
 
@@ -129,8 +134,11 @@ def from_dali(
         StaleIndex: a line that the shard contradicts.
         TarError: the shard is damaged.
     """
+    # with a percent sign, nobody can tell whether a name was escaped: then the shard's own headers name it
     rows = [
-        Row(dali.unescaped(part.name) if part.name else None, part.offset, part.size) for ln in lines for part in ln
+        Row(None if part.name is None or "%" in part.name else part.name, part.offset, part.size)
+        for line in lines
+        for part in line
     ]
     ordered = sorted(rows, key=lambda row: row.offset)
     index = from_rows(url, ranges, ordered, reading)
@@ -156,7 +164,7 @@ def _chosen(url: str, index: ShardIndex, lines: Sequence[Sequence[dali.Component
             sparse.add(len(entries))
         whole = index.entries[found[0][0]]
         entries.append(SampleEntry(whole.key, whole.offset, tuple(field for _, field in found)))
-    return ShardIndex(index.url, index.size_bytes, index.end, entries, None, frozenset(sparse), index.hashes)
+    return dataclasses.replace(index, entries=entries, sparse=frozenset(sparse))
 
 
 class OffsetEntries(Sequence[SampleEntry]):
@@ -241,6 +249,9 @@ def from_offsets(url: str, ranges: Ranges, offsets: Sequence[int], reading: Read
         StaleIndex: it does not end where the shard's members end.
     """
     end = offsets[-1]
+    rules = reading.select_files, reading.rename_files, reading.suffixes, reading.duplicates
     if end > ranges.length or ranges.read_at(end, 2 * BLOCK).strip(b"\0"):
         raise stale(f"it says that members end at byte {end}, where the end mark is not", url=url, offset=end)
+    if rules != (None, None, None, "error") or reading.keys is not base_plus_ext:
+        return _walked(url, ranges, reading)  # samples are others under these rules
     return ShardIndex(url, ranges.length, end, OffsetEntries(url, ranges, offsets, reading))

@@ -23,6 +23,7 @@ from .address import Address
 from .endings import judge_missing_end, tell_doubt
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
+from .rules import Rules
 
 SEEK_WORTHWHILE = 1 << 20
 ENDS = ("warn", "error", "ignore")
@@ -84,6 +85,10 @@ class Reading:
     def __post_init__(self) -> None:
         if self.missing_end is not None and self.missing_end not in ENDS:
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
+
+    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
+        """Return the reader of one shard, which begins at the sample at ``start``."""
+        return ShardReader(shard, self, start)
 
     def grouper(self) -> Grouper:
         """Return a grouper under these rules."""
@@ -170,7 +175,7 @@ class _Stop(Exception):
 
 
 def read_samples(
-    shards: Iterable[dict[str, Any]], reading: Reading, position: Position | None = None, start: Address | None = None
+    shards: Iterable[dict[str, Any]], reading: Rules, position: Position | None = None, start: Address | None = None
 ) -> Iterator[Sample]:
     """Read opened shards one after the other.
 
@@ -191,7 +196,7 @@ def read_samples(
     first = start.shard if start is not None else 0
     for index, shard in enumerate(shards, first):
         position.begin(index, str(shard["url"]))
-        reader = ShardReader(shard, reading, start if index == first else None)
+        reader = reading.reader(shard, start if index == first else None)
         if start is not None and index == first:
             position.ordinal = start.ordinal
         try:

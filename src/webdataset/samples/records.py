@@ -1,89 +1,198 @@
-"""Record shards: whole samples one behind the other, without tar.
+"""Record shards: whole samples one behind the other, without tar, perhaps compressed.
 
-Flows in: an opened shard that is a sequence of CBOR items. Flows out: the items. A shard that ends inside an item is an
-error, never an end.
+Flows in: opened shards. Flows out: items, and where each starts. What an item is, is told by the ``cut`` that is
+handed in. A shard that ends inside an item is an error, never an end, and the items before a fault are delivered.
 """
 
-import io
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from webdataset.ground.errors import FormatError, Truncated, said
-from webdataset.ground.extras import require
+from webdataset.ground.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.tar.compression import Decompressor, compression_of
+
+from .address import Address
+
+LIMIT_BYTES = 1 << 30
+_CHUNK = 256 * 1024
+_BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 
 
-class _Ahead(io.RawIOBase):
-    """A stream that can tell whether it has ended before an item is read from it."""
+class Cut(Protocol):
+    """What cuts a stream into items."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._rest = b""
-        self.taken = 0
+    error: Exception | None
+    start: int
 
-    def readable(self) -> bool:
-        """Return True."""
+    def feed(self, piece: bytes) -> tuple[list[Any], list[int]]:
+        """Take bytes; return the items that they complete, and where these start."""
+        ...
+
+    def finish(self) -> tuple[list[Any], list[int]]:
+        """Take note that no more bytes come; return the items that had waited for them."""
+        ...
+
+
+@dataclass(frozen=True)
+class RecordReading:
+    """How record shards are read.
+
+    Args:
+        cut: makes what cuts a stream into items, given the offset of its first byte and ``limit_bytes``.
+        name: what the stage is called in messages.
+        handler: asked when a shard fails; true goes on with the next shard.
+        items: ``samples`` takes dicts only, ``any`` whatever an item is. Dicts get ``__url__``.
+        addresses: add ``__address__`` (:class:`Address`) to every sample.
+        limit_bytes: size of the largest item that is read.
+        trust: trust level under which shards are opened; None is the process's.
+        cache: a :class:`webdataset.caching.shards.ShardCache` to open shards through; None opens their sources.
+
+    Raises:
+        UsageError: another word for ``items``, or no room for an item.
+    """
+
+    cut: Callable[[int, int], Cut]
+    name: str = "records"
+    handler: Handler = reraise_exception
+    items: str = "any"
+    addresses: bool = False
+    limit_bytes: int = LIMIT_BYTES
+    trust: str | None = None
+    cache: Any = None
+
+    def __post_init__(self) -> None:
+        if self.items not in ("any", "samples") or self.limit_bytes < 1:
+            raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
+
+    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "RecordReader":
+        """Return the reader of one shard.
+
+        Args:
+            shard: dict with ``url`` and ``stream``.
+            start: address of the item to start at.
+        """
+        return RecordReader(shard, self, start)
+
+
+class RecordReader:
+    """One record shard being read.
+
+    Args:
+        shard: dict with ``url`` and ``stream``; ``__…__`` entries go into every sample.
+        reading: how to read.
+        start: address of the item to start at.
+    """
+
+    def __init__(self, shard: dict[str, Any], reading: RecordReading, start: Address | None = None) -> None:
+        self.url = str(shard["url"])
+        self.stream = shard["stream"]
+        self.reading = reading
+        self._stamp = {name: value for name, value in shard.items() if name.startswith("__")} | {"__url__": self.url}
+        self._start = start.offset if start is not None else 0
+        self._cut = reading.cut(self._start, reading.limit_bytes)
+        self._count = start.ordinal if start is not None else 0
+
+    def lists(self) -> Iterator[tuple[list[Any], list[int]]]:
+        """Yield lists of items with their offsets, about one list a chunk.
+
+        Raises:
+            FormatError: bytes that are no items, or items that are no samples; those before have been yielded.
+        """
+        cut = self._cut
+        for piece in self._pieces():
+            yield from self._checked(*cut.feed(piece))
+        yield from self._checked(*cut.finish())
+
+    def _checked(self, items: list[Any], offsets: list[int]) -> Iterator[tuple[list[Any], list[int]]]:
+        stamp, fault = self._stamp, self._cut.error
+        only_samples = self.reading.items == "samples"
+        for index, item in enumerate(items):
+            if type(item) is dict:
+                item.update(stamp)
+            elif only_samples:
+                fault = _no_sample(item, offsets[index])
+                items, offsets = items[:index], offsets[:index]
+                break
+        self._count += len(items)
+        if items:
+            yield items, offsets
+        if fault is not None:
+            raise fault
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the shard's bytes, decompressed, from the start offset on."""
+        read = self.stream.read
+        piece = read(_CHUNK)
+        while 0 < len(piece) < 16:  # enough to tell a compression
+            more = read(_CHUNK)
+            if not more:
+                break
+            piece += more
+        kind = compression_of(piece)
+        if kind == "bz2" and piece[4:10] not in _BZIP2:
+            kind = None  # an item may start with these three letters
+        if kind is not None:
+            pieces = self._decompressed(kind, piece)
+        elif self._start and self._seek_start():
+            piece = read(_CHUNK)
+            if not piece:
+                raise Truncated("the shard ends before the item to resume at: it has changed", offset=self._start)
+            yield from self._plain(piece)
+            return
+        else:
+            pieces = self._plain(piece)
+        yield from self._behind(pieces) if self._start else pieces
+
+    def _plain(self, piece: bytes) -> Iterator[bytes]:
+        read = self.stream.read
+        while piece:
+            yield piece
+            piece = read(_CHUNK)
+
+    def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
+        decompressor = Decompressor(kind)
+        while piece:
+            yield from decompressor.feed(piece)
+            piece = self.stream.read(decompressor.appetite)
+        decompressor.finish()
+
+    def _seek_start(self) -> bool:
+        seekable = getattr(self.stream, "seekable", None)
+        if seekable is None or not seekable():
+            return False
+        self.stream.seek(self._start)
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """Return exactly ``size`` bytes, fewer only at the end."""
-        while len(self._rest) < size:
-            piece = self._stream.read(max(size - len(self._rest), 1 << 16))
-            if not piece:
-                break
-            self._rest += piece
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        self.taken += len(taken)
-        return taken
+    def _behind(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Leave out the bytes before the start offset."""
+        left = self._start
+        for piece in pieces:
+            if left < len(piece):
+                yield piece[left:] if left else piece
+            left = max(0, left - len(piece))
+        if left:
+            raise Truncated(f"the shard ends {left} bytes before the item to resume at", offset=self._start)
 
-    def ended(self) -> bool:
-        """Tell whether nothing is left."""
-        if not self._rest:
-            self._rest = self._stream.read(1 << 16)
-        return not self._rest
+    def explained(self, error: Exception) -> Exception:
+        """Say where an error struck, and how many items came before it."""
+        offset = None
+        if isinstance(error, WebDatasetError):
+            error.message += f"; {self._count} whole items stand before it"
+        else:
+            offset = self._cut.start
+        return located(error, url=self.url, offset=offset, stage=self.reading.name)
 
-
-def cbor_items(stream: Any) -> Iterator[Any]:
-    """Yield the items of a CBOR sequence (RFC 8742).
-
-    Args:
-        stream: object with ``read(n)``.
-
-    Raises:
-        MissingExtra: cbor2 is not installed.
-        Truncated: the stream ends inside an item.
-        FormatError: bytes that are no CBOR.
-    """
-    cbor2 = require("cbor2", extra="records", purpose="reading CBOR records")
-    ahead = _Ahead(stream)
-    while not ahead.ended():
-        start = ahead.taken
-        try:
-            yield cbor2.load(ahead)
-        except cbor2.CBORDecodeEOF as error:
-            raise Truncated(f"the shard ends inside the CBOR item at byte {start}", offset=start) from error
-        except (cbor2.CBORDecodeError, ValueError) as error:
-            raise FormatError(f"no CBOR item at byte {start}: {said(error)}", offset=start) from error
+    def close(self) -> None:
+        """Close the stream."""
+        close = getattr(self.stream, "close", None)
+        if close is not None:
+            close()
 
 
-def read_cbors(shards: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Any]:
-    """Read opened shards of CBOR items one after the other.
-
-    Args:
-        shards: dicts with ``url`` and ``stream``.
-        handler: asked where a shard fails; true goes on with the next one.
-
-    Yields:
-        The items.
-
-    Raises:
-        FormatError: what the handler does not step over.
-    """
-    for shard in shards:
-        try:
-            yield from cbor_items(shard["stream"])
-        except Exception as error:  # noqa: BLE001  the handler decides
-            if not handler(located(error, url=str(shard["url"]), stage="cbors_to_samples")):
-                return
-        finally:
-            shard["stream"].close()
+def _no_sample(item: Any, offset: int) -> FormatError:
+    return FormatError(
+        f"the item at byte {offset} is of type {type(item).__name__}, and samples are dicts; pass items='any' to read "
+        "such items too",
+        offset=offset,
+    )

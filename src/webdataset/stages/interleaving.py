@@ -213,7 +213,7 @@ def interleaved(
         adjacent: the members of a document stand next to each other. False looks for them in the whole shard.
         lookahead: the greatest number of samples that wait for others; beyond it the oldest is decided as it is.
         trust: ``strict``, ``safe`` or ``full``: what decoding may execute.
-        **rules: ``separator``, ``place``, ``ties``, ``missing_image``, ``placeholder``, ``min_similarity``,
+        **rules: ``match``, ``separator``, ``place``, ``ties``, ``missing_image``, ``placeholder``, ``min_similarity``,
             ``min_image_bytes``, ``max_images``, ``keep``, ``min_images``; see
             :class:`webdataset.samples.documents.rules.DocumentRules`.
 

@@ -13,7 +13,7 @@ from webdataset.ground.errors import FlowError, StateMismatch
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample
 from webdataset.samples.opening import open_shards
-from webdataset.samples.reading import Position, Reading, ShardReader, read_samples, url_hash
+from webdataset.samples.reading import Position, Reading, read_samples, url_hash
 
 from .base import Fetch, Json, Memory, Run, Stage
 
@@ -109,7 +109,7 @@ class ReadShards(Stage):
 
     def _fetch_shard(self, shards: Iterator[Any], wanted: list[Address]) -> Iterator[tuple[Address, Sample]]:
         for shard in self.opened(shards):
-            reader = ShardReader(shard, self.reading, wanted[0])
+            reader = self.reading.reader(shard, wanted[0])
             missing = {address.offset: address for address in wanted}
             try:
                 for samples, offsets in reader.lists():

@@ -50,12 +50,14 @@ class TarWalk(TarScanner):
         position: where the next bytes to be fed should start.
         error: what is wrong with the archive, or None. Nothing comes after an error.
         end: where the end mark starts, or would start: behind the last member and its padding.
+        joins: where further archives start, behind the end mark of the one before.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
         super().__init__(admit, limits)
         self.position = 0
         self.end = 0
+        self.joins: list[int] = []
         self._base = 0
         self._places: list[Place] = []
         self._last = Body(0x30, None, 0, 0)  # the member passed last, and where its payload stops
@@ -150,6 +152,10 @@ class TarWalk(TarScanner):
         if lead >= 0:
             self._first, self._chain = lead, 1
         return pos
+
+    def _join(self, offset: int) -> None:
+        self.joins.append(offset)
+        super()._join(offset)
 
     def _deliver(self, body: Body, buf: bytes, start: int, members: list[Member]) -> int:
         """Pass a member; read an extended header as the scanner does."""

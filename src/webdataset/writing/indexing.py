@@ -20,7 +20,7 @@ from webdataset.index.formats import SHARD_FORMATS, formats_of, hashes_of
 from webdataset.index.publishing import WIDS_NAME, discard, prepare, write_wids
 from webdataset.samples.names import base_plus_ext, is_meta
 from webdataset.samples.reading import Reading
-from webdataset.shards.wids_index import WidsShard
+from webdataset.shards.wids.document import WidsShard
 from webdataset.tar.walk import Place
 
 from .compressors import Output

@@ -119,11 +119,16 @@ class ShardWriter:
         if self.verbose:
             log.info("writing %s (%d samples so far)", self.fname, self.total)
         target = self.fname if self.opener is None else Owned(self.opener(self.fname))
-        index = {} if self._indexing is None else {"index": self._indexing.formats}
-        self.tarstream = writer = TarWriter(target, check_keys=self._rules, **index, **self.kw)
+        writer: TarWriter = self._writer(target)
+        self.tarstream = writer
         self.shard += 1
         self.count = self.size = 0
         return writer
+
+    def _writer(self, target: Any) -> Any:
+        """Return the writer of the next shard."""
+        index = {} if self._indexing is None else {"index": self._indexing.formats}
+        return TarWriter(target, check_keys=self._rules, **index, **self.kw)
 
     def finish(self) -> None:
         """Complete the present shard, if there is one; one without samples is given up instead.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from webdataset.cli.wids_index import main
-from webdataset.index.lists import ShardListDataset
+from webdataset.index.wids.dataset import ShardListDataset
 from webdataset.testing import archives
 
 

@@ -132,3 +132,34 @@ def test_tensors_have_their_channels_first():
     assert np.array_equal(back(encode(torch.from_numpy(GREY), "png")), GREY)
     assert np.array_equal(back(encode(torch.from_numpy(GREY[None]), "png")), GREY)
     assert np.array_equal(back(encode(torch.from_numpy(COLOUR), "png")), COLOUR)
+
+
+def test_gif_is_exact_or_an_error():
+    """Up to 256 colours come back to the bit, clear pixels stay clear; more colours or half-clear pixels are errors."""
+    few = (COLOUR // 64 * 64).astype(np.uint8)
+    assert len(np.unique(few.reshape(-1, 3), axis=0)) > 60
+    assert np.array_equal(back(encode(few, "gif"), "RGB"), few)
+    assert np.array_equal(back(encode(GREY, "gif"), "L"), GREY)
+    clear = np.concatenate([few, np.where(GREY > 99, 255, 0).astype(np.uint8)[:, :, None]], axis=2)
+    read = back(encode(clear, "gif"), "RGBA")
+    assert np.array_equal(read[..., 3], clear[..., 3])
+    assert np.array_equal(read[clear[..., 3] > 0], clear[clear[..., 3] > 0])
+    with pytest.raises(EncodingError, match=r"256 colours and this picture has \d+.*quantize"):
+        encode(COLOUR, "gif")
+    assert back(encode(Image.fromarray(COLOUR).quantize(16), "gif"), "RGB").shape == COLOUR.shape
+    with pytest.raises(EncodingError, match="partial transparency"):
+        encode(ALPHA, "gif")
+
+
+def test_bmp_refuses_transparency():
+    """BMP files with transparency read back without it, so they are not written."""
+    for value in (ALPHA, Image.fromarray(ALPHA), Image.fromarray(ALPHA).convert("LA")):
+        with pytest.raises(EncodingError, match="BMP has no transparency"):
+            encode(value, "bmp")
+    assert np.array_equal(back(encode(COLOUR, "bmp"), "RGB"), COLOUR)
+
+
+def test_avif_is_close_and_keeps_transparency():
+    """AVIF of quality 100 is within 4 levels even of noise."""
+    assert np.abs(back(encode(COLOUR, "avif"), "RGB").astype(int) - COLOUR).max() <= 4
+    assert np.abs(back(encode(ALPHA, "avif"), "RGBA")[..., 3].astype(int) - ALPHA[..., 3]).max() <= 4

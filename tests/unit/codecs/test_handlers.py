@@ -1,13 +1,16 @@
 """Handlers on their own: by extension, by table, decompression; plug-ins and tables."""
 
 import gzip
+import random
 import sys
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from webdataset.autodecode import basichandlers, call_extension_handler, gzfilter, handle_extension
-from webdataset.codecs import registry
+from webdataset.codecs import compressed as compressed_module
+from webdataset.codecs import handlers, registry
+from webdataset.codecs.compressed import compressed, decompressed, is_compressed
 from webdataset.codecs.handlers import Claims, CompressionFilter
 from webdataset.codecs.images import ImageHandler
 from webdataset.ground.errors import BadCompression
@@ -108,3 +111,49 @@ def test_deferred_codecs_load_at_first_use():
     again = pickle.loads(pickle.dumps(deferred))
     assert repr(again) == "Deferred(arrays.npy_loads)"
     assert again.resolved() is sys.modules["webdataset.codecs.arrays"].npy_loads
+
+
+def test_a_field_may_grow_to_the_setting(monkeypatch):
+    """WDS_MAX_FIELD_BYTES bounds every compressed field, and is named when it is passed."""
+    packed = gzip.compress(bytes(100_000))
+    assert len(gzfilter(".bin.gz", packed).data) == 100_000
+    monkeypatch.setenv("WDS_MAX_FIELD_BYTES", "99_999")
+    with pytest.raises(BadCompression, match="WDS_MAX_FIELD_BYTES"):
+        gzfilter(".bin.gz", packed)
+    assert CompressionFilter(".gz", limit_bytes=100_000)(".bin.gz", packed) is not None
+
+
+def test_values_much_larger_than_their_bytes_get_less_room(monkeypatch):
+    """Inside JSON and its like a field may grow fiftyfold, or to a small size; inside arrays further."""
+    monkeypatch.setattr(handlers, "_GROWING_BYTES", 10_000)
+    packed = gzip.compress(b"[" + b"{}," * 50_000 + b"{}]")
+    assert len(packed) * 50 < 150_000
+    for extension in ("json", "jsonl", "yaml", "msgpack", "cbor", "pyd"):
+        with pytest.raises(BadCompression, match="grows beyond"):
+            gzfilter(f".{extension}.gz", packed)
+        with pytest.raises(BadCompression, match="grows beyond"):
+            gzfilter(f".{extension}.gz.gz", gzip.compress(packed))
+    for extension in ("txt", "npy", "bin"):
+        assert len(gzfilter(f".{extension}.gz", packed).data) == 150_004
+    honest = gzip.compress(str(list(range(20_000))).encode())
+    assert gzfilter(".json.gz", honest).data.startswith(b"[0, 1, 2")
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "sized zst"])
+def test_bombs_end_at_the_free_size(kind, monkeypatch):
+    """Beyond what is free, a field that has grown more than a hundredfold is a bomb, long before the limit."""
+    content = bytes(3_000_000)
+    if kind.endswith("zst"):
+        zstandard = pytest.importorskip("zstandard")
+        packed = zstandard.ZstdCompressor(write_content_size=kind != "zst").compress(content)
+    else:
+        packed = compressed(content, kind)
+    name = kind.rpartition(" ")[2]
+    assert decompressed(packed, name) == content
+    monkeypatch.setattr(compressed_module, "FREE_BYTES", 500_000)
+    monkeypatch.setattr(compressed_module, "_SMALL", 100)
+    with pytest.raises(BadCompression, match="bomb"):
+        decompressed(packed, name)
+    noise = random.Random(0).randbytes(1_000_000)
+    assert decompressed(compressed(noise, name), name) == noise
+    assert is_compressed(packed, name)

@@ -296,3 +296,25 @@ def test_avif_without_a_decoder_says_what_to_install(monkeypatch):
     monkeypatch.delattr(plugin, "register_avif_opener", raising=False)
     with pytest.raises(MissingExtra, match=r"Pillow 11\.3"):
         imagehandler("pil")(".avif", b"\0\0\0 ftypavif" + bytes(20))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_large_images_are_converted_in_strips(mode, picture, monkeypatch):
+    """Piece by piece, an image of any mode gives the same pixels as at once."""
+    at_once = np.array(pixels.picture(picture, mode))
+    monkeypatch.setattr(pixels, "_simplejpeg", lambda: None)
+    monkeypatch.setattr(pixels, "_STRIP", 100)
+    in_strips = pixels.pixels(picture, mode)
+    assert np.array_equal(in_strips, at_once)
+    assert in_strips.shape == at_once.shape
+    assert in_strips.flags.writeable
+
+
+def test_webp_and_avif_count_twice(monkeypatch):
+    """Their decoders keep more copies: they have half the limit, unless a limit is set."""
+    pixels.check_size(5000, 5000, b"", 2)
+    with pytest.raises(FieldTooLarge, match="25165824"):
+        pixels.check_size(5100, 5000, b"", 2)
+    monkeypatch.setenv("WDS_MAX_IMAGE_PIXELS", "50_000_000")
+    pixels.check_size(5100, 5000, b"", 2)
+    assert pixels._WEIGHTS == {"WEBP": 2, "AVIF": 2}

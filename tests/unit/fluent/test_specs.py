@@ -56,7 +56,9 @@ def test_every_sample_once(how):
     assert sorted(first) == sorted(second) == sorted(EVERY)
     assert (first == second) == (how in ("roundrobin", "concat"))
     if how == "concat":
-        assert first == [f"{name}{n}-{i}" for name, (shards, count) in SIZES.items() for n in range(shards) for i in range(count)]
+        assert first == [
+            f"{name}{n}-{i}" for name, (shards, count) in SIZES.items() for n in range(shards) for i in range(count)
+        ]
     if how == "roundrobin":
         assert first[:6] == ["a0-0", "b0-0", "c0-0", "a0-1", "b0-1", "c0-1"]
 
@@ -85,8 +87,16 @@ def test_proportions(weights):
 
 def test_nested_proportions():
     """A nested mix has the share of its source, and shares it out; names say the way."""
-    nested = {"name": "n", "weight": 1, "spec": {"sources": [
-        {"name": "b", "shards": expression("b"), "weight": 3}, {"name": "c", "shards": expression("c"), "weight": 1}]}}  # fmt: skip
+    nested = {
+        "name": "n",
+        "weight": 1,
+        "spec": {
+            "sources": [
+                {"name": "b", "shards": expression("b"), "weight": 3},
+                {"name": "c", "shards": expression("c"), "weight": 1},
+            ]
+        },
+    }
     document = spec([{"name": "a", "shards": expression("a"), "weight": 1}, nested])
     found = Counter(sample["__source__"] for sample in wds.WebDataset(document).with_epoch(8000))
     assert set(found) == {"a", "n/b", "n/c"}
@@ -96,9 +106,14 @@ def test_nested_proportions():
 
 def test_the_seed_decides():
     """A seed gives the same samples in the same order; another seed and another epoch give others."""
+
     def run(seed):
-        sources = [{"shards": expression(name), "shardshuffle": True, "shuffle": 20, "subsample": 0.5} for name in SIZES]
-        return [keys(dataset) for dataset in [wds.WebDataset(spec(sources, mix="exhaust"), seed=seed)] for _ in range(2)]
+        sources = [
+            {"shards": expression(name), "shardshuffle": True, "shuffle": 20, "subsample": 0.5} for name in SIZES
+        ]
+        return [
+            keys(dataset) for dataset in [wds.WebDataset(spec(sources, mix="exhaust"), seed=seed)] for _ in range(2)
+        ]
 
     first, second = run(7)
     assert run(7) == [first, second]
@@ -130,7 +145,10 @@ def test_snapshots(how, then):
     if how != "shards":
         sources = [
             {"shards": expression("a"), "shuffle": 12, "shardshuffle": True, "subsample": 0.6, "tags": {"x": 1}},
-            {"spec": {"mix": "roundrobin", "sources": [expression("b"), {"shards": "c-0.tar", "repeat": 2}]}, "repeat": 2},
+            {
+                "spec": {"mix": "roundrobin", "sources": [expression("b"), {"shards": "c-0.tar", "repeat": 2}]},
+                "repeat": 2,
+            },
         ]
 
     def made():
@@ -148,8 +166,11 @@ def test_snapshots(how, then):
 
 def test_labels_and_tags():
     """Samples say their source; tags of a source and of the mixes around it are copied into each; others have none."""
-    nested = {"name": "n", "tags": {"lang": "de", "web": True}, "spec": {"mix": "concat", "sources": [
-        {"name": "c", "shards": "c-0.tar", "tags": {"lang": "en"}}]}}  # fmt: skip
+    nested = {
+        "name": "n",
+        "tags": {"lang": "de", "web": True},
+        "spec": {"mix": "concat", "sources": [{"name": "c", "shards": "c-0.tar", "tags": {"lang": "en"}}]},
+    }
     samples = list(wds.WebDataset(spec([nested, {"name": "b", "shards": "b-0.tar"}], mix="concat")))
     assert {sample["__source__"] for sample in samples} == {"n/c", "b"}
     assert samples[0]["__tags__"] == {"lang": "en", "web": True}
@@ -160,6 +181,7 @@ def test_labels_and_tags():
 
 def test_fields():
     """Fields are renamed, kept, chosen, decoded and transformed, in this order."""
+
     def first(**more):
         return next(iter(wds.WebDataset(spec([{"name": "s", "shards": "c-0.tar", **more}]))))
 
@@ -178,7 +200,9 @@ def test_fields():
 
 def test_functions(tmp_path, monkeypatch):
     """Under full trust a specification names functions; a dictionary may hold them; packages offer stages by name."""
-    (tmp_path / "my_transforms.py").write_text("def upper(sample, field='txt'):\n    return {**sample, 'up': field.upper()}\n")
+    (tmp_path / "my_transforms.py").write_text(
+        "def upper(sample, field='txt'):\n    return {**sample, 'up': field.upper()}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     for step, expected in (("my_transforms:upper", "TXT"), ({"my_transforms:upper": {"field": "x"}}, "X")):
         document = spec([{"shards": "c-0.tar", "transforms": [step]}])
@@ -206,19 +230,25 @@ def test_stages_of_installed_packages(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[webdataset.stages]\nonly = plug_stages:only\n")
     (tmp_path / "plug_stages.py").write_text(
-        "import webdataset as wds\n\ndef only(key):\n    return wds.select(lambda sample: sample['__key__'].endswith(key))\n"
+        "import webdataset as wds\n\n"
+        "def only(key):\n    return wds.select(lambda sample: sample['__key__'].endswith(key))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     document = spec([{"shards": expression("a"), "transforms": [{"only": "-7"}]}], mix="concat")
     assert keys(wds.WebDataset(document)) == ["a0-7", "a1-7", "a2-7", "a3-7"]
     with pytest.raises(SpecError, match="no transform of this name"):
-        wds.WebDataset(wds.load_spec(spec([{"shards": "https://h/x", "transforms": [{"only": "-7"}]}]), url="https://h/y"))
+        wds.WebDataset(
+            wds.load_spec(spec([{"shards": "https://h/x", "transforms": [{"only": "-7"}]}]), url="https://h/y")
+        )
 
 
 def test_passes():
     """Shards repeated, in part, chosen, and drawn with replacement."""
+
     def count(**more):
-        return Counter(key[:2] for key in keys(wds.WebDataset(spec([{"shards": expression("a"), **more}], mix="concat"), seed=2)))
+        return Counter(
+            key[:2] for key in keys(wds.WebDataset(spec([{"shards": expression("a"), **more}], mix="concat"), seed=2))
+        )
 
     assert count(repeat=3) == {f"a{n}": 75 for n in range(4)}
     assert sorted(count(repeat=1.5).values()) == [25, 25, 50, 50]
@@ -236,6 +266,7 @@ def test_passes():
 
 def test_choices_differ_from_epoch_to_epoch():
     """What is chosen is chosen anew in each epoch, and equal for equal seeds."""
+
     def epochs():
         dataset = wds.WebDataset(spec([{"shards": expression("a"), "choose": 2}], mix="concat"), seed=2)
         return [keys(dataset)[::25] for _ in range(6)]
@@ -247,11 +278,13 @@ def test_choices_differ_from_epoch_to_epoch():
 @pytest.mark.parametrize("how", ["exhaust", "shards", "roundrobin"])
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (2, 3), (3, 1), (4, 4)])
 def test_sharing(how, ranks, workers, monkeypatch):
-    """Every sample goes to exactly one worker of one rank, also where a source has fewer shards than there are workers."""
+    """Every sample goes to exactly one worker of one rank, also where there are few shards."""
     found = []
     for rank in range(ranks):
         for worker in range(workers):
-            for name, value in zip(("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"), (rank, ranks, worker, workers), strict=True):
+            for name, value in zip(
+                ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"), (rank, ranks, worker, workers), strict=True
+            ):
                 monkeypatch.setenv(name, str(value))
             sources = [{"shards": expression(name)} for name in SIZES]
             dataset = wds.WebDataset(spec(sources, mix=how), seed=1, nodesplitter=wds.split_by_node, empty_check=False)
@@ -292,7 +325,10 @@ def test_arguments_of_the_dataset():
     assert len(keys(wds.WebDataset(missing, handler=wds.ignore_and_continue, empty_check=False))) == 20
     one = wds.WebDataset(spec(mix="concat"), select_files=lambda name: name.endswith(".cls"))
     assert "txt" not in next(iter(one))
-    orders = {tuple(keys(wds.WebDataset(spec([expression("a")], mix="concat"), shardshuffle=9, seed=n))[::25]) for n in range(9)}
+    orders = {
+        tuple(keys(wds.WebDataset(spec([expression("a")], mix="concat"), shardshuffle=9, seed=n))[::25])
+        for n in range(9)
+    }
     assert len(orders) > 3
     assert len(keys(wds.WebDataset(spec(mix="concat"), repeat=2))) == 360
     drawn = keys(wds.WebDataset(spec(), resampled=True, seed=1).with_epoch(300))
@@ -306,8 +342,13 @@ def test_arguments_of_the_dataset():
 def test_splits_and_files(folder, tmp_path):
     """A file, a Path, a dictionary, or what load_spec returned; with a split; as wds.from_spec or wds.WebDataset."""
     path = tmp_path / "s.yaml"
-    document = {"version": 1, "splits": {
-        "train": {"mix": "concat", "sources": [f"{folder}/a-0.tar"]}, "val": {"mix": "concat", "sources": [f"{folder}/c-0.tar"]}}}  # fmt: skip
+    document = {
+        "version": 1,
+        "splits": {
+            "train": {"mix": "concat", "sources": [f"{folder}/a-0.tar"]},
+            "val": {"mix": "concat", "sources": [f"{folder}/c-0.tar"]},
+        },
+    }
     path.write_text(json.dumps(document))
     (tmp_path / "s.json").write_text(json.dumps(document))
     loaded = wds.load_spec(path)
@@ -321,8 +362,14 @@ def test_splits_and_files(folder, tmp_path):
 
 def test_indexes(folder, tmp_path):
     """A wids index is a dataset: its shards in order, or mixed where its datasets have weights."""
+
     def index(name):
-        return {"name": name, "shardlist": [{"url": f"{folder}/{name}-{n}.tar", "nsamples": SIZES[name][1]} for n in range(SIZES[name][0])]}
+        return {
+            "name": name,
+            "shardlist": [
+                {"url": f"{folder}/{name}-{n}.tar", "nsamples": SIZES[name][1]} for n in range(SIZES[name][0])
+            ],
+        }
 
     (tmp_path / "a.json").write_text(json.dumps({"wids_version": 1, **index("a")}))
     assert keys(wds.WebDataset(str(tmp_path / "a.json"))) == [f"a{n}-{i}" for n in range(4) for i in range(25)]
@@ -339,7 +386,9 @@ def test_indexes(folder, tmp_path):
 def test_multi_shard_samples_stay_what_they_were(folder, tmp_path):
     """A file for MultiShardSample is read by it; through load_spec it is a mix that reads the same shards."""
     path = tmp_path / "m.yaml"
-    path.write_text(f"prefix: {folder}/\ndatasets: [{{shards: '{expression('a')}', choose: 2}}, {{shards: c-0.tar, resample: 3}}]\n")
+    path.write_text(
+        f"prefix: {folder}/\ndatasets: [{{shards: '{expression('a')}', choose: 2}}, {{shards: c-0.tar, resample: 3}}]\n"
+    )
     dataset = wds.WebDataset(str(path))
     assert isinstance(dataset.pipeline[0], wds.MultiShardSample)
     for each in (dataset, wds.from_spec(path)):

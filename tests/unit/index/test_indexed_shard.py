@@ -96,7 +96,7 @@ def test_an_index_spares_reading_the_headers(tmp_path):
         pages = {"/x.tar": archive, module.index_name("/x.tar"): module.dumps(index)}
         with RangeServer(pages) as server, IndexedShard(f"{server.root}/x.tar") as shard:
             assert len(shard) == 20
-            assert sum(path == "/x.tar" for path, _ in server.asked) <= 2
+            assert sum(path == "/x.tar" for path, _ in server.asked) <= 3
             assert plain(shard[7]) == ("7", {"bin": bytes(200_000)})
 
 

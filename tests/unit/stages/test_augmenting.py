@@ -94,7 +94,9 @@ def test_scaleprob():
         return sum(abs(a - b) for a, b in zip(values, values[1:], strict=False))
 
     assert roughness(changed) < roughness(pixels) / 2
-    changed = sum(a != b for a, b in zip(look(run(augmenting.scaleprob(0.3), images(300))), look(images(300)), strict=True))
+    changed = sum(
+        a != b for a, b in zip(look(run(augmenting.scaleprob(0.3), images(300))), look(images(300)), strict=True)
+    )
     assert 60 < changed < 120
 
 
@@ -121,7 +123,7 @@ def test_gray_and_noise():
 
 
 def test_patches():
-    """Pieces of the size asked for, with keys of their own, at the same place in all images; smaller images get black."""
+    """Pieces of the size asked for, with keys of their own, alike in all images; black beyond the image."""
     found = run(augmenting.patches(8, 3), images(2))
     assert [sample["__key__"] for sample in found] == ["k0/0", "k0/1", "k0/2", "k1/0", "k1/1", "k1/2"]
     assert {sample["jpg"].size for sample in found} == {sample["png"].size for sample in found} == {(8, 8)}

@@ -193,7 +193,8 @@ def test_the_json_may_have_another_name():
 @pytest.mark.parametrize(
     "options",
     [
-        {"layout": "zip"}, {"place": "over"}, {"ties": "first"}, {"missing_image": "ignore"}, {"keep": "last"},
+        {"layout": "zip"}, {"match": "guess"},
+        {"place": "over"}, {"ties": "first"}, {"missing_image": "ignore"}, {"keep": "last"},
         {"others": "keep"}, {"separator": ""}, {"separator": "."}, {"min_images": -1}, {"lookahead": 0},
         {"placeholder": b"x"},
     ],

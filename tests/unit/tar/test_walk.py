@@ -104,6 +104,13 @@ def test_members_may_be_left_out():
     assert walk.walk(archive, 0) == [Place("B.X", 1024, 1536, 2)]
 
 
+def test_joined_archives_are_told():
+    """Where a further archive starts; nothing where there is one archive."""
+    joined = zoo.exhibit("joined").archive
+    assert walked(joined)[0].joins == [len(joined) // 2]
+    assert walked(zoo.exhibit("plain").archive)[0].joins == []
+
+
 def test_a_place_counts_as_its_payload():
     """An empty payload is false, as empty bytes are."""
     assert Place("a.x", 0, 512, 1)

@@ -61,6 +61,8 @@ def test_samples_that_a_format_cannot_hold_are_refused(tmp_path):
         with pytest.raises(NotRepresentable, match="blanks") as caught:
             writer.write({"__key__": "b", "0 (clean).mp3": b"1"})
         assert (caught.value.key, caught.value.field) == ("b", "b.0 (clean).mp3")
+        with pytest.raises(NotRepresentable, match="UTF-8"):
+            writer.write({"__key__": "caf\udce9", "txt": b"1"})
         with pytest.raises(NotRepresentable, match="twice"):
             writer.write({"__key__": "a", "txt": b"2"})
         with pytest.raises(DuplicateField, match="every reader"):

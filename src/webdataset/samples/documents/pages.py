@@ -18,6 +18,7 @@ _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12
 _SEGMENTS = {273: 279, 324: 325}  # offsets of strips and tiles: the lengths that belong to them
 _ELSEWHERE = frozenset((330, 513, 519, 520, 521, 34665, 34853, 40965))  # offsets of things of their own
 _MOST_PAGES = 1 << 16
+LIMIT_BYTES = 1 << 30
 
 
 class _Entry(NamedTuple):
@@ -32,26 +33,35 @@ class _Form(NamedTuple):
     big: bool
 
 
-def tiff_pages(file: bytes) -> list[bytes]:
+def tiff_pages(file: bytes, limit_bytes: int = LIMIT_BYTES) -> list[bytes]:
     """Split a TIFF file into its pages.
 
     Args:
         file: the file.
+        limit_bytes: the pages may not be larger than this together: pages may share strips, so that a small file may
+            hold many large ones.
 
     Returns:
         One TIFF file for each page; the file itself where it has but one.
 
     Raises:
-        FormatError: no TIFF file, or a damaged one.
+        FormatError: no TIFF file, a damaged one, or pages beyond the limit.
     """
     form = _form(file)
+    pages: list[bytes] = []
+    left = limit_bytes
     try:
         starts = _directories(file, form)
         if len(starts) == 1:
             return [file]
-        return [_page(file, form, start) for start in starts]
+        for start in starts:
+            pages.append(_page(file, form, start))
+            left -= len(pages[-1])
+            if left < 0:
+                raise FormatError(f"the TIFF file's {len(starts)} pages are larger than {limit_bytes} bytes together")
     except (struct.error, IndexError) as error:
         raise FormatError("the TIFF file ends inside of a directory") from error
+    return pages
 
 
 def _form(file: bytes) -> _Form:
@@ -124,6 +134,8 @@ def _written(file: bytes, order: str, entries: list[_Entry]) -> bytes:
 
     def append(value: bytes) -> int:
         at = base + len(behind)
+        if at + len(value) > 2 * len(file) + base:
+            raise FormatError("the parts of one page of the TIFF file lie upon each other")
         behind.extend(value)
         behind.extend(b"\0" * (len(value) & 1))
         return at

@@ -49,19 +49,20 @@ def places(sample: Mapping[str, Any], outline: Outline, rules: DocumentRules) ->
         found = [INLINE if slot.inline else NOWHERE for slot in outline.slots]
     own = [name for name in sample if not name.startswith("__") and is_image(name)]
     if own and layout in ("auto", "fields", "pages") and NOWHERE in found:
-        _own(own, outline.slots, found, layout)
+        _own(own, outline.slots, found, rules)
         _whole(own, outline.slots, found, rules, key)
     if rules.searches:
         for number, slot in enumerate(outline.slots):
             if found[number] is NOWHERE:
-                found[number] = Place("sibling", _rests(slot, key, rules.separator))
+                found[number] = Place("sibling", _rests(slot, key, rules))
     return found
 
 
-def _own(own: list[str], slots: list[Slot], found: list[Place], layout: str) -> None:
-    """Fill in the places of images that stand in the sample itself."""
-    if layout != "pages":
-        _by_name(own, slots, found)
+def _own(own: list[str], slots: list[Slot], found: list[Place], rules: DocumentRules) -> None:
+    """Fill in the places of images that stand in fields of the sample itself."""
+    if rules.layout != "pages":
+        if rules.match == "name":
+            _by_name(own, slots, found)
         _by_number(own, slots, found)
 
 
@@ -133,12 +134,12 @@ def _numbered(own: list[str]) -> dict[int, str]:
     return numbered
 
 
-def _rests(slot: Slot, key: str, separator: str) -> tuple[str, ...]:
+def _rests(slot: Slot, key: str, rules: DocumentRules) -> tuple[str, ...]:
     """Return what may stand behind ``key`` and the separator in the name of a slot's image."""
     if slot.member is not None:
         return (stem(slot.member),)
-    if slot.name is None or is_address(slot.name):
+    if slot.name is None or is_address(slot.name) or rules.match == "number":
         return (str(slot.number),)
     called = stem(slot.name)
-    before = key.rpartition("/")[2] + separator
+    before = key.rpartition("/")[2] + rules.separator
     return (called, called[len(before) :]) if called.startswith(before) and called != before else (called,)

@@ -8,6 +8,7 @@ from webdataset.ground.errors import UsageError
 LAYOUTS = ("auto", "siblings", "inline", "fields", "pages")
 _CHOICES = {
     "layout": LAYOUTS,
+    "match": ("name", "number"),
     "place": ("before", "after"),
     "ties": ("json", "similarity"),
     "keep": ("first", "similar"),
@@ -22,6 +23,8 @@ class DocumentRules:
     Args:
         layout: ``siblings`` (``D.json``, ``D-<name>.jpg``), ``inline`` (base64 in the JSON), ``fields`` (``D.json``,
             ``D.0.jpg``), ``pages`` (``D.json`` and a ``D.tiff`` of many pages), or ``auto``: each image wherever it is.
+        match: siblings and fields are found by the images' ``name`` (by number where there is none, or it is a url), or
+            always by ``number``: ``D-0.jpg``, ``D.0.jpg``.
         separator: stands between a document's key and the names of its siblings.
         place: an image that is matched to a text stands ``before`` or ``after`` it.
         ties: images at one text stand in the order of the JSON (``json``), or the most similar first (``similarity``).
@@ -39,6 +42,7 @@ class DocumentRules:
     """
 
     layout: str = "auto"
+    match: str = "name"
     separator: str = "-"
     place: str = "before"
     ties: str = "json"

@@ -199,7 +199,11 @@ class DatasetSpec:
         """Return the specification in the native format, as YAML text."""
         import yaml  # noqa: PLC0415  only specifications need it
 
-        return str(yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True))
+        document = self.dump()
+        text = str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+        if yaml.safe_load(text) == document:
+            return text
+        return str(yaml.safe_dump(document, sort_keys=False))  # some letters come back from escapes only
 
     def plan(self, split: str | None = None, samples: int | None = None) -> list[Any]:
         """Return what each source contributes; see :func:`webdataset.shards.specs.planning.plan`."""

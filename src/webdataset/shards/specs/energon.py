@@ -6,17 +6,15 @@ format is refused with the reason. Reads text files only: no sqlite, no shards.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from webdataset.ground.errors import NotFound, SourceError, UsageError
-from webdataset.sources.files import refused as file_refused
-from webdataset.sources.open import is_local, open_stream
 
 from .context import Context, check_mix, numbered
 from .description import DatasetSpec, Mix, Source
 from .kinds import MAPPING, TEXT, TEXTS, Table, number
 from .origins import escaped, expanded
+from .texts import text_of
 from .trees import Tree
 from .yaml_trees import yaml_tree
 
@@ -190,15 +188,7 @@ def _counted(folder: str, names: list[str], context: Context) -> int | None:
 
 
 def _text(url: str, context: Context) -> bytes:
-    context.origin.check(url)
-    if is_local(url):
-        try:
-            return Path(url).read_bytes()
-        except OSError as error:
-            raise file_refused(error, url) from error
-    stream: Any = open_stream(url)
-    with stream:
-        return bytes(stream.read())
+    return text_of(context.origin.check(url))
 
 
 def exported(spec: DatasetSpec) -> dict[str, Any]:

@@ -11,18 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from webdataset.ground.errors import FormatError, SpecError
-from webdataset.sources.open import open_stream
-from webdataset.sources.stream import Stream
 
 from . import dialects, energon, native, open_clip, wids
 from .context import Context, trust_level
 from .description import DatasetSpec
 from .json_trees import json_tree
 from .origins import Origin, origin_of
-from .trees import Problems, Tree, filled_in, from_python, refused
+from .texts import text_of
+from .trees import Problems, Tree, filled_in, from_python
 from .yaml_trees import yaml_tree
 
-MAX_BYTES = 64 << 20
 FORMS = (
     "a specification has 'version: 1' and 'splits' or 'sources'; a list 'dataset' of shards; 'datasets' as "
     "MultiShardSample has them; 'sources' as tarmix has them; 'splits' as an Energon metadataset has them; or "
@@ -91,7 +89,7 @@ def read_tree(url: Any, problems: Problems) -> Tree:
         SpecError: it is neither.
     """
     name = os.fsdecode(url)
-    text = _text(url, name)
+    text = text_of(url)
     if b'"wids_version"' in text:
         with contextlib.suppress(
             ValueError, RecursionError
@@ -99,20 +97,6 @@ def read_tree(url: Any, problems: Problems) -> Tree:
             return Tree({key: Tree(None, name) for key in json.loads(text)}, name)
     read = json_tree if name.split("?")[0].lower().endswith(".json") else yaml_tree
     return read(text, name, problems)
-
-
-def _text(url: Any, name: str) -> bytes:
-    stream: Stream = open_stream(url)
-    try:
-        pieces, size = [], 0
-        while piece := stream.read(1 << 20):
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_BYTES:
-                raise refused([f"{name}:1:1: a specification of more than {MAX_BYTES >> 20} MiB is not read"])
-    finally:
-        stream.close()
-    return b"".join(pieces)
 
 
 def _load(url: str, context: Context) -> DatasetSpec:

@@ -92,7 +92,7 @@ class MultiShardSample(ShardList):
         if not isinstance(spec, dict) or not isinstance(spec.get("datasets"), list):
             raise UsageError(f"{where}: expected a mapping with a list 'datasets'")
         _check_keys(spec, _KEYS, where)
-        prefix, default = str(spec.get("prefix") or ""), spec.get("buckets")
+        prefix, default = settings.environment_expanded(str(spec.get("prefix") or "")), spec.get("buckets")
         self.sources = [
             _source(dataset, prefix, default, f"{where}, dataset {number}")
             for number, dataset in enumerate(spec["datasets"])

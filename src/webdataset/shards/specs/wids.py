@@ -12,8 +12,8 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.shards import places
-from webdataset.shards.wids_index import WidsShard
-from webdataset.shards.wids_json import read_wids_json
+from webdataset.shards.wids.document import WidsShard
+from webdataset.shards.wids.reading import read_wids_json
 
 from .context import Context
 from .description import DatasetSpec, Mix, Source

@@ -111,6 +111,28 @@ def _retagged(file, old, new):
             struct.pack_into("<H", file, place, new)
 
 
+def test_strips_that_lie_upon_each_other_are_refused():
+    """Many strips that are all the whole file would make a page of any size out of nothing."""
+    order, count = "<", 50
+    values = 8 + 2 + 12 * 3 + 4
+    offsets, lengths = struct.pack(f"{order}{count}I", *[0] * count), struct.pack(f"{order}{count}I", *[400] * count)
+    tags = [(256, 4, 1, 1), (273, 4, count, values), (279, 4, count, values + 4 * count)]
+    directory = struct.pack(order + "H", 3) + b"".join(struct.pack(order + "HHII", *tag) for tag in tags)
+    second = values + 8 * count
+    file = b"II*\0" + struct.pack(order + "I", 8) + directory + struct.pack(order + "I", second) + offsets + lengths
+    file += struct.pack(order + "HI", 0, 0)
+    with pytest.raises(FormatError, match="upon each other"):
+        tiff_pages(file)
+
+
+def test_pages_are_bounded_together():
+    """A small file that is all the same large page is refused before it fills the memory."""
+    file = big_tiff([image.convert("L") for image in frames(5)])
+    assert len(tiff_pages(file, limit_bytes=5 * len(file))) == 5
+    with pytest.raises(FormatError, match="5 pages are larger"):
+        tiff_pages(file, limit_bytes=3 * len(file))
+
+
 @pytest.mark.parametrize(
     "file",
     [b"", b"II*\0", b"\x89PNG" + bytes(20), b"II*\0" + bytes(12), b"II*\0" + struct.pack("<I", 8) + b"\xff" * 8,

@@ -8,14 +8,14 @@ from webdataset.samples.documents.places import places
 from webdataset.samples.documents.rules import DocumentRules
 
 
-def found(names, *fields, key="D", layout="auto", **more):
+def found(names, *fields, key="D", layout="auto", match="name", **more):
     """The places of images of these names (None: without), for a sample with these fields."""
     entries = [{"matched_text_index": 0, **({} if name is None else {"image_name": name})} for name in names]
     for entry in entries:
         entry.update(more)
     outline = outlined({"text_list": ["t"], "image_info": entries})
     sample = {"__key__": key, "json": b"", **dict.fromkeys(fields, b"")}
-    return [(place.kind, *place.names) for place in places(sample, outline, DocumentRules(layout=layout))]
+    return [(place.kind, *place.names) for place in places(sample, outline, DocumentRules(layout=layout, match=match))]
 
 
 def test_base64_comes_first():
@@ -69,6 +69,12 @@ def test_siblings_are_wanted_by_name_or_number():
         ("sibling", "a"), ("sibling", "D-b", "b"), ("sibling", "2"), ("sibling", "3"),
     ]  # fmt: skip
     assert found(["a.b.png"], member="other.jpg") == [("sibling", "other")]
+
+
+def test_names_may_be_left_aside():
+    """match='number': members are numbered, whatever the JSON calls the images."""
+    assert found(["a.png", "b.png"], match="number") == [("sibling", "0"), ("sibling", "1")]
+    assert found(["1.png", "0.png"], "0.jpg", "1.jpg", match="number") == [("field", "0.jpg"), ("field", "1.jpg")]
 
 
 def test_other_layouts_want_no_siblings():

@@ -31,8 +31,11 @@ def test_the_documented_list(tmp_path):
     assert (spec.dialect, mix.how, mix.exhausted) == ("dataset", "interleave", "drop")
     assert [len(source.urls()) for source in mix.sources] == [34, 23, 168, 1]
     assert [source.transforms for source in mix.sources] == [
-        (("scaleprob", 0.3),), (("scale", [1.0, 3.0]),), (("scale", [0.3, 1.0]),), (("scaleprob", 1.0),),
-    ]  # fmt: skip
+        (("scaleprob", 0.3),),
+        (("scale", [1.0, 3.0]),),
+        (("scale", [0.3, 1.0]),),
+        (("scaleprob", 1.0),),
+    ]
     assert {source.decode for source in mix.sources} == {("pil",)}
     assert [source.extensions for source in mix.sources] == [(), (), ("nrm.jpg",), ()]
 
@@ -40,17 +43,33 @@ def test_the_documented_list(tmp_path):
 def test_every_key_of_the_list():
     """What else a member of the list may say."""
     member = {
-        "shards": "a.tar", "extensions": "jpg;png", "probability": 2, "subsample": 0.5, "preshuffle": 9, "shuffle": 99,
-        "gray": True, "rotprob": 0.25, "noise": 0.1, "patchsize": 64, "nsample": 3,
-    }  # fmt: skip
+        "shards": "a.tar",
+        "extensions": "jpg;png",
+        "probability": 2,
+        "subsample": 0.5,
+        "preshuffle": 9,
+        "shuffle": 99,
+        "gray": True,
+        "rotprob": 0.25,
+        "noise": 0.1,
+        "patchsize": 64,
+        "nsample": 3,
+    }
     mix = load_spec({"dataset": ["b.tar", member, {"shards": "c", "weight": 3, "gray": False}], "shuffle": 5}).split()
     assert (mix.how, mix.sources[0].shuffle) == ("concat", 5)
     inner = mix.sources[0].mix
     assert (inner.how, inner.exhausted) == ("interleave", "restart")
     assert inner.sources[1] == Source(
-        "source-1", ("a.tar",), weight=2, subsample=0.5, preshuffle=9, shuffle=99, extensions=("jpg", "png"),
-        decode=("pil",), transforms=(("gray", None), ("rotprob", 0.25), ("noise", 0.1), ("patches", {"size": 64, "count": 3})),
-    )  # fmt: skip
+        "source-1",
+        ("a.tar",),
+        weight=2,
+        subsample=0.5,
+        preshuffle=9,
+        shuffle=99,
+        extensions=("jpg", "png"),
+        decode=("pil",),
+        transforms=(("gray", None), ("rotprob", 0.25), ("noise", 0.1), ("patches", {"size": 64, "count": 3})),
+    )
     assert inner.shares() == pytest.approx([1 / 6, 2 / 6, 3 / 6])
     assert load_spec({"dataset": [{"shards": "a", "patchsize": 8}]}).split().sources[0].transforms == (
         ("patches", {"size": 8, "count": 10}),
@@ -69,29 +88,43 @@ def test_lists_of_multi_shard_samples(tmp_path, monkeypatch):
     mix = spec.split()
     assert (spec.dialect, mix.how) == ("multishard", "shards")
     assert [(each.name, each.choose, each.resample) for each in mix.sources] == [
-        ("one-0", 2, None), ("source-1", None, 5), ("one-2", None, None),
-    ]  # fmt: skip
+        ("one-0", 2, None),
+        ("source-1", None, 5),
+        ("one-2", None, None),
+    ]
     assert [each.urls() for each in mix.sources] == [
-        [f"p:x/a{n}.tar" for n in range(4)], ["p:/sets/b", "p:/sets/y/c"], ["p:x/d"],
-    ]  # fmt: skip
+        [f"p:x/a{n}.tar" for n in range(4)],
+        ["p:/sets/b", "p:/sets/y/c"],
+        ["p:x/d"],
+    ]
     assert load_spec(spec.dump()) == spec
 
 
 def test_tarmix():
-    """tarmix's list of sources; what is not known is refused."""
+    """Tarmix's list of sources; what is not known is refused."""
     document = {
         "shuffle": 7,
         "sources": [
-            {"shards": "a{0..1}", "weight": 2, "nrepeats": 3, "shuffle": 5, "rename": {"x": "y"}, "allow_missing": False},
+            {
+                "shards": "a{0..1}",
+                "weight": 2,
+                "nrepeats": 3,
+                "shuffle": 5,
+                "rename": {"x": "y"},
+                "allow_missing": False,
+            },
             {"shards": ["b"], "probability": 1, "nstreams": 1, "convert": None},
         ],
     }
     inner = load_spec(document).split().sources[0].mix
     assert inner == Mix(
         "interleave",
-        (Source("source-0", ("a{0..1}",), weight=2, repeat=3, shuffle=5, rename={"x": "y"}), Source("source-1", ("b",), weight=1)),
+        (
+            Source("source-0", ("a{0..1}",), weight=2, repeat=3, shuffle=5, rename={"x": "y"}),
+            Source("source-1", ("b",), weight=1),
+        ),
         "restart",
-    )  # fmt: skip
+    )
     assert load_spec({"sources": [{"shards": "a"}]}).split().exhausted == "drop"
     for name, value in (("allow_missing", True), ("nstreams", 4), ("convert", "x")):
         with pytest.raises(SpecError, match=f"'{name}' is not read"):
@@ -101,6 +134,7 @@ def test_tarmix():
 @pytest.fixture
 def indexes(tmp_path):
     """Two wids indexes, and one of both with weights."""
+
     def index(stem, count, **more):
         shards = [{"url": f"{stem}-{n}.tar", "nsamples": 10 * (n + 1), "filesize": 100} for n in range(count)]
         return {"wids_version": 1, "shardlist": shards, **more}
@@ -108,7 +142,10 @@ def indexes(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.json").write_text(json.dumps(index("a", 2, name="first")))
     (tmp_path / "b.json").write_text(json.dumps(index("b", 3)))
-    both = {"wids_version": 1, "datasets": [{"source_url": "d/a.json", "weight": 3}, {"source_url": "b.json", "weight": 1}]}
+    both = {
+        "wids_version": 1,
+        "datasets": [{"source_url": "d/a.json", "weight": 3}, {"source_url": "b.json", "weight": 1}],
+    }
     (tmp_path / "both.json").write_text(json.dumps(both))
     return tmp_path
 
@@ -128,7 +165,9 @@ def test_wids_indexes(indexes):
 
 def test_wids_sources(indexes):
     """A source may take its shards from an index, by either name, relative to the specification."""
-    (indexes / "s.yaml").write_text("version: 1\nweights_are: shards\nsources: [{wids: d/a.json}, {index: b.json, weight: 2}]\n")
+    (indexes / "s.yaml").write_text(
+        "version: 1\nweights_are: shards\nsources: [{wids: d/a.json}, {index: b.json, weight: 2}]\n"
+    )
     mix = load_spec(indexes / "s.yaml").split()
     assert [source.urls()[0] for source in mix.sources] == [f"{indexes}/d/a-0.tar", f"{indexes}/b-0.tar"]
     assert mix.shares() == pytest.approx([15 / 55, 40 / 55])  # 15 and 20 samples a shard
@@ -237,7 +276,9 @@ def test_what_energon_directories_lack(prepared):
 
 def test_shards_as_energon(tmp_path):
     """Plain shards of one directory are a path; with weights of other units, as shares."""
-    spec = load_spec({"version": 1, "sources": [{"shards": "/d/a-{0..3}.tar", "weight": 3, "tags": {"x": 1}}, "/e/b.tar"]})
+    spec = load_spec(
+        {"version": 1, "sources": [{"shards": "/d/a-{0..3}.tar", "weight": 3, "tags": {"x": 1}}, "/e/b.tar"]}
+    )
     assert spec.to_energon()["splits"]["train"] == {
         "blend": [{"weight": 0.75, "path": "/d", "subflavors": {"x": 1}}, {"weight": 0.25, "path": "/e"}]
     }
@@ -283,7 +324,9 @@ def test_open_clip():
     assert len(expanded(again.split().sources[0].shards[0])) == 10
 
 
-@pytest.mark.parametrize(("factors", "message"), [("1", "give one for each"), ("1::x", "above 0"), ("1::-1", "above 0")])
+@pytest.mark.parametrize(
+    ("factors", "message"), [("1", "give one for each"), ("1::x", "above 0"), ("1::-1", "above 0")]
+)
 def test_factors_that_make_no_sense(factors, message):
     """One positive factor for each source."""
     with pytest.raises(UsageError, match=message):

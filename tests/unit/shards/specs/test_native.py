@@ -84,10 +84,12 @@ def test_everything(full, tmp_path):
     nested = spec.split("val").sources[0]
     assert nested.mix == Mix(
         "roundrobin",
-        tuple(Source(f"source-{n}", (f"{tmp_path}/{x}.tar",), shuffle=100, tags={"from": "web", "lang": "en"})
-              for n, x in enumerate("cd")),
+        tuple(
+            Source(f"source-{n}", (f"{tmp_path}/{x}.tar",), shuffle=100, tags={"from": "web", "lang": "en"})
+            for n, x in enumerate("cd")
+        ),
         "drop",
-    )  # fmt: skip
+    )
     assert nested.weight == 3
 
 
@@ -138,11 +140,22 @@ def test_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("WEIGHT", "2.5")
     monkeypatch.delenv("NOWHERE", raising=False)
     (tmp_path / "s.yaml").write_text(
-        "version: 1\nsources:\n- shards: ['${HERE}', '${ONLY}', '${NOWHERE:-z}', '${EMPTY:-w}', 'a${EMPTY}b', '$$c', $d]\n"
+        "version: 1\nsources:\n- shards: ['${HERE}', '${ONLY}', '${NOWHERE:-z}', '${EMPTY:-w}', "
+        "'a${EMPTY}b', '$$c', $d]"
+        "\n"
         "  weight: ${WEIGHT}\n  choose: ${NOWHERE:-2}\n"
     )
     source = load_spec(tmp_path / "s.yaml").split().sources[0]
-    assert [url.removeprefix(f"{tmp_path}/") for url in source.urls()] == ["x-0", "x-1", "y", "z", "w", "ab", "$c", "$d"]
+    assert [url.removeprefix(f"{tmp_path}/") for url in source.urls()] == [
+        "x-0",
+        "x-1",
+        "y",
+        "z",
+        "w",
+        "ab",
+        "$c",
+        "$d",
+    ]
     assert (source.weight, source.choose) == (2.5, 2)
     assert load_spec(load_spec(tmp_path / "s.yaml").dump()) == load_spec(tmp_path / "s.yaml")
 
@@ -156,11 +169,23 @@ def test_relative_to_what(tmp_path, monkeypatch):
         "version: 1\nsources: [{shards: [a, ../b, ~/c, 'file:d', 'pipe:cat e', 'a:b.tar', '{x,/y}', '{~/p,q}', -]}]\n"
     )
     urls = load_spec("sub/s.yaml").split().sources[0].urls()
-    assert urls == ["sub/a", "b", "/home/me/c", "file:d", "pipe:cat e", "sub/a:b.tar", "sub/x", "/y", "/home/me/p", "sub/q", "-"]  # fmt: skip
+    assert urls == [
+        "sub/a",
+        "b",
+        "/home/me/c",
+        "file:d",
+        "pipe:cat e",
+        "sub/a:b.tar",
+        "sub/x",
+        "/y",
+        "/home/me/p",
+        "sub/q",
+        "-",
+    ]
 
 
 def test_braces_are_kept_and_odd_names_survive(tmp_path):
-    """An expression is not expanded before it is asked for; a name with braces of its own is written with backslashes."""
+    """An expression is not expanded before it is asked for; a backslash takes a brace literally."""
     spec = load_spec({"version": 1, "sources": [{"shards": ["a-{0..9}.tar", "b\\{x\\}.tar"]}]})
     assert spec.split().sources[0].shards == ("a-{0..9}.tar", "b\\{x\\}.tar")
     assert spec.split().sources[0].urls()[-2:] == ["a-9.tar", "b{x}.tar"]
@@ -176,6 +201,7 @@ def test_wildcards(tmp_path):
 
 def test_subsets_part_the_shards():
     """Adjacent subsets share no shard and lose none."""
+
     def part(low, high):
         document = {"version": 1, "sources": [{"shards": "s{0..12}", "subset": [low, high]}]}
         return load_spec(document).split().sources[0].urls()
@@ -191,7 +217,8 @@ def test_nested_files_and_includes(tmp_path):
     )
     (tmp_path / "d" / "old.yaml").write_text("dataset: [{shards: o, probability: 3}]\n")
     (tmp_path / "s.yaml").write_text(
-        "version: 1\ninclude: d/a.yaml\nsplits:\n  val:\n    sources:\n    - {spec: d/a.yaml, split: test, tags: {x: 1}}\n"
+        "version: 1\ninclude: d/a.yaml\nsplits:\n  val:\n    sources:\n"
+        "    - {spec: d/a.yaml, split: test, tags: {x: 1}}\n"
         "    - spec: d/old.yaml\n    - spec: {dataset: [p]}\n"
     )
     spec = load_spec(tmp_path / "s.yaml")
@@ -203,6 +230,7 @@ def test_nested_files_and_includes(tmp_path):
 
 def test_shares():
     """Weights count samples, shards or bytes; temperature makes them more alike; without weights sizes may decide."""
+
     def shares(sources, **mix):
         return load_spec({"version": 1, **mix, "sources": sources}).split().shares()
 
@@ -230,7 +258,11 @@ def test_plan():
             "version": 1,
             "sources": [
                 {"name": "a", "shards": "a{0..9}", "weight": 3, "nsamples": 50},
-                {"name": "n", "weight": 1, "spec": {"mix": "roundrobin", "exhausted": "restart", "sources": ["b", "c"]}},
+                {
+                    "name": "n",
+                    "weight": 1,
+                    "spec": {"mix": "roundrobin", "exhausted": "restart", "sources": ["b", "c"]},
+                },
             ],
         }
     )
@@ -245,7 +277,11 @@ def test_plan():
 
 def test_plan_of_epochs_that_end():
     """Where every sample comes once, the sizes decide, and are not guessed."""
-    document = {"version": 1, "mix": "concat", "sources": [{"shards": "a", "nsamples": 30, "repeat": 2}, {"shards": "b"}]}
+    document = {
+        "version": 1,
+        "mix": "concat",
+        "sources": [{"shards": "a", "nsamples": 30, "repeat": 2}, {"shards": "b"}],
+    }
     assert [line.share for line in load_spec(document).plan()] == [None, None]
     document["sources"][1]["nsamples"] = 20
     assert [line.share for line in load_spec(document).plan()] == [0.75, 0.25]
@@ -255,7 +291,8 @@ def test_plan_of_epochs_that_end():
 def test_yaml_merges_and_anchors(tmp_path):
     """YAML's own abbreviations work, the nearest key first."""
     (tmp_path / "s.yaml").write_text(
-        "version: 1\nsources:\n- &a {name: a, shards: x, weight: 2}\n- {<<: *a, name: b}\n- {<<: [{weight: 5}, *a], name: c}\n"
+        "version: 1\nsources:\n- &a {name: a, shards: x, weight: 2}\n"
+        "- {<<: *a, name: b}\n- {<<: [{weight: 5}, *a], name: c}\n"
     )
     sources = load_spec(tmp_path / "s.yaml").split().sources
     assert [(each.name, each.weight) for each in sources] == [("a", 2), ("b", 2), ("c", 5)]

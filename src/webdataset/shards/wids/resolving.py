@@ -6,9 +6,10 @@ Flows in: indexes. Flows out: the same with every shard in one list, its url res
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import places
-from .wids_checks import check_entry
-from .wids_json import loaded, read_wids_json
+from webdataset.shards import places
+
+from .checks import check_entry
+from .reading import loaded, read_wids_json
 
 
 def load_remote_dsdesc_raw(source: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from webdataset.ground.errors import (
     UnsafeContent,
     UsageError,
 )
-from webdataset.index.lists import ShardListDataset
+from webdataset.index.wids.dataset import ShardListDataset
 from webdataset.testing import archives, zoo
 from webdataset.testing.sources import RangeServer
 
@@ -339,3 +340,31 @@ def test_verbose(shards, monkeypatch, caplog):
     ShardListDataset(shards, dataset_name="nm")
     assert "'nm'" in caplog.text
     assert "3 shards, 5 samples" in caplog.text
+
+
+def test_threads_share_a_dataset(tmp_path):
+    """Several threads read from more shards than are kept open, and each gets its own samples."""
+    urls = []
+    for shard in range(4):
+        (tmp_path / f"{shard}.tar").write_bytes(archive(*(f"{shard}-{place}" for place in range(5))))
+        urls.append(str(tmp_path / f"{shard}.tar"))
+    dataset = ShardListDataset(urls, lru_size=1)
+    places = [place for step in (1, 3, 7, 9) for place in (number * step % 20 for number in range(20))] * 5
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda place: dataset[place]["__key__"], places))
+    assert found == [f"{place // 5}-{place % 5}" for place in places]
+
+
+def test_an_index_that_is_called_like_its_shard():
+    """``x.json`` beside ``x.tar`` may be a wids index: it is not taken for an index of members."""
+    pages = {"/x.tar": archive("a", "b")}
+    with RangeServer(pages) as server:
+        pages["/x.json"] = json.dumps({"wids_version": 1, "shardlist": [{"url": "x.tar", "nsamples": 2}]}).encode()
+        assert keys(ShardListDataset(f"{server.root}/x.json")) == ["a", "b"]
+
+
+def test_an_index_may_ask_to_keep_downloads(tmp_path):
+    """The index's flag counts as ``keep``."""
+    listed = [{"url": str(tmp_path / "x.tar"), "nsamples": 1}]
+    assert ShardListDataset({"wids_version": 1, "shardlist": listed, "keep": True}, cache_size=1e9).keep is True
+    assert ShardListDataset({"wids_version": 1, "shardlist": listed, "keep": False}, cache_size=1e9).keep is False

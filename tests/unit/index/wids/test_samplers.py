@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from webdataset.ground.errors import UsageError
-from webdataset.index.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
+from webdataset.index.wids.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
 
 
 class Sized:

@@ -8,10 +8,11 @@ import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import FormatError, NoShards, NotFound, UsageError
-from webdataset.shards import places, wids_json
-from webdataset.shards.wids_index import WidsShard, document_of
-from webdataset.shards.wids_json import read_wids_json
-from webdataset.shards.wids_lists import WidsShardList
+from webdataset.shards import places
+from webdataset.shards.wids import reading
+from webdataset.shards.wids.document import WidsShard, document_of
+from webdataset.shards.wids.lists import WidsShardList
+from webdataset.shards.wids.reading import read_wids_json
 from webdataset.testing import archives
 from webdataset.testing.sources import RangeServer
 
@@ -150,7 +151,7 @@ def test_indexes_that_name_each_other(write):
 
 def test_a_bomb_of_nested_indexes_ends(write, monkeypatch):
     """Indexes that name many others many times are given up before memory is."""
-    monkeypatch.setattr(wids_json, "MOST_INDEXES", 50)
+    monkeypatch.setattr(reading, "MOST_INDEXES", 50)
     for level in range(8):
         nested = [{"source_url": f"{level + 1}.json"}] * 10
         path = write(f"{level}.json", {"wids_version": 1, "datasets": nested, "shardlist": []})

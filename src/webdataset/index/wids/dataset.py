@@ -7,6 +7,7 @@ in wids; values that nothing decodes are ``BytesIO`` objects.
 
 import base64
 import bisect
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -23,8 +24,8 @@ from webdataset.ground.errors import NoSuchSample, StaleIndex, UsageError
 from webdataset.ground.redaction import redacted
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
-from webdataset.shards.wids_index import WidsIndex, WidsShard
-from webdataset.shards.wids_json import read_wids_json
+from webdataset.shards.wids.document import WidsIndex, WidsShard
+from webdataset.shards.wids.reading import read_wids_json
 
 from .lru import LRUCache
 from .maplike import MapDataset
@@ -53,7 +54,7 @@ class ShardListDataset(MapDataset):
         localname: url to local path: shards are copied there and kept.
         transformations: ``"PIL"`` or ``"numpy"``: the decoders of wids; an image spec such as ``"rgb"``: all decoders
             of webdataset; a function of the sample; a list of these; None or ``[]``: nothing is decoded.
-        keep: never delete downloads from ``cache_dir``, whatever ``cache_size`` says.
+        keep: never delete downloads from ``cache_dir``, whatever ``cache_size`` says; an index may say so too.
         base: what relative urls of the index are joined to.
         options: replace or add keys of the index.
         lru_size: how many shards to keep open.
@@ -90,7 +91,7 @@ class ShardListDataset(MapDataset):
     ) -> None:
         counted = cache_size is not None and 0 < cache_size < _FEW
         self.lru_size = int(cache_size) if counted and cache_size is not None else lru_size
-        bounded = not keep and not counted and cache_size is not None
+        bounded = not counted and cache_size is not None
         folder = os.fspath(cache_dir) if cache_dir is not None else settings.WIDS_CACHE.get()
         self._nearby = Nearby(
             folder,
@@ -103,9 +104,11 @@ class ShardListDataset(MapDataset):
         self.index = self._index(shards, base, options, trust)
         self.base = base
         self.spec = dict(self.index.document)
+        self.keep = keep or self.spec.get("keep") is True
+        if self.keep:
+            self._nearby = dataclasses.replace(self._nearby, size_bytes=-1)
         self.cache_dir = folder
         self.localname = localname
-        self.keep = keep
         self.shards = [shard.described() for shard in self.index.shards]
         self.lengths = [shard.nsamples for shard in self.index.shards]
         self.cum_lengths = list(itertools.accumulate(self.lengths))

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import NoShards
+from webdataset.shards.lists import Shard, ShardList
 
-from .lists import Shard, ShardList
-from .wids_index import WidsIndex
-from .wids_json import read_wids_json
+from .document import WidsIndex
+from .reading import read_wids_json
 
 
 class WidsShardList(ShardList):
     """The shards of an index, in its order, the same in every pass.
 
     Args:
-        source: an index as for :func:`~webdataset.shards.wids_json.read_wids_json`, or a :class:`WidsIndex`.
+        source: an index as for :func:`~webdataset.shards.wids.reading.read_wids_json`, or a :class:`WidsIndex`.
         base: what relative urls of the index are joined to, in place of its own.
         trust: ``full`` lets an index from the network name commands and local files.
 

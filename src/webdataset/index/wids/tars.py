@@ -48,7 +48,11 @@ class TarMembers:
         self.index_file, self.verbose, self.cleanup_callback = index_file, verbose, cleanup_callback
         self.fname, self._spooled = plain_file(file)
         self._ranges = LocalRanges(self.fname)
-        self._places = _walked(self._ranges)
+        try:
+            self._places = _walked(self._ranges)
+        except BaseException:  # whatever happens, nothing stays open
+            self._release()
+            raise
         self._by_name = {place.name: place for place in self._places}
         self._by_offset = {place.offset: place for place in self._places}
 
@@ -100,11 +104,14 @@ class TarMembers:
         Args:
             dispose: accepted and not used.
         """
+        self._release()
+        if self.cleanup_callback is not None:
+            self.cleanup_callback(self.fname)
+
+    def _release(self) -> None:
         self._ranges.close()
         if self._spooled is not None:
             self._spooled.close()
-        if self.cleanup_callback is not None:
-            self.cleanup_callback(self.fname)
 
     def __enter__(self) -> Self:
         return self

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from webdataset.ground.errors import FormatError, UsageError
+from webdataset.shards import places
 from webdataset.sources.open import open_url
 
-from . import places
-from .wids_checks import check_entry, check_version, list_of, text_or_none, weight_or_none
-from .wids_index import VERSION, WidsIndex, WidsShard
+from .checks import check_entry, check_version, list_of, text_or_none, weight_or_none
+from .document import VERSION, WidsIndex, WidsShard
 
 MOST_BYTES = 1 << 30
 MOST_SHARDS = 10_000_000

@@ -19,11 +19,11 @@ from webdataset.ground import settings
 from webdataset.ground.errors import NoRandomAccess, SourceError, UsageError
 from webdataset.ground.policies import reraise_exception
 from webdataset.ground.redaction import redacted
+from webdataset.index.random_access import IndexedShard
 from webdataset.samples.opening import open_shards
 from webdataset.samples.reading import Reading
 from webdataset.sources.open import is_local, open_stream
 
-from .random_access import IndexedShard
 from .spooling import Spooled
 
 log = logging.getLogger("webdataset")

@@ -5,16 +5,19 @@ class is no ABC, so there is nothing to register with; instead the answer, once 
 ours and torch's. Its type stays what it is.
 """
 
-import functools
 from typing import Any
 
 from webdataset.ground.errors import MissingExtra
 from webdataset.ground.extras import loaded
 
+_made: dict[tuple[type, type], type] = {}
 
-@functools.cache
+
 def _both(kind: type, base: type) -> type:
-    return type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    """Return the class below two classes; the same one every time."""
+    if (kind, base) not in _made:
+        _made[kind, base] = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    return _made[kind, base]
 
 
 class MapDataset:

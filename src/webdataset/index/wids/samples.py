@@ -12,8 +12,8 @@ from webdataset.ground.errors import StaleIndex, UsageError
 
 from .copies import DefaultLocalname
 from .lru import LRUCache
-from .nearby import Nearby, copied
-from .wids_tars import plain_file
+from .nearby import Nearby, OpenShard, copied
+from .tars import plain_file
 
 
 class IndexedTarSamples:
@@ -51,16 +51,25 @@ class IndexedTarSamples:
         given = next((each for each in (tar_file, path, stream) if each is not None), None)
         if given is None:
             raise UsageError("pass path= or stream=")
+        self._shard: OpenShard | None = None
         self.path, self._spooled = plain_file(given)
-        if md5sum is not None and compute_file_md5sum(self.path) != md5sum:
-            raise StaleIndex(f"the file's md5sum is not {md5sum}", url=self.path)
-        self._shard = Nearby().open(self.path)
-        if expected_size is not None and len(self) != expected_size:
-            raise StaleIndex(f"expected {expected_size} samples, got {len(self)}", url=self.path)
+        try:
+            if md5sum is not None and compute_file_md5sum(self.path) != md5sum:
+                raise StaleIndex(f"the file's md5sum is not {md5sum}", url=self.path)  # noqa: TRY301  closed below
+            if expected_size is not None and len(self) != expected_size:
+                raise StaleIndex(f"expected {expected_size} samples, got {len(self)}", url=self.path)  # noqa: TRY301
+        except BaseException:  # whatever happens, nothing stays open
+            self.close()
+            raise
+
+    def _opened(self) -> OpenShard:
+        if self._shard is None:
+            self._shard = Nearby().open(self.path)
+        return self._shard
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self._shard)
+        return len(self._opened())
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         """Return one sample.
@@ -68,14 +77,15 @@ class IndexedTarSamples:
         Raises:
             NoSuchSample: there is no such number.
         """
-        read = self._shard[idx]
+        read = self._opened()[idx]
         sample: dict[str, Any] = {"." + name: io.BytesIO(value) for name, value in read.items() if name[:2] != "__"}
         sample["__key__"] = read["__key__"]
         return sample
 
     def close(self) -> None:
         """Close the file."""
-        self._shard.close()
+        if self._shard is not None:
+            self._shard.close()
         if self._spooled is not None:
             self._spooled.close()
 

@@ -1,0 +1,255 @@
+"""Writers of record shards: samples in, a sequence of CBOR or msgpack items out, complete or not there at all.
+
+Flows in: samples, dicts of values with a ``__key__``. Flows out: one item per sample to an output, perhaps compressed.
+Values are written as they are, numbers as numbers and arrays as arrays; nothing is encoded by its field's extension
+unless asked for. Never reads what it wrote.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from webdataset.ground.errors import EncodingError, MissingExtra, SampleError, SourceError, UsageError, said
+
+from .compressors import Compressed, Output, compression_for, compressor
+from .localfile import Buffer
+from .outputs import open_output
+from .shardwriter import ShardWriter
+
+log = logging.getLogger("webdataset")
+
+_FORMATS = {"cbor": "cbor_dumps", "msgpack": "msgpack_dumps"}
+_ENDINGS = {"cbor": "cbor", "cbors": "cbor", "mp": "msgpack", "msg": "msgpack", "msgpack": "msgpack", "mps": "msgpack"}
+_COMPRESSIONS = {"gz", "bz2", "xz", "zst"}
+_GATHERED_BYTES = 1 << 17
+_GATHERED_PIECES = 900
+
+
+def record_format(name: str | None) -> str:
+    """Return the format that a file's name means: ``cbor`` or ``msgpack``.
+
+    Args:
+        name: a path or url, perhaps ending in ``.gz``, ``.bz2``, ``.xz`` or ``.zst``; None for a file object.
+
+    Raises:
+        UsageError: it means none.
+    """
+    parts = (name or "").partition("?")[0].lower().split(".")
+    if len(parts) > 1 and parts[-1] in _COMPRESSIONS:
+        parts.pop()
+    chosen = _ENDINGS.get(parts[-1]) if len(parts) > 1 else None
+    if chosen is None:
+        raise UsageError(f"{name!r} does not end in .cbors, .msgpack or the like: pass format='cbor' or 'msgpack'")
+    return chosen
+
+
+def _codec(module: str, name: str) -> Callable[[Any], Any]:
+    codec: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    return codec
+
+
+class RecordWriter:
+    """Write samples to one record shard.
+
+    The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after
+    :meth:`abort` and after the death of the process there is nothing under that name (or still the old file). Not for
+    use by several threads at once.
+
+    Args:
+        target: a path or url as text, a ``Path``, ``-`` for standard output, or a file object (which stays open).
+        format: "cbor" or "msgpack"; None goes by the name's ending (``.cbors``, ``.cbor``, ``.msgpack``, ``.mp`` …).
+        compress: None goes by the name's ending (gz, bz2, xz, zst); False is none; True is gz; or one of these four.
+        encoder: False writes values as they are; True encodes each field by its extension first, so that readers
+            decode it as they would one of a tar shard; or a dict of encoders, or a function of samples.
+        keep_meta: write fields that start with an underscore; without it ``__key__`` alone of these.
+        items: "samples" takes dicts with a ``__key__``; "any" takes any value.
+        compresslevel: level of the compression; None is a good compromise.
+        overwrite: replace a local file that is there already; False raises instead.
+
+    Attributes:
+        stream: the file object that receives the bytes.
+
+    Raises:
+        UsageError: an argument that cannot mean anything.
+        SourceError: the target cannot be opened.
+        MissingExtra: format or compression need a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        format: str | None = None,  # noqa: A002  as TarWriter's
+        *,
+        compress: bool | str | None = None,
+        encoder: Any = False,
+        keep_meta: bool = False,
+        items: str = "samples",
+        compresslevel: int | None = None,
+        overwrite: bool = True,
+    ) -> None:
+        self._state = "unopened"
+        self.url = str(target) if isinstance(target, (str, os.PathLike)) else None
+        self.format = record_format(self.url) if format is None else format
+        if self.format not in _FORMATS or items not in ("samples", "any"):
+            raise UsageError(f"format={format!r} is 'cbor' or 'msgpack', and items={items!r} 'samples' or 'any'")
+        # only who writes records pays for the codecs, and for numpy
+        self._dumps: Callable[[Any], bytes] = _codec("webdataset.codecs.records", _FORMATS[self.format])
+        self._dumps(None)  # a missing package shows here, not at the first sample
+        self.compress = compression_for(compress, self.url)
+        self.keep_meta, self.items = keep_meta, items
+        self._encoder = _codec("webdataset.codecs", "make_encoder")(encoder)
+        engine = compressor(self.compress, compresslevel) if self.compress else None
+        output = open_output(target, overwrite=overwrite)
+        self.stream = output.stream
+        self._output: Output = output if engine is None else Compressed(output, engine)
+        self._process = os.getpid()
+        self._pieces: list[Buffer] = []
+        self._gathered = self._handed_on = self._count = 0
+        self._state = "open"
+
+    @property
+    def offset(self) -> int:
+        """Bytes so far, before compression: where the next item will start."""
+        return self._handed_on + self._gathered
+
+    @property
+    def closed(self) -> bool:
+        """Whether the shard is complete or given up."""
+        return self._state in ("closed", "aborted", "abandoned")
+
+    def write(self, sample: Any) -> int:
+        """Write one sample.
+
+        Args:
+            sample: fields to values, and ``__key__``.
+
+        Returns:
+            Bytes of its item.
+
+        Raises:
+            SampleError: no dict, or one without a key. Nothing of the sample is written; the writer can go on.
+            EncodingError: a value that the format does not have; likewise.
+            SourceError: the output failed; the writer cannot go on, and the shard will not appear.
+            UsageError: the writer is closed.
+        """
+        if self._state != "open":
+            raise UsageError(f"this writer is {self._state}: no sample can be added", url=self.url)
+        key = sample.get("__key__") if isinstance(sample, Mapping) else None
+        places: dict[str, Any] = {"key": key if isinstance(key, str) else None, "url": self.url}
+        try:
+            record = self._record(sample, key) if self.items == "samples" else sample
+            item = self._dumps(record)
+        except (SampleError, EncodingError, MissingExtra) as error:
+            raise error.locate(**places)  # noqa: B904  the same error, with its places
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise EncodingError(f"{self.format} cannot hold this sample: {said(error)}", **places) from error
+        self._pieces.append(item)
+        self._gathered += len(item)
+        self._count += 1
+        if self._gathered >= _GATHERED_BYTES or len(self._pieces) >= _GATHERED_PIECES:
+            self._hand_on()
+        return len(item)
+
+    def _record(self, sample: Any, key: Any) -> dict[str, Any]:
+        if not isinstance(key, str) or not key:
+            shown = f"one with the key {key!r:.80}" if isinstance(sample, Mapping) else type(sample).__name__
+            raise SampleError(f"a sample is a dict with text as __key__, not {shown}; items='any' takes any value")
+        encoded = self._encoder(sample)
+        record = {}
+        for name, value in encoded.items():
+            if not isinstance(name, str):
+                raise SampleError(f"the fields of a sample have names that are text, not {name!r:.80}")
+            if self.keep_meta or name == "__key__" or not name.startswith("_"):
+                record[name] = value
+        return record
+
+    def _hand_on(self) -> None:
+        """Give what is gathered to the output; if that fails, the shard is lost."""
+        if os.getpid() != self._process:
+            raise UsageError("a writer belongs to the process that made it: give every process its own", url=self.url)
+        pieces, size = self._pieces, self._gathered
+        self._pieces, self._gathered = [], 0
+        self._handed_on += size
+        self._state = "broken by a failed write"
+        self._output.write(pieces, size)
+        self._state = "open"
+
+    def close(self) -> None:
+        """Complete the shard: it appears under its name. Closing again does nothing.
+
+        Raises:
+            SourceError: it cannot be completed, or an earlier write failed; nothing appears.
+            AlreadyExists: another writer made the file meanwhile.
+        """
+        if self._state == "broken by a failed write":
+            self.abort()
+            raise SourceError("the shard is not complete, for an earlier write failed: it was given up", url=self.url)
+        if self._state != "open":
+            return
+        try:
+            self._hand_on()
+            self._output.commit()
+            self._state = "closed"
+        finally:
+            self.abort()  # does nothing to a closed shard
+
+    def abort(self) -> None:
+        """Give up: nothing appears under the shard's name."""
+        if self._state in ("closed", "aborted", "unopened") or os.getpid() != self._process:
+            return
+        self._state = "aborted"
+        self._pieces = []
+        self._output.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Complete the shard, or give it up if an exception passes."""
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        """Keep what a forgotten writer wrote under its partial name, and say so."""
+        if self._state != "open" or os.getpid() != self._process:
+            return
+        with contextlib.suppress(Exception):  # an object that goes away can tell nobody
+            self._hand_on()
+            where = self._output.abandon()
+            self._state = "abandoned"
+            message = f"RecordWriter for {self.url or self.stream!r} was never closed"
+            message += f": its {self._count} samples are in {where}" if where else ": its shard is incomplete"
+            log.warning("%s; use `with` or call close()", message)
+            warnings.warn(message, ResourceWarning, stacklevel=2)
+
+
+class RecordShardWriter(ShardWriter):
+    """Write samples to a series of record shards; like :class:`ShardWriter`, with a :class:`RecordWriter` a shard.
+
+    Args:
+        pattern: name of the shards, with ``%06d`` or ``{shard:06d}`` where the number goes.
+        *args: as for :class:`ShardWriter`.
+        **kw: as for :class:`ShardWriter` and :class:`RecordWriter`; ``maxsize`` counts bytes of items. There are no
+            index files of record shards.
+
+    Raises:
+        UsageError: a pattern, bound or option that cannot mean anything.
+    """
+
+    def __init__(self, pattern: Any, *args: Any, **kw: Any) -> None:
+        if kw.get("index") is not None:
+            raise UsageError("there are no index files of record shards: leave index= out")
+        super().__init__(pattern, *args, **kw)
+
+    def _writer(self, target: Any) -> Any:
+        options = {"format": record_format(self.fname), **self.kw} if self.kw.get("format") is None else self.kw
+        return RecordWriter(target, **options)
