@@ -1,8 +1,8 @@
 """Door: decoders and handlers (``webdataset.codecs``).
 
 ``decoders``, ``imagespecs`` and the lists of default handlers are the live tables. Assigning ``pytorch_weights_only``
-here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads``, ``npz_loads`` and ``tenbin_loads`` are here
-too, loaded when they are asked for.
+here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads``, ``npz_loads``, ``cbor_loads``,
+``msgpack_loads`` and ``tenbin_loads`` are here too, loaded when they are asked for.
 """
 
 import sys
@@ -22,7 +22,6 @@ from webdataset.codecs.handlers import (
 from webdataset.codecs.images import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
 from webdataset.codecs.media import audio, torch_audio, torch_safetensors, torch_video, video, video_clips
 from webdataset.codecs.pickles import add_safe_globals, unpickle_loads
-from webdataset.codecs.records import cbor_loads, msgpack_loads
 from webdataset.codecs.switches import SwitchedDoor
 from webdataset.codecs.torch_fields import torch_loads
 from webdataset.ground.errors import DecodingError
@@ -38,7 +37,7 @@ __all__ = [
     "audio",
     "basichandlers",
     "call_extension_handler",
-    "cbor_loads",
+    "cbor_loads",  # noqa: F822  served by the module class, as msgpack_loads is
     "decoders",
     "default_decoder",
     "default_post_handlers",
@@ -47,7 +46,7 @@ __all__ = [
     "handle_extension",
     "imagehandler",
     "imagespecs",
-    "msgpack_loads",
+    "msgpack_loads",  # noqa: F822
     "torch_audio",
     "torch_loads",
     "torch_safetensors",

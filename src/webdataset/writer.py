@@ -14,8 +14,6 @@ from .codecs import (
     numpy_npz_dumps,
     torch_dumps,
 )
-from .codecs.records import cbor_dumps as _cbor_dumps
-from .codecs.records import msgpack_dumps
 from .gopen import gopen
 from .writing.documents import DocumentWriter
 from .writing.records import RecordShardWriter, RecordWriter
@@ -65,6 +63,8 @@ def mp_dumps(x: Any) -> bytes:
         MissingExtra: neither msgspec nor msgpack is installed.
         ValueError: a value that msgpack does not have.
     """
+    from .codecs.records import msgpack_dumps  # noqa: PLC0415  needs numpy
+
     return msgpack_dumps(x)
 
 
@@ -78,7 +78,9 @@ def cbor_dumps(x: Any) -> bytes:
         MissingExtra: cbor2 is not installed.
         ValueError: a value that CBOR does not have.
     """
-    return _cbor_dumps(x)
+    from .codecs.records import cbor_dumps as dumps  # noqa: PLC0415  needs numpy
+
+    return dumps(x)
 
 
 def tenbin_dumps(x: Any) -> bytes:

@@ -10,7 +10,14 @@ from typing import Any
 
 from webdataset.ground import settings
 
-_LATER = {"json_loads": "json_fields", "npy_loads": "arrays", "npz_loads": "arrays", "tenbin_loads": "tenbin"}
+_LATER = {
+    "cbor_loads": "records",
+    "json_loads": "json_fields",
+    "msgpack_loads": "records",
+    "npy_loads": "arrays",
+    "npz_loads": "arrays",
+    "tenbin_loads": "tenbin",
+}
 
 
 class Switch:
