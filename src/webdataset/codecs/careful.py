@@ -8,17 +8,19 @@ the few that call or change anything are checked here first.
 """
 
 import collections
+import io
 import pickle
 import re
 import uuid
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from webdataset.ground.extras import loaded
 
 from . import safe_globals
-from .safe_globals import ADDED, refusal
+from .frugal import Budget
+from .safe_globals import ADDED, refusal, shown
 
 _STATEFUL = (collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter, uuid.UUID)
 _FRACTION = re.compile(r"[+-]?\d+(/\d+)?", re.ASCII)
@@ -29,15 +31,16 @@ class CarefulReader(pickle._Unpickler):  # noqa: SLF001  the only unpickler whos
     """Unpickles through the allow-list, with checks.
 
     Args:
-        stream: the pickle.
+        data: the pickle.
         plain: globals that need no care.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001
 
-    def __init__(self, stream: IO[bytes], plain: Mapping[tuple[str, str], Any]) -> None:
-        super().__init__(stream)
+    def __init__(self, data: bytes, plain: Mapping[tuple[str, str], Any]) -> None:
+        super().__init__(io.BytesIO(data))
         self.plain = plain
+        self.budget = Budget(len(data))
 
     def find_class(self, module: str, name: str) -> Any:
         """Return an allowed global.
@@ -58,35 +61,51 @@ class CarefulReader(pickle._Unpickler):  # noqa: SLF001  the only unpickler whos
 
     def _instantiate(self, klass: Any, args: Any) -> None:
         permit_call(klass, tuple(args))
+        self.budget.spend(args)
         super()._instantiate(klass, args)  # type: ignore[misc]
 
 
-def _checked(opcode: bytes, check: Callable[[list[Any]], None]) -> None:
+def _checked(opcode: bytes, check: Callable[[CarefulReader, list[Any]], None]) -> None:
     original: _Opcode = CarefulReader.dispatch[opcode[0]]
 
     def step(self: Any) -> None:
-        check(self.stack)
+        check(self, self.stack)
         original(self)
 
     CarefulReader.dispatch[opcode[0]] = step
 
 
-def _check_new(stack: list[Any]) -> None:
+def _check_call(reader: CarefulReader, stack: list[Any]) -> None:
+    permit_call(stack[-2], stack[-1])
+    reader.budget.spend(stack[-1])
+
+
+def _check_new(reader: CarefulReader, stack: list[Any]) -> None:
     if not isinstance(stack[-2], type):
         raise refusal("creates an instance of something that is not a class")
-    permit_call(stack[-2], stack[-1])
+    _check_call(reader, stack)
 
 
-def _check_new_with_keywords(stack: list[Any]) -> None:
+def _check_new_with_keywords(reader: CarefulReader, stack: list[Any]) -> None:
     if not isinstance(stack[-3], type) or (stack[-1] and ADDED.get(_name(stack[-3])) is not stack[-3]):
         raise refusal("creates an instance with keyword arguments")
-    permit_call(stack[-3], stack[-2])
+    _check_call(reader, stack[:-1])
 
 
-_checked(pickle.REDUCE, lambda stack: permit_call(stack[-2], stack[-1]))
+def _check_state(reader: CarefulReader, stack: list[Any]) -> None:
+    permit_state(stack[-2], stack[-1])
+    reader.budget.spend(stack[-1] if isinstance(stack[-1], tuple) else stack[-1:])
+
+
+_checked(pickle.REDUCE, _check_call)
 _checked(pickle.NEWOBJ, _check_new)
 _checked(pickle.NEWOBJ_EX, _check_new_with_keywords)
-_checked(pickle.BUILD, lambda stack: permit_state(stack[-2], stack[-1]))
+_checked(pickle.BUILD, _check_state)
+_checked(pickle.SETITEM, lambda reader, stack: reader.budget.hash(stack[-2:-1]))
+_checked(pickle.SETITEMS, lambda reader, stack: reader.budget.hash(stack[::2]))
+_checked(pickle.DICT, lambda reader, stack: reader.budget.hash(stack[::2]))
+_checked(pickle.ADDITEMS, lambda reader, stack: reader.budget.hash(stack))
+_checked(pickle.FROZENSET, lambda reader, stack: reader.budget.hash(stack))
 
 
 def _name(allowed: Any) -> tuple[str, str]:
@@ -139,7 +158,7 @@ def permit_state(target: Any, state: Any) -> None:
     elif image is not None and kind is image.Image:
         _permit_picture(state)
     else:
-        raise refusal(f"changes {target!r:.80}, which decoding may not do")
+        raise refusal(f"changes {shown(target)}, which decoding may not do")
 
 
 def _permit_picture(state: Any) -> None:
@@ -160,7 +179,7 @@ def latin1_encoded(characters: str, encoding: str) -> bytes:
         UnsafeContent: another encoding.
     """
     if encoding not in ("latin1", "latin-1") or type(characters) is not str:
-        raise refusal(f"encodes text as {encoding!r}")
+        raise refusal(f"encodes text as {shown(encoding)}")
     return characters.encode("latin-1")
 
 
@@ -178,7 +197,7 @@ def reconstructed(kind: Any, base: Any, state: Any) -> Any:
     image = loaded("PIL.Image")
     safe = kind is uuid.UUID or (image is not None and kind is image.Image) or ADDED.get(_name(kind)) is kind
     if not (isinstance(kind, type) and safe) or base not in (object, int, float, str, bytes, list, dict, tuple, set):
-        raise refusal(f"reconstructs {kind!r:.80}")
+        raise refusal(f"reconstructs {shown(kind)}")
     if base is object:
         return object.__new__(kind)
     permit_call(base, (state,))

@@ -12,16 +12,21 @@ and every key.
 
 import functools
 import re
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from .safe_globals import refusal
 
 _SPARE = 1 << 22
 _DEEPEST = 1000
-_FEW, _MANY = 4, 40
+_MANY = 40
 _REFERENCES = (b"h", b"j", b"g", b"2")
 _TUPLES = (b"\x85", b"\x86", b"\x87", b"t", b"\x91")
 _CALLS = (b"R", b"\x81", b"\x92", b"o", b"i")
+_FLAT = (str, bytes, bytearray)
+_HASHED = (tuple, frozenset)
+_COPIED = (list, set, dict, deque, *_FLAT)
 _STOP = ord(".")
 _LONG = {ord("X"): 4, ord("B"): 4, ord("T"): 4, 0x8D: 8, 0x8E: 8}
 
@@ -33,11 +38,10 @@ def is_frugal(data: bytes) -> bool:
         data: one pickle.
     """
     count = data.count
-    references = sum(map(count, _REFERENCES))
-    if sum(map(count, _TUPLES)) <= _DEEPEST and (
-        references <= _FEW or (references < _MANY and sum(map(count, _CALLS)) * len(data) <= _SPARE)
-    ):
-        return True
+    if sum(map(count, _REFERENCES)) < _MANY and sum(map(count, _TUPLES)) <= _DEEPEST:
+        calls = sum(map(count, _CALLS))
+        if calls * len(data) <= _SPARE:
+            return True
     run, at, end = _plain(), 0, len(data)
     while at < end:
         at = run.match(data, at).end()  # type: ignore[union-attr]  # it matches nothing at least
@@ -78,24 +82,43 @@ class Budget:
         self.left = _SPARE + 8 * size_bytes
         self._known: dict[int, tuple[Any, int, int]] = {}
 
-    def spend(self, *parts: Any) -> None:
+    def spend(self, parts: Iterable[Any]) -> None:
         """Weigh what a call copies or hashes: the length of each part, and the keys among its elements.
 
         Args:
-            *parts: arguments, a state, or keys.
+            parts: arguments, or the parts of a state.
 
         Raises:
             UnsafeContent: it is too much.
         """
-        cost = len(parts)
+        cost = 1
         for part in parts:
             kind = type(part)
             if kind is tuple or kind is frozenset:
                 cost += self._weight(part)
-            elif kind in (list, set, dict):
-                cost += len(part) + sum(self._weight(key) for key in part if type(key) in (tuple, frozenset))
-            elif hasattr(kind, "__len__"):
+            elif kind in _COPIED:
                 cost += len(part)
+                if kind not in _FLAT:
+                    cost += sum(self._weight(key) for key in part if type(key) in _HASHED)
+            else:
+                size = getattr(part, "nbytes", None)
+                cost += size if type(size) is int else 1
+        self._take(cost)
+
+    def hash(self, keys: Iterable[Any]) -> None:
+        """Weigh keys of a dictionary, or members of a set.
+
+        Args:
+            keys: the keys.
+
+        Raises:
+            UnsafeContent: it is too much.
+        """
+        for key in keys:
+            if type(key) in _HASHED:
+                self._take(self._weight(key))
+
+    def _take(self, cost: int) -> None:
         self.left -= cost
         if self.left < 0:
             raise refusal("repeats its parts so often that it would take far more memory or time than its size")
@@ -109,7 +132,7 @@ class Budget:
             if id(present) in known:
                 pending.pop()
                 continue
-            parts = [part for part in present if type(part) in (tuple, frozenset)]
+            parts = [part for part in present if type(part) in _HASHED]
             unknown = [part for part in parts if id(part) not in known]
             if unknown:
                 pending += unknown

@@ -13,7 +13,7 @@ import numpy as np
 
 from webdataset.ground.extras import available, require
 
-from .safe_globals import refusal
+from .safe_globals import refusal, shown
 
 _core = available("numpy._core.multiarray") or require("numpy.core.multiarray", extra="all", purpose="unpickling")
 _ALIGNED = 0x80  # NPY_ALIGNED_STRUCT: says how a structure was laid out, nothing that is relied upon
@@ -33,7 +33,7 @@ def dtype(specification: Any, align: Any = False, copy: Any = True) -> Any:  # n
         UnsafeContent: anything but such a text.
     """
     if type(specification) is not str or _SPECIFICATION.fullmatch(specification) is None:
-        raise refusal(f"makes a dtype of {specification!r:.80}")
+        raise refusal(f"makes a dtype of {shown(specification)}")
     return np.dtype(specification, False, True)
 
 
@@ -49,7 +49,7 @@ def empty_array(kind: Any, shape: Any, code: Any) -> Any:
         UnsafeContent: any other arguments.
     """
     if kind is not np.ndarray or shape != (0,) or code not in ("b", b"b"):
-        raise refusal(f"reconstructs an array from {(kind, shape, code)!r:.80}")
+        raise refusal(f"reconstructs an array from {shown(kind)}")
     return np.ndarray((0,), np.int8)
 
 
@@ -66,7 +66,7 @@ def empty_masked_array(kind: Any, base: Any, shape: Any, code: Any) -> Any:
         UnsafeContent: any other arguments.
     """
     if kind is not np.ma.MaskedArray:
-        raise refusal(f"reconstructs a masked array from {(kind, base)!r:.80}")
+        raise refusal(f"reconstructs a masked array from {shown(kind)}")
     empty = empty_array(base, shape, code)
     return np.ma.MaskedArray.__new__(np.ma.MaskedArray, empty, mask=np.ndarray((0,), np.bool_), dtype=np.int8)
 
@@ -82,7 +82,7 @@ def scalar(kind: Any, content: Any = b"") -> Any:
         UnsafeContent: not a dtype, or one that holds objects.
     """
     if not isinstance(kind, np.dtype) or kind.hasobject or type(content) is not bytes:
-        raise refusal(f"makes a scalar of {kind!r:.80}")
+        raise refusal(f"makes a scalar of {shown(kind)}")
     return _core.scalar(kind, content)
 
 
@@ -100,7 +100,7 @@ def array_from_buffer(buffer: Any, kind: Any, shape: Any, order: Any, axis_order
         UnsafeContent: a dtype that holds objects, or not a dtype.
     """
     if not isinstance(kind, np.dtype) or kind.hasobject:
-        raise refusal(f"makes an array of {kind!r:.80} over bytes")
+        raise refusal(f"makes an array of {shown(kind)} over bytes")
     flat = np.frombuffer(buffer, kind)
     if order == "K" and axis_order is not None:
         return flat.reshape(shape, order="C").transpose(axis_order)

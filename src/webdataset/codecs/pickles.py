@@ -23,6 +23,7 @@ from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import UnsafeContent
 
 from . import careful
+from .frugal import is_frugal
 from .memo import is_modest
 from .safe_globals import ADDED, remember
 
@@ -76,12 +77,12 @@ def unpickle_loads(data: bytes, trust: str | None = None) -> Any:
         raise UnsafeContent(
             "unpickling is refused at trust level 'strict' (WDS_SECURE=1, utils.enforce_security or trust='strict')"
         )
-    if not _cached_extensions() and is_modest(data):
+    if not _cached_extensions() and is_modest(data) and is_frugal(data):
         try:
             return _Swift(io.BytesIO(data)).load()
         except _CareNeeded:
             pass
-    return careful.CarefulReader(io.BytesIO(data), PLAIN).load()
+    return careful.CarefulReader(data, PLAIN).load()
 
 
 def _cached_extensions() -> bool:

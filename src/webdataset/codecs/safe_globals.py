@@ -132,6 +132,19 @@ def refusal_of(wanted: str, how: str = "") -> UnsafeContent:
     return refusal(f"{how}needs {wanted}, which decoding may not use", wanted)
 
 
+def shown(value: Any) -> str:
+    """Return a short description of a value, made without asking its parts, of which there may be too many.
+
+    Args:
+        value: anything out of a pickle.
+    """
+    if isinstance(value, (str, bytes)):
+        return repr(value[:60])
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return f"a value of type {type(value).__name__}"
+
+
 def refusal(reason: str, wanted: str | None = None) -> UnsafeContent:
     """Return the error for content that is not safe, with the ways out.
 

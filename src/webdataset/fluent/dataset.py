@@ -41,7 +41,8 @@ class WebDataset(DataPipeline, FluidInterface):
         url_to_name: url to file name in the cache; see :class:`webdataset.caching.shards.ShardCache`.
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
-        workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
+        workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker. Neither
+            default splits what an object of the user's yields, nor a directory, whose shards are claimed.
         select_files: full member name to bool; others are stepped over.
         rename_files: full member name to full member name; applied first.
         empty_check: raise where a whole pass gives no sample.
@@ -111,8 +112,8 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(specs.ready(source, building, mode))
         else:
             self.append(source)
-            if not ordering.endless(source):
-                self._split(nodesplitter, workersplitter)
+            for splitter in ordering.splitters_for(source, nodesplitter, workersplitter):
+                self.append(splitter)
             for stage in ordering.shard_shuffle(size, seed, deterministic=detshuffle):
                 self.append(stage)
             self.append(reader())
@@ -120,11 +121,6 @@ class WebDataset(DataPipeline, FluidInterface):
                 self.append(ordering.CheckSamples())
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
-
-    def _split(self, *splitters: Any) -> None:
-        for splitter in splitters:
-            if splitter:
-                self.append(splitter)
 
 
 def shard_source(

@@ -12,9 +12,12 @@ from webdataset.ground import settings
 from webdataset.ground.extras import loaded
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.reading import Reading
+from webdataset.shards.lists import ShardList
 from webdataset.stages.checking import CheckSamples
 
-__all__ = ["CheckSamples", "endless", "reading_rules", "shard_cache", "shard_shuffle"]
+Splitter = Callable[[Any], Any]
+
+__all__ = ["CheckSamples", "reading_rules", "shard_cache", "shard_shuffle", "splitters_for"]
 
 ARGUMENTS = [
     "urls", "handler", "mode", "resampled", "repeat", "shardshuffle", "cache_size", "cache_dir", "url_to_name",
@@ -55,9 +58,25 @@ def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     return rules
 
 
-def endless(source: Any) -> bool:
-    """Tell whether a source draws shards for ever; each worker then draws its own, and nothing is split."""
-    return isinstance(source, shardlists.ResampledShards)
+def splitters_for(source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None) -> list[Splitter]:
+    """Return the splitters that stand behind a source.
+
+    A list that draws its own shards on every worker, or that claims them so that nobody else has them, is not split:
+    what a splitter left out would be read by nobody. Nor is an object of the user's, which may share its shards out
+    itself (so it was in 0.2.86), unless by splitters other than the defaults, which the user asked for.
+
+    Args:
+        source: the first stage.
+        nodesplitter: as the dataset was given it.
+        workersplitter: likewise.
+    """
+    wanted = [splitter for splitter in (nodesplitter, workersplitter) if splitter]
+    if isinstance(source, (shardlists.ResampledShards, shardlists.DirectoryShardList)):
+        return []
+    if isinstance(source, ShardList):
+        return wanted
+    defaults = (shardlists.single_node_only, shardlists.split_by_worker)
+    return [splitter for splitter in wanted if splitter not in defaults]
 
 
 def shard_cache(

@@ -23,7 +23,7 @@ from webdataset.samples.endings import judge_missing_end, tell_doubt
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
 from webdataset.sources.open import open_stream
-from webdataset.sources.ranges import Ranges, open_ranges
+from webdataset.sources.ranges import LocalRanges, Ranges, open_ranges
 from webdataset.sources.stream import length_of
 from webdataset.tar.compression import Decompressor, compression_of
 from webdataset.tar.walk import Place, TarWalk
@@ -238,7 +238,10 @@ def walk_ranges(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None
         jumps = size <= _SMALL and wants.wants[0] - behind > latency
         size = _SMALL if jumps or large * 2 > walked else min(size * 2, _LARGEST)
     length = max(behind, ranges.length) if len(chunk) >= least else behind
-    return builder.finish(length, stored=ranges.length, known=True)
+    index = builder.finish(length, stored=ranges.length, known=True)
+    if isinstance(ranges, LocalRanges):
+        ranges.walked = True
+    return index
 
 
 class _Tally:

@@ -16,7 +16,7 @@ from zlib import adler32
 from webdataset.ground.errors import WebDatasetError
 from webdataset.samples.names import is_meta
 from webdataset.samples.reading import Reading
-from webdataset.sources.ranges import Ranges
+from webdataset.sources.ranges import LocalRanges, Ranges
 from webdataset.tar.header import BLOCK, REGULAR, number, path_prefix
 from webdataset.tar.scan import TarScanner
 
@@ -57,7 +57,7 @@ def fetch(
     try:
         if ordinal in index.sparse or reading.rename_files is not None:
             raise _Elsewhere  # noqa: TRY301  one way out
-        if ranges.walked and _again(chosen, ranges, sample):
+        if isinstance(ranges, LocalRanges) and ranges.walked and _again(chosen, ranges, sample):
             return sample
         payloads = _direct(chosen, ranges)
     except _Elsewhere:
@@ -67,14 +67,32 @@ def fetch(
     return sample
 
 
-def _again(fields: Sequence[FieldEntry], ranges: Ranges, sample: dict[str, Any]) -> bool:
+def _again(fields: Sequence[FieldEntry], ranges: LocalRanges, sample: dict[str, Any]) -> bool:
     """Read fields whose headers were verified before, and put them into the sample; False where anything is unusual."""
-    start = fields[0].offset - BLOCK if fields else 0
-    stop = fields[-1].offset + fields[-1].size if fields else 0
-    if stop - start > _LARGE:
-        return all(field.offset >= BLOCK and _one_again(field, ranges, sample) for field in fields)
-    content = ranges.read_at(start, stop - start)
-    for name, member, offset, size in fields:
+    if not fields:
+        return True
+    start, last = fields[0].offset - BLOCK, fields[-1]
+    if 0 <= last.offset + last.size - start <= _LARGE:
+        return _run_again(fields, ranges, sample)
+    run: list[FieldEntry] = []
+    for field in fields:
+        if run and field.offset + field.size - run[0].offset > _LARGE:
+            if not _run_again(run, ranges, sample):
+                return False
+            run = []
+        if field.size < _LARGE:
+            run.append(field)
+        elif not _large_again(field, ranges, sample):
+            return False
+    return not run or _run_again(run, ranges, sample)
+
+
+def _run_again(run: Sequence[FieldEntry], ranges: LocalRanges, sample: dict[str, Any]) -> bool:
+    start, size = run[0].offset - BLOCK, run[-1].offset + run[-1].size - run[0].offset + BLOCK
+    content = ranges.read_at(start, size) if start >= 0 else b""
+    if len(content) != size:
+        return False
+    for name, member, offset, size in run:
         place = offset - start
         if place < BLOCK or not _same(content, place - BLOCK, member, size):
             return False
@@ -84,10 +102,11 @@ def _again(fields: Sequence[FieldEntry], ranges: Ranges, sample: dict[str, Any])
     return True
 
 
-def _one_again(field: FieldEntry, ranges: Ranges, sample: dict[str, Any]) -> bool:
+def _large_again(field: FieldEntry, ranges: LocalRanges, sample: dict[str, Any]) -> bool:
     name, member, offset, size = field
+    header = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
     sample[name] = payload = ranges.read_at(offset, size)
-    return _same(ranges.read_at(offset - BLOCK, BLOCK), 0, member, size) and len(payload) == size
+    return len(header) == BLOCK and _same(header, 0, member, size) and len(payload) == size
 
 
 def _same(content: bytes, place: int, member: str, size: int) -> bool:

@@ -27,6 +27,8 @@ _PARTIAL: Final = 206
 _BEYOND: Final = 416
 _CHANGED: Final = 412
 
+_pread = getattr(os, "pread", None)  # not on every system
+
 log = logging.getLogger("webdataset")
 
 
@@ -60,6 +62,9 @@ class LocalRanges:
         path: the file.
         url: what the user calls it.
 
+    Attributes:
+        walked: whether all headers of this open file have been verified.
+
     Raises:
         NotFound: no such file.
         NoRandomAccess: it is no regular file (a named pipe, a device).
@@ -67,6 +72,7 @@ class LocalRanges:
     """
 
     latency_bytes = 16 * 1024
+    walked = False
 
     def __init__(self, path: str, url: str | None = None) -> None:
         self.url = url or path
@@ -94,9 +100,9 @@ class LocalRanges:
         if size <= 0:
             return b""
         try:
-            piece = self._pread(size, offset)
+            piece = _pread(self._descriptor, size, offset) if _pread is not None else self._sought(size, offset)
             while len(piece) < size:  # a large read may come in parts
-                more = self._pread(size - len(piece), offset + len(piece))
+                more = self._sought(size - len(piece), offset + len(piece))
                 if not more:
                     break
                 piece += more
@@ -104,9 +110,9 @@ class LocalRanges:
             raise files.refused(error, self._path) from error
         return piece
 
-    def _pread(self, size: int, offset: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(self._descriptor, size, offset)
+    def _sought(self, size: int, offset: int) -> bytes:
+        if _pread is not None:
+            return _pread(self._descriptor, size, offset)
         with self._lock:
             self._stream.seek(offset)
             return self._stream.read(size) or b""

@@ -120,6 +120,35 @@ def test_splitting(folder, monkeypatch):
     assert keys(wds.WebDataset(urls, nodesplitter=None, workersplitter=None)) == ALL
 
 
+def test_claimed_shards_are_not_split(tmp_path, monkeypatch):
+    """What a worker claims in a directory it reads itself: nothing is deleted unread."""
+    for number in range(4):
+        with wds.TarWriter(str(tmp_path / f"{number}.tar")) as sink:
+            sink.write({"__key__": str(number), "txt": ""})
+    monkeypatch.setenv("WORKER", "1")
+    monkeypatch.setenv("NUM_WORKERS", "2")
+    claims = wds.shardlists.DirectoryShardList(f"{tmp_path}/", mode="unlink", poll=None)
+    assert sorted(keys(wds.WebDataset(claims))) == ["0", "1", "2", "3"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_objects_of_the_users_split_themselves(folder, monkeypatch):
+    """Default splitters leave a foreign source alone; others apply; lists of our own are split."""
+
+    class Own(wds.PipelineStage):
+        def run(self):
+            yield from ({"url": f"{folder}/s-{number}.tar"} for number in range(3))
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("WORKER", "1")
+    monkeypatch.setenv("NUM_WORKERS", "2")
+    assert keys(wds.WebDataset(Own())) == ALL
+    assert keys(wds.WebDataset(Own(), nodesplitter=wds.split_by_node)) == ALL[:5] + ALL[10:]
+    ours = wds.SimpleShardList(f"{folder}/s-{{0..2}}.tar")
+    assert keys(wds.WebDataset(ours, nodesplitter=wds.split_by_node)) == ALL[10:]
+
+
 def test_empty_check(folder, monkeypatch):
     """A worker without shards says how many there are of everything; the check can be left out."""
     monkeypatch.setenv("WORKER", "1")

@@ -132,7 +132,7 @@ class ShardListDataset(MapDataset):
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self.cache = LRUCache(self.lru_size, lambda _, opened: opened.close())
+        self.cache = LRUCache(self.lru_size)  # a shard that is let go closes when the last thread has read from it
         self.reset_stats()
 
     def add_transform(self, transform: Transformation) -> Self:
@@ -165,53 +165,60 @@ class ShardListDataset(MapDataset):
         """
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
+        opened, which, ordinal, place = self._found(index)
+        shard = self.index.shards[which]
+        read = opened.read(ordinal)
+        key = read.pop("__key__")
+        del read["__url__"]
+        sample: Any = {"." + name: io.BytesIO(payload) for name, payload in read.items()}
+        sample["__key__"] = key
+        sample["__dataset__"] = shard.dataset or self._name
+        sample["__index__"] = place
+        sample["__shard__"] = shard.url
+        sample["__shardindex__"] = ordinal
+        for transformation in self.transformations:
+            sample = transformation(sample)
+        return sample
+
+    def _found(self, index: Any) -> tuple[OpenShard, int, int, int]:
+        """Return a sample's shard, open, the numbers of both, and its place in the dataset."""
         number = operator.index(index)
         place = number + self.total_length if number < 0 else number
         if not 0 <= place < self.total_length:
             raise NoSuchSample(f"there is no sample {number}: the dataset has {self.total_length}")
         which = bisect.bisect_right(self.cum_lengths, place)
-        ordinal = place - (self.cum_lengths[which - 1] if which else 0)
-        sample = self._sample(which, ordinal, place)
-        for transformation in self.transformations:
-            sample = transformation(sample)
-        return sample
-
-    def _sample(self, which: int, ordinal: int, place: int) -> Any:
-        self._arrive()
+        if self._process != os.getpid():
+            self._arrive()
         with self._lock:
-            read = self._opened(which)[ordinal]
-        shard = self.index.shards[which]
-        sample: dict[str, Any] = {"." + name: io.BytesIO(value) for name, value in read.items() if name[:2] != "__"}
-        sample["__key__"] = read["__key__"]
-        sample["__dataset__"] = shard.dataset or self._name
-        sample["__index__"] = place
-        sample["__shard__"] = shard.url
-        sample["__shardindex__"] = ordinal
-        return sample
+            self.accesses += 1
+            opened = self.cache[which]
+            if opened is None:
+                opened = self._opened(which)
+        return opened, which, place - self.cum_lengths[which] + self.lengths[which], place
 
     def __iter__(self) -> Iterator[Any]:
         """Yield all samples, in order."""
         return (self[place] for place in range(self.total_length))
 
     def _arrive(self) -> None:
-        """Take locks and statistics of one's own in a forked process; what is open is shared."""
-        if self._process != os.getpid():
-            self._lock = threading.RLock()
-            self._process = os.getpid()
+        """Take a lock of one's own in a forked process; what is open is shared, unless the fork came in between."""
+        if self._process == os.getpid():
+            return
+        if not self._lock.acquire(blocking=False):
+            self.cache = LRUCache(self.lru_size)
+        self._lock = threading.RLock()
+        self._process = os.getpid()
 
     def _opened(self, which: int) -> OpenShard:
-        self.accesses += 1
-        opened: OpenShard | None = self.cache[which]
-        if opened is None:
-            self.misses += 1
-            shard = self.index.shards[which]
-            opened = self._nearby.open(shard.url)
-            try:
-                _check_count(opened, shard, exact=self.index.place is not None)
-            except BaseException:  # whatever happens, the shard is closed
-                opened.close()
-                raise
-            self.cache[which] = opened
+        self.misses += 1
+        shard = self.index.shards[which]
+        opened = self._nearby.open(shard.url)
+        try:
+            _check_count(opened, shard, exact=self.index.place is not None)
+        except BaseException:  # whatever happens, the shard is closed
+            opened.close()
+            raise
+        self.cache[which] = opened
         return opened
 
     def get_shard(self, index: int) -> tuple[OpenShard, int, dict[str, Any]]:
@@ -227,14 +234,8 @@ class ShardListDataset(MapDataset):
             NoSuchSample: there is no such number.
             SourceError: the shard cannot be read.
         """
-        place = index + self.total_length if index < 0 else index
-        if not 0 <= place < self.total_length:
-            raise NoSuchSample(f"there is no sample {index}: the dataset has {self.total_length}")
-        which = bisect.bisect_right(self.cum_lengths, place)
-        self._arrive()
-        with self._lock:
-            opened = self._opened(which)
-        return opened, place - (self.cum_lengths[which - 1] if which else 0), self.shards[which]
+        opened, which, ordinal, _ = self._found(index)
+        return opened, ordinal, self.shards[which]
 
     def get_stats(self) -> tuple[int, int]:
         """Return how often a shard was needed, and how often it was not open."""

@@ -40,6 +40,7 @@ class OpenShard:
     def __init__(self, shard: IndexedShard, spooled: Spooled | None = None) -> None:
         self.shard = shard
         self.spooled = spooled
+        self.read = shard.read
 
     def __len__(self) -> int:
         """Return the number of samples."""
