@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "out" / "last.json"
 PLOT = HERE.parent / "docs" / "bench.svg"
-SCRIPTS = ("raw", "limit", "chain", "writing", "importing", "stage", "first_sample")
+SCRIPTS = ("raw", "limit", "chain", "writing", "importing", "stage", "first_sample", "random_access")
 
 
 class Row(NamedTuple):
@@ -43,7 +43,7 @@ class Row(NamedTuple):
             return "-"
         if self.figure == "ours_ms":
             return f"{number:.0f} ms"
-        if self.question.startswith("limit") or self.figure == "size":
+        if self.figure.startswith("share") or self.question.startswith("limit") or self.figure == "size":
             return f"{number:.0%}"
         return f"{number:.3g}x"
 
@@ -75,6 +75,8 @@ ROWS = (
     Row("import and look up WebDataset", "import with names", "ours_ms", None, None, smaller=True),
     Row("one more stage against a bare generator", "stage", "ratio", 1.5, 1.2, smaller=True),
     Row("time to the first sample W2", "first sample W2", "ratio", None, None),
+    Row("samples by number at random W2, share of bare reads", "access W2 random", "share_of_reads", None, None),
+    Row("samples by number at random W1, share of bare reads", "access W1 random", "share_of_reads", None, None),
 )
 
 

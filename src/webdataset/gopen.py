@@ -74,12 +74,13 @@ def gopen(url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
 _gopen = gopen
 
 
-def open_stream(url: Any, *, trust: str | None = None) -> Stream:
+def open_stream(url: Any, *, trust: str | None = None, storage_options: Any = None) -> Stream:
     """Open a url for reading a shard: local files come unbuffered; a replaced ``gopen`` is called.
 
     Args:
         url: as for :func:`gopen`, or an object with ``read``.
         trust: a trust level that a dataset names.
+        storage_options: what a dataset says about S3 urls; see :func:`webdataset.config.profile_for`.
 
     Raises:
         UsageError: an unknown scheme, or something that the trust level forbids.
@@ -87,9 +88,9 @@ def open_stream(url: Any, *, trust: str | None = None) -> Stream:
         SourceError: it cannot be opened.
     """
     if gopen is not _gopen:
-        stream: Stream = gopen(url)
+        stream: Stream = gopen(url) if storage_options is None else gopen(url, storage_options=storage_options)
         return stream
-    return _open_stream(url, level=trust, schemes=gopen_schemes)
+    return _open_stream(url, level=trust, schemes=gopen_schemes, storage_options=storage_options)
 
 
 def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:  # noqa: ARG001  an opener's signature

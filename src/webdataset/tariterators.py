@@ -37,7 +37,7 @@ def url_opener(
     Args:
         data: dicts with ``url``.
         handler: asked where one cannot be opened.
-        **kw: ``trust``, the trust level of the dataset.
+        **kw: ``trust``, the trust level of the dataset, and its ``storage_options``.
     """
     return open_shards(data, handler=handler, opener=open_stream, **kw)
 
@@ -112,10 +112,11 @@ class TarSamples(ReadShards):
 
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open shards with whatever ``url_opener`` is now, through the cache if there is one."""
-        trust = {} if self.reading.trust is None else {"trust": self.reading.trust}
+        rules = (("trust", self.reading.trust), ("storage_options", self.reading.storage_options))
+        options: dict[str, Any] = {name: rule for name, rule in rules if rule is not None}
 
         def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
-            return url_opener(shards, handler=handler, **trust)
+            return url_opener(shards, handler=handler, **options)
 
         cache = self.reading.cache
         door = loaded("webdataset.cache")

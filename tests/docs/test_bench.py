@@ -36,7 +36,8 @@ def test_workloads_are_plain_ustar(tmp_path, work, fields):
 
 def ask(script, *words, **settings):
     """Run one question on a little data, with this interpreter on both sides; return its lines."""
-    environment = {**os.environ, "WDS_ORACLE_102": sys.executable, "BENCH_ROUNDS": "1", "BENCH_SCALE": "0.002"}
+    environment = {**os.environ, "BENCH_ROUNDS": "1", "BENCH_SCALE": "0.002"}
+    environment |= {"WDS_ORACLE_102": sys.executable, "WDS_ORACLE_111": sys.executable}
     command = [sys.executable, BENCH / f"{script}.py", *words]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment | settings)
     assert result.returncode == 0, result.stderr
@@ -52,6 +53,7 @@ def ask(script, *words, **settings):
         ("writing", ("W2",), ["write W2"]),
         ("importing", (), ["import", "import with names"]),
         ("first_sample", (), ["first sample W2"]),
+        ("random_access", ("W2",), ["access W2 in order", "access W2 random"]),
     ],
 )
 def test_question_prints_one_json_line(script, words, questions):

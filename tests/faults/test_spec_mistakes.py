@@ -31,7 +31,7 @@ TABLE = [
     (HEAD + "- shards: 2020-01-01\n", "3:11", "in quotes, if one looks like a number or date"),
     (HEAD + "- shards: [a, 3]\n", "3:11", "expected a text or a list of texts"),
     (HEAD + "- shards: 'a{1..2'\n", "3:11", "braces do not close"),
-    (HEAD + "- shards: 'a{0..99999999}{0..9}'\n", "3:11", "at most 10000000"),
+    (HEAD + "- shards: 'a{0..99999999}{0..9}'\n", "3:11", "more than 10000000"),
     (HEAD + "- shards: 'a${NO_SUCH_VARIABLE}'\n", "3:11", "environment variable NO_SUCH_VARIABLE is not set"),
     (HEAD + "- weight: 1\n", "3:3", "a source has one of shards, wids, index, spec, energon, not none"),
     (HEAD + "- shards: a\n  wids: b.json\n", "3:3", "not shards and wids"),

@@ -255,3 +255,72 @@ def test_stages_that_could_change_what_is_trusted():
         spec = load_spec({"version": 1, "sources": [{"shards": "a.tar", "transforms": [transform]}]}, url=URL)
         with pytest.raises(SpecError, match="no transform of this name"):
             wds.WebDataset(spec)
+
+
+OWNING = 'pipe:touch owned; echo \'{"wids_version": 1, "shardlist": []}\''
+
+
+@pytest.mark.parametrize("level", ["safe", "full"])
+def test_indexes_within_indexes_over_the_network(level, tmp_path, monkeypatch):
+    """An index that an index from the network names is no command, in YAML or JSON, whoever trusts it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WDS_TRUST", level)
+    index = {"wids_version": 1, "datasets": [{"source_url": OWNING}]}
+    pages = {
+        "/index.yaml": f"wids_version: 1\ndatasets: [{{source_url: {json.dumps(OWNING)}}}]\n".encode(),
+        "/index.json": json.dumps(index).encode(),
+        "/named.yaml": b"version: 1\nsources: [{wids: index.json}]\n",
+        "/within.yaml": json.dumps({"version": 1, "sources": [{"spec": index}]}).encode(),
+    }
+    with served(pages) as root:
+        for page in pages:
+            with pytest.raises(UnsafeSpec):
+                wds.WebDataset(root + page)
+    refused(index, trust=level)
+    refused({"version": 1, "sources": [{"spec": index}]}, trust=level)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_an_index_within_an_index_is_not_rewritten_to_a_command(tmp_path, monkeypatch):
+    """Nor does the environment make the url of a nested index, or of a shard, into a command or path."""
+    monkeypatch.chdir(tmp_path)
+    pages = {}
+    with served(pages) as root:
+        nested = {"wids_version": 1, "datasets": [{"source_url": f"{root}/z/index.json"}]}
+        shards = {"wids_version": 1, "shardlist": [{"url": f"{root}/z/a.tar", "nsamples": 1}]}
+        pages["/nested.json"], pages["/shards.json"] = json.dumps(nested).encode(), json.dumps(shards).encode()
+        pages["/named.yaml"] = b"version: 1\nsources: [{wids: nested.json}]\n"
+        monkeypatch.setenv("WDS_REWRITE", f"{root}/z/=pipe:touch owned # ")
+        for page in pages:
+            with pytest.raises(UnsafeSpec):
+                wds.WebDataset(root + page)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_resampled_urls_are_checked_on_each_pass(monkeypatch):
+    """Urls that the environment rewrites later are refused where shards are drawn with replacement, too."""
+    dataset = wds.WebDataset(load_spec({"version": 1, "sources": ["passwd"]}, url=URL), resampled=True)
+    monkeypatch.setenv("WDS_REWRITE", "https://example.com/sets/=/etc/")
+    with pytest.raises(UnsafeSpec, match="rewritten by the environment"):
+        next(iter(dataset))
+
+
+def test_bombs_of_files(tmp_path):
+    """Specifications that name each other many times over are given up after a thousand."""
+    for depth in range(4):
+        inner = ", ".join([f"{{spec: s{depth + 1}.yaml}}"] * 40)
+        (tmp_path / f"s{depth}.yaml").write_text(f"version: 1\nmix: concat\nsources: [{inner}]\n")
+    (tmp_path / "s4.yaml").write_text("version: 1\nsources: [a.tar]\n")
+    with pytest.raises(SpecError, match="more than 1000 other specifications"):
+        load_spec(tmp_path / "s0.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{a..z}" * 9, "{a,{b,c}}" * 23, "{1..9}" * 20 + "{", "{" * 20_000 + "a" + "}" * 20_000, f"{{0..{'9' * 5000}}}"],
+    ids=range(5),
+)
+def test_bombs_of_braces(text):
+    """Braces that stand for more shards than can be meant are refused before any of them is made."""
+    with pytest.raises(SpecError, match="stands for more than|nested more than"):
+        load_spec({"version": 1, "sources": [text]}, url=URL)

@@ -14,8 +14,8 @@ from nvidia.dali import fn, pipeline_def  # noqa: E402
 
 from webdataset import ShardWriter  # noqa: E402
 from webdataset.ground.errors import NotRepresentable  # noqa: E402
-from webdataset.index import dali as format_of  # noqa: E402
 from webdataset.index.building import index_shard  # noqa: E402
+from webdataset.index.formats import dali as format_of  # noqa: E402
 from webdataset.index.random_access import IndexedShard  # noqa: E402
 
 # our index is refused, and why

@@ -5,8 +5,8 @@ import pytest
 webshart = pytest.importorskip("webshart")
 
 from webdataset.ground.errors import NotRepresentable  # noqa: E402
-from webdataset.index import files_json  # noqa: E402
 from webdataset.index.building import index_shard  # noqa: E402
+from webdataset.index.formats import files_json  # noqa: E402
 from webdataset.index.random_access import IndexedShard  # noqa: E402
 
 REFUSED = {"zoo sparse": "sparse", "zoo not_utf8": "UTF-8"}

@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
-from webdataset.index import energon
 from webdataset.index.building import index_shard
+from webdataset.index.formats import energon
 from webdataset.testing import archives
 
 pytestmark = pytest.mark.oracle

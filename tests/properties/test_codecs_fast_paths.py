@@ -15,8 +15,8 @@ from PIL import Image
 
 from webdataset.codecs import arrays as own_arrays
 from webdataset.codecs import compressed as module
-from webdataset.codecs import pixels
 from webdataset.codecs.compressed import decompressed, is_compressed
+from webdataset.codecs.images import pixels
 from webdataset.codecs.json_fields import json_loads, json_value_dumps
 from webdataset.ground.errors import BadCompression
 

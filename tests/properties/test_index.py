@@ -7,13 +7,57 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
-from webdataset.index import dali, energon, files_json
 from webdataset.index.building import index_shard
-from webdataset.testing import archives, strategies
+from webdataset.index.formats import dali, energon, files_json
+from webdataset.testing import archives, handmade, strategies
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MEMBERS = st.lists(st.tuples(strategies.member_names(), st.binary(max_size=1200)), max_size=8)
 FORMATS = st.sampled_from(["gnu", "pax"])
+PAYLOADS = st.one_of(st.binary(max_size=900), st.integers(0, 1600).map(bytes))
+STEMS = [
+    "a",
+    "b",
+    "a.x",
+    "d/c",
+    "__m__",
+    "__m__/q",
+    "p" * 95,
+    "q" * 101,
+    "r" * 90 + "/" + "s" * 120,
+    "sp\u00e4ter",
+    "A",
+]
+NAMES = st.tuples(
+    st.sampled_from(STEMS), st.sampled_from(["jpg", "JPG", "seg.png", "", "x y", "cls", "__key__", "t" * 30])
+).map(lambda pair: ".".join(pair).encode())
+
+
+def _pieces(payload):
+    """Contents with a hole, and its stored pieces."""
+    return b"x" * 512 + bytes(1024) + payload, [(0, 512), (1536, len(payload))]
+
+
+ODD = st.one_of(
+    st.builds(lambda n, p: handmade.member(n[:100], p), NAMES, PAYLOADS),
+    st.builds(lambda n, p: handmade.member(n[:100], p, magic=handmade.V7), NAMES, PAYLOADS),
+    st.builds(handmade.long_name, NAMES, PAYLOADS),
+    st.builds(lambda n, p: handmade.pax_member(n, p, stored_name=b"z.jpg"), NAMES, PAYLOADS),
+    st.builds(lambda n, p: handmade.pax_header([(b"mtime", b"1.5")]) + handmade.long_name(n, p), NAMES, PAYLOADS),
+    st.builds(lambda n, p, c: handmade.sized_by_pax(n[:100], p, claimed=c), NAMES, PAYLOADS, st.integers(0, 600)),
+    st.builds(lambda n, p: handmade.member(n[:100], p, magic=handmade.GNU, binary=True), NAMES, PAYLOADS),
+    st.builds(lambda n, p: handmade.prefixed(b"d" * 80 + b"/" + n[:99], p), NAMES, PAYLOADS),
+    st.builds(lambda n, p: handmade.old_gnu_sparse(n[:100], *_pieces(p)), NAMES, PAYLOADS),
+    st.builds(
+        lambda n, p, v: handmade.pax_sparse(n, *_pieces(p), version=v),
+        NAMES.map(lambda name: name[:100]), PAYLOADS, st.sampled_from(["0.0", "0.1", "1.0"]),
+    ),
+    st.builds(lambda n, k: handmade.header(n[:100], kind=k, linkname=b"x"), NAMES, st.sampled_from([b"1", b"2", b"5"])),
+    st.builds(lambda n: handmade.long_name(n, b"", linkname=b"m" * 150, kind=b"2"), NAMES),
+    st.just(handmade.pax_header([(b"comment", b"x")], everywhere=True)),
+    st.integers(1, 3).map(lambda count: bytes(512 * count)),
+)  # fmt: skip
+ENDS = st.sampled_from([b"", bytes(512), bytes(1024), bytes(10240), bytes(40960), b"x" * 100])
 POLICIES = st.sampled_from(["first", "last", "new"])
 
 
@@ -100,3 +144,44 @@ def test_damage_never_gives_wrong_bytes(tmp_path, samples, damage):
         for number, sample in enumerate(expected):
             with contextlib.suppress(wds.WebDatasetError):
                 assert shard[number] == sample
+
+
+def outcome(call):
+    """What a call gives, and the class of its error."""
+    try:
+        return call(), None
+    except wds.WebDatasetError as error:
+        return None, type(error)
+
+
+@settings(QUICK, max_examples=150)
+@given(
+    parts=st.lists(ODD, max_size=7),
+    end=ENDS,
+    duplicates=st.sampled_from(["error", "first", "last", "new"]),
+    cut=st.one_of(st.just(0), st.integers(0, 3000)),
+)
+def test_odd_archives_have_one_verdict(tmp_path, parts, end, duplicates, cut):
+    """Streamed, walked, recorded, by number, through every format: the same samples, or the same error."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(b"".join(parts)[: -cut or None] + end)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # missing end marks, unusual seams
+        rules = {"duplicates": duplicates}
+        found = []
+        observer = wds.IndexWhileReading(then=found.append)
+        url = str(path)
+        samples, fault = outcome(lambda: list(wds.WebDataset(url, empty_check=False, observer=observer, **rules)))
+        index, refused = outcome(lambda: index_shard(path, **rules))
+        assert (refused, [] if index is None else [index]) == (fault, found)
+        assert outcome(lambda: index_shard(path, hashes=["md5"], **rules))[1] == fault
+        if index is None:
+            return
+        assert list(wds.IndexedShard(path, False, **rules)) == samples
+        for module in (dali, energon, files_json):
+            content, _ = outcome(lambda: module.dumps(index, **({"unfit": "omit"} if module is dali else {})))  # noqa: B023
+            if content is not None:
+                beside = tmp_path / module.index_name("x.tar")
+                beside.write_bytes(content)
+                assert list(wds.IndexedShard(path, **rules)) == samples
+                beside.unlink()

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from webdataset.ground.errors import FormatError, UsageError
+from webdataset.ground.redaction import redacted
 from webdataset.index.building import index_shards
 from webdataset.shards import places
 from webdataset.shards.expand import expand_urls
 from webdataset.shards.wids.checks import check_version
 from webdataset.shards.wids.document import VERSION, WidsShard, document_of
 from webdataset.shards.wids.reading import loaded
-from webdataset.writing.localfile import LocalFile
+from webdataset.writing.outputs import open_output
 
 
 def create(chosen: argparse.Namespace) -> int:
@@ -59,6 +60,7 @@ def create(chosen: argparse.Namespace) -> int:
         for index in index_shards(urls, threads=chosen.jobs, handler=_or_raised(left_out), hashes=hashes)
     ]
     _check_distinct(shards)
+    _tell_secrets(shards)
     name = chosen.name if chosen.name is not None else _common_name(urls)
     document = document_of(shards, name=name, base=chosen.base, info=description, keep=chosen.keep or None)
     write(chosen.output, document)
@@ -125,7 +127,7 @@ def write(path: str, document: Any) -> None:
 
 
 def _written(path: str, content: bytes) -> None:
-    output = LocalFile(path)
+    output = open_output(path)
     try:
         output.write([content], len(content))
         output.commit()
@@ -177,15 +179,23 @@ def _check_distinct(shards: list[WidsShard]) -> None:
     for shard in shards:
         if shard.url in seen:
             raise UsageError(
-                "two shards would have this name in the index: with -b, absolute paths are known by their file names; "
-                "give them different ones, or pass --as-given",
+                "two shards would have this name in the index: give each once (with -b, absolute paths are known by "
+                "their file names: let these differ, or pass --as-given)",
                 url=shard.url,
             )
         seen.add(shard.url)
 
 
+def _tell_secrets(shards: list[WidsShard]) -> None:
+    secret = [shard.url for shard in shards if redacted(shard.url) != shard.url]
+    if secret:
+        print(f"wids-index: {len(secret)} urls in the index hold passwords or tokens, {redacted(secret[0])} first: "
+              "keep the index to yourself, or name the shards without them and pass -b", file=sys.stderr)  # fmt: skip
+
+
 def _common_name(urls: list[str]) -> str | None:
     """Return a dataset name out of what the names of the shards begin with."""
+    urls = [re.split("[?#]", url)[0] if places.is_url(url) else url for url in urls]  # a token is no name
     common = os.path.commonprefix(urls)  # noqa: RUF071  letters, not folders: s-0.tar and s-1.tar have "s-" in common
     if common == urls[0]:
         common = re.sub(r"\.(tar|tgz)(\.\w+)?$", "", common)

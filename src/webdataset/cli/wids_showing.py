@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from webdataset.ground.errors import MissingField
+from webdataset.ground.redaction import redacted
 from webdataset.index.wids.dataset import ShardListDataset
 from webdataset.shards.wids.document import WidsIndex
 from webdataset.shards.wids.reading import read_wids_json
@@ -38,7 +39,7 @@ def info(chosen: argparse.Namespace) -> int:
         elif chosen.table:
             print(
                 f"{summary['name'] or '-':<20} {summary['shards']:>8} shards {suffixed(summary['samples']):>8} samples "
-                f"{suffixed(summary['bytes']):>8}B  {name}"
+                f"{suffixed(summary['bytes']):>8}B  {redacted(name)}"
             )
         else:
             _long(summary, index)
@@ -64,12 +65,12 @@ def _summary(name: str, index: WidsIndex) -> dict[str, Any]:
 def _long(summary: dict[str, Any], index: WidsIndex) -> None:
     for name, value in summary.items():
         if value not in (None, [], "") and name != "info":
-            print(f"{name + ':':<22}{', '.join(value) if isinstance(value, list) else value}")
+            print(f"{name + ':':<22}{', '.join(value) if isinstance(value, list) else redacted(str(value))}")
     if index.shards:
-        print(f"{'first:':<22}{index.shards[0].url}")
-        print(f"{'last:':<22}{index.shards[-1].url}")
+        print(f"{'first:':<22}{redacted(index.shards[0].url)}")
+        print(f"{'last:':<22}{redacted(index.shards[-1].url)}")
     if summary["info"]:
-        print(f"\n{summary['info'].rstrip()}")
+        print(f"\n{str(summary['info']).rstrip()}")
 
 
 def sample(chosen: argparse.Namespace) -> int:

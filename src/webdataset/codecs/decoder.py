@@ -10,6 +10,7 @@ from functools import partial as bound
 from typing import Any
 
 from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, UsageError, said
+from webdataset.samples.documents.document import Document
 
 from .fields import decoders, unchanged
 from .handlers import Claims, Continue, Decode, Handler, default_post_handlers, default_pre_handlers
@@ -91,13 +92,15 @@ class Decoder:
             sample: fields to bytes. Names starting with ``__`` are metadata: bytes become text where they are UTF-8.
 
         Returns:
-            A new dict with the same names in the same order.
+            A new dict with the same names in the same order. Of a document, a document whose images are decoded.
 
         Raises:
             DecodingError: a field does not decode; the cause is chained.
             UnsafeContent: a field's decoding would run code that is not allowed.
             MissingExtra: a field's format needs a package that is not installed.
         """
+        if isinstance(sample, Document):
+            return sample.decoded(self)
         if self._version != decoders.version:
             self._forget()
         plans = self._plans
@@ -181,6 +184,8 @@ class Decoder:
             key: the field's name, with or without a dot at its start.
             data: its bytes.
         """
+        if self._version != decoders.version:
+            self._forget()
         return self._continued("." + key, 0)(data)
 
     def __call__(self, sample: object) -> Any:

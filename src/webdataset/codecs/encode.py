@@ -99,7 +99,7 @@ def torch_dumps(data: Any) -> bytes:
 
 
 def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
-    """Encode an image; see ``webdataset.codecs.encode_images``.
+    """Encode an image; see ``webdataset.codecs.images.encoding``.
 
     Args:
         image: a Pillow image, uint8 or float array, or torch tensor.
@@ -109,7 +109,7 @@ def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstr
         EncodingError: not such an image, or the format cannot hold it.
         MissingExtra: Pillow is not installed.
     """
-    encoded: bytes = Deferred("encode_images", "encode_image").resolved()(image, format)
+    encoded: bytes = Deferred("images.encoding", "encode_image").resolved()(image, format)
     return encoded
 
 
@@ -145,11 +145,11 @@ def make_handlers() -> dict[str, Any]:
     add_handlers(handlers, "jsonl ndjson", Deferred("json_lines", "json_lines_dumps"))
     add_handlers(handlers, "safetensors", Deferred("safetensors_fields", "safetensors_dumps"))
     for extensions, kind in _IMAGES.items():
-        add_handlers(handlers, extensions, Deferred("encode_images", f"encode_{kind}"))
+        add_handlers(handlers, extensions, Deferred("images.encoding", f"encode_{kind}"))
     for extension in ["wav", "flac", "mp3", "ogg", "opus", "m4a"]:
-        add_handlers(handlers, extension, Deferred("encode_audio", f"encode_{extension}"))
+        add_handlers(handlers, extension, Deferred("media.sound_encoding", f"encode_{extension}"))
     for extension in ["mp4", "mov", "mkv", "webm", "avi"]:
-        add_handlers(handlers, extension, Deferred("encode_video", f"encode_{extension}"))
+        add_handlers(handlers, extension, Deferred("media.video_encoding", f"encode_{extension}"))
     return handlers
 
 

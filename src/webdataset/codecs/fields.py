@@ -6,6 +6,8 @@ shows; entries set there take effect at the next sample. A decoder's result is t
 
 from typing import Any
 
+from webdataset.ground import settings
+
 from .registry import Codec, Deferred, LiveTable, plugged_in
 
 
@@ -21,14 +23,40 @@ def text(data: bytes) -> str:
     return data.decode("utf-8")
 
 
+def label(data: bytes) -> int | bytes:
+    """Decode a whole number, or return the bytes where they are none: a class may have a name.
+
+    Args:
+        data: digits, or anything.
+    """
+    try:
+        return int(data)
+    except ValueError:
+        return data
+
+
+def page(data: bytes) -> str | bytes:
+    """Decode UTF-8, or return the bytes of a page in another encoding, which its parser finds out.
+
+    Args:
+        data: a page of HTML.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
 def unchanged(data: Any) -> Any:
     """Return the bytes as they are."""
     return data
 
 
 decoders: LiveTable = LiveTable()
-decoders.update(dict.fromkeys(["txt", "text", "transcript", "html", "htm"], text))
-decoders.update(dict.fromkeys(["cls", "cls2", "index", "inx", "id", "count", "class"], int))
+decoders.update(dict.fromkeys(("txt", "text", "transcript"), text))
+decoders.update(dict.fromkeys(("html", "htm"), page))
+decoders.update(dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int))
+decoders.update(dict.fromkeys(("count", "class"), label))
 decoders.update(dict.fromkeys(("json", "jsn"), Deferred("json_fields", "json_loads")))
 decoders.update(dict.fromkeys(("pyd", "pkl", "pickle"), Deferred("pickles", "unpickle_loads", trusting=True)))
 decoders.update(dict.fromkeys(("mp", "msg", "msgpack"), Deferred("records", "msgpack_loads")))
@@ -41,6 +69,15 @@ decoders.update(dict.fromkeys(("yaml", "yml"), Deferred("yaml_fields", "yaml_loa
 decoders.update(dict.fromkeys(("jsonl", "ndjson"), Deferred("json_lines", "json_lines_loads")))
 decoders["safetensors"] = Deferred("safetensors_fields", "safetensors_loads")
 decoders["bin"] = unchanged
+
+
+def stays_bytes(key: str) -> bool:
+    """Tell whether ``WDS_KEEP_BYTES`` names the last extension of a key: then only users' own handlers decode it.
+
+    Args:
+        key: the field's key (".a.json").
+    """
+    return key.rpartition(".")[2].lower() in settings.KEEP_BYTES.get()
 
 
 def decoder_for(extension: str, trust: str | None = None) -> Codec | None:

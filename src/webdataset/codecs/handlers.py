@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from webdataset.ground import settings
 
 from .compressed import decompressed
-from .fields import decoder_for
+from .fields import decoder_for, stays_bytes
 
 Handler = Callable[[str, Any], Any]
 Decode = Callable[[Any], Any]
@@ -63,7 +63,7 @@ class BasicHandlers:
 
     def claim(self, key: str, trust: str | None = None) -> Decode | None:
         """Return the table's decoder for the key's last extension (case matters)."""
-        return decoder_for(key.rpartition(".")[2], trust)
+        return None if stays_bytes(key) else decoder_for(key.rpartition(".")[2], trust)
 
     def __call__(self, key: str, data: Any) -> Any:
         """Decode one field, or return None where its extension is in no table."""
@@ -148,8 +148,23 @@ class CompressionFilter:
         self.answer = Again if again else Continue
 
     def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
-        """Return the decompressor where the key ends in one of the suffixes."""
-        return partial(self, key) if key.endswith(self.suffixes) else None
+        """Return the decompressor where the key ends in one of the suffixes; the limit is that of this moment."""
+        kinds: list[str] = []
+        while key.endswith(self.suffixes) and not stays_bytes(key):
+            key, _, kind = key.rpartition(".")
+            kinds.append(kind)
+        if not kinds:
+            return None
+        limit = settings.MAX_FIELD_BYTES.get() if self.limit_bytes is None else self.limit_bytes
+        growing = self.limit_bytes is None and key.rpartition(".")[2] in _GROWING
+        return partial(self._unwrapped, key, tuple(kinds), limit, growing)
+
+    def _unwrapped(self, key: str, kinds: tuple[str, ...], limit: int, growing: bool, data: bytes) -> Continue:  # noqa: FBT001  bound above
+        if growing:
+            limit = min(limit, max(_GROWING_BYTES, len(data) * _GROWING_TIMES))
+        for kind in kinds:
+            data = decompressed(data, kind, limit)
+        return self.answer(key, data)
 
     def __call__(self, key: str, data: bytes) -> Continue | None:
         """Decompress until the key ends in no suffix any more, or return None where it does not end in one.
@@ -158,17 +173,8 @@ class CompressionFilter:
             BadCompression: the data is cut short, damaged or too large.
             MissingExtra: zst without a zstd library.
         """
-        before, length = key, len(data)
-        while key.endswith(self.suffixes):
-            key, _, kind = key.rpartition(".")
-            data = decompressed(data, kind, self._limit(key, length))
-        return None if key == before else self.answer(key, data)
-
-    def _limit(self, key: str, length: int) -> int:
-        limit = settings.MAX_FIELD_BYTES.get() if self.limit_bytes is None else self.limit_bytes
-        if self.limit_bytes is None and key.rpartition(".")[2] in _GROWING:
-            return min(limit, max(_GROWING_BYTES, length * _GROWING_TIMES))
-        return limit
+        unwrap = self.claim(key)
+        return None if unwrap is None else unwrap(data)
 
     def __repr__(self) -> str:
         return f"CompressionFilter{self.suffixes!r}"

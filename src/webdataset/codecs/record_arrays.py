@@ -152,7 +152,7 @@ def _from_list(values: Any) -> Any:
         return np.array(values, np.bool_)
     if not kinds <= {int, float}:
         raise DecodingError("a homogeneous array holds numbers or booleans")
-    try:
-        return np.array(values)
-    except OverflowError as error:
-        raise DecodingError(f"a homogeneous array holds a number beyond 64 bits: {error}") from error
+    array = np.array(values)
+    if array.dtype.hasobject:
+        raise DecodingError("a homogeneous array holds a number beyond 64 bits")
+    return array

@@ -48,7 +48,7 @@ class Deferred:
     """A codec named by module and function, imported at its first use.
 
     Args:
-        module: module on this floor ("arrays").
+        module: module on this floor ("arrays", "images.encoding").
         name: function in it.
         trusting: the function takes ``trust=`` as well.
         takes_text: an encoder that wants ``str`` values too (others get them as UTF-8 written unchanged).

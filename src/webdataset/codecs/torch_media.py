@@ -1,15 +1,15 @@
 """Video and audio as tensors.
 
 Flows in: the bytes of one media file. Flows out: the tuples that torchvision's and torchaudio's readers gave: frames,
-sound and rates. Decoding is in ``video`` and ``sound``; nothing is copied here.
+sound and rates. Decoding is in the room ``media``; nothing is copied here.
 """
 
 from typing import Any
 
 from webdataset.ground.extras import require
 
-from .sound import sound_loads
-from .video import video_loads
+from .media.sound_decoding import sound_loads
+from .media.video_decoding import video_loads
 
 torch: Any = require("torch", extra="torch", purpose="decoding video and audio to tensors")
 

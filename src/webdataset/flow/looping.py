@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from webdataset.ground.errors import StateMismatch
+from webdataset.ground.errors import NoSamples, StateMismatch
 from webdataset.stages.base import Address, Json, Run
 
 from .running import Flow
@@ -24,10 +24,14 @@ class Bounds:
     Args:
         passes: number of passes over the source.
         items: number of items after which the run ends, over all passes; None for no bound.
+        retries: passes that give nothing, as a chance selection of few items may, before that counts as an end.
+        endless: such an end is an error.
     """
 
     passes: int = 1
     items: int | None = None
+    retries: int = 0
+    endless: bool = False
 
 
 class Loop:
@@ -47,6 +51,7 @@ class Loop:
         self.count = 0  # items given, over all passes
         self.passed = 0  # passes completed
         self._given = 0  # items given in this pass
+        self._empty = 0  # passes in a row that gave nothing
         self._over = False
         inner = None
         if state is not None:
@@ -89,7 +94,15 @@ class Loop:
         """End a pass; begin the next one if there is to be one."""
         self.flow.close()
         self.passed += 1
-        if self.count >= self._bound or self.passed >= self._bounds.passes or not self._given:
+        if self.count >= self._bound or self.passed >= self._bounds.passes:
+            return False
+        self._empty = 0 if self._given else self._empty + 1
+        if self._empty > self._bounds.retries:
+            if self._bounds.endless:
+                raise NoSamples(
+                    f"a source that is to begin again for ever gave nothing in {self._empty} passes: give it more "
+                    "samples or shards, a larger subsample, or use fewer workers"
+                )
             return False
         self._given = 0
         run = self.flow.run

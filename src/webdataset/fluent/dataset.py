@@ -30,7 +30,7 @@ class WebDataset(DataPipeline, FluidInterface):
     Args:
         urls: a url or path (``{000..099}`` braces, ``::`` between several, globs of local files), a list or iterable of
             them, a directory ending in ``/``, an object that yields ``{"url": …}``; or a dataset specification or shard
-            index: a ``.yaml`` or ``.json`` file, a dict, or what ``load_spec`` returned.
+            index: a ``.yaml`` or ``.json`` file (not a command), a dict, or what ``load_spec`` returned.
         handler: asked where a shard or sample fails: true goes on with the next shard, false ends the pass.
         mode: ``"resampled"``, or the mode of a directory list.
         resampled: draw shards at random with replacement, for ever.
@@ -148,7 +148,7 @@ def shard_source(
     """
     if isinstance(urls, Path):
         urls = str(urls)
-    if isinstance(urls, (dict, DatasetSpec)) or (isinstance(urls, str) and _SPEC.search(urls)):
+    if isinstance(urls, (dict, DatasetSpec)) or (isinstance(urls, str) and _SPEC.match(urls)):
         found = _specified(urls, trust, split)
         if isinstance(found, WidsShardList) and (resampled or mode == "resampled"):
             return shardlists.ResampledShards(found.urls, seed=seed)
@@ -166,7 +166,7 @@ def shard_source(
     return shardlists.SimpleShardList(urls)
 
 
-_SPEC = re.compile(r"\.(?:ya?ml|json)(?:\?[^/]*)?$")
+_SPEC = re.compile(r"(?!pipe:)(?s:.*)\.(?:ya?ml|json)(?:\?[^/]*)?$", re.IGNORECASE)  # a command's last word is none
 
 
 def _specified(urls: Any, trust: str | None, split: str | None) -> Any:

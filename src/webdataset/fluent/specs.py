@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webdataset import filters, shardlists
+from webdataset.flow.looping import ENDLESS, Bounds, Loop
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground.errors import UsageError
 from webdataset.shards.specs.description import Mix, Source
-from webdataset.shards.specs.passes import MixedShards, SourceShards
+from webdataset.shards.specs.passes import Allowed, MixedShards, SourceShards
+from webdataset.stages.base import Json, Run
 from webdataset.stages.evenly import Concat, EvenMix
 from webdataset.stages.labelling import first_of, kept, labelled
 from webdataset.stages.mixing import Mixture, RoundRobin
@@ -20,6 +22,25 @@ from webdataset.stages.sharing import ShareSamples, ShareShards
 
 from . import ordering
 from .specs_transforms import stage_of
+
+MOST_EMPTY = 100
+
+
+class Restarting(DataPipeline):
+    """A source that begins again at its end, for ever.
+
+    Args:
+        *stages: of its pipeline.
+        endless: raise where it gives nothing any more; otherwise it ends, and its share goes to the others.
+    """
+
+    def __init__(self, *stages: Any, endless: bool) -> None:
+        super().__init__(*stages)
+        self.bounds = Bounds(ENDLESS, None, MOST_EMPTY, endless)
+
+    def start(self, run: Any = None, state: Json = None, *, tracked: bool = True) -> Loop:
+        """Start reading as a source of a mix, which says under which run."""
+        return Loop(self.pipeline, replace(run or Run(), tracked=tracked), self.bounds, state)
 
 
 @dataclass(frozen=True)
@@ -71,7 +92,7 @@ def mixture(mix: Mix, building: Building) -> Mixture:
         return Concat([_joined(mix, building)])
     pipelines = [pipeline(source, building) for source in mix.sources]
     if mix.exhausted == "restart":
-        pipelines = [each.repeat() for each in pipelines]
+        pipelines = [Restarting(*each.pipeline, endless=building.empty_check) for each in pipelines]
     goes_on = mix.exhausted != "stop"
     if mix.how == "concat":
         return Concat(pipelines)
@@ -104,7 +125,8 @@ def _read(source: Source, building: Building) -> list[Any]:
     shuffled = bool(building.shardshuffle) if source.shardshuffle is None else source.shardshuffle
     if building.resampled:
         urls = SourceShards(source, shuffled=False).urls
-        return [shardlists.ResampledShards(urls), *_samples(source.cache, building)]
+        checked = [Allowed(source.origin)] if source.origin.network else []
+        return [shardlists.ResampledShards(urls), *checked, *_samples(source.cache, building)]
     shards = SourceShards(source, shuffled=shuffled and source.shardshuffle is not None)
     return _shared(shards, source.cache, building, shuffle=source.shardshuffle is None)
 
@@ -124,11 +146,12 @@ def _shared(shards: Any, cache: str | None, building: Building, *, shuffle: bool
     )
     if not {node, worker} <= ours:
         return [shards, *filter(None, (node, worker)), *shuffles, *_samples(cache, building)]
-    guard = [node] if node is shardlists.single_node_only else []
+    # shuffled before they are shared: workers that all read all shards, each some samples, must agree on the order
+    guard = [*shuffles, node] if node is shardlists.single_node_only else shuffles
     among = {"ranks": node is shardlists.split_by_node, "workers": worker is shardlists.split_by_worker}
     count = len(shards)
     read = _samples(cache, building)
-    return [shards, *guard, ShareShards(count, **among), *shuffles, read[0], ShareSamples(count, **among), *read[1:]]
+    return [shards, *guard, ShareShards(count, **among), read[0], ShareSamples(count, **among), *read[1:]]
 
 
 def _samples(cache: str | None, building: Building) -> list[Any]:

@@ -34,6 +34,7 @@
     │   └── StateMismatch (ValueError)    a snapshot of something else
     ├── UsageError (ValueError)           a call that cannot mean anything
     │   ├── NoShards (IndexError)         an empty list of shards
+    │   ├── ConfigError                   a configuration of credentials that is wrong or lacks something
     │   └── SpecError                     a dataset specification with mistakes; ``problems`` lists them all
     │       └── UnsafeSpec                one from the network that names what only a local one may
     └── MissingExtra (ImportError)        an optional package is not installed
@@ -258,6 +259,10 @@ class UsageError(WebDatasetError, ValueError):
 
 class NoShards(UsageError, IndexError):
     """An empty list of shards."""
+
+
+class ConfigError(UsageError):
+    """A configuration of S3 credentials that is wrong, or lacks something; never says a secret."""
 
 
 class SpecError(UsageError):

@@ -57,6 +57,10 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(":") if word)
 
 
+def _extensions(text: str) -> tuple[str, ...]:
+    return tuple(word.strip(".").lower() for word in text.replace(",", " ").split())
+
+
 CACHE = Variable[str | None]("WDS_CACHE", None, str, "directory of cached shards")
 CACHE_SIZE = Variable[int | None]("WDS_CACHE_SIZE", None, _number, "size bound of the shard cache in bytes")
 VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
@@ -67,6 +71,9 @@ SECURE = Variable("WDS_SECURE", False, _switch, "1 means trust=strict: no pickle
 PYTORCH_WEIGHTS_ONLY = Variable("WDS_PYTORCH_WEIGHTS_ONLY", True, _switch, "0 allows full unpickling of .pth fields")
 MISSING_END = Variable[str | None]("WDS_MISSING_END", None, str, "warn, error or ignore: tar without its end mark")
 MAX_FIELD_BYTES = Variable("WDS_MAX_FIELD_BYTES", 402_653_184, _number, "bytes that a compressed field may grow to")
+KEEP_BYTES = Variable[tuple[str, ...]](
+    "WDS_KEEP_BYTES", (), _extensions, "extensions whose fields no decoder of this library touches"
+)
 MAX_IMAGE_PIXELS = Variable[int | None](
     "WDS_MAX_IMAGE_PIXELS", None, _number, "pixels an image may have; unset: 50331648, or what Pillow was told"
 )
@@ -79,6 +86,15 @@ GOPEN_REWRITE = Variable("GOPEN_REWRITE", "", str, "regex=replacement;… applie
 WDS_REWRITE = Variable("WDS_REWRITE", "", str, "regex=replacement;… applied to urls before GOPEN_REWRITE")
 USE_AIS_FOR = Variable[tuple[str, ...]]("USE_AIS_FOR", (), _words, "url schemes that go to AIStore, separated by ':'")
 AIS_ENDPOINT = Variable[str | None]("AIS_ENDPOINT", None, str, "url of the AIStore proxy")
+CONFIG = Variable[str | None]("WDS_CONFIG", None, str, "configuration file of S3 profiles, in place of the usual ones")
+S3_PROFILE = Variable[str | None]("WDS_S3_PROFILE", None, str, "S3 profile of s3:// urls that no route takes")
+PETREL_CONF = Variable[str | None]("WDS_PETREL_CONF", None, str, "petrel's file; unset: ~/petreloss.conf, where it is")
+CONFIG_HOME = Variable("XDG_CONFIG_HOME", "~/.config", str, "folder of the user's configuration files")
+CONFIG_DIRS = Variable("XDG_CONFIG_DIRS", "/etc/xdg", str, "folders of the system's configuration files, ':' between")
+AWS_CONFIG_FILE = Variable("AWS_CONFIG_FILE", "~/.aws/config", str, "where AWS profiles are")
+AWS_SHARED_CREDENTIALS_FILE = Variable(
+    "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", str, "where credentials of AWS profiles are"
+)
 RANK = Variable[int | None]("RANK", None, int, "rank of this process in the job")
 WORLD_SIZE = Variable[int | None]("WORLD_SIZE", None, int, "number of ranks in the job")
 WORKER = Variable[int | None]("WORKER", None, int, "number of this worker in its rank")
@@ -88,6 +104,20 @@ SLURM_JOB_ID = Variable[str | None]("SLURM_JOB_ID", None, str, "name that all ra
 WIDS_CACHE = Variable[str | None]("WIDS_CACHE", None, str, "directory of the shards that wids downloads")
 WIDS_VERBOSE = Variable("WIDS_VERBOSE", False, _switch, "log what a ShardListDataset holds, and what it downloads")
 ALLOW_OBSOLETE = Variable("ALLOW_OBSOLETE", False, _switch, "accepted for compatibility; nothing is obsolete here")
+
+
+def config_folders() -> list[str]:
+    """Return the folders that hold ``webdataset/config.toml``, the user's before the system's."""
+    return [CONFIG_HOME.get(), *_words(CONFIG_DIRS.get())]
+
+
+def looked_up(name: str) -> str | None:
+    """Return an environment variable that a configuration names, or whose name holds that of a profile.
+
+    Args:
+        name: its whole name (``WDS_S3_CEPH1_REGION``, the ``NAME`` of ``env:NAME``); unset and empty are None.
+    """
+    return os.environ.get(name) or None
 
 
 def substitution(name: str) -> str:

@@ -11,6 +11,8 @@ _HOMES = {
     "IndexedShard": "indexed_shard",
     "IndexWhileReading": "recording",
     "ShardIndex": "entries",
+    "energon_rows": "formats.energon_reading",
+    "energon_shards": "formats.energon_reading",
     "index_shard": "building",
     "index_shards": "building",
     "write_indexes": "publishing",

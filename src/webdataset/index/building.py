@@ -5,8 +5,8 @@ them all and leaves out the rest; where payloads are small, that would be a requ
 read instead. What to do next is decided after each read from what it showed.
 
 Flows in: urls. Flows out: :class:`~webdataset.index.entries.ShardIndex`. Members are grouped by the reader's own
-grouper, so that sample *i* of the index is sample *i* of the stream. Never gives an index of a shard that the stream
-reader would call damaged.
+grouper, so that sample *i* of the index is sample *i* of the stream. Never gives an index of a shard whose headers the
+stream reader would call damaged (the map that lies in some sparse payloads is not read).
 """
 
 import hashlib
@@ -19,146 +19,21 @@ from typing import Any, Final
 
 from webdataset.ground.errors import NoRandomAccess, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
-from webdataset.samples.endings import judge_missing_end, tell_doubt
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
 from webdataset.sources.open import open_stream
 from webdataset.sources.ranges import LocalRanges, Ranges, open_ranges
 from webdataset.sources.stream import length_of
 from webdataset.tar.compression import Decompressor, compression_of
-from webdataset.tar.walk import Place, TarWalk
 
-from .entries import Entries, FieldEntry, SampleEntry, ShardIndex
+from .builder import IndexBuilder
+from .entries import ShardIndex
 
 HASHES: Final = ("md5", "sha1", "sha256")
 _SMALL = 4096
 _FIRST = 64 * 1024
 _LARGEST = 1 << 20
 _PIECE = 1 << 18
-
-
-class IndexBuilder:
-    """One shard's bytes to its index, without reading anything.
-
-    Args:
-        url: the shard.
-        reading: the rules of reading: which members, which names, what to do about duplicates.
-    """
-
-    def __init__(self, url: str, reading: Reading) -> None:
-        self.url = url
-        self.reading = reading
-        self.walk = TarWalk(reading.admit(), reading.limits)
-        self.entries = Entries()
-        self._sparse: set[int] = set()
-        self._grouper = reading.grouper()
-        self._grouper.open({"__url__": url})
-
-    def feed(self, chunk: bytes, offset: int) -> list[Place]:
-        """Take some bytes of the tar stream.
-
-        Args:
-            chunk: the bytes; payloads may be left out.
-            offset: where they start; at most ``walk.wants[0]``.
-
-        Returns:
-            The members found in them.
-
-        Raises:
-            TarError: the shard is damaged.
-            DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
-        """
-        places = self.walk.walk(chunk, offset)
-        self.group(places)
-        if self.walk.error is not None:
-            raise self._explained(self.walk.error)
-        return places
-
-    def group(self, places: list[Place]) -> None:
-        """Take the next members.
-
-        Args:
-            places: where they lie, in order.
-
-        Raises:
-            DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
-        """
-        grouper = self._grouper
-        members: list[Any] = [(place.name, place, place.offset) for place in places]
-        self._add(grouper.add(members))
-        while grouper.fault is not None:
-            fault = grouper.fault
-            if not self.reading.handler(fault):
-                raise fault
-            self._add(grouper.add(members, grouper.taken))
-
-    def _add(self, samples: list[dict[str, Any]]) -> None:
-        for sample, offset in zip(samples, self._grouper.offsets, strict=True):
-            fields = []
-            for name, place in sample.items():
-                if place.__class__ is Place:
-                    fields.append(FieldEntry(name, place.name, place.payload, place.size))
-                    if place.sparse:
-                        self._sparse.add(len(self.entries))
-            self.entries.append(SampleEntry(sample["__key__"], offset, tuple(fields)))
-
-    def _explained(self, error: Exception) -> Exception:
-        key = self._grouper.abandon()
-        return located(error, url=self.url, key=key, stage="index_shard")
-
-    def finish(
-        self,
-        length: int,
-        *,
-        stored: int | None,
-        known: bool,
-        compression: str | None = None,
-        hashes: dict[str, str] | None = None,
-    ) -> ShardIndex:
-        """Take note that the shard has ended.
-
-        Args:
-            length: bytes of the tar stream.
-            stored: bytes of the shard as it is stored, or None.
-            known: whether the source knew its length and has given all of it.
-            compression: how it is compressed, or None.
-            hashes: digests of the shard as it is stored.
-
-        Raises:
-            Truncated: it ended too early, or without an end mark where one is needed.
-        """
-        ended = self.walk.end_at(length)
-        if self.walk.error is not None:
-            raise self._explained(self.walk.error)
-        chosen = self.reading.missing_end
-        if self.walk.doubt is not None:
-            tell_doubt(self.url, *self.walk.doubt, chosen=chosen)
-        if not ended:
-            judge_missing_end(self.url, length, chosen=chosen, known=known)
-        return self.close(self.walk.end, stored=stored, compression=compression, hashes=hashes)
-
-    def close(
-        self, end: int, *, stored: int | None, compression: str | None = None, hashes: dict[str, str] | None = None
-    ) -> ShardIndex:
-        """Return the index of the members taken so far, however the shard ends.
-
-        Args:
-            end: where the end mark starts.
-            stored: bytes of the shard as it is stored, or None.
-            compression: how it is compressed, or None.
-            hashes: digests of the shard as it is stored.
-        """
-        self._add(self._grouper.close())
-        return ShardIndex(
-            url=self.url,
-            size_bytes=stored,
-            end=end,
-            entries=self.entries,
-            compression=compression,
-            sparse=frozenset(self._sparse),
-            joins=tuple(self.walk.joins),
-            hashes=dict(hashes or {}),
-        )
 
 
 def index_shard(
@@ -187,9 +62,7 @@ def index_shard(
         raise UsageError(f"an index is about a url or a path, not {type(url).__name__}")
     if not set(wanted) <= set(HASHES):
         raise UsageError(f"hashes={wanted!r}: there are {', '.join(HASHES)}")
-    if reading is not None and rules:
-        raise UsageError(f"pass either reading= or {', '.join(rules)}")
-    reading = reading or Reading(**rules)
+    reading = reading_of(reading, rules)
     name = os.fsdecode(url)
     try:
         if not wanted:
@@ -203,6 +76,21 @@ def index_shard(
         return _streamed(url, reading, wanted)
     except WebDatasetError as error:
         raise error.locate(url=name, stage="index_shard")  # noqa: B904  the same error, with its place
+
+
+def reading_of(reading: Reading | None, rules: dict[str, Any]) -> Reading:
+    """Return the rules of reading that a caller gave, whole or one by one.
+
+    Args:
+        reading: all of them, or None.
+        rules: fields of a ``Reading``.
+
+    Raises:
+        UsageError: both were given.
+    """
+    if reading is not None and rules:
+        raise UsageError(f"pass either reading= or {', '.join(rules)}")
+    return reading or Reading(**rules)
 
 
 def walk_ranges(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None:
@@ -340,7 +228,8 @@ def index_shards(
                 try:
                     found = future.result()
                 except Exception as error:  # noqa: BLE001  the handler decides, whatever a user's function raised
-                    if not handler(located(error, url=os.fsdecode(url), stage="index_shards")):
+                    name = os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else repr(url)
+                    if not handler(located(error, url=name, stage="index_shards")):
                         return
                 else:
                     yield found

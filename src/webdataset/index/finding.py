@@ -4,22 +4,27 @@ Flows in: an open shard and what the caller knows. Flows out: a shard index that
 Index files are text, JSON or plain numbers; pickled ones (``.index``) are never read.
 """
 
+import logging
 import os
 from typing import Any, Literal
 
-from webdataset.ground.errors import BadIndex, NoRandomAccess, SourceError, UsageError
+from webdataset.ground.errors import BadIndex, NoRandomAccess, SourceError, StaleIndex, UsageError
+from webdataset.ground.redaction import redacted
 from webdataset.samples.reading import Reading
 from webdataset.sources.open import open_stream
 from webdataset.sources.ranges import Ranges, local_path
 
-from . import dali, energon, files_json
 from .building import walk_ranges
 from .entries import ShardIndex
+from .formats import dali, energon, files_json
 from .resolving import check_size, from_dali, from_offsets, from_rows
 
 IndexSpec = ShardIndex | str | os.PathLike[str] | Literal[False] | None
 
-_LARGEST = 1 << 30
+_LARGEST = 1 << 28
+_USUAL = 1 << 24
+
+log = logging.getLogger("webdataset")
 
 
 def index_of(url: str, ranges: Ranges, index: IndexSpec, reading: Reading) -> ShardIndex:
@@ -44,12 +49,11 @@ def index_of(url: str, ranges: Ranges, index: IndexSpec, reading: Reading) -> Sh
         check_size(url, index.size_bytes, ranges)
         return index
     if index is not None and index is not False:
-        return _loaded(url, ranges, _content(index), os.fspath(index), reading, as_listed=True)
-    if index is None:
-        for name in _candidates(url):
-            content = _beside(name, reading.trust)
-            if content is not None and _is_index(name, content):
-                return _loaded(url, ranges, content, name, reading, as_listed=False)
+        content = _content(index, _most(ranges), reading.trust)
+        return _loaded(url, ranges, content, os.fspath(index), reading, as_listed=True)
+    found = _found_beside(url, ranges, reading) if index is None else None
+    if found is not None:
+        return found
     found = walk_ranges(url, ranges, reading)
     if found is None:
         raise NoRandomAccess("the shard is compressed: decompress it to read samples out of order", url=url)
@@ -60,42 +64,65 @@ def _candidates(url: str) -> list[str]:
     """Return the names that indexes of a shard have; none for urls that carry a query."""
     if "?" in url and local_path(url) is None:
         return []
-    names = [files_json.index_name(url), dali.index_name(url), energon.index_name(url)]
+    names = [files_json.index_name(url), dali.index_name(url), energon.index_name(url), dali.tool_name(url)]
     return [name for place, name in enumerate(names) if name != url and name not in names[:place]]
 
 
-def _beside(name: str, level: str | None) -> bytes | None:
-    """Return what lies beside the shard, or None."""
+def _found_beside(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None:
+    """Return what a file beside the shard says, or None; names like ``X.json`` are used for other things, too."""
+    for name in _candidates(url):
+        content = _beside(name, _most(ranges), reading.trust)
+        if content is None:
+            continue
+        try:
+            return _loaded(url, ranges, content, name, reading, as_listed=False)
+        except StaleIndex:
+            if name != dali.tool_name(url) or name == dali.index_name(url):
+                raise  # else it may be about another shard: several may share such a name
+        except BadIndex as error:
+            log.debug("%s is no index: %s", redacted(name), error)
+    return None
+
+
+def _beside(name: str, most: int, level: str | None) -> bytes | None:
+    """Return what lies beside the shard if it may be an index, else None."""
     path = local_path(name, level=level)
     if path is not None and not os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
         return None
     try:
-        return _content(name, level)
-    except SourceError:  # not there, or not for us: the headers say it, too
+        return _content(name, most, level, beside=True)
+    except (SourceError, BadIndex):  # not there, not for us, or something else: the headers say it, too
         return None
 
 
-def _content(name: str | os.PathLike[str], level: str | None = None) -> bytes:
+def _most(ranges: Ranges) -> int:
+    """Return how many bytes an index may have: about those of the shard, within reason."""
+    return min(max(ranges.length, _USUAL), _LARGEST)
+
+
+def _content(name: str | os.PathLike[str], most: int, level: str | None, *, beside: bool = False) -> bytes:
+    """Return the bytes of an index file; of one that only lies there, no more than is needed to see that it is none."""
     stream = open_stream(name, level=level)
     try:
-        pieces, size = [], 0
+        pieces: list[bytes] = []
+        size = 0
         while piece := stream.read(1 << 20):
+            if beside and not pieces and not _may_be_index(os.fspath(name), piece):
+                raise BadIndex("it starts otherwise")
             pieces.append(piece)
             size += len(piece)
-            if size > _LARGEST:
-                raise BadIndex(f"an index of more than {_LARGEST} bytes", url=os.fspath(name))
+            if size > most:
+                raise BadIndex(f"an index of more than {most} bytes", url=os.fspath(name))
     finally:
         stream.close()
     return b"".join(pieces)
 
 
-def _is_index(name: str, content: bytes) -> bool:
-    """Tell whether a file beside a shard claims to be an index; names like ``X.json`` are used for other things."""
+def _may_be_index(name: str, start: bytes) -> bool:
+    """Tell whether a file of some name may be an index, from its first bytes."""
     if name.endswith(".json"):
-        return content[:1] == b"{" and b'"files"' in content
-    if name.endswith(".tar.idx"):
-        return bool(content) and len(content) % 8 == 0 and content[:3] != b"v1."
-    return content[:3] == b"v1."
+        return start[:1] == b"{"
+    return (start[:3] == b"v1.") != name.endswith(".tar.idx")
 
 
 def _loaded(url: str, ranges: Ranges, content: bytes, name: Any, reading: Reading, *, as_listed: bool) -> ShardIndex:

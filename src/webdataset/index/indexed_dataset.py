@@ -5,7 +5,6 @@ the list. Only so many are open at a time; indexes are found out once, several s
 """
 
 import os
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from itertools import accumulate
 from typing import Any, Literal, Self, overload
 
 from webdataset.ground.errors import NoShards, NoSuchSample, StaleIndex, UsageError
+from webdataset.ground.locks import ForkSafeLock
 from webdataset.samples.grouping import Sample
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
@@ -71,7 +71,7 @@ class IndexedDataset:
         self._ends: list[int] | None = None
         self._keys: dict[str, int | list[int]] | None = None
         self._used: OrderedDict[int, None] = OrderedDict()
-        self._using = threading.Lock()
+        self._using = ForkSafeLock()
 
     def _borders(self) -> list[int]:
         """Return how many samples there are up to the end of each shard."""
@@ -213,10 +213,7 @@ class IndexedDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what is open."""
-        return {**self.__dict__, "_used": OrderedDict(), "_using": None, "_keys": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _using=threading.Lock())
+        return {**self.__dict__, "_used": OrderedDict(), "_keys": None}
 
     def __repr__(self) -> str:
         known = f", {self._ends[-1]} samples" if self._ends is not None else ""

@@ -7,11 +7,11 @@ sample's: see ``fetching``.
 
 import dataclasses
 import os
-import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Literal, Self, overload
 
 from webdataset.ground.errors import NoSuchSample, WebDatasetError
+from webdataset.ground.locks import ForkSafeLock
 from webdataset.ground.redaction import redacted
 from webdataset.samples.grouping import Sample
 from webdataset.samples.reading import Reading
@@ -63,7 +63,7 @@ class IndexedShard:
         self._ranges: Ranges | None = None
         self._index: ShardIndex | None = None
         self._ordinals: dict[str, int | list[int]] | None = None
-        self._opening = threading.Lock()
+        self._opening = ForkSafeLock()
 
     @property
     def index(self) -> ShardIndex:
@@ -87,6 +87,8 @@ class IndexedShard:
                 if self._index is None:
                     index = index_of(self.url, self._ranges, self._given, self._reading)
                     self._index = dataclasses.replace(index, url=self.url)
+                elif isinstance(self._index.entries, OffsetEntries):
+                    self._index.entries.ranges = self._ranges
             except WebDatasetError as error:
                 raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
             return self._ranges
@@ -196,6 +198,8 @@ class IndexedShard:
     def close(self) -> None:
         """Let go of the shard; it is opened again when it is asked again. A read in progress still ends well."""
         self._ranges = None
+        if self._index is not None and isinstance(self._index.entries, OffsetEntries):
+            self._index.entries.ranges = None
 
     def __enter__(self) -> Self:
         return self
@@ -206,13 +210,10 @@ class IndexedShard:
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what is open, with the index if it is known."""
         state = self.__dict__.copy()
-        state.update(_ranges=None, _decoder=None, _ordinals=None, _opening=None)
+        state.update(_ranges=None, _decoder=None, _ordinals=None)
         if self._index is not None and isinstance(self._index.entries, OffsetEntries):
             state["_index"] = None
         return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _opening=threading.Lock())
 
     def __repr__(self) -> str:
         known = f"{len(self._index)} samples" if self._index is not None else "not opened yet"

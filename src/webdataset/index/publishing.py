@@ -16,11 +16,11 @@ from webdataset.shards.expand import expand_urls
 from webdataset.shards.wids.document import WidsShard, document_of
 from webdataset.sources.ranges import local_path
 
-from . import dali
-from .building import index_shards
-from .energon_dataset import EnergonDatasetWriter
+from .building import index_shards, reading_of
 from .entries import ShardIndex
-from .formats import SHARD_FORMATS, formats_of, hashes_of
+from .formats import dali
+from .formats.energon_dataset import EnergonDatasetWriter
+from .formats.table import SHARD_FORMATS, check_rules, formats_of, hashes_of, refuse_to_replace
 
 WIDS_NAME = "shardindex.json"
 
@@ -102,20 +102,24 @@ def write_indexes(
 
     Raises:
         NotRepresentable: samples that a format cannot hold.
-        UsageError: an unknown format, or remote shards without ``folder``.
+        AlreadyExists: a file that is no index has the name of one.
+        UsageError: an unknown format, remote shards without ``folder``, or shards that would share an index.
         WebDatasetError: a shard that cannot be indexed.
     """
     names = formats_of(formats)
     urls = [os.fsdecode(url) for url in (expand_urls(shards) if isinstance(shards, str) else shards)]
+    reading = reading_of(reading, rules)
+    check_rules(names, reading)
     if not names or not urls:
         raise UsageError("write_indexes needs at least one shard and one format")
     targets = [_target(url, folder) for url in urls]
+    _check_targets(targets, names)
     root = os.path.dirname(targets[0]) or "."  # noqa: PTH120
     energon = EnergonDatasetWriter(root) if "energon" in names else None
     written: list[str] = []
     listed: list[WidsShard] = []
     try:
-        found = index_shards(urls, threads=threads, hashes=hashes_of(names), reading=reading, **rules)
+        found = index_shards(urls, threads=threads, hashes=hashes_of(names), reading=reading)
         for index, target in zip(found, targets, strict=True):
             written += _write_one(index, target, names, unfit)
             relative = os.path.relpath(target, root)
@@ -141,6 +145,17 @@ def _target(url: str, folder: str | os.PathLike[str] | None) -> str:
     if path is None:
         raise UsageError("indexes cannot be written beside a remote shard: pass folder=", url=url)
     return path
+
+
+def _check_targets(targets: list[str], names: Iterable[str]) -> None:
+    """Raise before anything is read where an index would replace another shard's, or a file that is no index."""
+    for known in (SHARD_FORMATS[name] for name in names if name in SHARD_FORMATS):
+        seen: set[str] = set()
+        for path in map(known.index_name, targets):
+            if path in seen:
+                raise UsageError("two of the shards would have this one index: give each a folder of its own", url=path)
+            seen.add(path)
+            refuse_to_replace(known, path)
 
 
 def _write_one(index: ShardIndex, target: str, names: Iterable[str], unfit: Literal["error", "omit"]) -> list[str]:

@@ -13,9 +13,9 @@ from webdataset.ground.errors import UsageError
 from webdataset.samples.reading import Reading
 from webdataset.sources.ranges import local_path
 
-from .building import IndexBuilder
+from .builder import IndexBuilder
 from .entries import ShardIndex
-from .formats import SHARD_FORMATS, formats_of
+from .formats.table import SHARD_FORMATS, ShardFormat, check_rules, formats_of, refuse_to_replace
 from .publishing import publish
 
 
@@ -25,7 +25,8 @@ class IndexWhileReading:
 
     Args:
         formats: ``dali``, ``energon``, ``files`` or several; none with ``then`` alone.
-        folder: where to put them; None is beside each shard, which must be local.
+        folder: where to put them, named after the shards, whose last parts must differ; None is beside each shard,
+            which must be local.
         then: called with each shard's index. Runs where the shard is read: in a worker, if there are workers.
 
     Raises:
@@ -53,20 +54,27 @@ class IndexWhileReading:
             reading: the rules by which it is read.
 
         Raises:
-            UsageError: there is no place for the index.
+            UsageError: there is no place for the index, or the rules do not suit it.
+            AlreadyExists: a file that is no index has its name.
         """
         path = local_path(url, level=reading.trust)
         if self.formats and self.folder is None and path is None:
             raise UsageError("indexes cannot be written beside a remote shard: pass folder=", url=url)
+        check_rules(self.formats, reading)
+        for known, target in self._targets(url):
+            refuse_to_replace(known, target)
         return ShardRecorder(url, reading, self._done)
 
+    def _targets(self, url: str) -> list[tuple[ShardFormat, str]]:
+        """Return the index files of a shard."""
+        target = local_path(url) or url.partition("?")[0]
+        if self.folder is not None:
+            target = os.path.join(os.fspath(self.folder), os.path.basename(target))  # noqa: PTH118, PTH119
+        return [(known, known.index_name(target)) for known in map(SHARD_FORMATS.__getitem__, self.formats)]
+
     def _done(self, index: ShardIndex) -> None:
-        for name in self.formats:
-            known = SHARD_FORMATS[name]
-            target = local_path(index.url) or index.url.partition("?")[0]
-            if self.folder is not None:
-                target = os.path.join(os.fspath(self.folder), os.path.basename(target))  # noqa: PTH118, PTH119
-            publish(known.index_name(target), known.dumps(index))
+        for known, target in self._targets(index.url):
+            publish(target, known.dumps(index))
         if self.then is not None:
             self.then(index)
 

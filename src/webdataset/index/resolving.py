@@ -16,14 +16,15 @@ from typing import overload
 from webdataset.ground.errors import FormatError, NoRandomAccess, StaleIndex, WebDatasetError
 from webdataset.samples.names import base_plus_ext
 from webdataset.samples.reading import Reading
-from webdataset.sources.ranges import Ranges
-from webdataset.tar.header import BLOCK, parse
+from webdataset.sources.ranges import Ranges, open_ranges
+from webdataset.tar.header import BLOCK, REGULAR, parse
 from webdataset.tar.walk import Place
 
-from . import dali
-from .building import IndexBuilder, walk_ranges
+from .builder import IndexBuilder
+from .building import walk_ranges
 from .entries import Entries, SampleEntry, ShardIndex
-from .files_json import Row
+from .formats import dali
+from .formats.files_json import Row
 
 _WAY_OUT = "write the index again, or pass index=False to read the shard's headers instead"
 _LONGEST_END = 2 * 10240
@@ -69,10 +70,12 @@ def from_rows(url: str, ranges: Ranges, rows: Sequence[Row], reading: Reading) -
         return _grouped(url, rows, end, ranges, reading)
     index = _walked(url, ranges, reading)
     known = {field.offset: field for entry in index.entries for field in entry.fields}
+    whole = reading.admit() is None and reading.suffixes is None
     for name, offset, size in rows:
         field = known.get(offset)
         if field is None:
-            _check_header(url, ranges, name, offset, size)
+            if whole:  # a member of no sample; its name may stand in an extended header
+                _check_header(url, ranges, None, offset, size)
         elif field.size != size or (name is not None and name != field.member and reading.rename_files is None):
             raise stale(f"it has {name!r} of {size} bytes where {field.member!r} of {field.size} stands",
                         url=url, offset=offset)  # fmt: skip
@@ -106,14 +109,16 @@ def _walked(url: str, ranges: Ranges, reading: Reading) -> ShardIndex:
 
 
 def _check_header(url: str, ranges: Ranges, name: str | None, offset: int, size: int) -> None:
-    """Look at the header before a payload; one whose name may stand in an extended header proves its size alone."""
+    """Look at the header before a payload; where the name may stand in an extended header, it proves the size alone."""
     block = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
     try:
         found = parse(block, offset - BLOCK) if len(block) == BLOCK and block.strip(b"\0") else None
     except FormatError:
         found = None
-    short = name is not None and len(name) < 100 and name.isascii()
-    if found is None or found.size != size or (short and found.name.decode("utf-8", "replace") != name):
+    right = found is not None and found.kind in REGULAR and found.size == size
+    if right and name is not None and len(name) < 100 and name.isascii():
+        right = found is not None and found.name == name.encode()
+    if not right:
         raise stale(f"no member {name!r} of {size} bytes stands at byte {offset}", url=url, offset=offset)
 
 
@@ -175,11 +180,14 @@ class OffsetEntries(Sequence[SampleEntry]):
         ranges: the shard.
         offsets: where each sample starts, then where the end mark starts.
         reading: the rules of reading.
+
+    Attributes:
+        ranges: the shard; None where it has been closed, and is to be opened for each entry.
     """
 
     def __init__(self, url: str, ranges: Ranges, offsets: Sequence[int], reading: Reading) -> None:
         self._url = url
-        self._ranges = ranges
+        self.ranges: Ranges | None = ranges
         self._offsets = offsets
         self._reading = reading
 
@@ -207,25 +215,27 @@ class OffsetEntries(Sequence[SampleEntry]):
         return self._read(ordinal)
 
     def _read(self, ordinal: int) -> SampleEntry:
+        ranges = self.ranges or open_ranges(self._url, level=self._reading.trust)
         start, stop = self._offsets[ordinal], self._offsets[ordinal + 1]
+        place = start if ordinal else 0  # folders may stand before the first sample, but no sample that is left out
         builder = IndexBuilder(self._url, self._reading)
-        builder.walk.position = start
+        builder.walk.position = place
         try:
             while builder.walk.wants[0] < stop:
                 offset, least = builder.walk.wants
-                chunk = self._ranges.read_at(offset, min(max(least, self._ranges.latency_bytes), stop - offset))
+                chunk = ranges.read_at(offset, min(max(least, ranges.latency_bytes), stop - offset))
                 builder.feed(chunk, offset)
                 if len(chunk) < least:
                     break
             if builder.walk.wants[0] == stop:
                 index = builder.close(stop, stored=None)
-                if len(index) == 1:
+                if len(index) == 1 and index.entries[0].offset == start:
                     return index.entries[0]
         except WebDatasetError as error:
             raise stale(
                 f"no sample can be read at byte {start}: {error.message}", url=self._url, offset=start
             ) from error
-        raise stale(f"not exactly one sample stands at bytes {start} to {stop}", url=self._url, offset=start)
+        raise stale(f"not exactly one sample stands at bytes {place} to {stop}", url=self._url, offset=start)
 
     def __iter__(self) -> Iterator[SampleEntry]:
         """Yield all entries."""
@@ -246,12 +256,20 @@ def from_offsets(url: str, ranges: Ranges, offsets: Sequence[int], reading: Read
         reading: the rules of reading.
 
     Raises:
-        StaleIndex: it does not end where the shard's members end.
+        StaleIndex: it does not begin or end where the shard's samples do.
+        TarError: the shard is damaged.
     """
     end = offsets[-1]
-    rules = reading.select_files, reading.rename_files, reading.suffixes, reading.duplicates
-    if end > ranges.length or ranges.read_at(end, 2 * BLOCK).strip(b"\0"):
+    rest = ranges.length - end
+    if rest < 0 or ranges.read_at(end, min(rest, _LONGEST_END)).strip(b"\0"):
         raise stale(f"it says that members end at byte {end}, where the end mark is not", url=url, offset=end)
-    if rules != (None, None, None, "error") or reading.keys is not base_plus_ext:
-        return _walked(url, ranges, reading)  # samples are others under these rules
-    return ShardIndex(url, ranges.length, end, OffsetEntries(url, ranges, offsets, reading))
+    rules = reading.select_files, reading.rename_files, reading.suffixes, reading.duplicates
+    usual = rules == (None, None, None, "error") and reading.keys is base_plus_ext
+    if not usual or not 0 < rest <= _LONGEST_END or len(offsets) == 1:  # other samples, or nothing that proves it
+        whole = _walked(url, ranges, reading)
+        if usual and [entry.offset for entry in whole.entries] != list(offsets[:-1]):
+            raise stale("the samples start elsewhere", url=url)
+        return whole
+    entries = OffsetEntries(url, ranges, offsets, reading)
+    next(iter(entries))  # proves where the first one starts
+    return ShardIndex(url, ranges.length, end, entries)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.seeds import fold
+from webdataset.sources.profiles import storage_options
 from webdataset.sources.stream import length_known, length_of
 from webdataset.tar.assembly import Member
 from webdataset.tar.compression import Decompressor, compression_of
@@ -66,6 +67,7 @@ class Reading:
         cache: a :class:`webdataset.caching.shards.ShardCache` to open shards through; None opens their sources.
         observer: called with the url and these rules for each shard that is read from its start; what it returns sees
             the shard's bytes. See :class:`webdataset.index.recording.IndexWhileReading`.
+        storage_options: what S3 urls are opened with: ``{"profile": NAME}``, or fields of a profile.
     """
 
     handler: Handler = reraise_exception
@@ -81,10 +83,12 @@ class Reading:
     limits: Limits = field(default_factory=Limits)
     cache: Any = None
     observer: Callable[[str, Any], Watch] | None = None
+    storage_options: Any = None
 
     def __post_init__(self) -> None:
         if self.missing_end is not None and self.missing_end not in ENDS:
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options))
 
     def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""
@@ -243,8 +247,13 @@ class ShardReader:
         self._start = start.offset if start is not None else 0
         self._complete = False
         self._compression: str | None = None
-        # a shard that is resumed in its middle cannot be observed whole
-        self._watch = reading.observer(self.url, reading) if reading.observer is not None and not self._start else None
+        self._watch: Watch | None = None
+        if reading.observer is not None and not self._start:  # one that is resumed cannot be observed whole
+            try:
+                self._watch = reading.observer(self.url, reading)
+            except BaseException:  # whatever it is: nobody else would close the stream
+                self.close()
+                raise
 
     def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         """Yield lists of complete samples with their offsets, about one list a chunk."""

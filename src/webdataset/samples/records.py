@@ -14,7 +14,7 @@ from webdataset.tar.compression import Decompressor, compression_of
 
 from .address import Address
 
-LIMIT_BYTES = 1 << 30
+LIMIT_BYTES = 128 << 20  # reading takes about three times as much memory
 _CHUNK = 256 * 1024
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 

@@ -16,13 +16,18 @@ from typing import Any
 from webdataset.ground import settings
 from webdataset.ground.errors import NotFound, UsageError
 from webdataset.sources.files import path_of
+from webdataset.sources.listing import listed
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
 _NAME = re.compile(r"\$\{(\w+)\}")
 _WILD = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"[{}\\]")
+_BRACE_TOKENS = re.compile(r"\\.|\{(?P<first>-?\d+|[A-Za-z])\.\.(?P<last>-?\d+|[A-Za-z])(?:\.\.-?\d+)?\}|[{},]")
+_MOST_DIGITS = 18
+_MOST_NESTED = 100
 _ROUNDS = 10
+MOST_NAMES = 100_000_000
 MAX_URLS = 1_000_000_000
 
 
@@ -32,8 +37,8 @@ def expand_urls(urls: Any) -> list[Any]:
     Args:
         urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
-            ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files, in sorted order, unless a file of just that
-            name exists. An iterable is taken as it stands, braces and all.
+            ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
+            file of just that name exists; ``s3://bucket/folder/`` stands for all objects under it. An iterable is taken as it stands, braces and all.
 
     Returns:
         The urls.
@@ -108,17 +113,20 @@ def _expanded(text: str) -> list[str]:
     return [match for url in braced(text) for match in _matched(url)]
 
 
-def braced(text: str) -> list[str]:
+def braced(text: str, most: int = MOST_NAMES) -> list[str]:
     """Return the texts that ``{1..3}`` and ``{a,b}`` in a text stand for.
 
     Args:
         text: any text; a backslash before a brace takes it literally.
+        most: the most texts that it may stand for.
 
     Raises:
-        UsageError: a brace that does not close.
+        UsageError: a brace that does not close, or more names than can be meant.
     """
     if not _BRACES.search(text):
         return [text]
+    if _count(text, most) > most:
+        raise UsageError(f"{text[:200]!r} stands for more than {most} names: split it")
     import braceexpand  # noqa: PLC0415  only where there are braces
 
     try:
@@ -127,7 +135,50 @@ def braced(text: str) -> list[str]:
         raise UsageError(f"braces do not close in {text!r}: write \\{{ for a brace that stands for itself") from error
 
 
+def _count(text: str, most: int) -> int:
+    """Return how many names a text stands for, or more than ``most``: then the count is broken off.
+
+    Where braces do not close, alternatives are multiplied, which is no less than what any reading of it gives.
+
+    Raises:
+        UsageError: braces nested deeper than can be meant.
+    """
+    around: list[tuple[int, int]] = []
+    names, product, crude = 0, 1, 1  # of the alternatives before in this pair of braces, of this one, of all
+    for match in _BRACE_TOKENS.finditer(text):
+        mark, width = match[0], 1
+        if match["first"]:
+            width = _width(match["first"], match["last"])
+            product *= width
+        elif mark == "{":
+            around.append((names, product))
+            names, product = 0, 1
+        elif mark == "," and around:
+            names, product, width = names + product, 1, 2
+        elif mark == "}" and around:
+            inner = names + product
+            names, product = around.pop()
+            product *= inner
+        crude = min(crude * width, most + 1)
+        if product > most:
+            return product
+        if len(around) > _MOST_NESTED:
+            raise UsageError(f"braces are nested more than {_MOST_NESTED} deep in {text[:200]!r}")
+    return crude if around else product
+
+
+def _width(first: str, last: str) -> int:
+    if first.isalpha():
+        return abs(ord(first) - ord(last)) + 1
+    if max(len(first), len(last)) > _MOST_DIGITS:
+        return int(10**_MOST_DIGITS)
+    return abs(int(first) - int(last)) + 1
+
+
 def _matched(url: str) -> list[str]:
+    found = listed(url)
+    if found is not None:
+        return found
     if not _WILD.search(url) or not is_local(url) or rewritten(url) != url:
         return [url]
     pattern = path_of(url) if url[:5].lower() == "file:" else url

@@ -7,12 +7,13 @@ opened from anywhere. A document that came over the network may name urls only, 
 import os
 import posixpath
 import re
-import urllib.parse
 
 from webdataset.ground import trust
-from webdataset.ground.errors import UsageError
+from webdataset.ground.errors import UnsafeSpec, UsageError
+from webdataset.ground.redaction import redacted
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local, opener_of
+from webdataset.sources.rewrite import rewritten
 
 _ROOTED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/?#]*")
 
@@ -28,7 +29,7 @@ def from_network(place: str | None) -> bool:
     Args:
         place: the document's url or path; None for one that the caller made, or read from a stream of its own.
     """
-    return place is not None and place != "-" and not is_local(place)
+    return place is not None and place != "-" and not (is_local(place) and is_local(rewritten(place)))
 
 
 def folder_of(place: str | None) -> str | None:
@@ -69,7 +70,8 @@ def joined(folder: str | None, url: str) -> str:
         return url
     if folder is None:
         raise UsageError(
-            f"{url!r} is relative, and a document that came through a command has no place: pass base=", url=url
+            f"{redacted(url)!r} is relative, and a document that came through a command has no place: pass base=",
+            url=url,
         )
     if folder[:5].lower() == "file:":
         folder = path_of(folder)
@@ -124,26 +126,29 @@ def without_double(folder: str | None, url: str, path: str) -> str:
     return other if os.path.lexists(other) else path
 
 
-def refuse_local(url: str, document: str | None, *, level: str | None = None) -> str:
+def refuse_local(url: str, document: str | None, *, level: str | None = None, network: bool = False) -> str:
     """Return a url that a document names, unless the document came over the network and the url may not.
 
     Args:
         url: what the document names, joined.
         document: the document's place.
         level: a trust level that a dataset names; ``full`` allows everything.
+        network: the document came over the network, wherever its text was taken from.
 
     Raises:
-        UsageError: a ``pipe:`` command or a local file in a document from the network, without full trust.
+        UnsafeSpec: a ``pipe:`` command or a local file, as it stands or as the environment rewrites it, in a document
+            from the network, without full trust.
     """
-    if from_network(document) and (url[:5].lower() == "pipe:" or url == "-" or is_local(url)):
-        if trust.level(level) == "full":
-            return url
-        kind = "a command" if url[:5].lower() == "pipe:" else "a local file"
-        raise UsageError(
-            f"{urllib.parse.quote(document or '', safe=':/')} came over the network and names {kind}, {url!r}: "
-            "it may name urls only. Pass trust='full' if you trust whoever wrote it",
-            url=url,
-        )
+    if not (network or from_network(document)) or trust.level(level) == "full":
+        return url
+    for name in (url, rewritten(url)):
+        if name[:5].lower() == "pipe:" or name == "-" or is_local(name):
+            kind = "a command" if name[:5].lower() == "pipe:" else "a local file"
+            raise UnsafeSpec(
+                f"{redacted(document or 'this document')} came over the network and names {kind}, {redacted(name)!r}: "
+                "it may name urls only. Pass trust='full' if you trust whoever wrote it",
+                url=url,
+            )
     return url
 
 

@@ -19,7 +19,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import UsageError
 from webdataset.ground.redaction import redacted
 
-from . import files
+from . import files, profiles
 from .rewrite import rewritten
 from .stream import Kept, Stream
 from .strict import refuse_if_strict
@@ -29,7 +29,6 @@ Opener = Callable[..., Any]
 ENTRY_POINTS = "webdataset.sources"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 _LATER = {
-    "s3": "pipe:aws s3 cp {url} -",
     "az": "pipe:az storage blob download --file /dev/stdout --blob-url …",
     "abfs": "pipe:az storage blob download --file /dev/stdout --blob-url …",
     "hdfs": "pipe:hdfs dfs -cat {url}",
@@ -75,6 +74,7 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
 gopen_hf = gopen_htgs = gopen_error
 gopen_pipe = _lazy("pipe", "gopen_pipe")
 gopen_http = _lazy("http", "gopen_http")
+gopen_s3 = _lazy("s3", "gopen_s3")
 gopen_curl = _lazy("commands", "gopen_curl")
 gopen_command = _lazy("commands", "gopen_command")
 
@@ -82,6 +82,7 @@ gopen_schemes: dict[str, Opener] = {
     "__default__": gopen_error,
     "pipe": gopen_pipe,
     **dict.fromkeys(("http", "https"), gopen_http),
+    "s3": gopen_s3,
     **dict.fromkeys(("ftp", "ftps", "sftp", "scp"), gopen_curl),
     **dict.fromkeys(("gs", "ais"), gopen_command),
     "hf": gopen_hf,
@@ -97,6 +98,8 @@ def opener_of(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener |
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
     """
     served = gopen_schemes if schemes is None else schemes
+    if profiles.is_routed(url) and "s3" in served:
+        return served["s3"]
     match = _SCHEME.match(url)
     if match is None:
         return None
@@ -169,6 +172,8 @@ def open_url(
         return _local(target, mode, raw=raw, level=level)
     if target[:5].lower() == "pipe:":
         refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
+    if options.get("storage_options") is not None and not profiles.is_s3(target):
+        raise UsageError("storage_options are for S3 urls, and no route leads this one there", url=target)
     return opener(target, mode, bufsize, **options)
 
 
@@ -193,13 +198,20 @@ def _local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
     return files.open_buffered(path, mode)
 
 
-def open_stream(url: Any, *, level: str | None = None, schemes: Mapping[str, Opener] | None = None) -> Stream:
+def open_stream(
+    url: Any,
+    *,
+    level: str | None = None,
+    schemes: Mapping[str, Opener] | None = None,
+    storage_options: Any = None,
+) -> Stream:
     """Open a url for the shard reader.
 
     Args:
         url: a url, a path, ``-``, or an object with ``read`` (which stays open when the stream is closed).
         level: a trust level that a dataset names.
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
+        storage_options: what S3 urls are opened with; see :func:`webdataset.sources.profiles.profile_for`.
 
     Returns:
         A stream to be read in large pieces; see :func:`webdataset.sources.stream.length_known`.
@@ -209,5 +221,6 @@ def open_stream(url: Any, *, level: str | None = None, schemes: Mapping[str, Ope
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    stream: Stream = open_url(url, "rb", schemes=schemes, raw=True, level=level)
+    options = {} if storage_options is None else {"storage_options": storage_options}
+    stream: Stream = open_url(url, "rb", schemes=schemes, raw=True, level=level, **options)
     return stream

@@ -11,6 +11,7 @@ import re
 import stat
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
 from webdataset.ground import settings
@@ -18,16 +19,17 @@ from webdataset.ground.errors import NoRandomAccess, ShardChanged, ShortRead, So
 from webdataset.ground.redaction import redacted
 
 from . import connections, files, http
-from .open import gopen_http, opener_of
+from .object_ranges import ObjectRanges
+from .open import gopen_http, gopen_s3, opener_of
 from .rewrite import rewritten
 
-_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)$")
+_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-[0-9]{1,19}|\*)/([0-9]{1,19})$")
 _TRIES = 4
 _PARTIAL: Final = 206
 _BEYOND: Final = 416
 _CHANGED: Final = 412
 
-_pread = getattr(os, "pread", None)  # not on every system
+_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)  # not on every system
 
 log = logging.getLogger("webdataset")
 
@@ -219,7 +221,7 @@ class HttpRanges:
             log.debug("a range request broke off: %s", redacted(str(error)))
         finally:
             self.received += got
-            if got == size:
+            if got == size and response.length_remaining == 0:  # an answer that has more would be read as the next one
                 response.release_conn()
             else:
                 response.close()
@@ -240,14 +242,21 @@ class HttpRanges:
                 f"the server answers a range request with status {response.status}: it can be read front to back only",
                 url=self.url,
             )
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise NoRandomAccess(
+                f"the server compresses what it sends ({encoding}), so that no range of it is one of the shard: it can "
+                "be read front to back only",
+                url=self.url,
+            )
         etag, modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
         etag = None if etag is None or etag.startswith("W/") else etag
-        total = int(found[3])
+        total = int(found[2])
         if self.length < 0:
             self._etag, self._modified, self.length = etag, modified, total
         elif total != self.length or (etag, modified) != (self._etag, self._modified):
             raise ShardChanged("the object has been replaced on the server since it was opened", url=self.url)
-        if response.status == _PARTIAL and int(found[1]) != offset:
+        if response.status == _PARTIAL and (found[1] is None or int(found[1]) != offset):
             raise NoRandomAccess(f"the server answers with another range than the one at byte {offset}", url=self.url)
 
     def close(self) -> None:
@@ -276,7 +285,7 @@ def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str 
     return files.path_of(target) if target[:5].lower() == "file:" else target
 
 
-def open_ranges(url: str | os.PathLike[str], *, level: str | None = None) -> LocalRanges | HttpRanges:
+def open_ranges(url: str | os.PathLike[str], *, level: str | None = None) -> LocalRanges | HttpRanges | ObjectRanges:
     """Open a url for positioned reads.
 
     Args:
@@ -295,12 +304,17 @@ def open_ranges(url: str | os.PathLike[str], *, level: str | None = None) -> Loc
     if path is not None:
         return LocalRanges(path, os.fspath(url))
     target = rewritten(os.fspath(url), level=level)
-    if opener_of(target) is not gopen_http:
+    opener = opener_of(target)
+    if opener not in (gopen_http, gopen_s3):
         scheme = target.partition(":")[0]
         raise NoRandomAccess(
-            f"{scheme}: urls are read front to back only: for random access use a local file or an http(s) url",
+            f"{scheme}: urls are read front to back only: for random access use a local file, or an http(s) or s3 url",
             url=target,
         )
     if settings.GOPEN_VERBOSE.get():
         log.warning("open for random access %s", redacted(target))
-    return HttpRanges(target)
+    if opener is gopen_http:
+        return HttpRanges(target)
+    from .s3 import S3Object  # noqa: PLC0415  only for s3
+
+    return ObjectRanges(S3Object(target))

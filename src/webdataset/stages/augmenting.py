@@ -1,7 +1,8 @@
 """Images changed by chance, reproducibly: the transforms that dataset specifications name.
 
-Theory. What a sample draws depends on the run's seed and epoch, the transform, and the sample's key alone: the result
-does not depend on how many workers there are, and a sample in a shuffle's buffer can be made again after a restore.
+Theory. What a sample draws depends on the run's seed and epoch, the transform, the sample's key, and how many samples
+this worker has changed before: a sample that comes twice in an epoch is changed in two ways. That number is part of the
+address, so that a sample in a shuffle's buffer can be made again after a restore.
 
 Flows in: samples with PIL images (decode with ``"pil"``). Flows out: samples with other PIL images; all images of one
 sample are changed alike.
@@ -15,7 +16,7 @@ from webdataset.ground.errors import MissingField, UsageError
 from webdataset.ground.extras import require
 from webdataset.ground.seeds import fold
 
-from .base import Address, Fetch, Passage, Run, Stage
+from .base import Address, Fetch, Json, Memory, Run, Stage
 from .composing import Composed
 from .unbatching import unlisted
 
@@ -24,15 +25,29 @@ Change = Callable[[Image], Image]
 MAX_PIXELS = 1 << 28
 
 
-class Draws(Passage):
-    """What an image transform remembers: the seed of this run.
+class Draws(Memory):
+    """What an image transform remembers: the seed of this run, and how many samples it has changed.
 
     Args:
-        seed: what the draws of each sample follow from, with its key.
+        seed: what the draws of each sample follow from, with its key and ordinal.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.count = 0
+
+    @property
+    def address(self) -> Address:
+        """Ordinal of the sample changed last, and its address upstream."""
+        return [self.count - 1, self.origin() if self.origin is not None else None]
+
+    def snapshot(self) -> Json:
+        """Return the number of samples changed."""
+        return self.count
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Go on counting."""
+        self.count = int(state)
 
 
 class ImageStage(Stage):
@@ -62,9 +77,14 @@ class ImageStage(Stage):
             MissingField: a sample without a PIL image.
         """
         for sample in upstream:
-            names = _images(sample, self.name)
-            generator = random.Random(fold(memory.seed, str(sample.get("__key__"))))  # noqa: S311  not cryptography
-            yield self.changed(sample, names, self.draw(generator, sample[names[0]], *self.arguments))
+            memory.count += 1
+            yield self.made(sample, memory.count - 1, memory.seed)
+
+    def made(self, sample: dict[str, Any], ordinal: int, seed: int) -> Any:
+        """Return a sample with its images changed by what seed, key and ordinal draw."""
+        names = _images(sample, self.name)
+        generator = random.Random(fold(seed, str(sample.get("__key__")), ordinal))  # noqa: S311  not cryptography
+        return self.changed(sample, names, self.draw(generator, sample[names[0]], *self.arguments))
 
     def changed(self, sample: dict[str, Any], names: list[str], change: Change) -> Any:
         """Return a sample with its images changed.
@@ -78,7 +98,9 @@ class ImageStage(Stage):
 
     def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
         """Make samples once more, with the draws of their run."""
-        return list(self.flow(iter(fetch(addresses)), memory))
+        samples = fetch([inner for _, inner in addresses])
+        numbered = zip(samples, addresses, strict=True)
+        return [self.made(sample, ordinal, memory.seed) for sample, (ordinal, _) in numbered]
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments))})"

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from webdataset.ground.errors import DecodingError, UsageError
 from webdataset.ground.policies import Handler, reraise_exception
-from webdataset.samples.documents.document import Document
 
 from .base import transform
 from .blame import applied
@@ -59,12 +58,7 @@ def _decode(
         if not isinstance(given, str) and not callable(given):
             raise UsageError(f"decode takes image specs and functions f(key, bytes), not {given!r}")
     decoder = Decoder(list(args), pre=pre, post=post, only=only, partial=partial, trust=trust)
-    decode = decoder.decode
-
-    def decoded(sample: Any) -> dict[str, Any]:
-        return sample.decoded(decoder) if sample.__class__ is Document else decode(sample)
-
-    return applied(source, decoded, handler, "decode")
+    return applied(source, decoder.decode, handler, "decode")
 
 
 def decode_bin(stream: io.BytesIO) -> bytes:

@@ -5,7 +5,9 @@ waits and of what is decided but not yet given; taking those samples in again ma
 shards.
 """
 
+import logging
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,18 +18,26 @@ from webdataset.samples.documents.siblings import Gatherer, Group, Wants
 from .base import Address, Fetch, Json, Memory, Run, Stage
 from .blame import blamed
 
+log = logging.getLogger("webdataset")
+LOOKAHEAD = 1000
+
 
 class Waiting(Memory):
     """What a gathering stage remembers: what waits, and what is decided but not yet given.
 
     Args:
         stage: makes gatherers.
+
+    Attributes:
+        decoder: of this run.
+        left_out: counts what the stage's rules leave out.
     """
 
     def __init__(self, stage: "Gathering") -> None:
         self.stage = stage
         self.gatherer = stage.gatherer()
         self.decoder = stage.decoder()
+        self.left_out: Counter[str] = Counter()
 
     def snapshot(self) -> Json:
         """Return the addresses of the samples that wait, and of the groups that are ready."""
@@ -54,12 +64,20 @@ class Gathering(Stage):
         handler: asked where that fails.
         separator: stands between a document's key and the names of its siblings.
         adjacent: a document's members stand next to each other.
-        lookahead: the greatest number of samples that wait.
+        lookahead: the greatest number of samples that wait; None: 1000 where members are adjacent, else any number.
     """
 
     name = "gathering"
 
-    def __init__(self, handler: Handler, separator: str, adjacent: bool, lookahead: float) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        handler: Handler,
+        separator: str,
+        adjacent: bool,  # noqa: FBT001
+        lookahead: float | None,
+    ) -> None:
+        if lookahead is None:
+            lookahead = LOOKAHEAD if adjacent else float("inf")
         if lookahead < 1:
             raise UsageError(f"lookahead={lookahead}: at least one sample must be able to wait")
         self.handler = handler
@@ -76,12 +94,13 @@ class Gathering(Stage):
         """Tell whether a sample may be a sibling."""
 
     @abstractmethod
-    def made(self, group: Group, decoder: Any) -> Any:
+    def made(self, group: Group, decoder: Any, left_out: Counter[str]) -> Any:
         """Return what becomes of a group; None leaves it out.
 
         Args:
             group: a document and its siblings, or a sample that belongs to none.
             decoder: what ``decoder`` returned.
+            left_out: counts what is left out.
         """
 
     def decoder(self) -> Any:
@@ -110,6 +129,14 @@ class Gathering(Stage):
 
     def flow(self, upstream: Iterator[Any], memory: Waiting) -> Iterator[Any]:
         """Yield what becomes of the groups."""
+        try:
+            yield from self._flow(upstream, memory)
+        finally:
+            if memory.left_out:
+                counts = ", ".join(f"{count} {what}" for what, count in sorted(memory.left_out.items()))
+                log.info("%s left out: %s", self.name, counts)
+
+    def _flow(self, upstream: Iterator[Any], memory: Waiting) -> Iterator[Any]:
         gatherer, origin = memory.gatherer, memory.origin
         ready = gatherer.ready
         for sample in _and_then(upstream, gatherer.finish):
@@ -118,7 +145,7 @@ class Gathering(Stage):
             while ready:
                 group = ready.popleft()
                 try:
-                    result = self.made(group, memory.decoder)
+                    result = self.made(group, memory.decoder, memory.left_out)
                 except Exception as exn:  # noqa: BLE001  decoders are users' code: the handler decides
                     if self.handler(blamed(exn, self.name, group.items[0].sample)):
                         continue
@@ -149,7 +176,7 @@ class Gathering(Stage):
         """Fetch all samples of the groups at once, and make them again."""
         samples = iter(fetch([address for group in addresses for address in group]))
         decoder = memory.decoder if memory is not None else self.decoder()
-        return [self.made(self.again(group, samples), decoder) for group in addresses]
+        return [self.made(self.again(group, samples), decoder, Counter()) for group in addresses]
 
 
 def _and_then(upstream: Iterator[Any], finish: Callable[[], None]) -> Iterator[Any]:

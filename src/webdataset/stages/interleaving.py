@@ -5,6 +5,7 @@ document, when all its images are there. Remembers the addresses of what waits. 
 image that the document's JSON does not name.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,13 +51,14 @@ class Interleaved(Gathering):
         handler: Handler,
         *,
         adjacent: bool,
-        lookahead: float,
+        lookahead: float | None,
         decoded: bool = False,
     ) -> None:
         super().__init__(handler, rules.separator, adjacent, lookahead)
         if others not in OTHERS:
             raise UsageError(f"others={others!r} is not one of {', '.join(OTHERS)}")
         self.rules = rules
+        self._searches = rules.searches
         self.others = others
         self.decode = decode
         self.decoded = decoded
@@ -84,17 +86,22 @@ class Interleaved(Gathering):
 
     def candidate(self, sample: Mapping[str, Any]) -> bool:
         """Tell whether a sample holds images only."""
-        return self.rules.searches and all(name.startswith("__") or is_image(name) for name in sample)
+        if not self._searches:
+            return False
+        for name in sample:  # noqa: SIM110  a generator would cost more than the rest
+            if name[:2] != "__" and not is_image(name):
+                return False
+        return True
 
-    def made(self, group: Group, decoder: Any) -> Any:
+    def made(self, group: Group, decoder: Any, left_out: Counter[str]) -> Any:
         """Return the document; or the sample, where it belongs to none and passes."""
         if group.error is not None:
             raise group.error
         sample = group.items[0].sample
         if group.wants is None:
-            return self._other(sample)
+            return self._other(group, left_out)
         outline, found = group.wants.about
-        gathered = Gathered(sample, outline, found, group.siblings)
+        gathered = Gathered(sample, outline, found, group.siblings, left_out, self._advice(early=group.early))
         pictures = pictures_of(gathered, self.rules)
         if pictures is None:
             return None
@@ -104,14 +111,26 @@ class Interleaved(Gathering):
             document.decode_images(decoder, unseen if self.decoded else None)
         return document
 
-    def _other(self, sample: Any) -> Any:
+    def _advice(self, *, early: bool) -> str:
+        """Say how to find members that stand apart."""
+        if early:
+            return f"more than lookahead={self.lookahead} samples waited: pass a greater lookahead"
+        if self.adjacent:
+            return "pass adjacent=False to look in the whole shard, and shuffle behind interleaved, not before"
+        return "the whole shard was searched; mix and shuffle behind interleaved, not before"
+
+    def _other(self, group: Group, left_out: Counter[str]) -> Any:
+        sample = group.items[0].sample
         if self.others == "error":
             raise SampleError(
                 f"this sample ({_shown(sample)}) is no document, and no document next to it names it in its JSON; "
-                "pass others='pass' to let such samples pass, others='drop' to leave them out, adjacent=False to look "
-                "for its document in the whole shard; and shuffle behind interleaved, not before"
+                "pass others='pass' to let such samples pass, others='drop' to leave them out; if its document stands "
+                f"elsewhere: {self._advice(early=group.early)}"
             )
-        return sample if self.others == "pass" else None
+        if self.others == "pass":
+            return sample
+        left_out["samples of no document"] += 1
+        return None
 
     def __repr__(self) -> str:
         return f"interleaved(layout={self.rules.layout!r}, others={self.others!r})"
@@ -133,7 +152,7 @@ def record(value: Any, field: str) -> Any:
     Raises:
         DecodingError: not JSON.
     """
-    if not isinstance(value, bytes | str):
+    if value.__class__ is not bytes and not isinstance(value, (bytes, str)):
         return value
     from webdataset.codecs.json_fields import json_loads  # noqa: PLC0415  codecs are loaded when they are used
 
@@ -190,7 +209,7 @@ def interleaved(
     handler: Handler = reraise_exception,
     json: str = "json",
     adjacent: bool = True,
-    lookahead: int = 1000,
+    lookahead: int | None = None,
     trust: str | None = None,
     **rules: Any,
 ) -> Interleaved:
@@ -211,7 +230,8 @@ def interleaved(
         handler: asked where a document fails: true skips it, false ends the stage.
         json: the field that holds the JSON.
         adjacent: the members of a document stand next to each other. False looks for them in the whole shard.
-        lookahead: the greatest number of samples that wait for others; beyond it the oldest is decided as it is.
+        lookahead: the greatest number of samples that wait for others; beyond it the oldest is decided as it is. None:
+            1000 where members are adjacent, else any number.
         trust: ``strict``, ``safe`` or ``full``: what decoding may execute.
         **rules: ``match``, ``separator``, ``place``, ``ties``, ``missing_image``, ``placeholder``, ``min_similarity``,
             ``min_image_bytes``, ``max_images``, ``keep``, ``min_images``; see

@@ -111,12 +111,17 @@ def msgpacks_to_samples(handler: Handler = reraise_exception, **options: Any) ->
     return ReadRecords(RecordReading(msgpack_items, "msgpacks_to_samples", handler, **{"items": "samples", **options}))
 
 
-def read_cbors(shards: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Any]:
+def cbor_iterator(
+    data: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    info: Any = None,  # noqa: ARG001  accepted and not used, as ever
+) -> Iterator[Any]:
     """Read opened shards of CBOR items one after the other.
 
     Args:
-        shards: dicts with ``url`` and ``stream``.
+        data: dicts with ``url`` and ``stream``.
         handler: asked where a shard fails; true goes on with the next one.
+        info: not used.
 
     Yields:
         The items.
@@ -124,4 +129,14 @@ def read_cbors(shards: Iterable[dict[str, Any]], handler: Handler = reraise_exce
     Raises:
         FormatError: what the handler does not step over.
     """
-    return read_samples(shards, RecordReading(cbor_items, "cbors_to_samples", handler))
+    return read_samples(data, RecordReading(cbor_items, "cbors_to_samples", handler))
+
+
+def cbors_samples(src: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Any]:
+    """Read shards of CBOR items one after the other.
+
+    Args:
+        src: dicts with ``url``.
+        handler: asked where a shard cannot be opened or read; true goes on with the next one.
+    """
+    return cbors_to_samples(handler)(src)

@@ -3,6 +3,7 @@
 Flows in: samples, one for each key. Flows out: samples; those that were joined are gone. Never changes a payload.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ class SiblingFields(Gathering):
         *,
         separator: str,
         adjacent: bool,
-        lookahead: float,
+        lookahead: float | None,
     ) -> None:
         super().__init__(handler, separator, adjacent, lookahead)
         self.named = named
@@ -63,7 +64,7 @@ class SiblingFields(Gathering):
         """Return True: any sample without a JSON may be a sibling."""
         return True
 
-    def made(self, group: Group, decoder: Any) -> Any:  # noqa: ARG002  nothing is decoded
+    def made(self, group: Group, decoder: Any, left_out: Counter[str]) -> Any:  # noqa: ARG002  nothing is decoded
         """Return the sample with its siblings' fields."""
         if group.error is not None:
             raise group.error
@@ -107,7 +108,7 @@ def sibling_fields(
     json: str = "json",
     separator: str = "-",
     adjacent: bool = True,
-    lookahead: int = 1000,
+    lookahead: int | None = None,
 ) -> SiblingFields:
     """Make members ``D-<name>.jpg`` fields ``<name>.jpg`` of the sample ``D``, in whatever order they come.
 
@@ -121,7 +122,8 @@ def sibling_fields(
         json: the field that holds the JSON.
         separator: stands between a document's key and the names of its siblings.
         adjacent: the members of a document stand next to each other. False looks for them in the whole shard.
-        lookahead: the greatest number of samples that wait for others; beyond it the oldest is decided as it is.
+        lookahead: the greatest number of samples that wait for others; beyond it the oldest is decided as it is. None:
+            1000 where members are adjacent, else any number.
 
     Returns:
         A stage.

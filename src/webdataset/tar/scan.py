@@ -21,6 +21,7 @@ from .records import DECISIVE
 CHUNK = 384 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
+MOST_AT_ONCE = 1 << 30  # a header may claim any size; a reader makes room for what it is asked to read
 _REMEMBERED = 1 << 16
 _PLAIN_NUMBER = frozenset(b"01234567")
 
@@ -48,7 +49,7 @@ class TarScanner(Assembly):
     def want(self) -> int:
         """Number of bytes that would serve best next (any other number is right too)."""
         if self._need >= LARGE:
-            return self._need
+            return min(self._need, MOST_AT_ONCE)
         if self._body is None and self._chunk == 0:
             return self._skip + BLOCK
         chunk = self._chunk or CHUNK

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from zlib import adler32
 
 from .assembly import Admit, Body, Member
-from .header import BLOCK, REGULAR, Limits
+from .header import BLOCK, REGULAR, Header, Limits
+from .records import Extension
 from .scan import TarScanner
 
 
@@ -49,7 +50,7 @@ class TarWalk(TarScanner):
     Attributes:
         position: where the next bytes to be fed should start.
         error: what is wrong with the archive, or None. Nothing comes after an error.
-        end: where the end mark starts, or would start: behind the last member and its padding.
+        end: where the end mark starts, or would start: behind the last member of any kind, and its padding.
         joins: where further archives start, behind the end mark of the one before.
     """
 
@@ -163,6 +164,14 @@ class TarWalk(TarScanner):
             return self._pass(body, start)
         return super()._deliver(body, buf, start, members)
 
+    def _member(  # noqa: PLR0917  the scanner's state, as there
+        self, found: Header, said: Extension, buf: bytes, pos: int, first: int, members: list[Member]
+    ) -> int:
+        """Pass what a main header announces; folders and links move the end, too."""
+        stop = super()._member(found, said, buf, pos, first, members)
+        self.end = max(self.end, self._base + stop)
+        return stop
+
     def _pass(self, body: Body, start: int) -> int:
         """Take note of a member; return where the next header starts."""
         payload = self._base + start
@@ -174,6 +183,15 @@ class TarWalk(TarScanner):
         stop = start + (body.size + 511 & -512)
         self.end = self._base + stop
         return stop
+
+    def whole(self, place: Place, length: int) -> bool:
+        """Tell whether a member's payload is whole in an archive of some length.
+
+        Args:
+            place: of a member that this walk has found.
+            length: bytes of the archive, all in all.
+        """
+        return place.offset != self._last.offset or self._last_stop <= length
 
     def end_at(self, length: int) -> bool:
         """Take note that the archive has ended.

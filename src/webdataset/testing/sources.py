@@ -139,6 +139,8 @@ class RangeServer:
         etags: whether it names versions (``ETag``).
         cut: bytes after which it breaks off each of the first ``cuts`` answers.
         cuts: how many answers it breaks off.
+        says: headers of partial answers, in place of the right ones.
+        greedy: whether it gives all the rest where a part is asked for.
 
     Attributes:
         root: the url of the root, without a slash at its end.
@@ -147,8 +149,17 @@ class RangeServer:
     """
 
     def __init__(
-        self, pages: dict[str, bytes], *, ranges: bool = True, etags: bool = True, cut: int = 0, cuts: int = 0
+        self,
+        pages: dict[str, bytes],
+        *,
+        ranges: bool = True,
+        etags: bool = True,
+        cut: int = 0,
+        cuts: int = 0,
+        says: dict[str, str] | None = None,
+        greedy: bool = False,
     ) -> None:
+        self.says, self.greedy = says or {}, greedy
         self.pages, self.ranges, self.etags, self.cut, self.cuts = pages, ranges, etags, cut, cuts
         self.root = ""
         self.asked: list[tuple[str, str | None]] = []
@@ -194,9 +205,9 @@ class _Parts(_Pages):
         if first >= len(page):
             self._answer(416, b"", {**headers, "Content-Range": f"bytes */{len(page)}"})
             return
-        body = page[first : last + 1]
+        body = page[first:] if rules.greedy else page[first : last + 1]
         span = f"bytes {first}-{first + len(body) - 1}/{len(page)}"
-        self._answer(206, body, {**headers, "Content-Range": span})
+        self._answer(206, body, {**headers, "Content-Range": span, **rules.says})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         rules: RangeServer = self.server.rules  # type: ignore[attr-defined]

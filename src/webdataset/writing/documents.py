@@ -17,6 +17,9 @@ from webdataset.ground.errors import EncodingError, SampleError, UsageError, Web
 from webdataset.ground.extras import require
 from webdataset.samples.documents.filing import FORMS, Filed, Illustration, filed, member_names
 from webdataset.samples.documents.names import extension, is_image, stem
+from webdataset.samples.documents.outline import outlined
+from webdataset.samples.documents.places import places
+from webdataset.samples.documents.rules import DocumentRules
 
 from .shardwriter import ShardWriter
 from .tarwriter import TarWriter
@@ -96,11 +99,15 @@ class DocumentWriter:
         try:
             described = filed(document, self.form, self.place)
             stored = [self._stored(number, image) for number, image in enumerate(described.images)]
-            samples = self._samples(str(document.get("__key__", "")), described, stored)
+            samples = self._samples(_key(document), described, stored)
+            self._check(samples[0], described)
         except WebDatasetError as error:
-            raise error.locate(key=document.get("__key__"))  # noqa: B904  the same error, with its place
+            key = document.get("__key__") if isinstance(document, Mapping) else None
+            raise error.locate(key=key)  # noqa: B904  the same error, with its place
         if "__key__" not in document:
             del samples[0]["__key__"]  # refused by the sink, as any sample without one
+        if len(samples) > 1:
+            self._fits(samples[1:])
         size = self.sink.write(samples[0])
         writer = self.sink.tarstream
         behind = sum(writer.write(sample) for sample in samples[1:]) if writer is not None else 0
@@ -169,6 +176,30 @@ class DocumentWriter:
             raise EncodingError(f"the document's JSON cannot be written: {said(error)}", field="json") from error
         return {"__key__": key, **document.fields, "json": record, **fields}
 
+    def _fits(self, siblings: list[dict[str, Any]]) -> None:
+        """Refuse siblings that cannot be written, before their document is."""
+        writer = self.sink.tarstream
+        if writer is None and isinstance(self.sink, ShardWriter):
+            writer = self.sink.next_stream()
+        if writer is None:
+            return
+        for sibling in siblings:
+            try:
+                writer.check(sibling)
+            except WebDatasetError as error:
+                raise error.locate(key=sibling["__key__"])  # noqa: B904  the same error, with its place
+
+    def _check(self, sample: Mapping[str, Any], document: Filed) -> None:
+        """Refuse further fields that would be read back as images of the document."""
+        further = [name for name in document.fields if is_image(name)]
+        outline = outlined(document.record) if further else None
+        for place in places(sample, outline, DocumentRules(separator=self.separator)) if outline is not None else ():
+            if place.kind in ("field", "page") and place.names[0] in document.fields:
+                name = place.names[0]
+                raise SampleError(
+                    f"field {name!r} would be read back as an image of the document: rename it", field=name
+                )
+
     def close(self) -> None:
         """Complete the last shard.
 
@@ -189,6 +220,13 @@ class DocumentWriter:
     ) -> None:
         """Complete the last shard, or give it up if an exception passes."""
         self.sink.__exit__(kind, error, trace)
+
+
+def _key(document: Mapping[str, Any]) -> str:
+    key = str(document.get("__key__", ""))
+    if "." in key.rpartition("/")[2]:
+        raise SampleError("a dot in the last part of __key__ ends it on reading: replace the dot", field="__key__")
+    return key
 
 
 def _sink(target: Any, kw: dict[str, Any]) -> TarWriter | ShardWriter:

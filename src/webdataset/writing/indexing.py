@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from webdataset.ground.errors import DuplicateField, NotRepresentable, SourceError, UsageError
 from webdataset.ground.topology import place
-from webdataset.index.building import IndexBuilder
-from webdataset.index.energon_dataset import EnergonDatasetWriter
+from webdataset.index.builder import IndexBuilder
 from webdataset.index.entries import ShardIndex
-from webdataset.index.formats import SHARD_FORMATS, formats_of, hashes_of
+from webdataset.index.formats.energon_dataset import EnergonDatasetWriter
+from webdataset.index.formats.table import SHARD_FORMATS, formats_of, hashes_of, is_index, refuse_to_replace
 from webdataset.index.publishing import WIDS_NAME, discard, prepare, write_wids
 from webdataset.samples.names import base_plus_ext, is_meta
 from webdataset.samples.reading import Reading
@@ -25,6 +25,7 @@ from webdataset.tar.walk import Place
 
 from .compressors import Output
 from .localfile import Buffer, LocalFile
+from .outputs import local_path
 
 log = logging.getLogger("webdataset")
 
@@ -75,11 +76,14 @@ class ShardIndexing:
 
     Raises:
         UsageError: a format that cannot describe a compressed shard.
+        AlreadyExists: a file that is no index has the name that an index is to get.
     """
 
     def __init__(self, path: str, formats: tuple[str, ...], output: Output, compression: str | None) -> None:
         self._path = path
         self._formats = [SHARD_FORMATS[name] for name in formats if name in SHARD_FORMATS]
+        for each in self._formats:
+            refuse_to_replace(each, each.index_name(path))
         if compression is not None and self._formats:
             raise UsageError(f"index={formats!r}: {_COMPRESSED}", url=path)
         self.output = Digested(output, hashes_of(formats))
@@ -139,7 +143,7 @@ class ShardIndexing:
         self._key, self._fields = key, fields
 
     def prepare(self, end: int) -> ShardIndex:
-        """Write the index files under partial names; remove old ones from beside the shard.
+        """Write the index files under partial names; remove old ones, of any format, from beside the shard.
 
         Args:
             end: where the shard's end mark starts, in bytes.
@@ -157,8 +161,10 @@ class ShardIndexing:
         for each in self._formats:
             path = each.index_name(self._path)
             self._partials.append((prepare(path, each.dumps(index)), path))
-        for _, path in self._partials:
-            discard(path)
+        for known in SHARD_FORMATS.values():
+            path = known.index_name(self._path)
+            if is_index(known, path):
+                discard(path)
         return index
 
     def publish(self) -> None:
@@ -181,11 +187,12 @@ class ShardIndexing:
             discard(self._partials.pop()[0])
 
 
-def shard_indexing(index: Any, output: Output, compression: str | None) -> ShardIndexing:
+def shard_indexing(index: Any, target: Any, output: Output, compression: str | None) -> ShardIndexing:
     """Return the indexing of a shard for what a user asked for.
 
     Args:
         index: names of formats.
+        target: of the writer, as the user named it; indexes are put beside that name, not beside what a link points to.
         output: of the shard.
         compression: how it is compressed, or None.
 
@@ -195,9 +202,10 @@ def shard_indexing(index: Any, output: Output, compression: str | None) -> Shard
     formats = index if isinstance(index, _OfSeries) else formats_of(index)
     if "wids" in formats and not isinstance(index, _OfSeries):
         raise UsageError("a wids index lists the shards of a dataset: pass index='wids' to a ShardWriter")
-    if not isinstance(output, LocalFile):
+    path = local_path(target) if isinstance(output, LocalFile) else None
+    if path is None or not isinstance(output, LocalFile):
         raise UsageError("index= puts files beside the shard, and this shard is no local file: write to a path")
-    return ShardIndexing(output.path, formats, output, compression)
+    return ShardIndexing(os.path.abspath(path), formats, output, compression)  # noqa: PTH100  bytes of names stay
 
 
 class _OfSeries(tuple[str, ...]):

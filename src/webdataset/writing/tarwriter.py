@@ -97,7 +97,7 @@ class TarWriter:
         output = open_output(fileobj, overwrite=overwrite)
         self.stream = output.stream
         self.shard_index: Any = None
-        self._indexing = None if index is None else _indexing(index, output, self.compress)
+        self._indexing = None if index is None else _indexing(index, fileobj, output, self.compress)
         stored = output if self._indexing is None else self._indexing.output
         self._output: Output = stored if engine is None else Compressed(stored, engine)
         self._gathers = _GATHERED_BYTES if not isinstance(output, Lent) or engine or self.own_fileobj else 0
@@ -178,6 +178,19 @@ class TarWriter:
         if self._gathered >= self._gathers or not lasting or len(self._pieces) >= _GATHERED_PIECES:
             self._hand_on()
         return payload
+
+    def check(self, sample: Mapping[str, bytes]) -> None:
+        """Refuse names that this archive's format cannot hold, without writing anything.
+
+        Args:
+            sample: ``__key__``, and fields that are bytes.
+
+        Raises:
+            SampleError: such a name.
+        """
+        key = str(sample["__key__"])
+        for field, ending in self._planned(sample):
+            self._header(key + ending, len(sample[field]))
 
     def _key(self, sample: Any) -> str:
         try:
@@ -299,11 +312,11 @@ def _encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder | None:
     return codecs.make_encoder(spec)  # type: ignore[no-any-return]
 
 
-def _indexing(index: Any, output: Any, compression: str | None) -> Any:
+def _indexing(index: Any, target: Any, output: Any, compression: str | None) -> Any:
     """Return what makes the index files; the output is given up where there can be none."""
     try:
         room = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
-        return room.shard_indexing(index, output, compression)
+        return room.shard_indexing(index, target, output, compression)
     except BaseException:  # whatever it is: nothing may stay behind
         output.abort()
         raise

@@ -12,6 +12,7 @@ import pytest
 from webdataset.cli.wids_index import main
 from webdataset.index.wids.dataset import ShardListDataset
 from webdataset.testing import archives
+from webdataset.testing.sources import RangeServer
 
 
 @pytest.fixture
@@ -204,6 +205,38 @@ def test_sample(here, capfdbinary):
     assert (status, output.out) == (1, b"")
     assert b".txt .bin" in output.err
     assert shown("99")[0] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_devices_and_pipes_are_written_to(here, capsys):
+    """A named pipe as output is written to, not replaced by a file."""
+    os.mkfifo("out")
+    reader = os.open("out", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert said(capsys, "create", "wd/s-0.tar", "-o", "out")[0] == 0
+        assert json.loads(os.read(reader, 100_000))["shardlist"][0]["nsamples"] == 1
+        assert Path("out").is_fifo()
+    finally:
+        os.close(reader)
+
+
+def test_secrets(here, capsys):
+    """Who publishes an index with passwords or tokens in it is told; ``info`` does not show them."""
+    with RangeServer({"/s.tar?token=hush": (here / "wd/s-1.tar").read_bytes()}) as server:
+        status, _, error = said(capsys, "create", f"{server.root}/s.tar?token=hush", "-o", "i.json")
+        assert status == 0
+        assert "1 urls in the index hold passwords or tokens" in error
+        assert "hush" not in error
+        assert "hush" in urls("i.json")[0]
+        for arguments in (["info", "i.json"], ["info", "-t", "i.json"]):
+            assert "hush" not in said(capsys, *arguments)[1]
+
+
+def test_descriptions_of_any_kind(here, capsys):
+    """``info`` shows a description that is no text."""
+    Path("i.json").write_text(json.dumps({"wids_version": 1, "shardlist": [], "info": {"license": "CC0"}}))
+    status, output, _ = said(capsys, "info", "i.json")
+    assert (status, output.splitlines()[-1]) == (0, "{'license': 'CC0'}")
 
 
 def test_the_installed_program(here):

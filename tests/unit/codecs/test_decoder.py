@@ -300,6 +300,26 @@ def test_a_decoder_travels_with_its_safe_globals():
     assert again({"loud": b"a", "cls": b"1"}) == {"loud": "A", "cls": b"1"}
 
 
+KEPT = {"a.yaml": b"a: 1", "json.zst": b"x", "jpg": b"x", "gz": b"x", "class": b"1"}
+
+
+def test_bytes_are_kept_by_a_handler():
+    """One handler keeps fields as the published versions left them, compressed ones too."""
+    keeping = Decoder([handle_extension("yaml zst gz jpg class", bytes), "rgb"], pre=[])
+    assert keeping({**KEPT, "cls": b"1"}) == {**KEPT, "cls": 1}
+
+
+def test_bytes_are_kept_by_the_environment(monkeypatch):
+    """Programs that parse some fields themselves run unchanged; their own handlers are asked as ever."""
+    with pytest.raises(DecodingError):
+        Decoder(["rgb"])({"jpg": b"x"})
+    monkeypatch.setenv("WDS_KEEP_BYTES", ".yaml zst,JPG, gz class")
+    assert Decoder("rgb")({**KEPT, "JPG": b"y", "cls": b"1"}) == {**KEPT, "JPG": b"y", "cls": 1}
+    assert Decoder("rgb", handle_extension("a.yaml", len))(KEPT) == {**KEPT, "a.yaml": 4}
+    assert basichandlers(".yaml", b"a: 1") is None
+    assert gzfilter(".a.gz", b"x") is None
+
+
 def test_plans_are_bounded():
     """Any number of field names may come by."""
     from webdataset.codecs import decoder as module

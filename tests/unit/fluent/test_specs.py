@@ -428,3 +428,55 @@ def test_loader():
     dataset = wds.WebDataset(spec(mix="exhaust"), seed=1).to_tuple("__key__").map(lambda sample: sample[0])
     loader = wds.WebLoader(dataset, batch_size=None, num_workers=2)
     assert sorted(loader) == sorted(EVERY)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_sharing_by_samples_with_a_shard_shuffle(deterministic, monkeypatch):
+    """More workers than shards, and the dataset's own shuffle of shards: still every sample comes once."""
+    described = spec([expression("a")], mix="concat")
+    found = []
+    for worker in range(9):
+        monkeypatch.setenv("WORKER", str(worker))
+        monkeypatch.setenv("NUM_WORKERS", "9")
+        found += keys(wds.WebDataset(described, shardshuffle=True, detshuffle=deterministic, seed=5))
+    assert sorted(found) == sorted(key for key in EVERY if key[0] == "a")
+
+
+def test_a_small_part_of_a_small_source_comes_again():
+    """A source that by chance gives nothing in a pass keeps its share; one that never gives is an error."""
+    with wds.TarWriter("few-0.tar") as sink:
+        sink.write({"__key__": "few", "txt": "few"})
+    sources = [{"shards": "few-0.tar", "subsample": 0.3}, {"shards": expression("a")}]
+    for seed in range(5):
+        found = keys(wds.WebDataset(spec(sources), seed=seed).with_epoch(200))
+        assert abs(found.count("few") - 100) <= 5
+    sources[0]["subsample"] = 1e-9
+    with pytest.raises(NoSamples, match="a larger subsample"):
+        keys(wds.WebDataset(spec(sources), seed=1).with_epoch(200))
+
+
+@pytest.mark.parametrize("how", [{"repeat": 2}, {"resample": 8}, {"spec": {"sources": ["one.tar"]}}])
+def test_what_comes_twice_in_an_epoch_is_changed_anew(how):
+    """A transform draws anew for each time that a sample comes."""
+    image = pytest.importorskip("PIL.Image")
+    with wds.TarWriter("one.tar") as sink:
+        sink.write({"__key__": "k", "png": image.linear_gradient("L")})
+    source = {"shards": "one.tar", **how} if "spec" not in how else how
+    described = spec([{**source, "decode": "pil", "transforms": [{"scale": [0.1, 1]}]}], mix="concat")
+    ends = {"mix": "interleave"} if "spec" in how else {}
+    found = [sample["png"].size for sample in wds.WebDataset({**described, **ends}, seed=2).with_epoch(2)]
+    assert len(set(found)) == 2
+    assert found == [sample["png"].size for sample in wds.WebDataset({**described, **ends}, seed=2).with_epoch(2)]
+
+
+def test_an_index_within_a_json_file(tmp_path):
+    """A JSON specification may hold a shard index."""
+    index = {"wids_version": 1, "shardlist": [{"url": f"a-{n}.tar", "nsamples": 25} for n in range(2)]}
+    with open("holding.json", "w") as stream:
+        json.dump(spec([{"spec": index}], mix="concat"), stream)
+    assert len(keys(wds.WebDataset("holding.json"))) == 50
+
+
+def test_a_command_is_no_specification():
+    """What a command prints is shards, whatever its last word ends in."""
+    assert len(keys(wds.WebDataset("pipe:cat a-0.tar # options.json"))) == 25

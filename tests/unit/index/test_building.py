@@ -250,3 +250,20 @@ def test_open_files_are_refused():
     """An index is about a url."""
     with pytest.raises(UsageError, match="BytesIO"):
         index_shard(io.BytesIO(b""))
+
+
+def test_a_member_that_is_cut_is_not_taken(tmp_path):
+    """The verdict is that of the stream: a field twice, or an end too early, whichever comes first."""
+    twice = handmade.member(b"1.txt", b"a" * 600)
+    for archive, kind in ((twice + twice[:-100], DuplicateField), (twice + twice[:-600], Truncated)):
+        path = tmp_path / "x.tar"
+        path.write_bytes(archive)
+        for call in (lambda: index_shard(path), lambda: list(wds.WebDataset(str(path)))):  # noqa: B023  called at once
+            with pytest.raises(kind):
+                call()
+
+
+def test_shards_that_are_no_urls():
+    """The same error in a list as alone."""
+    with pytest.raises(UsageError, match="not int"):
+        list(wds.index_shards([5]))

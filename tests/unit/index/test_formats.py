@@ -6,10 +6,10 @@ import struct
 import pytest
 
 from webdataset.ground.errors import BadIndex, NotRepresentable, UsageError
-from webdataset.index import dali, energon, files_json
 from webdataset.index.building import index_shard
 from webdataset.index.entries import ShardIndex
-from webdataset.index.formats import formats_of, hashes_of
+from webdataset.index.formats import dali, energon, files_json
+from webdataset.index.formats.table import formats_of, hashes_of
 from webdataset.testing import archives, zoo
 
 REFUSED = {
@@ -101,11 +101,12 @@ def test_dali_files_that_are_none(content):
 
 @pytest.mark.parametrize(
     ("url", "name"),
-    [("d.d/x.tar", "d.d/x.idx"), ("x.y.tar", "x.idx"), ("http://h.org/x.tar", "http://h.org/x.idx"), ("x", "x.idx")],
+    [("d.d/x.tar", "d.d/x.idx"), ("x.y.tar", "x.y.idx"), ("http://h.org/x.tar", "http://h.org/x.idx"), ("x", "x.idx")],
 )
 def test_names_of_dali_files(url, name):
-    """Up to the first dot of the last part."""
+    """That of the shard, so that no two shards of a folder have one; DALI's tool stops at the first dot."""
     assert dali.index_name(url) == name
+    assert dali.tool_name(url) == name.replace("x.y", "x")
 
 
 def test_energon_numbers(tmp_path):

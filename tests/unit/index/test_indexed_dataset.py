@@ -7,8 +7,8 @@ import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import NoShards, NoSuchSample, NotFound, StaleIndex, UsageError
-from webdataset.index import dali
 from webdataset.index.building import index_shard
+from webdataset.index.formats import dali
 from webdataset.testing import archives
 
 COUNTS = (3, 1, 4, 0, 2)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+from array import array
 
 import pytest
 
@@ -18,9 +19,9 @@ from webdataset.ground.errors import (
     TarError,
     UsageError,
 )
-from webdataset.index import dali, energon, files_json
 from webdataset.index.building import index_shard
 from webdataset.index.entries import Entries, ShardIndex
+from webdataset.index.formats import dali, energon, files_json
 from webdataset.index.random_access import IndexedShard
 from webdataset.index.resolving import OffsetEntries
 from webdataset.testing import archives, handmade, zoo
@@ -424,3 +425,130 @@ def test_rules_of_reading_apply_behind_an_index(tmp_path, module):
     for options in ({"select_files": lambda name: name > "05.cls"}, {"suffixes": ["txt"]}, {"duplicates": "last"},
                     {"rename_files": lambda name: f"d/{name}"}, {"lcase": False}):  # fmt: skip
         assert list(IndexedShard(path, **options)) == list(wds.WebDataset(str(path), **options))
+
+
+def energon_index(path, offsets):
+    """Write numbers beside a shard."""
+    path.with_suffix(".tar.idx").write_bytes(array("Q", offsets).tobytes())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"name": "x", "files": ["a", "b"]}', '{"files": {"a.txt": "a digest"}}',
+        '{"files": {"a.txt": {"offset": 1e999}}}', '{"files": {}, "deep": ' + "[" * 100_000, "{" + " " * (17 << 20),
+    ],
+    ids=["list", "mapping", "infinite", "deep", "long"],
+)  # fmt: skip
+def test_a_json_of_ones_own_beside_the_shard(tmp_path, content):
+    """It has the name of a sidecar and is none: passed by, and an error where it is named."""
+    path = shard_of(tmp_path)
+    (tmp_path / "x.json").write_text(content)
+    assert len(IndexedShard(path)) == 10
+    with pytest.raises(BadIndex):
+        len(IndexedShard(path, tmp_path / "x.json"))
+
+
+@pytest.mark.parametrize("line", [b"v1.2 " + b"9" * 5000 + b"\n", b"v1.2 1\ntxt 512 " + b"9" * 5000 + b" 00.cls\n"])
+def test_numbers_of_thousands_of_digits(tmp_path, line):
+    """A typed error, not the interpreter's."""
+    path = shard_of(tmp_path)
+    (tmp_path / "other.idx").write_bytes(line)
+    with pytest.raises(BadIndex):
+        len(IndexedShard(path, tmp_path / "other.idx"))
+
+
+def test_shards_that_share_the_name_of_dalis_tool(tmp_path):
+    """``a.1.tar`` and ``a.2.tar`` have indexes of their own; ``a.idx`` is used where it fits, else passed by."""
+    paths = [shard_of(tmp_path, [(f"{n}.txt", b"x" * n * 600) for n in range(3)], f"a.{size}.tar") for size in (1, 2)]
+    paths[1].write_bytes(archives.by_hand([(f"{n}.txt", b"y" * 50) for n in range(4)]))
+    (tmp_path / "a.idx").write_bytes(dali.dumps(index_shard(paths[0])))
+    assert [len(IndexedShard(path)) for path in paths] == [3, 4]
+    wds.write_indexes(paths, "dali")
+    assert {path.name for path in tmp_path.glob("*.idx")} == {"a.idx", "a.1.idx", "a.2.idx"}
+    assert [len(IndexedShard(path)) for path in paths] == [3, 4]
+
+
+def test_an_energon_index_that_leaves_samples_out(tmp_path):
+    """At the start, behind the end, in zeros that look like an end mark, all of them: never fewer samples, silently."""
+    path = shard_of(tmp_path, [("0.txt", b"a"), ("1.bin", bytes(20_000)), ("2.txt", b"b")])
+    *starts, end = [entry.offset for entry in index_shard(path).entries] + [index_shard(path).end]
+    for offsets in ([*starts[1:], end], [starts[0], starts[1] + 512], [starts[0], starts[1] + 1024], [end]):
+        energon_index(path, offsets)
+        with pytest.raises(StaleIndex):
+            len(IndexedShard(path))
+    energon_index(path, [starts[0], starts[2], end])  # in the middle: found out where it is read
+    with pytest.raises(StaleIndex):
+        IndexedShard(path)[0]
+    energon_index(path, [*starts, end])
+    assert len(IndexedShard(path)) == 3
+
+
+def test_an_energon_index_of_the_first_of_joined_archives(tmp_path):
+    """The end mark that it knows is not the last one."""
+    path = shard_of(tmp_path, [("0.txt", b"a")])
+    index = sidecars(path, energon)
+    path.write_bytes(path.read_bytes() + archives.by_hand([("1.txt", b"b")]))
+    with pytest.raises(StaleIndex, match="end mark"):
+        len(IndexedShard(path))
+    path.write_bytes(path.read_bytes()[: index.end] + bytes(40 * 1024))  # a long end mark
+    assert len(IndexedShard(path)) == 1
+    path.write_bytes(path.read_bytes()[: index.end])
+    with pytest.raises(TarError):
+        len(IndexedShard(path, missing_end="error"))
+
+
+def test_folders_and_links_behind_the_last_sample(tmp_path):
+    """They belong to the members: the end is behind them, in every format, with and without an end mark."""
+    parts = [handmade.header(b"d/", kind=b"5"), handmade.member(b"d/1.txt", b"1"), handmade.header(b"l", kind=b"2")]
+    path = tmp_path / "x.tar"
+    path.write_bytes(handmade.archive(*parts))
+    assert index_shard(path).end == len(handmade.archive(*parts, end=b""))
+    for module in FORMATS:
+        sidecars(path, module)
+        assert [plain(sample) for sample in IndexedShard(path)] == [("d/1", {"txt": b"1"})]
+        os.unlink(module.index_name(str(path)))
+
+
+def test_rows_of_members_that_the_rules_leave_out(tmp_path):
+    """A name in a PAX record is not in the header: no reason to call the index stale."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(handmade.archive(handmade.pax_member(b"1.txt", b"1"), handmade.member(b"1.cls", b"0")))
+    sidecars(path, dali, files_json)
+    for name in ("x.idx", "x.json"):
+        shard = IndexedShard(path, tmp_path / name, suffixes={"cls"})
+        assert [plain(sample) for sample in shard] == [("1", {"cls": b"0"})]
+
+
+def test_an_index_is_opened_under_the_trust_of_the_shard(tmp_path):
+    """A command in place of an index is not run where commands are not trusted."""
+    path = shard_of(tmp_path)
+    with pytest.raises(wds.WebDatasetError):
+        len(IndexedShard(path, f"pipe:touch {tmp_path}/ran", trust="strict"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_closed_shard_holds_no_file(tmp_path):
+    """Behind an energon index, too, whose entries are read from the shard."""
+    path = shard_of(tmp_path)
+    sidecars(path, energon)
+    shard = IndexedShard(path)
+    entries = shard.index.entries
+    shard.close()
+    held = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert os.path.realpath(path) not in held
+    assert entries[3].key == "03"  # opened for the moment
+    assert plain(shard[3])[0] == "03"
+
+
+def test_a_fork_while_a_shard_is_opened(tmp_path):
+    """The child opens it, though the thread that held the lock is not there."""
+    shard = IndexedShard(shard_of(tmp_path))
+    with shard._opening:
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=len, args=(shard,))
+        child.start()
+        child.join(20)
+        code = child.exitcode
+        child.kill()
+    assert code == 0

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 import webdataset as wds
-from webdataset.ground.errors import BadIndex, NotRepresentable, SourceError, UsageError
-from webdataset.index import dali
+from webdataset.ground.errors import AlreadyExists, BadIndex, NotRepresentable, SourceError, UsageError
+from webdataset.index import energon_rows, energon_shards
 from webdataset.index.building import index_shard
-from webdataset.index.energon_dataset import EnergonDatasetWriter, energon_rows, energon_shards
+from webdataset.index.formats import dali
+from webdataset.index.formats.energon_dataset import EnergonDatasetWriter
 from webdataset.index.publishing import publish
 from webdataset.testing import archives, zoo
 from webdataset.testing.sources import RangeServer
@@ -191,3 +192,97 @@ def test_splits_and_classes_of_ones_own(shards, tmp_path):
     assert energon_shards(tmp_path, "val") == [{"url": str(shards[1]), "nsamples": 4}]
     with pytest.raises(UsageError, match="closed"):
         writer.add("x", index_shard(shards[2]))
+
+
+def test_files_that_are_no_index_are_not_replaced(shards, tmp_path):
+    """A JSON of one's own that has the sidecar's name stays, and nothing is written at all."""
+    (tmp_path / "x-1.json").write_text('{"caption": "precious"}')
+    with pytest.raises(AlreadyExists, match="no index"):
+        wds.write_indexes(shards, ["dali", "files"])
+    with pytest.raises(AlreadyExists):
+        list(wds.WebDataset(str(shards[1]), observer=wds.IndexWhileReading("files")))
+    assert files_in(tmp_path) == ["x-1.json"]
+    (tmp_path / "x-1.json").unlink()
+    for _ in range(2):
+        wds.write_indexes(shards, ["dali", "files"])  # one's own are replaced
+
+
+def test_two_shards_of_one_name_in_one_folder(tmp_path):
+    """The second index would replace the first: refused."""
+    urls = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        urls.append(zoo.build(tmp_path / folder, ["plain"])["plain"])
+    (tmp_path / "c").mkdir()
+    with pytest.raises(UsageError, match="one index"):
+        wds.write_indexes(urls, "dali", folder=tmp_path / "c")
+    assert files_in(tmp_path / "c") == []
+
+
+def test_rules_that_others_do_not_have(shards, tmp_path):
+    """Renamed members stand in no shard, and an energon index has no parts of one."""
+    for formats, rules in (("dali", {"rename_files": str.upper}), ("energon", {"select_files": bool})):
+        with pytest.raises(UsageError):
+            wds.write_indexes(shards, formats, **rules)
+        with pytest.raises(UsageError):
+            list(wds.WebDataset(str(shards[0]), observer=wds.IndexWhileReading(formats), **rules))
+    assert files_in(tmp_path) == []
+
+
+def test_a_split_of_ones_own_stays(shards, tmp_path, caplog):
+    """As long as it shares out the same shards."""
+    wds.write_indexes(shards, "energon")
+    path = tmp_path / ".nv-meta" / "split.yaml"
+    mine = yaml.safe_dump({"split_parts": {"train": ["x-{0..1}.tar"], "val": ["x-2.tar"]}, "exclude": []})
+    path.write_text(mine)
+    wds.write_indexes(shards, "energon")
+    assert path.read_text() == mine
+    wds.write_indexes(shards[:2], "energon")
+    assert yaml.safe_load(path.read_text())["split_parts"]["train"] == ["x-0.tar", "x-1.tar"]
+    assert "replaced" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["pipe:touch ran", "../x.tar", "/etc/passwd", "http://h/x.tar", "a/../../x.tar"])
+def test_a_split_that_names_what_is_elsewhere(tmp_path, monkeypatch, name):
+    """A folder from the network names shards in itself alone, and never a command."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".nv-meta").mkdir()
+    (tmp_path / ".nv-meta" / ".info.json").write_text(json.dumps({"shard_counts": {name: 1}}))
+    (tmp_path / ".nv-meta" / "split.yaml").write_text(json.dumps({"split_parts": {"train": [name]}}))
+    with pytest.raises(BadIndex, match="no shard in the folder"):
+        energon_shards(".")
+
+
+@pytest.mark.parametrize("counts", [{"x.tar": -1}, {"x.tar": True}, {"x.tar": "3"}, [], {}])
+def test_counts_that_are_none(tmp_path, counts):
+    """Negative, true, a text, no mapping, nothing; and a split of a milliard names."""
+    (tmp_path / ".nv-meta").mkdir()
+    (tmp_path / ".nv-meta" / ".info.json").write_text(json.dumps({"shard_counts": counts}))
+    (tmp_path / ".nv-meta" / "split.yaml").write_text(json.dumps({"split_parts": {"train": ["x.tar"]}}))
+    with pytest.raises(BadIndex):
+        energon_shards(tmp_path)
+    (tmp_path / ".nv-meta" / "split.yaml").write_text(json.dumps({"split_parts": {"train": ["{0..999999999}{0..9}"]}}))
+    with pytest.raises(BadIndex, match="more than"):
+        energon_shards(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        """DROP TABLE samples; CREATE VIEW samples AS WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n)
+        SELECT 0 AS tar_file_id, i AS sample_index, 'k' AS sample_key FROM n""",
+        """DROP TABLE sample_parts; CREATE VIEW sample_parts AS SELECT 0 AS tar_file_id, 0 AS sample_index,
+        hex(randomblob(1000000000)) AS part_name, 0 AS content_byte_offset, 0 AS content_byte_size""",
+        "UPDATE sample_parts SET content_byte_offset = -1",
+        "UPDATE sample_parts SET content_byte_size = 'much'",
+        "UPDATE sample_parts SET sample_index = 77",
+    ],
+    ids=["endless", "large", "negative", "text", "orphans"],
+)
+def test_tables_that_attack(shards, tmp_path, script):
+    """Views run nothing, and what is no place is refused."""
+    wds.write_indexes(shards, "energon")
+    with contextlib.closing(sqlite3.connect(tmp_path / ".nv-meta" / "index.sqlite")) as tables:
+        tables.executescript(script)
+    with pytest.raises(BadIndex):
+        energon_rows(tmp_path, "x-0.tar")

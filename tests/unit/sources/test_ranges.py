@@ -159,3 +159,25 @@ def test_a_server_that_never_gives_the_rest_is_an_error(monkeypatch):
         server.cut, server.cuts = 0, 1000
         with pytest.raises(ShortRead, match="several times"):
             ranges.read_at(100_000, 10)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"Content-Range": f"bytes */{len(BODY)}"}, {"Content-Range": "bytes 0-9/" + "9" * 5000},
+        {"Content-Range": f"bytes 512-1023/{len(BODY)}"}, {"Content-Range": "bytes 0-9/*"},
+        {"Content-Encoding": "gzip"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_servers_whose_answers_prove_nothing(says):
+    """No place, another place, an endless length, compression on the way: read front to back, never guessed."""
+    with RangeServer({"/x": BODY}, says=says) as server, pytest.raises(NoRandomAccess):
+        open_ranges(f"{server.root}/x")
+
+
+def test_a_server_that_gives_more_than_was_asked_for():
+    """What is left of one answer is never read as the next one."""
+    with RangeServer({"/x": BODY}, greedy=True) as server, open_ranges(f"{server.root}/x") as ranges:
+        for offset in range(100_000, 200_000, 10_007):
+            assert ranges.read_at(offset, 100) == BODY[offset : offset + 100]

@@ -369,3 +369,72 @@ def test_pages_decoded_too_early_are_an_error():
 def test_the_repr_names_the_stage():
     """As it is shown in errors and printed pipelines."""
     assert repr(filters.interleaved("inline")) == "interleaved(layout='inline', others='error')"
+
+
+def test_a_column_of_images_names_them():
+    """matched_text_indices with a list images of one entry for each: names, or objects."""
+    for images in (["x.jpg", "y.jpg"], [{"image_name": "x.jpg"}, {"image_name": "y.jpg"}]):
+        record = {"texts": ["t", "u"], "images": images, "matched_text_indices": [1, 0]}
+        found = one([("7.json", json.dumps(record).encode()), ("7-x.jpg", b"X"), ("7-y.jpg", b"Y")])
+        assert order(found) == "YtXu"
+        assert found["json"] == {}
+
+
+def test_a_name_that_begins_with_the_key_is_no_other_image():
+    """In document b, b-0.jpg may be the member of 0.jpg, unless 0.jpg is an image as well."""
+    entries = [{"image_name": name, "matched_text_index": 0} for name in ("b-0.jpg", "0.jpg")]
+    alone = json.dumps({"text_list": ["t"], "image_info": entries[:1]}).encode()
+    assert order(one([("b.json", alone), ("b-0.jpg", b"X")])) == "Xt"
+    both = json.dumps({"text_list": ["t"], "image_info": entries}).encode()
+    assert order(one([("b.json", both), ("b-0.jpg", b"X"), ("b-b-0.jpg", b"Y")])) == "YXt"
+    with pytest.raises(MissingImage, match=r"D-b-0\.\*"):
+        one([("b.json", both), ("b-0.jpg", b"X")])
+
+
+def test_a_field_of_too_many_digits_is_a_name():
+    """It is no number that Python would refuse to read."""
+    members = [*documents.fields(SPEC), ("7." + "9" * 5000 + ".jpg", b"D")]
+    assert order(one(members)) == "BxyACz"
+
+
+def test_what_is_left_out_is_counted(caplog):
+    """Once a run, by reason."""
+    caplog.set_level("INFO", "webdataset")
+    lacking = [m for m in documents.siblings(SPEC) if m[0] != "7-a.jpg"]
+    rules = {"missing_image": "drop_image", "min_similarity": 0.45, "others": "drop"}
+    assert [order(document) for document in read([*lacking, ("s.jpg", b"")], **rules)] == ["Bxyz"]
+    assert caplog.messages == [
+        "interleaved left out: 1 images of little similarity or few bytes, 1 missing images, 1 samples of no document"
+    ]
+    caplog.clear()
+    read(lacking, missing_image="drop_document")
+    read(documents.siblings(SPEC), max_images=1)
+    read(documents.siblings(SPEC), min_images=4)
+    assert [message.partition("out: ")[2] for message in caplog.messages] == [
+        "1 documents for a missing image", "2 images beyond max_images", "1 documents of few images",
+    ]  # fmt: skip
+    caplog.clear()
+    read(documents.siblings(SPEC))
+    assert caplog.messages == []
+
+
+def test_a_whole_shard_is_searched_without_a_bound():
+    """adjacent=False finds images however far away; a bound that was too small is named as the reason."""
+    members = [documents.siblings(SPEC._replace(key=str(n))) for n in range(500)]
+    apart = [member[0] for member in members] + [image for member in members for image in member[1:]]
+    assert len(read(apart, adjacent=False)) == 500
+    with pytest.raises(MissingImage, match="more than lookahead=9 samples waited: pass a greater"):
+        read(apart, adjacent=False, lookahead=9)
+
+
+def test_a_decoder_decodes_documents():
+    """Called by itself, as decode does."""
+    stream = io.BytesIO()
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.new("RGB", (3, 2)).save(stream, "JPEG")
+    spec = SPEC._replace(pictures=[Picture("a.png", 0, stream.getvalue())])
+    decoder = wds.Decoder(["rgb8"])
+    for decoded in (decoder(one(documents.siblings(spec))), *decoder(read(documents.inline(spec)))):
+        assert isinstance(decoded, Document)
+        assert decoded["images"][0].shape == (2, 3, 3)
+        assert decoded["parts"][0]["image"] is decoded["images"][0]

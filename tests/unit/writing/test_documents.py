@@ -241,3 +241,48 @@ def test_images_behind_their_texts_round_trip(tmp_path):
     found = next(iter(wds.WebDataset(str(tmp_path / "a.tar")).interleaved(place="after")))
     assert [part["type"] for part in found["parts"]] == ["text", "image", "text"]
     assert found["matched_text_index"] == [0]
+
+
+def test_a_document_is_written_whole_or_not_at_all(tmp_path):
+    """A name that the format cannot hold is refused before the JSON is written; so with a series of shards."""
+    import tarfile
+
+    long = {**document(image(JPG, "x" * 60 + ".jpg"), text("t")), "__key__": "k" * 60}
+    for number, name in enumerate(("a.tar", "b%d.tar")):
+        with wds.DocumentWriter(str(tmp_path / name), format=tarfile.USTAR_FORMAT) as sink:
+            with pytest.raises(SampleError, match="ustar"):
+                sink.write(long)
+            sink.write(ONE)
+        assert len(members(tmp_path / ("a.tar", "b0.tar")[number])) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (document(text(None)), "text 0 is of type NoneType"),
+        ({"__key__": "7", "parts": 3}, "parts is of type int"),
+        ({"__key__": "7", "images": [JPG], "text_list": ["t"], "matched_text_index": [None]}, "whole numbers"),
+        ({"__key__": "7", "images": [JPG], "text_list": ["t"], "matched_text_index": ["0"]}, "whole numbers"),
+        ({"__key__": "7", "images": [JPG], "text_list": ["t"], "matched_text_index": [1]}, "from 0 to 0"),
+        (document(text("t"), json=[1]), "json is of type list"),
+        ({**ONE, "__key__": "a.b"}, "a dot in the last part"),
+        (document(image(JPG, "0.jpg"), text("t"), **{"0.jpg": PNG}), r"field '0\.jpg' would be read back"),
+        ([ONE], "a document is a dict, not list"),
+    ],
+)
+def test_documents_that_would_not_read_back_are_refused(tmp_path, one, message):
+    """A typed error, and nothing is written."""
+    with wds.DocumentWriter(str(tmp_path / "a.tar")) as sink:
+        with pytest.raises(SampleError, match=message):
+            sink.write(one)
+        sink.write(ONE)
+    assert len(members(tmp_path / "a.tar")) == 3
+
+
+def test_indices_may_be_numbers_of_numpy(tmp_path):
+    """An array of whole numbers."""
+    import numpy as np
+
+    columns = {"__key__": "7", "images": [JPG], "text_list": ["t", "u"], "matched_text_index": np.array([1])}
+    (_, record), *_ = written(tmp_path / "a.tar", columns)
+    assert record["image_info"] == [{"image_name": "0.jpg", "matched_text_index": 1}]

@@ -11,9 +11,9 @@ import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import AlreadyExists, DuplicateField, NotRepresentable, SourceError, UsageError
-from webdataset.index import dali, energon, files_json
+from webdataset.index import energon_shards
 from webdataset.index.building import index_shard
-from webdataset.index.energon_dataset import energon_shards
+from webdataset.index.formats import dali, energon, files_json
 
 FORMATS = ["dali", "energon", "files"]
 SAMPLES = [
@@ -225,3 +225,35 @@ def test_indexing_is_loaded_only_where_it_is_asked_for(tmp_path):
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_a_file_of_ones_own_is_not_replaced(tmp_path):
+    """It has the sidecar's name and is none: refused before anything is written."""
+    (tmp_path / "x.json").write_text('{"caption": "precious"}')
+    with pytest.raises(AlreadyExists, match="no index"):
+        wds.TarWriter(str(tmp_path / "x.tar"), index="files")
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_old_indexes_of_every_format_go(tmp_path):
+    """Not only those of the formats that are written anew; what is no index stays."""
+    path = tmp_path / "x.tar"
+    write(path, index=FORMATS)
+    (tmp_path / "x.json").write_text("mine")
+    write(path, SAMPLES[:3], index="energon")
+    assert list(sidecars(tmp_path)) == ["x.json", "x.tar.idx"]
+    assert len(wds.IndexedShard(path)) == 3
+
+
+def test_indexes_stand_beside_the_name_that_was_written(tmp_path, monkeypatch):
+    """Not beside what a link points to, and not where the program has gone meanwhile."""
+    for name in ("here", "there", "store"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "x.tar").symlink_to(tmp_path / "store" / "0001")
+    monkeypatch.chdir(tmp_path / "here")
+    with wds.TarWriter("x.tar", encoder=False, index="dali") as writer:
+        writer.write(SAMPLES[0])
+        monkeypatch.chdir(tmp_path / "there")
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir())
+    assert found == ["here/x.idx", "here/x.tar", "store/0001"]
+    assert writer.shard_index == index_shard(tmp_path / "here" / "x.tar")

@@ -22,6 +22,7 @@ from typing import Any, Self
 from webdataset.ground import settings
 from webdataset.ground.errors import NoSuchSample, StaleIndex, UsageError
 from webdataset.ground.redaction import redacted
+from webdataset.ground.trust import level as check_level
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
 from webdataset.shards.wids.document import WidsIndex, WidsShard
@@ -33,6 +34,7 @@ from .nearby import Nearby, OpenShard
 from .transformations import Transformation, interpret_transformations
 
 _FEW = 1_000_000  # a cache_size below this is a number of shards, as in wids 0.2.86
+_SHARDS = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")  # as shards are called, and indexes are not
 _ENOUGH_ACCESSES = 100
 _TOO_MANY_MISSES = 0.3
 
@@ -89,6 +91,7 @@ class ShardListDataset(MapDataset):
         trust: str | None = None,
         **reading: Any,
     ) -> None:
+        check_level(trust)
         counted = cache_size is not None and 0 < cache_size < _FEW
         self.lru_size = int(cache_size) if counted and cache_size is not None else lru_size
         bounded = not counted and cache_size is not None
@@ -130,8 +133,7 @@ class ShardListDataset(MapDataset):
         return WidsIndex(None, tuple(found), (options or {}).get("name"), dict(options or {}))
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()
-        self._process = os.getpid()
+        self._locks = {os.getpid(): threading.RLock()}
         self.cache = LRUCache(self.lru_size)  # a shard that is let go closes when the last thread has read from it
         self.reset_stats()
 
@@ -187,9 +189,7 @@ class ShardListDataset(MapDataset):
         if not 0 <= place < self.total_length:
             raise NoSuchSample(f"there is no sample {number}: the dataset has {self.total_length}")
         which = bisect.bisect_right(self.cum_lengths, place)
-        if self._process != os.getpid():
-            self._arrive()
-        with self._lock:
+        with self._locks.get(os.getpid()) or self._arrived():
             self.accesses += 1
             opened = self.cache[which]
             if opened is None:
@@ -200,14 +200,15 @@ class ShardListDataset(MapDataset):
         """Yield all samples, in order."""
         return (self[place] for place in range(self.total_length))
 
-    def _arrive(self) -> None:
-        """Take a lock of one's own in a forked process; what is open is shared, unless the fork came in between."""
-        if self._process == os.getpid():
-            return
-        if not self._lock.acquire(blocking=False):
-            self.cache = LRUCache(self.lru_size)
-        self._lock = threading.RLock()
-        self._process = os.getpid()
+    def _arrived(self) -> threading.RLock:
+        """Return a lock for a process that was forked; what is open is shared, unless the fork came in between."""
+        mine = threading.RLock()
+        with mine:
+            before = list(self._locks.values())
+            lock = self._locks.setdefault(os.getpid(), mine)
+            if lock is mine and not before[-1].acquire(blocking=False):
+                self.cache = LRUCache(self.lru_size)
+        return lock
 
     def _opened(self, which: int) -> OpenShard:
         self.misses += 1
@@ -257,8 +258,7 @@ class ShardListDataset(MapDataset):
 
     def close(self) -> None:
         """Close all shards and remove temporary files; shards are opened again where they are needed again."""
-        self._arrive()
-        with self._lock:
+        with self._locks.get(os.getpid()) or self._arrived():
             self.cache.clear()
 
     def __enter__(self) -> Self:
@@ -269,7 +269,7 @@ class ShardListDataset(MapDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what is open."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "cache", "_process")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_locks", "cache")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -295,7 +295,9 @@ def hash_dataset_name(input_string: str) -> str:
 
 def _urls(shards: Any) -> list[Any] | None:
     """Return urls of shards whose samples have to be counted, or None for an index or a list with counts."""
-    if isinstance(shards, str) and ("{" in shards or shards.endswith((".tar", ".tgz", ".tar.gz", ".tar.zst"))):
+    if isinstance(shards, os.PathLike) and os.fsdecode(shards).endswith(_SHARDS):
+        return [os.fsdecode(shards)]
+    if isinstance(shards, str) and ("{" in shards or shards.endswith(_SHARDS)):
         return expand_urls(shards)
     if isinstance(shards, list | tuple) and shards and all(isinstance(each, str | os.PathLike) for each in shards):
         return expand_urls(list(shards))

@@ -113,6 +113,7 @@ class Nearby:
             if hasattr(error, "url"):
                 error.url = url
             raise
+        spooled.unname()
         return OpenShard(shard, spooled)
 
     def _rules(self, **rules: Any) -> Reading:

@@ -52,6 +52,14 @@ class Spooled:
         finally:
             stream.close()
 
+    def unname(self) -> None:
+        """Remove the name of the file, which stays for those who have it open: nothing is left when they end, however.
+
+        Does nothing where the system keeps files that are open.
+        """
+        if os.name == "posix":
+            self.close()
+
     def close(self) -> None:
         """Remove the file."""
         finalizer = getattr(self, "_finalizer", None)

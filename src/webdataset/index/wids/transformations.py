@@ -218,7 +218,7 @@ def _decoder_for(key: str, images: str | None, trust: str | None, *, basic: bool
 
 
 def _image(library: str, data: bytes) -> Any:
-    from webdataset.codecs import pixels  # noqa: PLC0415  loads numpy and Pillow
+    from webdataset.codecs.images import pixels  # noqa: PLC0415  loads numpy and Pillow
 
     image = pixels.picture(data, None)
     if library == "PIL":

@@ -6,7 +6,7 @@ a shard, never decodes an image.
 """
 
 import binascii
-import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,8 +18,6 @@ from .outline import Outline, Slot
 from .pages import tiff_pages
 from .places import Place
 from .rules import DocumentRules
-
-log = logging.getLogger("webdataset")
 
 
 class Picture(NamedTuple):
@@ -48,12 +46,16 @@ class Gathered(NamedTuple):
         outline: what that says.
         places: where each slot's image is.
         siblings: images in members of other keys: name behind the document's key to (field, image).
+        left_out: counts what the rules leave out.
+        advice: what to do where a sibling is missing.
     """
 
     sample: Mapping[str, Any]
     outline: Outline
     places: list[Place]
     siblings: Mapping[str, tuple[str, Any]]
+    left_out: Counter[str]
+    advice: str = ""
 
 
 def pictures_of(gathered: Gathered, rules: DocumentRules) -> list[Picture] | None:
@@ -74,12 +76,13 @@ def pictures_of(gathered: Gathered, rules: DocumentRules) -> list[Picture] | Non
     pictures = _pictures(gathered, rules)
     if pictures is None:
         return None
-    pictures = _chosen(pictures, rules)
+    pictures = _chosen(pictures, rules, gathered.left_out)
     if len(pictures) < rules.min_images:
-        log.debug("document %r left out: %d images", gathered.sample.get("__key__"), len(pictures))
+        gathered.left_out["documents of few images"] += 1
         return None
-    ordered = sorted(pictures, key=_order(gathered.outline, rules))
-    return _limited(ordered, rules)
+    if len(pictures) > 1:
+        pictures.sort(key=_order(gathered.outline, rules))
+    return _limited(pictures, rules, gathered.left_out)
 
 
 def _order(outline: Outline, rules: DocumentRules) -> Any:
@@ -95,10 +98,12 @@ def _pictures(gathered: Gathered, rules: DocumentRules) -> list[Picture] | None:
     for slot, place in zip(gathered.outline.slots, gathered.places, strict=True):
         picture = _picture(slot, place, gathered, split)
         if picture is None and rules.missing_image == "error":
-            raise _missing(slot, place, rules)
+            raise _missing(slot, place, rules, gathered.advice)
         if picture is None and rules.missing_image == "drop_document":
-            log.debug("document %r left out: image %r is missing", gathered.sample.get("__key__"), _called(slot))
+            gathered.left_out["documents for a missing image"] += 1
             return None
+        if picture is None:
+            gathered.left_out["missing images"] += 1
         if picture is None and rules.missing_image == "placeholder":
             picture = Picture(slot, rules.placeholder, _called(slot), image_field(slot.name, None), unseen=True)
         if picture is not None:
@@ -154,11 +159,10 @@ def _unpacked(slot: Slot) -> bytes:
         raise DecodingError(message=f"the base64 of an image is damaged: {error}", field=field) from error
 
 
-def _missing(slot: Slot, place: Place, rules: DocumentRules) -> MissingImage:
+def _missing(slot: Slot, place: Place, rules: DocumentRules, advice: str) -> MissingImage:
     where = {
         "sibling": f"is no member {' or '.join(f'D{rules.separator}{name}.*' for name in place.names)} next to D.json "
-        "(D is the document's key): it is absent, or stands elsewhere in the shard (pass adjacent=False to look there, "
-        "and shuffle behind interleaved, not before)",
+        f"(D is the document's key): it is absent, or stands elsewhere in the shard ({advice})",
         "nowhere": f"is not where layout={rules.layout!r} has it",
     }
     reason = where.get(place.kind, "is not there")
@@ -167,9 +171,9 @@ def _missing(slot: Slot, place: Place, rules: DocumentRules) -> MissingImage:
     )
 
 
-def _chosen(pictures: list[Picture], rules: DocumentRules) -> list[Picture]:
+def _chosen(pictures: list[Picture], rules: DocumentRules, left_out: Counter[str]) -> list[Picture]:
     """Leave out images that are too small, or not similar enough."""
-    least, size = rules.min_similarity, rules.min_image_bytes
+    least, size, before = rules.min_similarity, rules.min_image_bytes, len(pictures)
     if least is not None:
         for picture in pictures:
             if picture.slot.similarity is None:
@@ -180,13 +184,16 @@ def _chosen(pictures: list[Picture], rules: DocumentRules) -> list[Picture]:
             if not isinstance(picture.image, bytes) and picture.image is not None:
                 raise UsageError("min_image_bytes needs encoded images: decode behind interleaved", field=picture.name)
         pictures = [picture for picture in pictures if picture.image is None or len(picture.image) >= size]
+    if len(pictures) < before:
+        left_out["images of little similarity or few bytes"] += before - len(pictures)
     return pictures
 
 
-def _limited(pictures: list[Picture], rules: DocumentRules) -> list[Picture]:
+def _limited(pictures: list[Picture], rules: DocumentRules, left_out: Counter[str]) -> list[Picture]:
     most = rules.max_images
     if most is None or len(pictures) <= most:
         return pictures
+    left_out["images beyond max_images"] += len(pictures) - most
     if rules.keep == "first":
         return pictures[:most]
     ranked = sorted(range(len(pictures)), key=lambda n: -(pictures[n].slot.similarity or 0.0))
@@ -205,8 +212,19 @@ def assembled(gathered: Gathered, pictures: list[Picture], json: str = "json") -
         SampleError: a field with the name of a part of every document.
     """
     sample, outline = gathered.sample, gathered.outline
-    used = {name for place in gathered.places if place.kind in ("field", "page") for name in place.names}
-    document = Document({name: value for name, value in sample.items() if name.startswith("__")})
+    used = {json}
+    for place in gathered.places:
+        if place.kind in ("field", "page"):
+            used.update(place.names)
+    document = Document()
+    further: dict[str, Any] = {}
+    for name, value in sample.items():
+        if name[:2] == "__":
+            document[name] = value
+        elif name not in used:
+            if name in MADE:
+                raise SampleError(f"a field is called {name!r}, as a part of every document is: rename it", field=name)
+            further[name] = value
     document["parts"] = _parts(outline.texts, pictures)
     document["images"] = [picture.image for picture in pictures]
     document["text_list"] = outline.texts
@@ -217,12 +235,7 @@ def assembled(gathered: Gathered, pictures: list[Picture], json: str = "json") -
     if outline.matrix is not None:
         document["similarity_matrix"] = [outline.matrix[picture.slot.number] for picture in pictures]
     document["json"] = outline.rest
-    for name, value in sample.items():
-        if name.startswith("__") or name == json or name in used:
-            continue
-        if name in MADE:
-            raise SampleError(f"a field is called {name!r}, as a part of every document is: rename it", field=name)
-        document[name] = value
+    document.update(further)
     return document
 
 
@@ -230,12 +243,14 @@ def _parts(texts: list[str], pictures: list[Picture]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     given = 0
     for index, picture in enumerate(pictures):
-        parts += ({"type": "text", "text": text} for text in texts[given : picture.slot.position])
-        given = max(given, picture.slot.position)
+        position = picture.slot.position
+        if position > given:
+            parts += [{"type": "text", "text": text} for text in texts[given:position]]
+            given = position
         parts.append(
             {"type": "image", "image": picture.image, "index": index, "name": picture.name, "field": picture.field}
         )
-    parts += ({"type": "text", "text": text} for text in texts[given:])
+    parts += [{"type": "text", "text": text} for text in texts[given:]]
     return parts
 
 

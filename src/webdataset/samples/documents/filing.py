@@ -7,6 +7,7 @@ back; where that cannot be, it is an error. Never encodes an image.
 
 import re
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from webdataset.ground.errors import SampleError
@@ -75,7 +76,12 @@ def filed(document: Mapping[str, Any], form: str = "auto", place: str = "before"
     Raises:
         SampleError: parts that do not fit each other, or that the form cannot say.
     """
+    if not isinstance(document, Mapping):
+        raise SampleError(f"a document is a dict, not {type(document).__name__}")
     texts, images = _taken(document, place)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise SampleError(f"text {number} is of type {type(text).__name__}, not str", field="text_list")
     behind = int(place == "after")
     matched = [image.position - behind for image in images]
     given = document.get("matched_text_index")
@@ -105,6 +111,11 @@ def _taken(document: Mapping[str, Any], place: str) -> tuple[list[str], list[Ill
         ) from None
     if len(images) != len(matched):
         raise SampleError(f"{len(images)} images, and {len(matched)} in matched_text_index", field="matched_text_index")
+    if not all(isinstance(text, Integral) and 0 <= text < len(texts) for text in matched):  # type: ignore[operator]
+        raise SampleError(
+            f"matched_text_index must hold whole numbers from 0 to {len(texts) - 1}, one for each image",
+            field="matched_text_index",
+        )
     behind = int(place == "after")
     order = sorted(range(len(images)), key=lambda number: matched[number])
     if order != list(range(len(images))):
@@ -118,7 +129,10 @@ def _taken(document: Mapping[str, Any], place: str) -> tuple[list[str], list[Ill
 def _from_parts(document: Mapping[str, Any]) -> tuple[list[str], list[Illustration]]:
     texts: list[str] = []
     images: list[Illustration] = []
-    for number, part in enumerate(document["parts"]):
+    parts = document["parts"]
+    if not isinstance(parts, Sequence) or isinstance(parts, str | bytes):
+        raise SampleError(f"parts is of type {type(parts).__name__}, not a list", field="parts")
+    for number, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind not in ("text", "image") or kind not in part:
             raise SampleError(
@@ -181,7 +195,11 @@ def _parallel(texts: list[str], images: list[Illustration], matched: list[int]) 
 
 
 def _rest(document: Mapping[str, Any], form: str, count: int) -> Record:
-    rest = dict(document.get("json") or {})
+    rest = document.get("json") or {}
+    if not isinstance(rest, Mapping):
+        raise SampleError(
+            f"json is of type {type(rest).__name__}, not a dict: its names join the document's", field="json"
+        )
     wrong = [name for name in _RESERVED[form] if name in rest]
     matrix = document.get("similarity_matrix")
     if matrix is not None and len(matrix) != count:

@@ -3,16 +3,21 @@
 Flows in: names. Flows out: stems, which are what both have in common. Never looks at a payload.
 """
 
+from collections.abc import Iterator
+from functools import lru_cache
+
 _IMAGES = "apng avif bmp gif heic heif image img j2k jfif jp2 jpe jpeg jpg jxl pbm pgm png pnm ppm tif tiff webp"
 IMAGES = frozenset(_IMAGES.split())
 TIFF = frozenset(("tif", "tiff"))
 
 
+@lru_cache(4096)
 def extension(name: str) -> str:
     """Return what stands behind the last dot, in lower case; the whole name where there is no dot."""
     return name.rpartition(".")[2].lower()
 
 
+@lru_cache(4096)
 def is_image(field: str) -> bool:
     """Tell whether a field holds an image, going by its last extension."""
     return extension(field) in IMAGES
@@ -47,8 +52,22 @@ def parent(key: str, separator: str) -> str | None:
         key: ``shard/000000007-0``.
         separator: what stands between a document's key and an image's name.
     """
-    cut = key.rfind(separator) if "/" in separator else key.find(separator, key.rfind("/") + 1)
+    cut = key.rfind(separator, 1) if "/" in separator else key.find(separator, key.rfind("/") + 2)
     return key[:cut] if cut > 0 else None
+
+
+def parents(key: str, separator: str) -> Iterator[str]:
+    """Yield all keys that a sample with this key may be a sibling of, the longest first.
+
+    Args:
+        key: ``shard/a-b-0`` (``shard/a-b``, then ``shard/a``).
+        separator: what stands between a document's key and an image's name.
+    """
+    least = 1 if "/" in separator else key.rfind("/") + 2
+    cut = key.rfind(separator, least)
+    while cut > 0:
+        yield key[:cut]
+        cut = key.rfind(separator, least, cut + len(separator) - 1)
 
 
 def is_address(name: str) -> bool:

@@ -14,11 +14,12 @@ from webdataset.ground.errors import SampleError
 
 Record = dict[str, Any]
 _NAMED = ("image_name", "member", "image_base64")
-_READ = frozenset((*_NAMED, "matched_text_index", "matched_sim"))
 _TEXT = frozenset((str,))
+_TEXTS_OR_NONE = frozenset((str, type(None)))
+_NUMBERS_OR_NONE = frozenset((int, float, type(None)))
 
 
-@dataclass
+@dataclass(slots=True)
 class Slot:
     """One image of a document, as the JSON names it.
 
@@ -89,14 +90,15 @@ def outlined(record: Any, place: str = "before") -> Outline | None:
 def _matched(record: Record, behind: int) -> Outline:
     texts = _texts(record, "text_list")
     slots = []
+    count = len(texts)
     for number, entry in enumerate(_list(record, "image_info")):
-        where = f"image_info[{number}]"
         if not isinstance(entry, dict):
+            where = f"image_info[{number}]"
             raise SampleError(f"{where} is {_kind(entry)}, not an object", field=where)
-        if "matched_text_index" not in entry:
-            raise SampleError(f"{where} has no matched_text_index", field=f"{where}.matched_text_index")
-        text = _index(entry["matched_text_index"], len(texts), f"{where}.matched_text_index")
-        slots.append(_slot(number, entry, text + behind, text, where))
+        text: Any = entry.get("matched_text_index")
+        if text.__class__ is not int or not 0 <= text < count:
+            _no_index(entry, count, f"image_info[{number}]")
+        slots.append(_slot(number, entry, text + behind, text, ("image_info", number)))
     return _finished(record, ("text_list", "image_info"), texts, slots)
 
 
@@ -106,12 +108,23 @@ def _columns(record: Record, texts_name: str, matched: str, behind: int) -> Outl
     places = _list(record, matched)
     if similar is not None and (not isinstance(similar, list) or len(similar) != len(places)):
         raise SampleError(f"matched_sim does not have one entry for each of {matched}", field="matched_sim")
+    named = _names(record, len(places))
+    where = "images" if any(named) else "matched_sim"
     slots = []
     for number, given in enumerate(places):
         text = _index(given, len(texts), f"{matched}[{number}]")
-        entry = {"matched_sim": similar[number]} if similar is not None else {}
-        slots.append(_slot(number, entry, text + behind, text, f"matched_sim[{number}]"))
-    return _finished(record, (texts_name, matched, "matched_sim"), texts, slots)
+        entry = {**named[number], "matched_sim": similar[number]} if similar is not None else named[number]
+        slots.append(_slot(number, entry, text + behind, text, (where, number)))
+    used = (texts_name, matched, "matched_sim", *(("images",) if any(named) else ()))
+    return _finished(record, used, texts, slots)
+
+
+def _names(record: Record, count: int) -> list[Record]:
+    """Return what the column ``images`` says about each image, where it has an entry for each."""
+    images = record.get("images")
+    if isinstance(images, list) and len(images) == count and all(isinstance(image, str | dict) for image in images):
+        return [{"image_name": image} if isinstance(image, str) else image for image in images]
+    return [{}] * count
 
 
 def _parallel(record: Record) -> Outline:
@@ -130,7 +143,7 @@ def _parallel(record: Record) -> Outline:
             entry = {"image_name": name} if name is not None else image
             if not isinstance(entry, dict):
                 raise SampleError(f"an image is a name or an object, not {_kind(image)}", field=f"images[{number}]")
-            slots.append(_slot(len(slots), entry, len(written), 0, f"images[{number}]"))
+            slots.append(_slot(len(slots), entry, len(written), 0, ("images", number)))
     for slot in slots:
         slot.text = max(0, min(slot.position, len(written) - 1))
     used = ["texts", "images"]
@@ -153,18 +166,29 @@ def _finished(record: Record, used: Any, texts: list[str], slots: list[Slot]) ->
     return Outline(texts, slots, rest, matrix if fits else None)
 
 
-def _slot(number: int, entry: Record, position: int, text: int, where: str) -> Slot:
-    get = entry.get
-    name, member, inline = get("image_name"), get("member"), get("image_base64")
-    for value in (name, member, inline):
-        if value is not None and value.__class__ is not str:
-            what = next(what for what in _NAMED if entry.get(what) is value)
-            raise SampleError(f"{where}.{what} is {_kind(value)}, not text", field=f"{where}.{what}")
-    similarity = get("matched_sim")
-    if similarity is not None and (isinstance(similarity, bool) or not isinstance(similarity, int | float)):
-        raise SampleError(f"{where}.matched_sim is {_kind(similarity)}, not a number", field=f"{where}.matched_sim")
-    rest = {name: value for name, value in entry.items() if name not in _READ}
+def _slot(number: int, entry: Record, position: int, text: int, where: tuple[str, int]) -> Slot:
+    rest = entry.copy()
+    take = rest.pop
+    name, member, inline = take("image_name", None), take("member", None), take("image_base64", None)
+    similarity = take("matched_sim", None)
+    take("matched_text_index", None)
+    if not (_TEXTS_OR_NONE.issuperset((name.__class__, member.__class__, inline.__class__))):
+        what = next(what for what in _NAMED if not isinstance(entry.get(what), str | None))
+        raise _wrong(where, what, entry[what], "text")
+    if similarity.__class__ not in _NUMBERS_OR_NONE:
+        raise _wrong(where, "matched_sim", similarity, "a number")
     return Slot(number, name or None, member or None, inline or None, position, text, similarity, rest)
+
+
+def _wrong(where: tuple[str, int], what: str, value: Any, wanted: str) -> SampleError:
+    field = f"{where[0]}[{where[1]}].{what}"
+    return SampleError(f"{field} is {_kind(value)}, not {wanted}", field=field)
+
+
+def _no_index(entry: Record, count: int, where: str) -> None:
+    if "matched_text_index" not in entry:
+        raise SampleError(f"{where} has no matched_text_index", field=f"{where}.matched_text_index")
+    _index(entry["matched_text_index"], count, f"{where}.matched_text_index")
 
 
 def _list(record: Record, name: str) -> list[Any]:

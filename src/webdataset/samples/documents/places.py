@@ -28,6 +28,7 @@ class Place(NamedTuple):
     page: int = 0
 
 
+_DIGITS = 12  # a longer number is a name
 NOWHERE = Place("nowhere")
 INLINE = Place("inline")
 
@@ -47,15 +48,27 @@ def places(sample: Mapping[str, Any], outline: Outline, rules: DocumentRules) ->
     found: list[Place] = [NOWHERE] * len(outline.slots)
     if layout in ("auto", "inline"):
         found = [INLINE if slot.inline else NOWHERE for slot in outline.slots]
-    own = [name for name in sample if not name.startswith("__") and is_image(name)]
-    if own and layout in ("auto", "fields", "pages") and NOWHERE in found:
+    own = [name for name in sample if name[:2] != "__" and is_image(name)]
+    if own and found and layout in ("auto", "fields", "pages") and NOWHERE in found:
         _own(own, outline.slots, found, rules)
-        _whole(own, outline.slots, found, rules, key)
+        if NOWHERE in found:
+            _whole(own, outline.slots, found, rules, key)
     if rules.searches:
+        before = key.rpartition("/")[2] + rules.separator
         for number, slot in enumerate(outline.slots):
             if found[number] is NOWHERE:
-                found[number] = Place("sibling", _rests(slot, key, rules))
+                found[number] = Place("sibling", _rests(slot, before, rules))
+        if any(len(place.names) > 1 for place in found):
+            _settle(found)
     return found
+
+
+def _settle(found: list[Place]) -> None:
+    """Take away what may be a slot's name where it is the first name of another slot."""
+    first = {place.names[0] for place in found if place.kind == "sibling"}
+    for number, place in enumerate(found):
+        if place.kind == "sibling" and len(place.names) > 1 and place.names[1] in first:
+            found[number] = Place("sibling", place.names[:1])
 
 
 def _own(own: list[str], slots: list[Slot], found: list[Place], rules: DocumentRules) -> None:
@@ -126,20 +139,20 @@ def _numbered(own: list[str]) -> dict[int, str]:
     """Return the fields that are called by a number."""
     numbered: dict[int, str] = {}
     for name in own:
-        front = field_stem(name)
-        if front.isascii() and front.isdecimal():
-            if int(front) in numbered:
-                raise SampleError(f"image {front} stands in two fields, {numbered[int(front)]} and {name}", field=name)
-            numbered[int(front)] = name
+        front = name.rpartition(".")[0]
+        if len(front) < _DIGITS and front.isascii() and front.isdecimal():
+            number = int(front)
+            if number in numbered:
+                raise SampleError(f"image {front} stands in two fields, {numbered[number]} and {name}", field=name)
+            numbered[number] = name
     return numbered
 
 
-def _rests(slot: Slot, key: str, rules: DocumentRules) -> tuple[str, ...]:
-    """Return what may stand behind ``key`` and the separator in the name of a slot's image."""
+def _rests(slot: Slot, before: str, rules: DocumentRules) -> tuple[str, ...]:
+    """Return what may stand behind the key and the separator, together ``before``, in the name of a slot's image."""
     if slot.member is not None:
         return (stem(slot.member),)
     if slot.name is None or is_address(slot.name) or rules.match == "number":
         return (str(slot.number),)
     called = stem(slot.name)
-    before = key.rpartition("/")[2] + rules.separator
     return (called, called[len(before) :]) if called.startswith(before) and called != before else (called,)

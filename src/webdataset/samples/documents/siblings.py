@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from webdataset.ground.errors import SampleError, WebDatasetError
 
-from .names import member_stem, parent
+from .names import member_stem, parent, parents
 
 Sample = Mapping[str, Any]
 
@@ -62,9 +62,10 @@ class Group:
         wants: what the document wanted; None for other samples.
         siblings: name behind the document's key to (field, value).
         error: what is wrong with it, or None.
+        early: it was decided because more samples waited than may.
     """
 
-    __slots__ = ("error", "items", "names", "open", "prefix", "siblings", "wants")
+    __slots__ = ("all", "early", "error", "items", "names", "open", "prefix", "siblings", "wants")
 
     def __init__(self, item: Item, wants: Wants | None = None, prefix: str = "") -> None:
         self.items = [item]
@@ -72,6 +73,8 @@ class Group:
         self.prefix = prefix
         self.siblings: dict[str, tuple[str, Any]] = {}
         self.error: WebDatasetError | None = None
+        self.early = False
+        self.all = wants is not None and wants.all
         wanted = wants.names if wants is not None else ()
         self.open = set(range(len(wanted)))
         self.names: dict[str, list[int]] = {}
@@ -82,31 +85,38 @@ class Group:
     @property
     def waits(self) -> bool:
         """Whether it may want more."""
-        return bool(self.open) or (self.wants is not None and self.wants.all)
+        return bool(self.open) or self.all
 
     @property
     def addresses(self) -> list[Any]:
         """The addresses of its items."""
         return [item.address for item in self.items]
 
-    def takes(self, rest: str) -> bool:
-        """Tell whether it wants an image under this name."""
-        return rest in self.names or (self.wants is not None and self.wants.all)
+    def takes(self, stems: list[str]) -> bool:
+        """Tell whether it wants any of a sample's members."""
+        if self.all:
+            return True
+        names, skip = self.names, len(self.prefix)
+        for stem in stems:  # noqa: SIM110  a generator would cost twice as much
+            if stem[skip:] in names:
+                return True
+        return False
 
     def join(self, item: Item) -> None:
         """Take a sibling."""
         self.items.append(item)
-        skip = len(self.prefix)
-        key = str(item.sample["__key__"])
+        skip, names = len(self.prefix), self.names
+        whole = self.wants is not None and self.wants.whole
+        key = item.sample["__key__"]
         for field, value in item.sample.items():
-            if field.startswith("__"):
+            if field[:2] == "__":
                 continue
-            rest = member_stem(key, field)[skip:]
-            if rest in self.names:
-                self.open.difference_update(self.names[rest])
-            if self.wants is not None and self.wants.whole:
+            rest = (member_stem(key, field) if "." in field else key)[skip:]
+            if rest in names:
+                self.open.difference_update(names[rest])
+            if whole:
                 self.siblings[f"{key[skip:]}.{field}"] = (field, value)
-            elif rest in self.siblings or rest not in self.names:
+            elif rest in self.siblings or rest not in names:
                 self.error = self.error or SampleError(
                     f"member {key}.{field} "
                     + ("is one of two of this name" if rest in self.siblings else "is not named in the JSON"),
@@ -146,7 +156,6 @@ class Gatherer:
         self._number = 0
         self._count = 0
         self._documents: dict[str, Group] = {}  # by key
-        self._expected: dict[str, Group] = {}  # by the member's name without its extension
         self._loose: dict[str, dict[int, Item]] = {}  # by shortest parent, by number
         self._stems: dict[str, Item] = {}
 
@@ -159,7 +168,7 @@ class Gatherer:
         """
         item = Item(self._number, address, sample)
         self._number += 1
-        if not isinstance(sample, Mapping) or not isinstance(sample.get("__key__"), str):
+        if not (sample.__class__ is dict or isinstance(sample, Mapping)) or not isinstance(sample.get("__key__"), str):
             self.ready.append(Group(item))
             return
         key, url = sample["__key__"], sample.get("__url__")
@@ -170,7 +179,7 @@ class Gatherer:
             self._leave(key)
         self._take(key, item)
         while self._count > self._lookahead:
-            self._decide([self._oldest()])
+            self._decide([self._oldest()], early=True)
 
     def _take(self, key: str, item: Item) -> None:
         try:
@@ -182,8 +191,8 @@ class Gatherer:
             return
         if wants is not None:
             self._open(key, Group(item, wants, key + self._separator))
-        elif (front := parent(key, self._separator)) is not None and self._candidate(item.sample):
-            self._place(key, front, item)
+        elif self._separator in key and self._candidate(item.sample):
+            self._place(key, item)
         else:
             self.ready.append(Group(item))
 
@@ -208,13 +217,14 @@ class Gatherer:
         loose = [((item.number, item), [item]) for items in self._loose.values() for item in items.values()]
         return [*documents, *loose]
 
-    def _decide(self, chosen: list[tuple[int, Any]]) -> None:
+    def _decide(self, chosen: list[tuple[int, Any]], *, early: bool = False) -> None:
         for _, waiting in sorted(chosen, key=lambda pair: pair[0]):
             if isinstance(waiting, Group):
                 self._close(waiting)
             else:
                 self._let_go(waiting)
                 self.ready.append(Group(waiting))
+            self.ready[-1].early = early
 
     def _leave(self, key: str) -> None:
         """Decide what a sample with this key stands outside of."""
@@ -222,7 +232,7 @@ class Gatherer:
             (group.items[0].number, group) for group in self._documents.values() if not key.startswith(group.prefix)
         ]
         for front, items in self._loose.items():
-            if key != front and not key.startswith(front + self._separator):
+            if not key.startswith(front) or (key != front and not key.startswith(front + self._separator)):
                 left += items.items()
         if left:
             self._decide(left)
@@ -240,12 +250,10 @@ class Gatherer:
             return
         self._documents[key] = group
         self._count += len(group.items)
-        for name in group.names:
-            self._expected[group.prefix + name] = group
 
     def _wanted(self, group: Group) -> list[Item]:
         """Return the loose samples that a document wants, in the order in which they came."""
-        if group.wants is not None and group.wants.all:
+        if group.all:
             found = {item.number: item for stem, item in self._stems.items() if stem.startswith(group.prefix)}
         else:
             stems = (self._stems.get(group.prefix + name) for name in group.names)
@@ -256,19 +264,20 @@ class Gatherer:
         key = group.prefix[: -len(self._separator)]
         del self._documents[key]
         self._count -= len(group.items)
-        for name in group.names:
-            if self._expected.get(group.prefix + name) is group:
-                del self._expected[group.prefix + name]
         self.ready.append(group)
 
-    def _place(self, key: str, front: str, item: Item) -> None:
-        stems = [member_stem(key, field) for field in item.sample if not field.startswith("__")]
-        group = next((self._expected[stem] for stem in stems if stem in self._expected), None) or self._claimant(key)
+    def _place(self, key: str, item: Item) -> None:
+        stems = _stems(key, item.sample)
+        group = self._claimant(key, stems) if self._documents else None
         if group is not None:
             group.join(item)
             self._count += 1
-            if not group.waits:
+            if not group.open and not group.all:
                 self._close(group)
+            return
+        front = parent(key, self._separator)
+        if front is None:
+            self.ready.append(Group(item))
             return
         for stem in stems:
             older = self._stems.get(stem)
@@ -279,14 +288,16 @@ class Gatherer:
         self._stems.update(dict.fromkeys(stems, item))
         self._count += 1
 
-    def _claimant(self, key: str) -> Group | None:
-        """Return the document that takes whatever stands behind its key; of several, that with the longest key."""
-        takers = [
-            group
-            for group in self._documents.values()
-            if group.wants is not None and group.wants.all and key.startswith(group.prefix)
-        ]
-        return max(takers, key=lambda group: len(group.prefix), default=None)
+    def _claimant(self, key: str, stems: list[str]) -> Group | None:
+        """Return the document that wants a sample; of several, that with the longest key."""
+        group = self._documents.get(key[: key.rfind(self._separator)])  # nearly always
+        if group is not None and group.takes(stems):
+            return group
+        for front in parents(key, self._separator):
+            group = self._documents.get(front)
+            if group is not None and group.takes(stems):
+                return group
+        return None
 
     def _let_go(self, item: Item) -> None:
         key = str(item.sample["__key__"])
@@ -294,8 +305,12 @@ class Gatherer:
         del self._loose[front][item.number]
         if not self._loose[front]:
             del self._loose[front]
-        for field in item.sample:
-            stem = member_stem(key, field)
+        for stem in _stems(key, item.sample):
             if self._stems.get(stem) is item:
                 del self._stems[stem]
         self._count -= 1
+
+
+def _stems(key: str, sample: Sample) -> list[str]:
+    """Return the names of a sample's members without their extensions."""
+    return [member_stem(key, field) if "." in field else key for field in sample if field[:2] != "__"]

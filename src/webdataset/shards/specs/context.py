@@ -17,6 +17,7 @@ from .origins import Origin, escaped, expanded, parts
 from .trees import Problems, Tree
 
 MAX_NESTED = 20
+MAX_FILES = 1000
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Context:
         problems: mistakes of all specifications that are being read together.
         around: those that are being read around this one, itself included.
         within: reads a specification that stands within this one.
+        files: those that all of them together have named so far.
     """
 
     origin: Origin
@@ -38,6 +40,7 @@ class Context:
     problems: Problems = field(default_factory=Problems)
     around: tuple[str, ...] = ()
     within: "Callable[[Tree, Context], DatasetSpec] | None" = None
+    files: list[str] = field(default_factory=list)
 
     def shards(self, tree: Tree, expressions: tuple[str, ...]) -> tuple[str, ...]:
         """Return expressions of shards made whole, each url they stand for checked.
@@ -83,6 +86,10 @@ class Context:
         if len(self.around) > MAX_NESTED:
             self.problems.add(tree.place, f"specifications nested more than {MAX_NESTED} deep")
             return None
+        if len(self.files) >= MAX_FILES:
+            self.problems.add(tree.place, f"more than {MAX_FILES} other specifications are named")
+            return None
+        self.files.append(url)
         identity = os.path.realpath(url)
         if identity in self.around:
             self.problems.add(tree.place, f"specifications name each other in a circle: {' -> '.join(self.around)}")

@@ -5,15 +5,17 @@ Flows in: a metadataset (``splits`` of ``path``, ``blend``, ``blend_epochized``,
 format is refused with the reason. Reads text files only: no sqlite, no shards.
 """
 
+import os
 from dataclasses import replace
 from typing import Any
 
 from webdataset.ground.errors import NotFound, SourceError, UsageError
+from webdataset.sources.open import is_local
 
 from .context import Context, check_mix, numbered
 from .description import DatasetSpec, Mix, Source
 from .kinds import MAPPING, TEXT, TEXTS, Table, number
-from .origins import escaped, expanded
+from .origins import expanded
 from .texts import text_of
 from .trees import Tree
 from .yaml_trees import yaml_tree
@@ -32,6 +34,7 @@ _ITEM = Table(
     }
 )
 _SPLITS = Table({"split_parts": MAPPING, "exclude": TEXTS})
+_COUNTS = Table({"shard_counts": MAPPING})
 _REFUSED = {
     "join": "samples of several datasets that share a key: join them into shards of their own first",
     "subset": "ranges of samples: give the shards that they fall into as a source of their own",
@@ -167,7 +170,9 @@ def _shards(folder: str, part: str, context: Context) -> tuple[list[str], int | 
         raise UsageError(f"{name} has no part {part!r}, but {', '.join(parts)}")
     excluded = {one for text in members.get("exclude", ()) for one in expanded(text)}
     listed_names = [parts[part]] if isinstance(parts[part], str) else parts[part]
-    names = [one for text in listed_names for one in expanded(str(text))]
+    if not isinstance(listed_names, list) or not all(isinstance(text, str) for text in listed_names):
+        raise UsageError(f"{name}: the part {part!r} is a list of shards, not {listed_names!r}")
+    names = [one for text in listed_names for one in expanded(text)]
     single = sorted(one for one in excluded if one not in names and any(one.startswith(f"{name}/") for name in names))
     if single:
         raise UsageError(f"{name} excludes single samples, which is not read: {', '.join(single[:3])}")
@@ -181,9 +186,11 @@ def _counted(folder: str, names: list[str], context: Context) -> int | None:
             text = _text(f"{folder}/{META}/{name}", context)
         except (NotFound, SourceError):
             continue
-        counts = yaml_tree(text, f"{folder}/{META}/{name}", context.problems).plain().get("shard_counts", {})
-        found = [counts.get(shard) for shard in names]
-        return sum(found) if all(isinstance(count, int) for count in found) else None
+        tree = yaml_tree(text, f"{folder}/{META}/{name}", context.problems)
+        besides = tuple(tree.value) if isinstance(tree.value, dict) else ()
+        counts = _COUNTS.read(tree, context.problems, besides=tuple({*besides} - {"shard_counts"}))
+        found = [counts.get("shard_counts", {}).get(shard) for shard in names]
+        return sum(found) if all(type(count) is int and count >= 0 for count in found) else None
     return None
 
 
@@ -204,16 +211,16 @@ def exported(spec: DatasetSpec) -> dict[str, Any]:
         UsageError: something that Energon cannot say; the message says what.
     """
     splits = {name: _exported_mix(mix, name) for name, mix in spec.splits.items()}
+    for name, mix in spec.splits.items():
+        _check_folders(mix, name, {})
     return {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
 
 
 def _exported_mix(mix: Mix, split: str) -> dict[str, Any]:
     if mix.how == "concat" and len(mix.sources) == 1 and mix.sources[0].repeat == 1:
         return _exported(mix.sources[0], split)
-    if mix.how == "concat":
-        _need(all(source.repeat == 1 for source in mix.sources), "repeat within mix: concat")
-        return {"concat": [_exported(source, split) for source in mix.sources]}
-    _need(mix.how == "interleave" and mix.exhausted != "stop", f"mix: {mix.how} with exhausted: {mix.exhausted}")
+    how = "interleave" if mix.how == "concat" else mix.how  # Energon orders samples itself
+    _need(how == "interleave" and mix.exhausted != "stop", f"mix: {mix.how} with exhausted: {mix.exhausted}")
     if mix.exhausted == "restart":
         shares = mix.shares()
         given = [source.weight for source in mix.sources]
@@ -222,7 +229,8 @@ def _exported_mix(mix: Mix, split: str) -> dict[str, Any]:
         _need(all(source.repeat == 1 for source in mix.sources), "repeat of sources that restart")
         members = zip(mix.sources, weights, strict=True)
         return {"blend": [{"weight": weight, **_exported(source, split)} for source, weight in members]}
-    _need(all(source.weight is None for source in mix.sources), "weights in an epoch that ends (mix: exhaust)")
+    weightless = mix.how == "concat" or all(source.weight is None for source in mix.sources)
+    _need(weightless, "weights in an epoch that ends (mix: exhaust)")
     return {"blend_epochized": [{"repetitions": each.repeat, **_exported(each, split)} for each in mix.sources]}
 
 
@@ -236,10 +244,30 @@ def _exported(source: Source, split: str) -> dict[str, Any]:
         return {**_exported_mix(source.mix, split), **tags}
     if source.energon is not None:
         part = {} if source.split_part in (None, split) else {"split_part": source.split_part}
-        return {"path": source.energon, **part, **tags}
-    folders = {escaped(url).rpartition("/")[0] or "." for url in source.urls()}
+        return {"path": _whole(source.energon), **part, **tags}
+    return {"path": _whole(_folder_of(source)), **tags}
+
+
+def _whole(path: str) -> str:
+    """Return a path that means the same wherever the metadataset is written to."""
+    return os.path.abspath(path) if is_local(path) else path  # noqa: PTH100  symbolic links stay
+
+
+def _check_folders(mix: Mix, split: str, seen: dict[str, tuple[str, list[str]]]) -> None:
+    """Refuse sources of one split that would read one directory and mean different shards of it."""
+    for source in mix.sources:
+        if source.mix is not None:
+            _check_folders(source.mix, split, seen)
+        elif source.energon is None:
+            urls = sorted(source.urls())
+            other, theirs = seen.setdefault(_folder_of(source), (source.name, urls))
+            _need(urls == theirs, f"that {other!r} and {source.name!r} have other shards of one directory in {split!r}")
+
+
+def _folder_of(source: Source) -> str:
+    folders = {url.rpartition("/")[0] or "." for url in source.urls()}
     _need(len(folders) == 1, f"the shards of {source.name!r}, which lie in {len(folders)} directories")
-    return {"path": folders.pop(), **tags}
+    return folders.pop()
 
 
 def _need(sayable: bool, what: str) -> None:  # noqa: FBT001  a condition

@@ -91,10 +91,10 @@ def read_tree(url: Any, problems: Problems) -> Tree:
     name = os.fsdecode(url)
     text = text_of(url)
     if b'"wids_version"' in text:
-        with contextlib.suppress(
-            ValueError, RecursionError
-        ):  # a wids index may be large, and is read by its own reader
-            return Tree({key: Tree(None, name) for key in json.loads(text)}, name)
+        with contextlib.suppress(ValueError, RecursionError):
+            document = json.loads(text)
+            if isinstance(document, dict) and "wids_version" in document:  # it may be large: its own reader reads it
+                return Tree({key: Tree(None, name) for key in document}, name)
     read = json_tree if name.split("?")[0].lower().endswith(".json") else yaml_tree
     return read(text, name, problems)
 
@@ -104,7 +104,7 @@ def _load(url: str, context: Context) -> DatasetSpec:
     origin = origin_of(url)
     network = origin.network or context.origin.network
     place = Origin(origin.name, origin.base, network=network)
-    inner = Context(place, context.trust, _load, around=context.around, within=_dispatched)
+    inner = Context(place, context.trust, _load, around=context.around, within=_dispatched, files=context.files)
     found = _dispatched(read_tree(url, inner.problems), inner)
     inner.problems.raise_any()
     return found

@@ -5,12 +5,13 @@ All workers draw alike, so that what a split behind it hands out is neither lost
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from webdataset.ground.errors import NoShards, UsageError
 from webdataset.shards.lists import Shard, ShardList
 
 from .description import Source
+from .origins import Origin
 
 
 class SourceShards(ShardList):
@@ -81,6 +82,27 @@ class SourceShards(ShardList):
         if count == len(self.urls):
             return self.urls
         return [self.urls[number] for number in sorted(generator.sample(range(len(self.urls)), count))]
+
+
+class Allowed:
+    """Checks each shard once more, as it is about to be opened.
+
+    Args:
+        origin: where the specification came from.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+
+    def __call__(self, shards: Iterable[Shard]) -> Iterator[Shard]:
+        """Yield the shards.
+
+        Raises:
+            UnsafeSpec: a url that the environment rewrites to what a specification from the network may not name.
+        """
+        for shard in shards:
+            self.origin.check(shard["url"])
+            yield shard
 
 
 class MixedShards(ShardList):

@@ -12,7 +12,7 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.shards import places
-from webdataset.shards.wids.document import WidsShard
+from webdataset.shards.wids.document import WidsIndex, WidsShard
 from webdataset.shards.wids.reading import read_wids_json
 
 from .context import Context
@@ -30,7 +30,7 @@ def wids_source(made: Source, tree: Tree, name: str, context: Context) -> Source
         context: the specification.
     """
     url = context.place_of(tree, name)
-    shards = context.attempt(tree, lambda: read_wids_json(url).shards) if url is not None else None
+    shards = context.attempt(tree, lambda: _index(url, context).shards) if url is not None else None
     if not shards:
         return made
     return _of_shards(made, shards, tree, context)
@@ -56,7 +56,7 @@ def read(tree: Tree, context: Context, document: Any) -> DatasetSpec:
         FormatError: it is no index.
         UsageError: it names what it may not.
     """
-    shards = read_wids_json(document, base=_base(document, context)).shards
+    shards = _index(document, context, base=_base(document, context)).shards
     sources, weighted = [], False
     for (name, weight), group in groupby(shards, key=lambda shard: (shard.dataset, shard.weight)):
         part = _of_shards(Source(name=name or "", weight=weight, origin=context.origin), list(group), tree, context)
@@ -67,6 +67,13 @@ def read(tree: Tree, context: Context, document: Any) -> DatasetSpec:
         raise UsageError("an index without shards")
     made = Mix("interleave", named, "restart") if weighted else Mix("concat", named, "drop")
     return DatasetSpec({"train": made}, "wids", context.origin)
+
+
+def _index(source: Any, context: Context, base: str | None = None) -> WidsIndex:
+    """Read an index; one that a specification from the network names, or is, gets no more for being trusted."""
+    network = context.origin.network
+    trust = "safe" if network and context.trust == "full" else context.trust
+    return read_wids_json(source, base=base, trust=trust, network=network)
 
 
 def _distinct(name: str, number: int, sources: Sequence[Source]) -> str:

@@ -3,11 +3,13 @@
 Flows in: parts of a parsed document. Flows out: the same, known to be what they should be.
 """
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from webdataset.ground.errors import FormatError
+
+_MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}  # so that sums over all shards stay numbers of a length
 
 
 def check_version(document: Mapping[str, Any], place: str | None, version: int) -> None:
@@ -51,10 +53,20 @@ def check_entry(entry: Any, where: str, place: str | None) -> None:
     url = entry.get("url")
     if not isinstance(url, str) or not url:
         raise FormatError(f"a shard's 'url' is a non-empty text, not {url!r}", url=place, field=where + "url")
+    if not _nameable(url):
+        raise FormatError(f"a shard's 'url' is {url!r}, which nothing can be called", url=place, field=where + "url")
     _check_count(entry, "nsamples", where, place, needed=True)
     _check_count(entry, "filesize", where, place)
     text_or_none(entry, "md5sum", where, place)
     text_or_none(entry, "dataset", where, place)
+
+
+def _nameable(url: str) -> bool:
+    """Tell whether a file or url could have this name; names of files that are no UTF-8 may."""
+    try:
+        return b"\0" not in url.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | None, *, needed: bool = False) -> None:
@@ -67,6 +79,8 @@ def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | No
         )
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise FormatError(f"{key!r} is a whole number from 0, not {count!r}", url=place, field=where + key)
+    if count > _MOST[key]:
+        raise FormatError(f"{key!r} is beyond {_MOST[key]}, the most that is read", url=place, field=where + key)
 
 
 def text_or_none(part: Mapping[str, Any], key: str, where: str, place: str | None) -> str | None:
@@ -119,6 +133,6 @@ def weight_or_none(part: Mapping[str, Any], where: str, place: str | None) -> fl
     weight = part.get("weight")
     if weight is None:
         return None
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:
         raise FormatError(f"'weight' is a number from 0, not {weight!r}", url=place, field=where + "weight")
     return weight

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from webdataset.ground.redaction import redacted
+
 KIND = "wids-shard-index-v1"
 VERSION = 1
 
@@ -35,6 +37,9 @@ class WidsShard:
     source_url: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<WidsShard {redacted(self.url)!r}: {self.nsamples} samples>"
+
     def described(self) -> dict[str, Any]:
         """Return the shard as a dict in the index's words; what is not known is left out."""
         known = {name: getattr(self, name) for name in ("md5sum", "filesize", "dataset", "weight", "source_url")}
@@ -57,6 +62,9 @@ class WidsIndex:
     shards: tuple[WidsShard, ...]
     name: str | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<WidsIndex {redacted(self.place or '')!r}: {len(self.shards)} shards, {self.nsamples} samples>"
 
     @property
     def nsamples(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import NoShards
+from webdataset.ground.redaction import redacted
 from webdataset.shards.lists import Shard, ShardList
 
 from .document import WidsIndex
@@ -46,7 +47,8 @@ class WidsShardList(ShardList):
         return len(self.urls)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.index.place!r}, {len(self.urls)} shards, {self.nsamples} samples)"
+        place = redacted(self.index.place or "")
+        return f"{type(self).__name__}({place!r}, {len(self.urls)} shards, {self.nsamples} samples)"
 
     def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:  # noqa: ARG002
         """Yield each shard once."""

@@ -30,7 +30,12 @@ _KNOWN = frozenset({"url", "nsamples", "filesize", "md5sum", "dataset", "weight"
 
 
 def read_wids_json(
-    source: Any, *, base: str | None = None, options: Mapping[str, Any] | None = None, trust: str | None = None
+    source: Any,
+    *,
+    base: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    trust: str | None = None,
+    network: bool = False,
 ) -> WidsIndex:
     """Read an index and those that it names.
 
@@ -40,6 +45,7 @@ def read_wids_json(
         base: what relative urls of the index are joined to; it wins over the ``base`` in the index.
         options: replace or add keys of the document; a base in it counts as ``base``.
         trust: ``full`` lets an index from the network name commands and local files.
+        network: it came over the network, wherever its text is taken from now.
 
     Raises:
         NotFound: no such index.
@@ -51,7 +57,7 @@ def read_wids_json(
     if options:
         document = {**document, **options}
         base = options.get("base") if base is None else base
-    reader = _Reader(trust)
+    reader = _Reader(trust, network=network)
     reader.read(document, _Here(place), base)
     return WidsIndex(place, tuple(reader.shards), text_or_none(document, "name", "", place), document)
 
@@ -70,11 +76,14 @@ def loaded(source: Any, *, trust: str | None = None) -> tuple[str | None, dict[s
         UsageError: nothing that can be an index.
     """
     if isinstance(source, Mapping):
-        return None, dict(source)
+        return getattr(source, "place", None), dict(source)
     if isinstance(source, list | tuple):
         return None, {"wids_version": VERSION, "shardlist": list(source)}
     if hasattr(source, "read"):
-        return None, _parsed(source.read(), getattr(source, "name", None))
+        names = [getattr(source, name, None) for name in ("url", "name")]
+        # an open answer of a server: no more is allowed to it than to its url
+        place = next((name for name in names if isinstance(name, str) and places.from_network(name)), None)
+        return place, _parsed(source.read(), place or names[1])
     if not isinstance(source, str | os.PathLike):
         raise UsageError(
             f"an index is a url, a path, an open file, a dict or a list of {{'url', 'nsamples'}}, not "
@@ -143,10 +152,10 @@ class _Here:
         """Return an error that names this place."""
         return FormatError(message, url=self.place, field=self.where.rstrip(".") or None)
 
-    def url(self, named: str, trust: str | None) -> str:
+    def url(self, named: str, trust: str | None, *, network: bool) -> str:
         """Return what a url in this dataset points to, if it may."""
         url = places.without_double(self.folder, named, places.joined(self.folder, named))
-        return places.refuse_local(url, self.place, level=trust)
+        return places.refuse_local(url, self.place, level=trust, network=network)
 
 
 class _Reader:
@@ -154,10 +163,12 @@ class _Reader:
 
     Args:
         trust: the level that the caller names.
+        network: the outermost index came over the network.
     """
 
-    def __init__(self, trust: str | None) -> None:
+    def __init__(self, trust: str | None, *, network: bool) -> None:
         self.trust = trust
+        self.network = network
         self.shards: list[WidsShard] = []
         self._indexes = 0
 
@@ -187,7 +198,7 @@ class _Reader:
             here = replace(here, folder=base if here.folder is None else places.joined(here.folder, base))
         here = here.within(dataset)
         for number, entry in enumerate(list_of(dataset, "shardlist", here.where, here.place)):
-            self._shard(entry, replace(here, where=f"{here.where}shardlist[{number}]."))
+            self._shard(entry, here, f"{here.where}shardlist[{number}].")
         for number, nested in enumerate(list_of(dataset, "datasets", here.where, here.place)):
             inner = replace(here, where=f"{here.where}datasets[{number}].")
             if not isinstance(nested, Mapping):
@@ -199,14 +210,14 @@ class _Reader:
             else:
                 raise inner.error("a dataset needs 'source_url', 'shardlist' or 'datasets'")
 
-    def _shard(self, entry: Any, here: _Here) -> None:
-        check_entry(entry, here.where, here.place)
+    def _shard(self, entry: Any, here: _Here, where: str) -> None:
+        check_entry(entry, where, here.place)
         if len(self.shards) >= MOST_SHARDS:
             raise here.error(f"more than {MOST_SHARDS} shards")
-        weight = weight_or_none(entry, here.where, here.place)
+        weight = weight_or_none(entry, where, here.place)
         self.shards.append(
             WidsShard(
-                here.url(entry["url"], self.trust),
+                here.url(entry["url"], self.trust, network=self.network),
                 entry["nsamples"],
                 entry.get("filesize"),
                 entry.get("md5sum"),
@@ -222,7 +233,7 @@ class _Reader:
         named = nested["source_url"]
         if not isinstance(named, str) or not named:
             raise here.error(f"'source_url' is a url, not {named!r}")
-        url = here.url(named, self.trust)
+        url = here.url(named, self.trust, network=self.network)
         if _identity(url) in here.around:
             raise here.error(f"indexes name each other in a circle: {' -> '.join([*here.around, url])}")
         self._indexes += 1

@@ -22,7 +22,16 @@ def load_remote_dsdesc_raw(source: Any) -> dict[str, Any]:
         NotFound: no such index.
         FormatError: it is no JSON object.
     """
-    return loaded(source)[1]
+    place, document = loaded(source)
+    return _Placed(document, place)
+
+
+class _Placed(dict[str, Any]):
+    """An index as it stands, which knows where it came from: so much, and no more, it may name."""
+
+    def __init__(self, document: Mapping[str, Any], place: str | None) -> None:
+        super().__init__(document)
+        self.place = place
 
 
 def load_dsdesc_and_resolve(

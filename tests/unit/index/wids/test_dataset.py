@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import multiprocessing
 import os
 import pickle
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -100,18 +102,66 @@ def test_samples_are_those_of_the_stream(tmp_path, exhibit):
 
 
 def test_compressed_shards_leave_no_files(tmp_path, monkeypatch):
-    """A compressed shard is unpacked to a temporary file, which goes when it is let go."""
+    """A compressed shard is unpacked to a temporary file, which has no name once it is open."""
     (tmp_path / "near").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "near"))
     for name in ("x", "y"):
         (tmp_path / f"{name}.tar.gz").write_bytes(gzip.compress(archive(f"{name}0", f"{name}1")))
     with ShardListDataset([str(tmp_path / "x.tar.gz"), str(tmp_path / "y.tar.gz")], lru_size=1) as dataset:
         assert keys(dataset) == ["x0", "x1", "y0", "y1"]
-        assert len(list((tmp_path / "near").iterdir())) == 1
-    assert list((tmp_path / "near").iterdir()) == []
+        assert list((tmp_path / "near").iterdir()) == []
+        shard, ordinal, _ = dataset.get_shard(0)
+        assert dataset[3]["__key__"] == "y1"
+        assert shard[ordinal]["__key__"] == "x0"  # a shard in use stays readable, though another one took its place
     assert dataset[0]["__key__"] == "x0"
-    del dataset
+
+
+def reads(dataset, found):
+    """Put the keys of a dataset into a queue, in another process."""
+    found.put(keys(dataset))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_workers_leave_no_files(tmp_path, monkeypatch):
+    """Forked processes, which end without tidying up, leave no unpacked shards behind."""
+    (tmp_path / "near").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "near"))
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(archive("a", "b")))
+    dataset = ShardListDataset([{"url": str(tmp_path / "x.tar.gz"), "nsamples": 2}])
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    worker = context.Process(target=reads, args=(dataset, found))
+    worker.start()
+    assert found.get(timeout=60) == ["a", "b"]
+    worker.join()
     assert list((tmp_path / "near").iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_while_another_thread_opens_a_shard(shards):
+    """The child does not wait for a lock that nobody in it will give back."""
+    dataset = ShardListDataset(shards)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with dataset._locks[os.getpid()]:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    worker = context.Process(target=reads, args=(dataset, found))
+    worker.start()
+    try:
+        assert found.get(timeout=30) == ["a0", "a1", "a2", "c0", "c1"]
+    finally:
+        done.set()
+        worker.kill()
+        worker.join()
+        thread.join()
 
 
 def test_a_cut_stream_is_an_error(tmp_path):
@@ -145,7 +195,8 @@ def test_an_index_file(tmp_path, shards):
 
 
 def test_urls_alone_are_counted(tmp_path, shards):
-    """Urls without numbers of samples are counted from their headers."""
+    """Urls without numbers of samples are counted from their headers; one path may be a Path."""
+    assert ShardListDataset(Path(shards[0]["url"])).lengths == [3]
     assert ShardListDataset([each["url"] for each in shards]).lengths == [3, 0, 2]
     assert keys(ShardListDataset(f"{tmp_path}/{{a,c}}.tar")) == ["a0", "a1", "a2", "c0", "c1"]
     with pytest.raises(UsageError, match="set"):
@@ -334,6 +385,12 @@ def test_datasets_pickle(shards):
     assert len(pickle.dumps(dataset)) < 20_000
 
 
+def test_arguments_that_mean_nothing(shards):
+    """A trust level that there is not is refused at once, not when a field needs it."""
+    with pytest.raises(UsageError, match="maybe"):
+        ShardListDataset(shards, trust="maybe")
+
+
 def test_verbose(shards, monkeypatch, caplog):
     """WIDS_VERBOSE logs what a dataset holds."""
     monkeypatch.setenv("WIDS_VERBOSE", "1")
@@ -342,11 +399,12 @@ def test_verbose(shards, monkeypatch, caplog):
     assert "3 shards, 5 samples" in caplog.text
 
 
-def test_threads_share_a_dataset(tmp_path):
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gz"])
+def test_threads_share_a_dataset(tmp_path, packed):
     """Several threads read from more shards than are kept open, and each gets its own samples."""
     urls = []
     for shard in range(4):
-        (tmp_path / f"{shard}.tar").write_bytes(archive(*(f"{shard}-{place}" for place in range(5))))
+        (tmp_path / f"{shard}.tar").write_bytes(packed(archive(*(f"{shard}-{place}" for place in range(5)))))
         urls.append(str(tmp_path / f"{shard}.tar"))
     dataset = ShardListDataset(urls, lru_size=1)
     places = [place for step in (1, 3, 7, 9) for place in (number * step % 20 for number in range(20))] * 5

@@ -175,3 +175,31 @@ def test_folders_and_other_separators():
     played.feed("a/7", json=["x", "y"])
     played.feed("a/7/x", "jpg")
     assert played.feed("a/7/y", "jpg") == ["a/7 a/7/x a/7/y"]
+
+
+def test_a_document_within_another_takes_nothing_from_it_when_it_ends():
+    """Two documents may name one member: the longer key's goes first, and the other keeps its claim."""
+    played = Played()
+    played.feed("a", json=["1-2"])
+    played.feed("a-1", json=["2"])
+    assert played.feed("a-2", "jpg") == ["a-1"]
+    assert played.feed("a-1-2", "jpg") == ["a a-1-2"]
+    assert played.finish() == ["a-2"]
+
+
+def test_a_key_may_begin_with_the_separator():
+    """The first character of a key is never the separator before an image's name."""
+    played = Played()
+    assert played.feed("d/-7-x", "jpg") == []
+    assert played.feed("d/-7", json=["x"]) == ["d/-7 d/-7-x"]
+    assert played.feed("-x", "jpg") == ["-x"]
+
+
+def test_what_the_lookahead_decides_is_marked():
+    """Errors can say then that a greater lookahead would have helped."""
+    played = Played(adjacent=False, lookahead=1)
+    played.gatherer.feed(0, {"__key__": "7", "json": ["a"]})
+    played.gatherer.feed(1, {"__key__": "7-x", "jpg": b""})
+    assert [group.early for group in played.gatherer.ready] == [True]
+    played.gatherer.finish()
+    assert [group.early for group in played.gatherer.ready] == [True, False]

@@ -240,7 +240,8 @@ def test_energon_and_back(prepared):
     (prepared / "meta.yaml").write_text(META)
     spec = load_spec(prepared / "meta.yaml")
     (prepared / "again.yaml").write_text(yaml.safe_dump(spec.to_energon()))
-    assert load_spec(prepared / "again.yaml") == spec
+    (prepared / "epochs.yaml").write_text(META.replace("concat:", "blend_epochized:"))  # Energon orders samples itself
+    assert load_spec(prepared / "again.yaml") == load_spec(prepared / "epochs.yaml")
     assert load_spec(spec.dump()) == spec
 
 
@@ -269,7 +270,19 @@ def test_what_energon_directories_lack(prepared):
     (prepared / "s.yaml").write_text("version: 1\nsources: [{energon: one}]\n")
     with pytest.raises(SpecError, match="excludes single samples"):
         load_spec(prepared / "s.yaml")
-    (prepared / "one" / ".nv-meta" / ".info.json").unlink()
+    for part in ("5", "[1]", "null", "{a: 1}"):
+        split.write_text(f"split_parts: {{train: {part}}}\n")
+        with pytest.raises(SpecError, match="is a list of shards, not"):
+            load_spec(prepared / "s.yaml")
+    split.write_text("split_parts: {train: [s-0.tar]}\n")
+    info = prepared / "one" / ".nv-meta" / ".info.json"
+    for text in ("[]", "5", "", '{"shard_counts": [1]}'):
+        info.write_text(text)
+        with pytest.raises(SpecError, match="expected a mapping"):
+            load_spec(prepared / "s.yaml")
+    info.write_text('{"shard_counts": {"s-0.tar": -4}}')
+    assert load_spec(prepared / "s.yaml").split().sources[0].nsamples is None
+    info.unlink()
     split.write_text("split_parts: {train: [s-0.tar]}\n")
     assert load_spec(prepared / "s.yaml").split().sources[0].nsamples is None
 
@@ -308,6 +321,8 @@ def test_mixes_that_energon_cannot_say():
             load_spec({"version": 1, **mix, "sources": ["/d/a", "/d/b"]}).to_energon()
     with pytest.raises(UsageError, match="cannot say weights"):
         load_spec({"version": 1, "mix": "exhaust", "sources": [{"shards": "/d/a", "weight": 2}]}).to_energon()
+    with pytest.raises(UsageError, match="other shards of one directory"):
+        load_spec({"version": 1, "mix": "concat", "sources": ["/d/a", "/d/b"]}).to_energon()
 
 
 def test_open_clip():

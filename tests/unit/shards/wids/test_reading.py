@@ -3,13 +3,14 @@
 import io
 import json
 import pickle
+import urllib.request
 
 import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import FormatError, NoShards, NotFound, UsageError
 from webdataset.shards import places
-from webdataset.shards.wids import reading
+from webdataset.shards.wids import reading, resolving
 from webdataset.shards.wids.document import WidsShard, document_of
 from webdataset.shards.wids.lists import WidsShardList
 from webdataset.shards.wids.reading import read_wids_json
@@ -180,6 +181,10 @@ def test_a_bomb_of_nested_indexes_ends(write, monkeypatch):
         (index(entry("a.tar", md5sum=1)), "is a text", "shardlist[0].md5sum"),
         (index(entry("a.tar", weight=-1)), "from 0", "shardlist[0].weight"),
         (index(entry("a.tar"), weight=float("nan")), "from 0", "weight"),
+        (index(entry("a.tar"), weight=10**400), "from 0", "weight"),
+        (index(entry("a.tar", 10**30)), "beyond", "shardlist[0].nsamples"),
+        (index(entry("a\0.tar")), "nothing can be called", "shardlist[0].url"),
+        (index(entry("a\ud800.tar")), "nothing can be called", "shardlist[0].url"),
         (index(name=1), "is a text", "name"),
         (index(datasets=[3]), "is an object", "datasets[0]"),
         (index(datasets=[{}]), "needs 'source_url'", "datasets[0]"),
@@ -235,6 +240,33 @@ def test_an_index_from_the_network_names_urls_only(url, form, monkeypatch, tmp_p
         if form == "shard":
             assert read_wids_json(f"{server.root}/d/i.json", trust="full").urls == [url]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_open_answer_of_a_server_names_urls_only():
+    """What was read from a stream, or as a dict, may name no more than what is read by its url."""
+    document = json.dumps(index(entry("pipe:touch marker"), entry("x.tar"))).encode()
+    with RangeServer({"/d/i.json": document, "/d/j.json": json.dumps(index(entry("x.tar"))).encode()}) as server:
+        url = f"{server.root}/d/i.json"
+        with wds.gopen(url) as stream, pytest.raises(UsageError, match="may name urls only"):
+            read_wids_json(stream)
+        with urllib.request.urlopen(url) as stream, pytest.raises(UsageError, match="may name urls only"):
+            read_wids_json(stream)
+        with pytest.raises(UsageError, match="may name urls only"):
+            resolving.resolve_dsdesc(resolving.load_remote_dsdesc_raw(url))
+        described = resolving.resolve_dsdesc(resolving.load_remote_dsdesc_raw(f"{server.root}/d/j.json"))
+        assert described["shardlist"][0]["url"] == f"{server.root}/d/x.tar"
+
+
+def test_secrets_in_urls_are_not_shown():
+    """Passwords and tokens appear neither in what indexes and lists show, nor in errors."""
+    with RangeServer({"/i.json?token=hush": json.dumps(index(entry("x.tar"), entry("pipe:x"))).encode()}) as server:
+        place = server.root.replace("://", "://user:hush@") + "/i.json?token=hush"
+        with pytest.raises(UsageError, match="may name urls only") as caught:
+            read_wids_json(place)
+        shown = [caught.value, read_wids_json(place, trust="full"), WidsShardList(place, trust="full")]
+        shown += read_wids_json(place, trust="full").shards
+        assert [text for text in map(repr, shown) if "hush" in text] == []
+        assert "***" in repr(shown[1])
 
 
 @pytest.mark.parametrize("url", ["/etc/hosts", "-", "../../../etc/hosts"])

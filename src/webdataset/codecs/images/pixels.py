@@ -1,0 +1,240 @@
+"""Encoded images to pixels: Pillow for everything, simplejpeg for the JPEGs on which both agree to the bit.
+
+Flows in: the bytes of one image file. Flows out: uint8 arrays or Pillow images. simplejpeg gets ordinary JPEGs only
+(8 bit YCbCr to RGB, or grey to grey, usual subsampling); for all else, and whatever it objects to, Pillow decides.
+Images of more pixels than the limit are refused by their headers, and formats that start other programs always.
+"""
+
+import functools
+import io
+from typing import Any
+
+import numpy as np
+
+from webdataset.ground import settings
+from webdataset.ground.errors import FieldTooLarge, MissingExtra, UnsafeContent
+from webdataset.ground.extras import available, loaded, require
+
+AS_SET = -1  # as a limit: what WDS_MAX_IMAGE_PIXELS says now
+
+# What simplejpeg reports for a file, and the mode that it decodes exactly as Pillow does.
+_EXACT = {("YCbCr", "RGB"): "RGB", ("Gray", "L"): "GRAY"}
+_SUBSAMPLINGS = {"444", "422", "420", "Gray"}
+_PILLOW_LIMIT = 89_478_485  # Pillow's own default
+_LIMIT = 8192 * 6144  # so many pixels take less than 512 MB, copies included
+_WEIGHTS = {"WEBP": 2, "AVIF": 2}  # their decoders keep more copies
+_STRIP = 1 << 20  # pixels of a large image that are converted at once
+_MOST_SCANS = 10  # a JPEG of so many pixels may have; progressive ones are decoded once per scan
+_SCAN = b"\xff\xda"
+_LEAST_SCAN = 10  # bytes: its marker, length, one component, three parameters
+_BASELINE = frozenset([0xC0, 0xC1])  # frame headers of JPEGs that are decoded in one pass
+_SEGMENTS = frozenset([0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE])  # what may stand before: tables, metadata
+_NO_CONTENT = frozenset([0x01, 0xFF, *range(0xD0, 0xD8)])
+_PLUGINS = {  # bytes 4 to 12 of files whose formats need a plug-in: module, its function, our extra
+    b"ftypheic": ("pillow_heif", "register_heif_opener", "heif"),
+    b"ftypheix": ("pillow_heif", "register_heif_opener", "heif"),
+    b"ftypmif1": ("pillow_heif", "register_heif_opener", "heif"),
+    b"ftypavif": ("pillow_heif", "register_avif_opener", "heif"),  # where Pillow was built without AVIF
+    b"JXL \r\n\x87\n": ("pillow_jxl", None, "jxl"),
+}
+
+
+@functools.cache
+def _simplejpeg() -> Any:
+    return available("simplejpeg")
+
+
+@functools.cache
+def _pillow() -> Any:
+    return require("PIL.Image", extra="images", purpose="decoding images")
+
+
+def picture(data: bytes, mode: str | None, limit: int | None = AS_SET) -> Any:
+    """Decode an image with Pillow and convert it.
+
+    Args:
+        data: the encoded image.
+        mode: "L", "RGB" or "RGBA"; None keeps the mode that the file has.
+        limit: see :func:`check_size`.
+
+    Returns:
+        A ``PIL.Image.Image`` of that mode. EXIF orientation is not applied.
+
+    Raises:
+        MissingExtra: Pillow is not installed, or a plug-in that the format needs.
+        FieldTooLarge: more pixels than the limit (``WDS_MAX_IMAGE_PIXELS``).
+        UnsafeContent: a format that starts another program (EPS).
+        OSError: not an image that Pillow knows, or damaged.
+    """
+    with _opened(data, limit) as image:
+        image.load()
+        return image if mode is None else image.convert(mode)
+
+
+def _opened(data: bytes, limit: int | None) -> Any:
+    """Open an image whose size and kind are allowed; its pixels are not decoded yet."""
+    image = _identified(data)
+    width, height = image.size
+    check_size(width, height, data, _WEIGHTS.get(image.format, 1), limit)
+    if image.format == "EPS":
+        raise UnsafeContent("the image is EPS, which Ghostscript would have to run: convert it to another format")
+    return image
+
+
+def _identified(data: bytes) -> Any:
+    pillow = _pillow()
+    try:
+        return pillow.open(io.BytesIO(data))
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise FieldTooLarge(
+            f"the image is too large: {error} (WDS_MAX_IMAGE_PIXELS, PIL.Image.MAX_IMAGE_PIXELS)"
+        ) from error
+    except pillow.UnidentifiedImageError:
+        if not _plugged_in(data):
+            raise
+        return pillow.open(io.BytesIO(data))
+
+
+def _plugged_in(data: bytes) -> bool:
+    """Load the plug-in for an image that Pillow does not know; tell whether there is one.
+
+    Raises:
+        MissingExtra: there is one, and it is not installed.
+    """
+    known = _PLUGINS.get(data[4:12]) or (_PLUGINS[b"JXL \r\n\x87\n"] if data[:2] == b"\xff\x0a" else None)
+    if known is None:
+        return False
+    module, function, extra = known
+    plugin = require(module, extra=extra, purpose=f"decoding {data[8:12].decode('ascii', 'replace').strip()!r} images")
+    if function is not None:
+        register = getattr(plugin, function, None)
+        if register is None:
+            raise MissingExtra("decoding AVIF images needs Pillow 11.3 or later: pip install -U pillow")
+        register()
+    return True
+
+
+def pixels(data: bytes, mode: str, limit: int | None = AS_SET) -> Any:
+    """Decode an image to an array.
+
+    Args:
+        data: the encoded image.
+        mode: "L", "RGB" or "RGBA".
+        limit: see :func:`check_size`.
+
+    Returns:
+        A writable uint8[H, W] for L, else uint8[H, W, C].
+
+    Raises:
+        MissingExtra: Pillow is not installed, or a plug-in that the format needs.
+        FieldTooLarge: more pixels than the limit (``WDS_MAX_IMAGE_PIXELS``).
+        UnsafeContent: a format that starts another program (EPS).
+        OSError: not an image that Pillow knows, or damaged.
+    """
+    if data[:2] == b"\xff\xd8":
+        decoded = _ordinary_jpeg(data, mode, limit)
+        if decoded is not None:
+            return decoded
+    with _opened(data, limit) as image:
+        width, height = image.size
+        image.load()
+        if width * height <= _STRIP:
+            return np.array(image.convert(mode))
+        return _in_strips(image, mode)
+
+
+def _in_strips(image: Any, mode: str) -> Any:
+    """Convert a large image piece by piece, so that there is never a third copy of it."""
+    width, height = image.size
+    shape = (height, width) if mode == "L" else (height, width, len(mode))
+    whole = np.empty(shape, np.uint8)
+    rows = max(1, _STRIP // width)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        whole[top:bottom] = image.crop((0, top, width, bottom)).convert(mode)
+    return whole
+
+
+def _ordinary_jpeg(data: bytes, mode: str, limit: int | None) -> Any:
+    library = _simplejpeg()
+    if library is None:
+        return None
+    try:
+        height, width, colours, subsampling = library.decode_jpeg_header(data)
+        wanted = _EXACT.get((colours, mode))
+        if wanted is None or subsampling not in _SUBSAMPLINGS:
+            return None
+        check_size(width, height, data, 1, limit)
+        decoded = library.decode_jpeg(data, wanted)
+    except FieldTooLarge:
+        raise
+    except ValueError:  # damaged or unusual: Pillow gives the answer, or the error
+        return None
+    return decoded[:, :, 0] if wanted == "GRAY" else decoded
+
+
+def check_size(width: int, height: int, data: bytes = b"", weight: int = 1, limit: int | None = AS_SET) -> None:
+    """Refuse an image of too many pixels before they are decoded.
+
+    Args:
+        width: pixels.
+        height: pixels.
+        data: the encoded image; JPEGs are refused for too many scans as well.
+        weight: how often a pixel counts, as long as nobody has set a limit.
+        limit: what ``WDS_MAX_IMAGE_PIXELS`` says (None: nothing), for those who asked once for many images.
+
+    Raises:
+        FieldTooLarge: more than ``WDS_MAX_IMAGE_PIXELS``; else than ``PIL.Image.MAX_IMAGE_PIXELS``, where the program
+            has set it; else than 50331648 (half as many for WebP and AVIF).
+    """
+    if limit == AS_SET:
+        limit = settings.MAX_IMAGE_PIXELS.get()
+    most = _unset_limit(weight) if limit is None else limit
+    size = width * height
+    if size > most:
+        raise FieldTooLarge(
+            f"the image has {width} x {height} pixels, more than the limit of {most} (WDS_MAX_IMAGE_PIXELS)"
+        )
+    # what is too short to hold enough scans need not be looked through
+    if len(data) // _LEAST_SCAN * size > _MOST_SCANS * most and data[:2] == b"\xff\xd8" and _is_progressive(data):
+        scans = data.count(_SCAN)
+        if scans > _MOST_SCANS and scans * size > _MOST_SCANS * most:
+            raise FieldTooLarge(
+                f"the JPEG has {width} x {height} pixels in {scans} scans, more than can be decoded in reasonable time"
+            )
+
+
+def _is_progressive(data: bytes) -> bool:
+    """Tell whether a JPEG is anything but baseline by its frame header; True where that is not found in order."""
+    at, end = 2, len(data) - 4
+    while at < end and data[at] == 0xFF:
+        kind = data[at + 1]
+        if kind in _BASELINE:
+            return False
+        if kind in _NO_CONTENT:
+            at += 1 if kind == 0xFF else 2
+        elif kind in _SEGMENTS:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        else:
+            break
+    return True
+
+
+def _unset_limit(weight: int) -> int:
+    pillow = loaded("PIL.Image")
+    told = _PILLOW_LIMIT if pillow is None else pillow.MAX_IMAGE_PIXELS
+    if told == _PILLOW_LIMIT:
+        return _LIMIT // weight
+    return 1 << 62 if told is None else int(told)
+
+
+def as_floats(values: Any) -> Any:
+    """Scale pixels to [0, 1].
+
+    Args:
+        values: a uint8 array.
+
+    Returns:
+        A float32 array of the same shape: each value divided by 255.
+    """
+    return np.divide(values, np.float32(255), dtype=np.float32)

@@ -1,0 +1,129 @@
+"""Image fields: which specs there are, and the handler that decodes them.
+
+Flows in: encoded images. Flows out: numpy arrays, tensors or Pillow images of the mode that the spec names. The format
+is told by the bytes, not by the extension. Decoding itself is in ``pixels``, loaded with the first image.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from webdataset.codecs.fields import stays_bytes
+from webdataset.ground import settings
+from webdataset.ground.errors import UsageError
+from webdataset.ground.extras import require
+
+_EXTENSIONS = """
+    blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c icns
+    ico im iim tif tiff jfif jpe jpg jpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb vda vst webp
+    wmf emf xbm xpm avif avifs heic heif hif jxl img image
+"""
+IMAGE_EXTENSIONS: list[str] = _EXTENSIONS.split()
+
+imagespecs: dict[str, tuple[str, str | None, str]] = {
+    "l8": ("numpy", "uint8", "l"),
+    "rgb8": ("numpy", "uint8", "rgb"),
+    "rgba8": ("numpy", "uint8", "rgba"),
+    "l": ("numpy", "float", "l"),
+    "rgb": ("numpy", "float", "rgb"),
+    "rgba": ("numpy", "float", "rgba"),
+    "torchl8": ("torch", "uint8", "l"),
+    "torchrgb8": ("torch", "uint8", "rgb"),
+    "torchrgba8": ("torch", "uint8", "rgba"),
+    "torchl": ("torch", "float", "l"),
+    "torchrgb": ("torch", "float", "rgb"),
+    "torch": ("torch", "float", "rgb"),
+    "torchrgba": ("torch", "float", "rgba"),
+    "pill": ("pil", None, "l"),
+    "pil": ("pil", None, "rgb"),
+    "pilrgb": ("pil", None, "rgb"),
+    "pilrgba": ("pil", None, "rgba"),
+}
+
+
+class ImageHandler:
+    """Decodes images to the mode, library and depth that a spec names.
+
+    ======================== ======================================================
+    spec                     value
+    ======================== ======================================================
+    l8, rgb8, rgba8          numpy uint8[H, W] or uint8[H, W, C]
+    l, rgb, rgba             numpy float32 of the same shapes, in [0, 1]
+    torchl8, torchrgb8, …    torch uint8[H, W] or uint8[C, H, W]
+    torchl, torchrgb, torch… torch float32 of the same shapes, in [0, 1]
+    pill, pil, pilrgb, …     a Pillow image of mode L, RGB or RGBA
+    ======================== ======================================================
+
+    Args:
+        imagespec: one of ``imagespecs``, in lower case.
+        extensions: last components of field names to decode, any case; a list, or a string split at spaces.
+
+    Raises:
+        UsageError: an unknown spec.
+    """
+
+    final = True
+
+    def __init__(self, imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS) -> None:
+        if imagespec not in imagespecs:
+            raise UsageError(f"unknown image spec {imagespec!r}; there are {', '.join(imagespecs)}")
+        self.imagespec = imagespec
+        chosen = extensions.split() if isinstance(extensions, str) else extensions
+        self.extensions = {extension.lower() for extension in chosen}
+
+    def claim(self, key: str, trust: str | None = None) -> Any:  # noqa: ARG002  images run no code at any level
+        """Return the decoding function where the key's last extension is one of these, else None.
+
+        ``WDS_MAX_IMAGE_PIXELS`` is read here, not for every image.
+        """
+        if key.rpartition(".")[2].lower() not in self.extensions or stays_bytes(key):
+            return None
+        return partial(decode_image, spec=imagespecs[self.imagespec], limit=settings.MAX_IMAGE_PIXELS.get())
+
+    def __call__(self, key: str, data: bytes) -> Any:
+        """Decode one field, or return None where its extension is not one of these."""
+        decode = self.claim(key)
+        return None if decode is None else decode(data)
+
+    def __repr__(self) -> str:
+        return f"ImageHandler({self.imagespec!r})"
+
+
+def imagehandler(imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS) -> ImageHandler:
+    """Return a handler that decodes images.
+
+    Args:
+        imagespec: one of ``imagespecs`` ("rgb", "torchrgb8", "pil", …).
+        extensions: which fields are images.
+
+    Raises:
+        UsageError: an unknown spec.
+    """
+    return ImageHandler(imagespec, extensions)
+
+
+def decode_image(data: bytes, spec: tuple[str, str | None, str], limit: int | None) -> Any:
+    """Decode one image.
+
+    Args:
+        data: the encoded image.
+        spec: library ("numpy", "torch", "pil"), depth ("uint8", "float", None for Pillow), mode ("l", "rgb", "rgba").
+        limit: pixels that an image may have; None means as many as Pillow is told, or this library's default.
+
+    Raises:
+        MissingExtra: Pillow or torch is not installed.
+        FieldTooLarge: more pixels than the limit.
+        OSError: not an image, or damaged.
+    """
+    from . import pixels  # noqa: PLC0415  loads numpy, which text needs not
+
+    library, depth, mode = spec
+    if library == "pil":
+        return pixels.picture(data, mode.upper(), limit)
+    decoded = pixels.pixels(data, mode.upper(), limit)
+    if library == "torch":
+        require("torch", extra="torch", purpose="decoding images to tensors")
+        from webdataset.codecs.torch_images import image_tensor  # noqa: PLC0415  loads torch
+
+        return image_tensor(decoded, depth or "uint8")
+    return decoded if depth == "uint8" else pixels.as_floats(decoded)

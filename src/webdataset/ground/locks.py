@@ -1,0 +1,43 @@
+"""A lock that a fork cannot leave locked.
+
+Flows in: nothing. Flows out: mutual exclusion between the threads of one process. A thread that holds a usual lock does
+not exist in a forked child, so that nobody would ever release it there.
+"""
+
+import os
+import threading
+import weakref
+from typing import Self
+
+_live: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
+
+
+class ForkSafeLock:
+    """A lock, free in every forked child; it pickles as a lock of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _live.add(self)
+
+    def renew(self) -> None:
+        """Be free, whoever held it."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type["ForkSafeLock"], tuple[()]]:
+        return ForkSafeLock, ()
+
+
+def _renew_all() -> None:
+    for lock in list(_live):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

@@ -1,0 +1,1 @@
+"""Other people's index files: a module for each format, and the table of them."""

@@ -1,0 +1,161 @@
+"""What an object store must tell, so that one reader can serve every scheme.
+
+Flows in: an offset, and who the object was at first. Flows out: an answer: a body, where in the object it begins, how
+long the object is and which version it is. A source opens and reports; it never tries again and never waits: that is
+the reader's part (``resuming``), the same for every scheme.
+"""
+
+import base64
+import binascii
+import zlib
+from typing import Any, NamedTuple, Protocol
+
+from webdataset.ground.errors import ShardChanged
+
+
+class Identity(NamedTuple):
+    """What must not change between two answers about one object.
+
+    Args:
+        etag: a strong ETag, as the server writes it.
+        version: a version or generation, where the store has them.
+        modified: the time of the last change, as the server writes it.
+        length: bytes of the whole object.
+    """
+
+    etag: str | None = None
+    version: str | None = None
+    modified: str | None = None
+    length: int | None = None
+
+    def provable(self) -> bool:
+        """Tell whether a second answer can be recognised as being about the same bytes."""
+        return self.length is not None and (self.etag or self.version or self.modified) is not None
+
+    def same(self, other: "Identity") -> bool:
+        """Tell whether another answer is about the same bytes: by ETag, else by version, else by date; and by length.
+
+        Args:
+            other: who the later answer says it is.
+        """
+        if not self.provable() or self.length != other.length:
+            return False
+        if self.etag is not None:
+            return self.etag == other.etag and self.version in (None, other.version)
+        if self.version is not None:
+            return self.version == other.version
+        return self.modified == other.modified
+
+    def contradicts(self, other: "Identity") -> bool:
+        """Tell whether another answer is certainly about other bytes; an answer that says less does not contradict.
+
+        Args:
+            other: who the later answer says it is.
+        """
+        names = ("etag", "version", "length") if self.etag or self.version else ("modified", "length")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+
+
+class Answer(NamedTuple):
+    """One answer of a store.
+
+    Args:
+        body: an object with ``read(size)``, which returns ``b""`` at its end, and ``close()``.
+        start: offset in the object of the first byte of the body.
+        identity: which object this is.
+        size: bytes of the body, where they are known.
+        crc32: checksum of the whole object, where the store vouches for it.
+    """
+
+    body: Any
+    start: int
+    identity: Identity
+    size: int | None = None
+    crc32: int | None = None
+
+
+class Again(Exception):  # noqa: N818  no failure yet: the reader decides
+    """No answer this time, and asking again may help. Never leaves this folder.
+
+    Args:
+        reason: what happened, without secrets.
+        wait_seconds: how long the server wants to be left alone, or None.
+        expired: the credentials are said to be too old.
+    """
+
+    def __init__(self, reason: str, *, wait_seconds: float | None = None, expired: bool = False) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+        self.expired = expired
+
+
+class ObjectSource(Protocol):
+    """One object of a store.
+
+    Attributes:
+        url: what the user calls it; no secrets.
+    """
+
+    url: str
+
+    def open_at(self, offset: int, known: Identity | None, size: int | None = None) -> Answer:
+        """Ask once for the object from ``offset`` on.
+
+        Args:
+            offset: the first byte wanted.
+            known: who the object was at the first answer: the request names it (``If-Match``, version).
+            size: bytes wanted; None for all to the end.
+
+        Raises:
+            Again: asking again may help.
+            NotFound: nothing is there.
+            ShardChanged: the store says that it is another object by now.
+            SourceError: it refuses.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Look for new credentials, and resolve the url anew."""
+        ...
+
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Return the errors that reading a body raises when its connection fails."""
+        ...
+
+
+def changed(url: str, offset: int) -> ShardChanged:
+    """Return the error to raise where an object was replaced while it was being read.
+
+    Args:
+        url: the object.
+        offset: where in it we were.
+    """
+    return ShardChanged(
+        f"the object was replaced on the server while it was being read (at byte {offset}): open it again, and write "
+        "new contents under new names",
+        url=url,
+    )
+
+
+def crc32_of(text: str | None) -> int | None:
+    """Return the checksum that a header holds: four bytes in base64; None for anything else (parts, other kinds).
+
+    Args:
+        text: the header.
+    """
+    try:
+        raw = base64.b64decode(text or "", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return int.from_bytes(raw, "big") if len(raw) == 4 else None
+
+
+def crc32(piece: bytes, before: int) -> int:
+    """Return the checksum of what came before and a piece.
+
+    Args:
+        piece: further bytes.
+        before: checksum of the bytes before.
+    """
+    return zlib.crc32(piece, before)

@@ -1,0 +1,236 @@
+"""One reader for every store: all bytes of one object, each once and in order, or an error that says why not.
+
+Flows in: an :class:`~webdataset.sources.objects.ObjectSource`. Flows out: a stream. Whenever a connection drops,
+stalls or ends early, the rest is asked for, and an answer is believed only if it begins where we are, has the same
+total and the same ETag (or version, or date). A server that ignores ranges may send the whole object again: what is
+known already is skipped, if it is the same object. Anything else is ``ShardChanged`` or ``ShortRead``; never a quiet
+end, never a foreign byte.
+
+A slow consumer costs nothing: time that passes between two reads is nobody's failure. A stream that is used after a
+fork asks for a connection of its own, so that two processes never read from one socket.
+"""
+
+import io
+import os
+import time
+from typing import Any
+
+from webdataset.ground.errors import ShortRead, SourceError
+from webdataset.ground.redaction import redacted
+
+from .objects import Again, Answer, Identity, ObjectSource, changed, crc32
+from .patience import ATTEMPTS, Patience
+
+_IDLE_SECONDS = 5.0
+_PIECE = 1 << 20
+
+
+class ResumingStream(io.RawIOBase):
+    """The bytes of one object, front to back, unbuffered.
+
+    Args:
+        source: the object.
+        attempts: failures in a row, without progress between them, after which reading is given up.
+
+    Attributes:
+        name: the url.
+        length: bytes of the object, or None where the store does not say.
+        resumes: how often the connection was taken up again.
+
+    Raises:
+        NotFound: nothing is there.
+        SourceError: the store refuses, or does not answer.
+    """
+
+    def __init__(self, source: ObjectSource, *, attempts: int = ATTEMPTS) -> None:
+        super().__init__()
+        self.name = source.url
+        self.resumes = 0
+        self._source = source
+        self._attempts = attempts
+        self._patience = Patience(attempts)
+        self._failures = source.failures()
+        self._received = 0
+        self._body: Any = None
+        self._owner = os.getpid()
+        self._broken: SourceError | None = None
+        answer = self._first()
+        self.identity = answer.identity
+        self.length = answer.identity.length
+        self._crc32 = answer.crc32
+        self._sum = 0
+        self._body = answer.body
+        self._left = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {redacted(self.name)} at {self._received} of {self.length}>"
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
+
+        Raises:
+            ShortRead: the body ended early and could not be taken up again, or fails its checksum.
+            ShardChanged: it could not be taken up again, since the object is another one by now.
+            SourceError: the store refuses to give the rest.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        if self.closed:
+            raise ValueError("read from a closed stream")
+        if self._broken is not None:  # whoever swallows the first error must not take what follows for the end
+            raise self._broken
+        try:
+            return self._some(size)
+        except SourceError as error:
+            self._broken = error
+            self._drop()
+            raise
+
+    def _some(self, size: int) -> bytes:
+        if self.length is not None:
+            size = min(size, self.length - self._received)
+        if size == 0:
+            return b""
+        if self._owner != os.getpid():
+            self._adopt()
+        idle = time.monotonic() - self._left > _IDLE_SECONDS
+        while True:
+            try:
+                content: bytes = self._body.read(size)
+            except self._failures as error:
+                self._resume(error, idle=idle)
+            else:
+                if content:
+                    self._take(content)
+                    return content
+                if self.length is None:
+                    return b""
+                self._resume(None, idle=idle)
+            idle = False
+
+    def _take(self, content: bytes) -> None:
+        self._received += len(content)
+        if self._crc32 is not None:
+            self._sum = crc32(content, self._sum)
+            if self._received == self.length and self._sum != self._crc32:
+                raise ShortRead(
+                    f"all {self.length} bytes came, but their checksum is not the one that the store names: they were "
+                    "damaged on the way; open it again",
+                    url=self.name,
+                )
+        self._left = time.monotonic()
+
+    def readall(self) -> bytes:
+        """Return the rest."""
+        return b"".join(iter(lambda: self.read(_PIECE), b""))
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def readable(self) -> bool:
+        """Tell that this can be read."""
+        return True
+
+    def tell(self) -> int:
+        """Return the number of bytes read so far."""
+        return self._received
+
+    def close(self) -> None:
+        """Let go of the connection; one whose body was read to the end has gone back to the pool already."""
+        if not self.closed:
+            super().close()
+            self._drop()
+
+    def _drop(self) -> None:
+        body, self._body = self.__dict__.get("_body"), None
+        if body is not None and self._owner == os.getpid():  # the socket belongs to the process that opened it
+            body.close()
+
+    def _adopt(self) -> None:
+        """Take up the object in a forked process, which must not read its parent's socket."""
+        self._drop()
+        self._owner = os.getpid()
+        if not self.identity.provable():
+            raise self._short("this stream was opened before a fork, and cannot be taken up after it")
+        self._patience = Patience(self._attempts)
+        self._reconnect("there was a fork")
+
+    def _first(self) -> Answer:
+        """Open the object, with patience."""
+        while True:
+            try:
+                return self._asked(0, None)
+            except Again as error:
+                if self._patience.spent():
+                    raise SourceError(f"no answer after {self._attempts} attempts: {error}", url=self.name) from None
+                self._wait(error)
+
+    def _asked(self, offset: int, known: Identity | None) -> Answer:
+        """Ask once; check that the answer begins where it should."""
+        answer = self._source.open_at(offset, known)
+        if known is None:
+            if answer.start == offset:
+                return answer
+        elif known.same(answer.identity):
+            if answer.start == offset or (answer.start == 0 and self._skipped(answer.body, offset)):
+                return answer
+        elif known.contradicts(answer.identity):
+            answer.body.close()
+            raise changed(self.name, self._received)
+        answer.body.close()
+        raise Again("the server answered with something else than the bytes that it was asked for")
+
+    def _skipped(self, body: Any, count: int) -> bool:
+        """Read past what is known already of an answer that holds the whole object."""
+        while count:
+            try:
+                piece = body.read(min(count, _PIECE))
+            except self._failures as error:
+                body.close()
+                raise Again(_said(error)) from error
+            if not piece:
+                return False
+            count -= len(piece)
+        return True
+
+    def _resume(self, cause: Exception | None, *, idle: bool) -> None:
+        """Ask for the rest of the same object, or raise."""
+        self._drop()
+        if not self.identity.provable():
+            raise self._short(
+                "the server gives no length and ETag or date by which the rest could be asked for"
+            ) from cause
+        if idle:  # servers close connections that nobody reads from
+            self._patience = Patience(self._attempts)
+        self._patience.progress(self._received)
+        self._reconnect("the connection ended early" if cause is None else _said(cause))
+
+    def _reconnect(self, said: str) -> None:
+        wish: Again | None = None
+        while not self._patience.spent():
+            self._wait(wish)
+            try:
+                answer = self._asked(self._received, self.identity)
+            except Again as error:
+                wish, said = error, str(error)
+                continue
+            self.resumes += 1
+            self._body = answer.body
+            return
+        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {said}")
+
+    def _wait(self, error: Again | None) -> None:
+        self._patience.pause(None if error is None else error.wait_seconds)
+        if error is not None and error.expired:
+            self._source.refresh()
+
+    def _short(self, reason: str) -> ShortRead:
+        promised = "an unknown number of" if self.length is None else self.length
+        return ShortRead(f"the body ended after {self._received} of {promised} bytes, and {reason}", url=self.name)
+
+
+def _said(error: Exception) -> str:
+    return redacted(f"{type(error).__name__}: {error}")

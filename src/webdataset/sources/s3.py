@@ -1,0 +1,181 @@
+"""Streams from and to S3, and to every service that speaks like it.
+
+Flows in: ``s3://bucket/key``, with a profile in front of it or found by a route (``profiles``), and perhaps
+``?versionId=…`` behind it. Flows out: the object's bytes, through the one resuming reader; or an upload, which nobody
+sees before it is complete. Every answer proves that it is about the same bytes: ``If-Match`` is sent, and ETag, total
+length and place are compared, since there are services which ignore the condition.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from webdataset.ground.errors import UsageError
+
+from . import connections, s3_clients
+from .objects import Answer, Identity, crc32_of
+from .profile import Profile
+from .profiles import profile_for
+from .resuming import ResumingStream
+from .s3_errors import translated
+
+_PLACE = re.compile(
+    r"s3://(?P<bucket>arn:[^/]+:accesspoint/[^/]+|[^/]+)/(?P<key>.*?)(?:\?versionId=(?P<version>[\w.~-]+))?$",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})$")
+
+
+class Place(NamedTuple):
+    """Where an object lies.
+
+    Args:
+        profile: service and credentials.
+        bucket: the bucket, or the ARN of an access point.
+        key: the object's key, taken as it stands: nothing in it is decoded.
+        version: one version of it, or None for the latest.
+    """
+
+    profile: Profile
+    bucket: str
+    key: str
+    version: str | None
+
+    def named(self) -> dict[str, str]:
+        """Return the arguments of a request about this object."""
+        payer = {"RequestPayer": "requester"} if self.profile.request_payer else {}
+        return {"Bucket": self.bucket, "Key": self.key, **payer}
+
+
+def place_of(url: str, storage_options: Mapping[str, Any] | None = None) -> Place:
+    """Return the object that a url names.
+
+    Args:
+        url: the url.
+        storage_options: fields of the profile that a dataset gives.
+
+    Raises:
+        UsageError: no bucket, or no such profile.
+    """
+    profile, plain = profile_for(url, storage_options)
+    match = _PLACE.match(plain)
+    if match is None:
+        raise UsageError("an S3 url is s3://bucket/key", url=url)
+    return Place(profile, match["bucket"], match["key"], match["version"])
+
+
+class S3Object:
+    """One object, as the resuming reader asks for it.
+
+    Args:
+        url: the url as the user wrote it.
+        storage_options: fields of the profile that a dataset gives.
+
+    Attributes:
+        requests: requests sent so far.
+
+    Raises:
+        UsageError: the url names no object.
+        MissingExtra: botocore is not installed.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.url = url
+        self.place = place_of(url, storage_options)
+        self.requests = 0
+        if not self.place.key or self.place.key.endswith("/"):
+            raise UsageError("names no object: an S3 url is s3://bucket/key (list_urls lists a folder)", url=url)
+        self._failures = s3_clients.failures()
+
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Return the errors that reading a body raises."""
+        return (*connections.failures(), *self._failures)
+
+    def refresh(self) -> None:
+        """Look for credentials anew."""
+        s3_clients.forget(self.place.profile)
+
+    def open_at(self, offset: int, known: Identity | None, size: int | None = None) -> Answer:
+        """Send one GetObject; see :class:`~webdataset.sources.objects.ObjectSource`.
+
+        Args:
+            offset: the first byte wanted.
+            known: who the object was at first.
+            size: bytes wanted; None for all.
+
+        Raises:
+            Again: asking again may help.
+            NotFound: nothing is there.
+            ShardChanged: it is another object by now.
+            SourceError: the service refuses.
+        """
+        wanted: dict[str, str] = {**self.place.named(), "ChecksumMode": "ENABLED"}
+        version = self.place.version or (known.version if known else None)
+        if version:
+            wanted["VersionId"] = version
+        if known is not None and known.etag:
+            wanted["IfMatch"] = known.etag
+        if offset or size is not None:
+            wanted["Range"] = f"bytes={offset}-" if size is None else f"bytes={offset}-{offset + size - 1}"
+        client = s3_clients.client_for(self.place.profile, self.url)
+        self.requests += 1
+        try:
+            response = client.get_object(**wanted)
+        except self._failures as error:
+            raise translated(error, self.url, offset=offset) from None
+        return _answer(response)
+
+
+def _answer(response: Mapping[str, Any]) -> Answer:
+    """Read who the object is from an answer's headers."""
+    facts = response["ResponseMetadata"]
+    headers = facts["HTTPHeaders"]
+    body = response["Body"]
+    body = getattr(body, "_raw_stream", body)  # below botocore's wrapper: half the work, and urllib3's own errors
+    size, etag = headers.get("content-length", ""), headers.get("etag")
+    length = int(size) if size.isdigit() else None
+    start, total = 0, length
+    whole = facts["HTTPStatusCode"] == 200
+    if not whole:
+        found = _CONTENT_RANGE.match(headers.get("content-range", ""))
+        start, total = (int(found[1]), int(found[2])) if found else (-1, None)
+    version = headers.get("x-amz-version-id")
+    identity = Identity(
+        None if etag is None or etag.startswith("W/") else etag,
+        None if version == "null" else version,
+        headers.get("last-modified"),
+        total,
+    )
+    return Answer(body, start, identity, length, crc32_of(headers.get("x-amz-checksum-crc32")) if whole else None)
+
+
+def gopen_s3(
+    url: str,
+    mode: str = "rb",
+    bufsize: int = 8192,  # noqa: ARG001  an opener's signature
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Open an ``s3:`` url.
+
+    Args:
+        url: ``s3://bucket/key``, ``s3+PROFILE://bucket/key`` or ``PROFILE:s3://bucket/key``; ``?versionId=…`` reads
+            one version.
+        mode: ``rb`` or ``wb``.
+        bufsize: not used.
+        storage_options: fields of the profile, or the name of one.
+        **options: of :class:`~webdataset.sources.resuming.ResumingStream` (``attempts``) when reading, of
+            :class:`~webdataset.sources.s3_upload.S3Upload` (``part_bytes``) when writing.
+
+    Raises:
+        UsageError: the url names no object.
+        NotFound: nothing is there.
+        SourceError: the service refuses, or does not answer.
+        MissingExtra: botocore is not installed.
+    """
+    if mode == "rb":
+        return ResumingStream(S3Object(url, storage_options), **options)
+    from .s3_upload import S3Upload  # noqa: PLC0415  only for uploads
+
+    return S3Upload(url, storage_options, **options)

@@ -1,0 +1,61 @@
+"""Requests to S3 that may be sent twice: parts, lists, heads.
+
+Flows in: a request's name and arguments. Flows out: its answer. Sent again with patience while that may help; fresh
+credentials are looked for where the present ones have expired.
+"""
+
+from typing import Any
+
+from webdataset.ground.errors import SourceError
+
+from . import s3_clients
+from .objects import Again
+from .patience import ATTEMPTS, Patience
+from .profile import Profile
+from .s3_errors import translated
+
+
+class Calls:
+    """Requests with one profile.
+
+    Args:
+        profile: service and credentials.
+        url: what the user calls it, for errors.
+        attempts: failures in a row after which a request is given up.
+
+    Raises:
+        MissingExtra: botocore is not installed.
+    """
+
+    def __init__(self, profile: Profile, url: str, attempts: int | None = None) -> None:
+        self._profile = profile
+        self._url = url
+        self._attempts = attempts or ATTEMPTS
+        self._failures = s3_clients.failures()
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Send a request until it is answered.
+
+        Args:
+            name: a method of botocore's client.
+            **arguments: its arguments.
+
+        Raises:
+            NotFound: nothing is there.
+            SourceError: the service refuses, or does not answer.
+        """
+        patience = Patience(self._attempts)
+        while True:
+            try:
+                answer: dict[str, Any] = getattr(s3_clients.client_for(self._profile, self._url), name)(**arguments)
+            except self._failures as error:
+                failure = translated(error, self._url)
+            else:
+                return answer
+            if not isinstance(failure, Again):
+                raise failure
+            if patience.spent():
+                raise SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self._url)
+            patience.pause(failure.wait_seconds)
+            if failure.expired:
+                s3_clients.forget(self._profile)

@@ -1,0 +1,147 @@
+"""Connections to S3 services: one client per process and profile, made by botocore.
+
+Flows in: a profile. Flows out: a botocore client: credentials by the whole chain of AWS (environment, ``~/.aws``, SSO,
+roles, containers, instances), endpoints, signatures. botocore's client is used rather than its signatures alone,
+since it knows regions, redirects, access points, and what ``~/.aws/config`` may say; bodies are read from the
+connection below it. It never tries again by itself: that is the reader's part, as for every scheme.
+
+No client survives a fork: two processes that share a connection would read each other's answers.
+"""
+
+import contextlib
+import functools
+import os
+import threading
+import urllib.parse
+from types import ModuleType
+from typing import Any
+
+from webdataset.ground.errors import SourceError
+from webdataset.ground.extras import require
+
+from .profile import Profile
+from .s3_errors import translated
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+CONNECTIONS = 16
+
+_clients: dict[tuple[int, Profile], Any] = {}
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked for ever
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def botocore(part: str) -> ModuleType:
+    """Import a part of botocore.
+
+    Args:
+        part: ``session``, ``config`` ….
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    return require(f"botocore.{part}".rstrip("."), extra="s3", purpose="reading and writing s3:// urls")
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return the errors that a request raises.
+
+    Raises:
+        MissingExtra: botocore is not installed.
+    """
+    known = botocore("exceptions")
+    return (known.ClientError, known.BotoCoreError, known.HTTPClientError, OSError)
+
+
+def client_for(profile: Profile, url: str) -> Any:
+    """Return this process's client for a profile.
+
+    Args:
+        profile: endpoint and credentials; what it leaves open is found by botocore.
+        url: what is to be opened, for errors.
+
+    Raises:
+        MissingExtra: botocore is not installed.
+        SourceError: a profile of ``~/.aws`` that does not exist, an endpoint that is no url.
+    """
+    key = (os.getpid(), profile)
+    with _lock:
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = _made(profile, url)
+    return client
+
+
+def forget(profile: Profile) -> None:
+    """Let go of a profile's client, so that the next one looks for credentials anew.
+
+    Args:
+        profile: the profile.
+    """
+    with _lock:
+        _clients.pop((os.getpid(), profile), None)
+
+
+def _made(profile: Profile, url: str) -> Any:
+    """Make a client; of services other than AWS, buckets stand in the path unless somebody decided otherwise."""
+    known = failures()
+    try:
+        session = botocore("session").Session(profile=profile.aws_profile)
+        session.user_agent_name = "webdataset"
+        session.register_component("data_loader", _descriptions())
+        if profile.access_key_id is not None and profile.secret_access_key is not None:
+            token = None if profile.session_token is None else profile.session_token.reveal()
+            session.set_credentials(profile.access_key_id.reveal(), profile.secret_access_key.reveal(), token)
+        style = profile.addressing_style or _configured_style(session)
+        client = _client(session, profile, style)
+        if style is None and not _of_aws(client.meta.endpoint_url):
+            client = _client(session, profile, "path")
+    except (*known, ValueError) as error:
+        found = translated(error, url)
+        raise (found if isinstance(found, SourceError) else SourceError(str(found), url=url)) from None
+    return client
+
+
+@functools.cache
+def _descriptions() -> Any:
+    """Return botocore's descriptions of services: 0.1 s to read, the same for all sessions, inherited over forks."""
+    return botocore("session").Session().get_component("data_loader")
+
+
+def _client(session: Any, profile: Profile, style: str | None) -> Any:
+    config = botocore("config").Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=CONNECTIONS,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        tcp_keepalive=True,
+        request_checksum_calculation="when_required",  # other services refuse checksums that they do not know
+        response_checksum_validation="when_required",  # the reader verifies, over all connections of one object
+        **({"s3": {"addressing_style": style}} if style else {}),
+        **({"signature_version": botocore("").UNSIGNED} if profile.anonymous else {}),
+    )
+    return session.create_client(
+        "s3", region_name=profile.region, endpoint_url=profile.endpoint_url, verify=profile.verify, config=config
+    )
+
+
+def _configured_style(session: Any) -> str | None:
+    """Return the addressing style that ``~/.aws/config`` names."""
+    with contextlib.suppress(*failures()):
+        section = session.get_scoped_config().get("s3")
+        return section.get("addressing_style") if isinstance(section, dict) else None
+    return None
+
+
+def _of_aws(endpoint: str) -> bool:
+    host = urllib.parse.urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))

@@ -1,0 +1,86 @@
+"""What an S3 service, or the way to it, says when it fails, in the words of this library.
+
+Flows in: an error of botocore. Flows out: an error of ours: ``Again`` where asking again may help, else one that says
+what to do. Nothing of the request is kept: what the service sends back may quote the key's name and the signature, so
+that the original error is not chained either.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from webdataset.ground.errors import NotFound, SourceError
+
+from .objects import Again, changed
+from .patience import wish_of
+
+_ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
+_CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))
+_EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
+_BUSY = frozenset(
+    ("SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException", "InternalError")
+    + ("TooManyRequests", "BandwidthLimitExceeded", "RequestLimitExceeded", "ServiceUnavailable", "RequestThrottled")
+)
+_BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
+_WAYS_OUT = {
+    "AccessDenied": "these credentials may not do this; check the bucket's policy, or anonymous=true for public data",
+    "InvalidAccessKeyId": "the service does not know this key: check which profile and endpoint are used",
+    "SignatureDoesNotMatch": "the secret key is wrong, or something between here and the service changes requests",
+    "AuthorizationHeaderMalformed": "the region is wrong: set region in the profile, or AWS_REGION",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "NoSuchBucket": "check the bucket's name, the endpoint and the profile",
+    "401": "check the credentials",
+    "403": "check the credentials, or anonymous=true for public data",
+}
+# by the name of botocore's class: the first that is found among an error's classes
+_LOCAL = {
+    "NoCredentialsError": "no credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "name a profile of ours (s3+NAME://bucket/key), or use one with anonymous=true for public data",
+    "PartialCredentialsError": "the credentials are incomplete: both the key id and the secret key are needed",
+    "ProfileNotFound": "the AWS profile does not exist: check AWS_PROFILE and ~/.aws/config",
+    "UnauthorizedSSOTokenError": "the SSO session has ended: run 'aws sso login'",
+    "SSOTokenLoadError": "there is no SSO session: run 'aws sso login'",
+    "TokenRetrievalError": "the SSO session has ended: run 'aws sso login'",
+    "NoRegionError": "no region is known: set region in the profile, or AWS_REGION",
+}
+_AGAIN_LATER = ("CredentialRetrievalError", "MetadataRetrievalError")
+
+
+def translated(error: Exception, url: str, *, offset: int = 0) -> Again | SourceError:
+    """Return the error to raise in place of one of botocore's.
+
+    Args:
+        error: a ``ClientError``, ``BotoCoreError`` or the like.
+        url: the object as the user calls it.
+        offset: bytes of the object read before.
+    """
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        return _answered(response, url, offset)
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    hint = next((text for name, text in _LOCAL.items() if name in kinds), None)
+    if hint is not None:
+        return SourceError(hint, url=url)
+    said = f"{type(error).__name__}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
+    if kinds.intersection(_AGAIN_LATER):
+        return Again(said, expired=True)
+    if kinds.intersection(("HTTPClientError", "OSError")):
+        return Again(said)
+    return SourceError(f"the request could not be made: {said}", url=url)
+
+
+def _answered(response: Mapping[str, Any], url: str, offset: int) -> Again | SourceError:
+    """Judge an answer of the service with an error status."""
+    fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
+    code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
+    said = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
+    if code in _BUSY or (status in _BUSY_STATUS and code not in _EXPIRED):
+        return Again(said, wait_seconds=wish_of(facts.get("HTTPHeaders", {}).get("retry-after")))
+    if code in _EXPIRED:
+        return Again(f"{said}; the credentials have expired", expired=True)
+    if code in _CHANGED or status in (412, 416):
+        return changed(url, offset)
+    hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
+    kind = NotFound if code in _ABSENT or status == 404 else SourceError
+    return kind(f"{said}; {hint}" if hint else said, url=url)

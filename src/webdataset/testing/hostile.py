@@ -1,0 +1,125 @@
+"""A corpus of fields made to do harm, and a measurement of what decoding them does.
+
+Each payload that holds code creates a marker file if it is executed, and does nothing else. Use it to check a decoder,
+a handler or a whole pipeline of your own::
+
+    for outcome in measured(cases(marker), marker, Decoder([])):
+        print(outcome)
+
+Flows in: a path that does not exist. Flows out: fields, and what became of them. Run the measurement in a process of
+its own: a payload may get through a decoder that is not ours.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from webdataset.ground.errors import WebDatasetError
+
+from .hostile_fields import array_fields, binary_fields, compressed_fields, image_fields, text_fields, torch_fields
+from .hostile_pickles import all_pickles
+from .hostile_shards import hostile_shards
+
+GROUPS = ("pickles", "text", "binary", "arrays", "compressed", "images", "torch", "shards")
+
+
+class Case(NamedTuple):
+    """One hostile field.
+
+    Args:
+        name: what it tries, unique in the corpus.
+        field: the extension under which it is decoded.
+        content: its bytes.
+    """
+
+    name: str
+    field: str
+    content: bytes
+
+
+class Outcome(NamedTuple):
+    """What became of one hostile field.
+
+    Args:
+        name: the case's.
+        error: the error's class, or None where a value came out.
+        typed: the error is one of this library.
+        cpu_seconds: time that the decoding took.
+        peak_bytes: largest resident memory of the process meanwhile; 0 where the system does not tell.
+        executed: the marker is there.
+    """
+
+    name: str
+    error: str | None
+    typed: bool
+    cpu_seconds: float
+    peak_bytes: int
+    executed: bool
+
+
+def cases(marker: str, groups: Iterable[str] = GROUPS) -> Iterator[Case]:
+    """Yield the corpus, made as it is asked for.
+
+    Args:
+        marker: path of the file that payloads with code create.
+        groups: which parts: ``pickles``, ``text``, ``binary``, ``arrays``, ``compressed``, ``images``, ``torch``, and
+            ``shards``, which are no fields but files: ``tar``, ``cbors`` and ``msgpack``.
+    """
+    makers: dict[str, Callable[[str], Iterator[tuple[str, str, bytes]]]] = {
+        "pickles": lambda marker: ((name, "pyd", content) for name, content in all_pickles(marker)),
+        "text": text_fields,
+        "binary": binary_fields,
+        "arrays": array_fields,
+        "compressed": compressed_fields,
+        "images": image_fields,
+        "torch": torch_fields,
+        "shards": hostile_shards,
+    }
+    for group in groups:
+        for name, field, content in makers[group](marker):
+            yield Case(f"{field}: {name}", field, content)
+
+
+def measured(corpus: Iterable[Case], marker: str, decode: Callable[[dict[str, Any]], Any]) -> Iterator[Outcome]:
+    """Decode each field in this process and tell what happened.
+
+    Args:
+        corpus: the cases.
+        marker: path of the file that payloads with code create; it must not exist yet.
+        decode: sample to anything, such as a :class:`webdataset.Decoder`.
+
+    Yields:
+        One outcome a case.
+    """
+    for case in corpus:
+        _forget_peak()
+        error: Exception | None = None
+        value: Any = None
+        started = time.process_time()
+        try:
+            value = decode({"__key__": "k", case.field: case.content})
+        except Exception as raised:  # noqa: BLE001  what it raises is what is asked for
+            error = raised
+        took = time.process_time() - started
+        peak = _peak_bytes()
+        kind, typed = None if error is None else type(error).__name__, isinstance(error, WebDatasetError)
+        del value, error  # and with the error the frames that hold what was made of the field
+        yield Outcome(case.name, kind, typed, took, peak, Path(marker).exists())
+
+
+def _forget_peak() -> None:
+    """Let the system count the peak of resident memory anew, where it can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
+    except OSError:
+        return
+
+
+def _peak_bytes() -> int:
+    try:
+        status = Path("/proc/self/status").read_text("ascii")
+    except OSError:
+        return 0
+    lines = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(lines[0].split()[1]) * 1024 if lines else 0
