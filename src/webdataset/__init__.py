@@ -35,7 +35,7 @@ _HOMES = {
     "writer": "DocumentWriter RecordShardWriter RecordWriter ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*_HOMES, "gopen", "pytorch", "tenbin", "testing"}
+_MODULES = {*_HOMES, "config", "gopen", "pytorch", "tenbin", "testing"}
 _HINTS = {
     "Dataset": ": write wds.WebDataset(urls)",
     "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",

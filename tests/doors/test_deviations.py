@@ -564,7 +564,7 @@ def test_the_page_is_about_nothing_that_is_there():
     later = re.search(r"## Not here yet(.*)", PAGE)[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for scheme in ("s3", "hf"):
+        for scheme in ("az", "hf"):
             assert f"`{scheme}:`" in later
             with pytest.raises(UsageError, match=scheme):
                 wds.gopen(f"{scheme}://x/y.tar")

@@ -41,8 +41,8 @@ class WebDataset(DataPipeline, FluidInterface):
         url_to_name: url to file name in the cache; see :class:`webdataset.caching.shards.ShardCache`.
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
-        workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker. Neither
-            default splits what an object of the user's yields, nor a directory, whose shards are claimed.
+        workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
+            Neither default splits what an object of the user's yields, nor a directory, whose shards are claimed.
         select_files: full member name to bool; others are stepped over.
         rename_files: full member name to full member name; applied first.
         empty_check: raise where a whole pass gives no sample.
@@ -50,7 +50,8 @@ class WebDataset(DataPipeline, FluidInterface):
         seed: decides every order together with the epoch; None is ``WDS_SEED``, or different for every run.
         trust: ``strict``, ``safe`` or ``full``: what decoding may execute, and what a specification may name.
         split: which split of a specification; None for the only one, or ``train``.
-        **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``; see
+        **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``,
+            ``storage_options``; see
             :class:`webdataset.samples.reading.Reading`.
 
     Raises:

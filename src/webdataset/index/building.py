@@ -67,7 +67,7 @@ def index_shard(
     try:
         if not wanted:
             try:
-                with open_ranges(url, level=reading.trust) as ranges:
+                with open_ranges(url, level=reading.trust, storage_options=reading.storage_options) as ranges:
                     found = walk_ranges(name, ranges, reading)
             except NoRandomAccess:
                 found = None
@@ -156,7 +156,7 @@ class _Tally:
 def _streamed(url: str | os.PathLike[str], reading: Reading, hashes: tuple[str, ...]) -> ShardIndex:
     """Index a shard by reading all of it, front to back."""
     builder = IndexBuilder(os.fsdecode(url), reading)
-    stream = open_stream(url, level=reading.trust)
+    stream = open_stream(url, level=reading.trust, storage_options=reading.storage_options)
     try:
         tally = _Tally(stream, hashes)
         start = tally.read(_PIECE)

@@ -83,7 +83,8 @@ class IndexedShard:
         with self._opening:
             try:
                 if self._ranges is None:
-                    self._ranges = open_ranges(self.url, level=self._reading.trust)
+                    rules = self._reading
+                    self._ranges = open_ranges(self.url, level=rules.trust, storage_options=rules.storage_options)
                 if self._index is None:
                     index = index_of(self.url, self._ranges, self._given, self._reading)
                     self._index = dataclasses.replace(index, url=self.url)

@@ -215,7 +215,8 @@ class OffsetEntries(Sequence[SampleEntry]):
         return self._read(ordinal)
 
     def _read(self, ordinal: int) -> SampleEntry:
-        ranges = self.ranges or open_ranges(self._url, level=self._reading.trust)
+        rules = self._reading
+        ranges = self.ranges or open_ranges(self._url, level=rules.trust, storage_options=rules.storage_options)
         start, stop = self._offsets[ordinal], self._offsets[ordinal + 1]
         place = start if ordinal else 0  # folders may stand before the first sample, but no sample that is left out
         builder = IndexBuilder(self._url, self._reading)

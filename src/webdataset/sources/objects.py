@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     crc32: int | None = None
 
 
-class Again(Exception):  # noqa: N818  no failure yet: the reader decides
+class Again(Exception):
     """No answer this time, and asking again may help. Never leaves this folder.
 
     Args:

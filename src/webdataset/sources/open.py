@@ -172,9 +172,22 @@ def open_url(
         return _local(target, mode, raw=raw, level=level)
     if target[:5].lower() == "pipe:":
         refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
-    if options.get("storage_options") is not None and not profiles.is_s3(target):
-        raise UsageError("storage_options are for S3 urls, and no route leads this one there", url=target)
+    refuse_options(target, options.get("storage_options"))
     return opener(target, mode, bufsize, **options)
+
+
+def refuse_options(target: str, storage_options: Any) -> None:
+    """Raise where storage options would be lost.
+
+    Args:
+        target: a url that is not local, rewritten already.
+        storage_options: what a dataset says about S3 urls.
+
+    Raises:
+        UsageError: there are some, and the url is not one of S3.
+    """
+    if storage_options is not None and not profiles.is_s3(target):
+        raise UsageError("storage_options are for S3 urls, and no route leads this one there", url=target)
 
 
 def _resolved(url: Any, schemes: Mapping[str, Opener] | None, level: str | None) -> tuple[str, Opener | None]:

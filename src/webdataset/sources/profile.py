@@ -67,6 +67,12 @@ class Profile:
         return f"{self.name}@{self.endpoint_url or 'aws'}"
 
     @property
+    def described(self) -> str:
+        """The profile, where it was defined and its endpoint, for messages; no secret."""
+        place = f" at {self.endpoint_url}" if self.endpoint_url else ""
+        return f"{self._said()}{place} ({self.origin})"
+
+    @property
     def literal(self) -> bool:
         """Whether a secret was given as text, and not by reference."""
         return any(secret is not None and secret.reference is None for secret in self._secrets())
@@ -91,12 +97,12 @@ class Profile:
         if self.travels_by_name:
             return _named, (self.name,)
         raise ConfigError(
-            f"{self._said()} ({self.origin}) holds a secret as text, which is not put into a pickle: write 'env:NAME' "
+            f"{self.described} holds a secret as text, which is not put into a pickle: write 'env:NAME' "
             "or 'file:PATH' in its place, or define it in the configuration file, which workers read themselves"
         )
 
     def _said(self) -> str:
-        return f"S3 profile {self.name!r}" if self.name else "the S3 profile of storage_options"
+        return f"S3 profile {self.name!r}" if self.name else "the default S3 profile"
 
 
 def _rebuilt(fields: dict[str, Any]) -> Profile:

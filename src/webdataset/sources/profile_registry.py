@@ -26,7 +26,7 @@ log = logging.getLogger("webdataset")
 _Signature = tuple[int, int, int]
 
 
-class _Layer:
+class Layer:
     """Definitions made in Python since a certain moment."""
 
     def __init__(self, *, file: Path | None = None, isolated: bool = False) -> None:
@@ -36,7 +36,7 @@ class _Layer:
         self.isolated = isolated
 
 
-_layers = [_Layer()]
+_layers = [Layer()]
 _lock = threading.RLock()
 _read: dict[Path, tuple[_Signature, Definitions]] = {}
 _warned: set[Path] = set()
@@ -114,7 +114,7 @@ def temporary(file: str | os.PathLike[str] | None = None, *, isolated: bool = Fa
     Raises:
         ConfigError: the file cannot be read, or has a mistake.
     """
-    layer = _Layer(isolated=isolated)
+    layer = Layer(isolated=isolated)
     if file is not None:
         found = _definitions(Path(file), _as_given)
         layer.profiles.update(found.profiles)
@@ -128,7 +128,7 @@ def temporary(file: str | os.PathLike[str] | None = None, *, isolated: bool = Fa
             _layers.remove(layer)
 
 
-def in_python() -> tuple[list[_Layer], bool]:
+def in_python() -> tuple[list[Layer], bool]:
     """Return the layers of definitions made in Python, latest first, and whether others count too."""
     with _lock:
         layers = _layers[::-1]

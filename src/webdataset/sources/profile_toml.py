@@ -207,7 +207,7 @@ def written(profiles: Iterable[Profile], routes: Iterable[Route] = ()) -> str:
 def _line(field: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"{field} = {str(value).lower()}"
-    text = value.reference if isinstance(value, Secret) else value
+    text = str(value.reference if isinstance(value, Secret) else value)
     quoted = "".join(_escaped(letter) for letter in text)
     return f'{field} = "{quoted}"'
 

@@ -70,10 +70,10 @@ def storage_options(options: Any) -> StorageOptions | None:
         return options
     if not isinstance(options, Mapping):
         raise ConfigError(f"storage_options is a mapping of options to values, not {type(options).__name__}")
-    fields = {_FSSPEC.get(name, name): options[name] for name in options if name != "profile"}
+    fields = {_FSSPEC.get(str(name), str(name)): options[name] for name in options if name != "profile"}
     unknown = next((name for name in fields if name not in FIELDS), None)
     if unknown is not None:
-        raise ConfigError(f"storage_options has no {unknown!r}{nearest(str(unknown), ('profile', *FIELDS))}")
+        raise ConfigError(f"storage_options has no {unknown!r}{nearest(unknown, ('profile', *FIELDS))}")
     name = options.get("profile")
     if name is not None and not isinstance(name, str):
         raise ConfigError("storage_options: profile is the name of a profile")

@@ -20,7 +20,7 @@ from webdataset.ground.redaction import redacted
 
 from . import connections, files, http
 from .object_ranges import ObjectRanges
-from .open import gopen_http, gopen_s3, opener_of
+from .open import gopen_http, gopen_s3, opener_of, refuse_options
 from .rewrite import rewritten
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-[0-9]{1,19}|\*)/([0-9]{1,19})$")
@@ -285,12 +285,15 @@ def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str 
     return files.path_of(target) if target[:5].lower() == "file:" else target
 
 
-def open_ranges(url: str | os.PathLike[str], *, level: str | None = None) -> LocalRanges | HttpRanges | ObjectRanges:
+def open_ranges(
+    url: str | os.PathLike[str], *, level: str | None = None, storage_options: Any = None
+) -> LocalRanges | HttpRanges | ObjectRanges:
     """Open a url for positioned reads.
 
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
+        storage_options: what S3 urls are opened with; see :func:`webdataset.sources.profiles.profile_for`.
 
     Raises:
         NoRandomAccess: a scheme, or a server, that gives bytes front to back only.
@@ -314,7 +317,8 @@ def open_ranges(url: str | os.PathLike[str], *, level: str | None = None) -> Loc
     if settings.GOPEN_VERBOSE.get():
         log.warning("open for random access %s", redacted(target))
     if opener is gopen_http:
+        refuse_options(target, storage_options)
         return HttpRanges(target)
     from .s3 import S3Object  # noqa: PLC0415  only for s3
 
-    return ObjectRanges(S3Object(target))
+    return ObjectRanges(S3Object(target, storage_options))

@@ -63,7 +63,7 @@ class ResumingStream(io.RawIOBase):
         self._left = time.monotonic()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {redacted(self.name)} at {self._received} of {self.length}>"
+        return f"<{type(self).__name__} {redacted(self.name)} at {self._received} of {getattr(self, 'length', None)}>"
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
@@ -160,13 +160,16 @@ class ResumingStream(io.RawIOBase):
 
     def _first(self) -> Answer:
         """Open the object, with patience."""
+        failure = Again("")
         while True:
             try:
                 return self._asked(0, None)
             except Again as error:
-                if self._patience.spent():
-                    raise SourceError(f"no answer after {self._attempts} attempts: {error}", url=self.name) from None
-                self._wait(error)
+                failure = error
+            if self._patience.spent():
+                break
+            self._wait(failure)
+        raise SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self.name)
 
     def _asked(self, offset: int, known: Identity | None) -> Answer:
         """Ask once; check that the answer begins where it should."""
@@ -190,7 +193,7 @@ class ResumingStream(io.RawIOBase):
                 piece = body.read(min(count, _PIECE))
             except self._failures as error:
                 body.close()
-                raise Again(_said(error)) from error
+                raise Again(_said(error)) from None
             if not piece:
                 return False
             count -= len(piece)

@@ -120,10 +120,10 @@ class S3Object:
         client = s3_clients.client_for(self.place.profile, self.url)
         self.requests += 1
         try:
-            response = client.get_object(**wanted)
+            return _answer(client.get_object(**wanted))
         except self._failures as error:
-            raise translated(error, self.url, offset=offset) from None
-        return _answer(response)
+            failure = translated(error, self.url, offset=offset, profile=self.place.profile)
+        raise failure  # here, so that the original error, which quotes the request, is not its context
 
 
 def _answer(response: Mapping[str, Any]) -> Answer:

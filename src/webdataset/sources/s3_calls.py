@@ -46,10 +46,11 @@ class Calls:
         """
         patience = Patience(self._attempts)
         while True:
+            client = s3_clients.client_for(self._profile, self._url)
             try:
-                answer: dict[str, Any] = getattr(s3_clients.client_for(self._profile, self._url), name)(**arguments)
+                answer: dict[str, Any] = getattr(client, name)(**arguments)
             except self._failures as error:
-                failure = translated(error, self._url)
+                failure = translated(error, self._url, profile=self._profile)
             else:
                 return answer
             if not isinstance(failure, Again):

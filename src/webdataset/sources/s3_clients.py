@@ -19,6 +19,7 @@ from typing import Any
 from webdataset.ground.errors import SourceError
 from webdataset.ground.extras import require
 
+from . import s3_logs
 from .profile import Profile
 from .s3_errors import translated
 
@@ -94,6 +95,7 @@ def forget(profile: Profile) -> None:
 def _made(profile: Profile, url: str) -> Any:
     """Make a client; of services other than AWS, buckets stand in the path unless somebody decided otherwise."""
     known = failures()
+    s3_logs.mask()
     try:
         session = botocore("session").Session(profile=profile.aws_profile)
         session.user_agent_name = "webdataset"
@@ -105,8 +107,8 @@ def _made(profile: Profile, url: str) -> Any:
         client = _client(session, profile, style)
         if style is None and not _of_aws(client.meta.endpoint_url):
             client = _client(session, profile, "path")
-    except (*known, ValueError) as error:
-        found = translated(error, url)
+    except known as error:
+        found = translated(error, url, profile=profile)
         raise (found if isinstance(found, SourceError) else SourceError(str(found), url=url)) from None
     return client
 

@@ -12,13 +12,14 @@ from webdataset.ground.errors import NotFound, SourceError
 
 from .objects import Again, changed
 from .patience import wish_of
+from .profile import Profile
 
 _ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
 _CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))
 _EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
 _BUSY = frozenset(
-    ("SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException", "InternalError")
-    + ("TooManyRequests", "BandwidthLimitExceeded", "RequestLimitExceeded", "ServiceUnavailable", "RequestThrottled")
+    "SlowDown RequestTimeout RequestTimeoutException Throttling ThrottlingException TooManyRequests InternalError "
+    "BandwidthLimitExceeded RequestLimitExceeded RequestThrottled ServiceUnavailable".split()
 )
 _BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
 _WAYS_OUT = {
@@ -45,21 +46,23 @@ _LOCAL = {
 _AGAIN_LATER = ("CredentialRetrievalError", "MetadataRetrievalError")
 
 
-def translated(error: Exception, url: str, *, offset: int = 0) -> Again | SourceError:
+def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile | None = None) -> Again | SourceError:
     """Return the error to raise in place of one of botocore's.
 
     Args:
         error: a ``ClientError``, ``BotoCoreError`` or the like.
         url: the object as the user calls it.
         offset: bytes of the object read before.
+        profile: what the request was made with; named where that may be the reason.
     """
+    by = f"; asked with {profile.described}" if profile is not None else ""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
-        return _answered(response, url, offset)
+        return _answered(response, url, offset, by)
     kinds = {kind.__name__ for kind in type(error).__mro__}
     hint = next((text for name, text in _LOCAL.items() if name in kinds), None)
     if hint is not None:
-        return SourceError(hint, url=url)
+        return SourceError(hint + by, url=url)
     said = f"{type(error).__name__}: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
@@ -70,7 +73,7 @@ def translated(error: Exception, url: str, *, offset: int = 0) -> Again | Source
     return SourceError(f"the request could not be made: {said}", url=url)
 
 
-def _answered(response: Mapping[str, Any], url: str, offset: int) -> Again | SourceError:
+def _answered(response: Mapping[str, Any], url: str, offset: int, by: str) -> Again | SourceError:
     """Judge an answer of the service with an error status."""
     fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
@@ -83,4 +86,4 @@ def _answered(response: Mapping[str, Any], url: str, offset: int) -> Again | Sou
         return changed(url, offset)
     hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
     kind = NotFound if code in _ABSENT or status == 404 else SourceError
-    return kind(f"{said}; {hint}" if hint else said, url=url)
+    return kind(f"{said}; {hint}{by}" if hint else said, url=url)

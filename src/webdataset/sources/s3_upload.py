@@ -146,15 +146,15 @@ class S3Upload(io.RawIOBase):
             super().close()
             return
         try:
-            if self._broken is not None:
-                raise self._broken
             self._publish()
-        except BaseException:
+        except BaseException:  # an interrupt, too, must not leave parts behind
             self.abort()
             raise
         self._end()
 
     def _publish(self) -> None:
+        if self._broken is not None:
+            raise self._broken
         if self._upload is None:
             self._calls.call("put_object", **self._place.named(), Body=bytes(self._buffer))
             return
@@ -182,7 +182,7 @@ class S3Upload(io.RawIOBase):
             return False
         sums = [match[1] for match in map(_MD5.match, etags) if match]
         joined = hashlib.md5(bytes.fromhex("".join(sums)), usedforsecurity=False).hexdigest()
-        return found["ContentLength"] == self._size and found["ETag"].strip('"') == f"{joined}-{len(etags)}"
+        return (found["ContentLength"], found["ETag"].strip('"')) == (self._size, f"{joined}-{len(etags)}")
 
     def abort(self) -> None:
         """Stop the upload; nothing is published, and what was sent is removed."""

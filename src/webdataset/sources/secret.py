@@ -25,6 +25,7 @@ class Secret:
 
     __slots__ = ("_hidden", "reference")
 
+    _hidden: str | None
     reference: str | None
     """``env:NAME`` or ``file:PATH``; None where the secret itself was given."""
 

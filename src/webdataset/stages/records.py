@@ -59,7 +59,7 @@ class ReadRecords(ReadShards):
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open each shard, through the cache if there is one."""
         rules = self.reading
-        trust: dict[str, Any] = {} if rules.trust is None else {"trust": rules.trust}
+        trust: dict[str, Any] = {} if rules.trust is None else {"level": rules.trust}
 
         def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
             return open_shards(shards, handler=handler, **trust)

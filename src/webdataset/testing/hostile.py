@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from webdataset.ground.errors import WebDatasetError
 
+from .hostile_bombs import exhausting
 from .hostile_fields import array_fields, binary_fields, compressed_fields, image_fields, text_fields, torch_fields
-from .hostile_pickles import all_pickles
+from .hostile_pickles import executing
 from .hostile_shards import hostile_shards
 
 GROUPS = ("pickles", "text", "binary", "arrays", "compressed", "images", "torch", "shards")
@@ -67,7 +68,9 @@ def cases(marker: str, groups: Iterable[str] = GROUPS) -> Iterator[Case]:
             ``shards``, which are no fields but files: ``tar``, ``cbors`` and ``msgpack``.
     """
     makers: dict[str, Callable[[str], Iterator[tuple[str, str, bytes]]]] = {
-        "pickles": lambda marker: ((name, "pyd", content) for name, content in all_pickles(marker)),
+        "pickles": lambda marker: (
+            (name, "pyd", content) for name, content in (*executing(marker).items(), *exhausting().items())
+        ),
         "text": text_fields,
         "binary": binary_fields,
         "arrays": array_fields,

@@ -7,6 +7,8 @@ person who runs the tests says anything about S3.
 from pathlib import Path
 from typing import Any
 
+from webdataset.sources import profile_registry
+
 VARIABLES = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE",
     "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
@@ -18,7 +20,7 @@ VARIABLES = (
 
 
 def bare_home(monkeypatch: Any, folder: Path) -> Path:
-    """Make a folder the home of this process, and take away what the environment says about S3.
+    """Make a folder the home of this process, and take away what the environment and Python say about S3.
 
     Args:
         monkeypatch: pytest's fixture, which undoes it.
@@ -29,6 +31,7 @@ def bare_home(monkeypatch: Any, folder: Path) -> Path:
     """
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(profile_registry, "_layers", [profile_registry.Layer()])
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(folder / "etc"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -103,7 +103,7 @@ def _started(folder: Path) -> tuple[str, int]:
     words = [
         weed(), "server", f"-dir={folder / 'files'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3",
         f"-s3.config={folder / 's3.json'}", "-s3.port.iceberg=0", "-s3.port.lance=0",
-        "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=256", "-volume.max=200", "-master.telemetry=false",
         *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:

@@ -15,7 +15,7 @@ from webdataset.codecs.careful import CarefulReader
 from webdataset.codecs.frugal import Budget, is_frugal
 from webdataset.codecs.pickles import PLAIN, unpickle_loads
 from webdataset.ground.errors import UnsafeContent
-from webdataset.testing.hostile_pickles import exhausting
+from webdataset.testing.hostile_bombs import exhausting
 
 RECORDS = [
     {"id": n, "caption": f"a photo of the thing number {n}", "box": (1, 2, n, 4.5), "tags": ["a", "b"], "at": None}

@@ -302,3 +302,13 @@ def test_arrays_in_records(tmp_path):
         stage = FORMATS[name.split(".")[1]][1]
         (sample,) = read([str(tmp_path / name)], stage())
         assert sample["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_trust_level_of_one_stage(tmp_path):
+    """A stage that names its trust level opens shards under it."""
+    msgpack = pytest.importorskip("msgpack")
+    (tmp_path / "x.msgpack").write_bytes(msgpack.packb({"__key__": "a"}))
+    shard = {"url": str(tmp_path / "x.msgpack")}
+    assert [sample["__key__"] for sample in wds.msgpacks_to_samples(trust="safe")([shard])] == ["a"]
+    with pytest.raises(UsageError, match="trust is strict"):
+        list(wds.msgpacks_to_samples(trust="strict")([{"url": f"pipe:cat {tmp_path}/x.msgpack"}]))

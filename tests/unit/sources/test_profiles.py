@@ -116,7 +116,7 @@ def test_names_of_fsspec_in_options():
         ({"profile": 3}, "name of a profile"),
         ("canary", "is a mapping"),
         ({"profile": "absent"}, "no S3 profile 'absent'"),
-        ({1: "canary"}, "has no 1"),
+        ({1: "canary"}, "has no '1'"),
     ],
 )
 def test_options_that_make_no_sense(options, said):
