@@ -25,6 +25,7 @@ def page() -> str:
             meaning = variable.meaning.replace("|", "\\|")
             rows.append(f"| `{variable.name}` | {default} | {meaning} |\n")
     tail = "\n`${NAME}` in a shard expression stands for the environment variable `WDS_NAME`.\n"
+    tail += "`WDS_S3_NAME_FIELD` sets a field of an S3 profile; see [S3 profiles](config.md), also for those of AWS.\n"
     return HEAD + "".join(sorted(rows)) + tail
 
 

@@ -150,7 +150,7 @@ def test_row_05_both_names_of_the_rewriting_variable(shards, tmp_path, monkeypat
 
 @row(6, "Native object stores", "Streams and children are closed when a shard ends or the iteration is given up")
 def test_row_06_object_stores_say_the_way_out_and_children_end(shards):
-    """oss names the command to write; a command that is given up half way does not stay."""
+    """The error for oss names the command to write; a command that is given up half way does not stay."""
     with pytest.raises(ValueError, match="pipe:ossutil cat oss://bucket/x.tar"):
         wds.gopen("oss://bucket/x.tar")
     pidfile = Path(shards[0]).with_suffix(".pid")

@@ -164,6 +164,44 @@ def test_references_in_options_travel(monkeypatch):
     assert profile.secret_access_key.reveal() == CANARY
 
 
+CHILD = """
+import pickle, sys
+import webdataset as wds
+dataset = pickle.loads(bytes.fromhex(sys.stdin.read()))
+for url in ("inhouse://x.tar", "s3+text://bucket/x.tar"):
+    try:
+        profile, plain = wds.config.profile_for(url)
+        print(profile.name, plain, profile.secret_access_key.reveal()[-3:], profile.origin)
+    except wds.config.ConfigError as error:
+        print(error)
+"""
+
+
+def test_definitions_of_python_travel_with_a_dataset(monkeypatch):
+    """Another process that unpickles a dataset knows them; a secret given as text stays, and is missed by name."""
+    monkeypatch.setenv("MY_KEY", CANARY + "key")
+    config.profile("ref", access_key_id="env:MY_KEY", secret_access_key="env:MY_KEY")
+    config.profile("text", **KEYS)
+    config.route("inhouse://", "ref", target="s3://bucket/prefix")
+    parcel = pickle.dumps(wds.WebDataset("inhouse://x.tar"))
+    assert b"cAnArY" not in parcel
+    words = [sys.executable, "-c", CHILD]
+    child = subprocess.run(words, input=parcel.hex(), capture_output=True, text=True, check=True)
+    assert child.stdout.splitlines()[0] == "ref s3://bucket/prefix/x.tar key python"
+    assert "S3 profile 'text' was defined in another process with a secret as text" in child.stdout
+    assert "cAnArY" not in child.stdout + child.stderr
+
+
+def test_definitions_do_not_come_back():
+    """A pickle that is read where it was made defines nothing."""
+    with config.temporary():
+        config.profile("gone", region="r")
+        parcel = pickle.dumps(wds.WebDataset("s3://bucket/x.tar"))
+    pickle.loads(parcel)
+    with pytest.raises(config.ConfigError, match="no S3 profile 'gone'"):
+        config.profile("gone")
+
+
 def test_options_with_a_mistake_are_refused_at_once():
     """Before a shard is opened, and without the value."""
     with pytest.raises(config.ConfigError, match="did you mean 'secret_access_key'") as caught:

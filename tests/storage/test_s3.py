@@ -21,11 +21,16 @@ from webdataset.sources.open import open_url
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.s3 import place_of
 from webdataset.sources.s3_listing import list_urls
-from webdataset.testing import s3_server
+from webdataset.testing import archives, documents, s3_server
+from webdataset.testing.documents import Picture, Spec
 
 pytestmark = pytest.mark.usefixtures("environment")
 
 PART = 5 << 20
+SPECS = [
+    Spec(f"{number:09d}", ["one", "two"], [Picture(f"{k}.jpg", k % 2, b"jpeg" * 40, 0.3) for k in range(number + 1)])
+    for number in range(2)
+]
 
 
 def put(client, key, body, bucket="shards"):
@@ -132,6 +137,20 @@ def test_folders_and_wildcards_are_listed(client):
     assert wds.expand_urls("s3://shards/l/a-1.tar?versionId=x") == ["s3://shards/l/a-1.tar?versionId=x"]
     with pytest.raises(NotFound, match="no object matches"):
         wds.expand_urls("s3://shards/l/nothing-*")
+
+
+def test_datasets_of_folders_and_wildcards(client, environment):
+    """A folder and a pattern are the shards of a dataset; its storage options count for the list, too."""
+    for name in "ab":
+        put(client, f"folder/{name}.tar", shard([(name, {"txt": name.encode()})]))
+    for url in ("s3://shards/folder/", "s3://shards/folder/*.tar", "s3://shards/folder/::s3://shards/folder/a.tar"):
+        assert {sample["__key__"] for sample in wds.WebDataset(url, shardshuffle=False)} == {"a", "b"}
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    s3_clients._clients.clear()
+    environment.setenv("WDS_TEST_READER_SECRET", s3_server.READER[1])
+    reader = {"access_key_id": s3_server.READER[0], "secret_access_key": "env:WDS_TEST_READER_SECRET"}
+    dataset = wds.WebDataset("s3://shards/folder/*.tar", shardshuffle=False, storage_options=reader)
+    assert [sample["txt"] for sample in dataset] == [b"a", b"b"]
 
 
 def test_pages_of_a_list(client):
@@ -251,6 +270,25 @@ def test_services_that_are_not_aws_get_buckets_in_the_path(environment, tmp_path
     assert style(endpoint_url="https://s3.eu-west-1.amazonaws.com") is None
     (tmp_path / "aws-config").write_text("[default]\ns3 =\n  addressing_style = virtual\n")
     assert style() == "virtual"
+
+
+def test_an_endpoint_that_is_no_url():
+    """It is said, without a retry."""
+    with pytest.raises(ValueError, match="(?i)endpoint"):
+        wds.gopen("s3://b/k", storage_options={"endpoint_url": "nonsense"})
+
+
+def test_interleaved_documents(client):
+    """Documents and their images are read from S3, and written back by ShardWriter."""
+    members = [member for spec in SPECS for member in documents.siblings(spec)]
+    url = put(client, "interleaved/docs-000000.tar", archives.by_hand(members))
+    found = list(wds.WebDataset(url, shardshuffle=False).interleaved())
+    assert [[part["type"] for part in document["parts"]].count("image") for document in found] == [1, 2]
+    with wds.ShardWriter("s3://shards/interleaved/copy-%06d.tar") as sink:
+        for sample in wds.WebDataset(url, shardshuffle=False):
+            sink.write(sample)
+    again = list(wds.WebDataset("s3://shards/interleaved/copy-*.tar", shardshuffle=False).interleaved())
+    assert [document["parts"] for document in again] == [document["parts"] for document in found]
 
 
 def test_expired_credentials_are_looked_up_again(client, service, environment, proxied, monkeypatch):

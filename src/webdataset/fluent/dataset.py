@@ -19,6 +19,7 @@ from webdataset.ground.torchlike import IterableDataset
 from webdataset.shards.specs.description import DatasetSpec, Mix
 from webdataset.shards.specs.loading import load_spec
 from webdataset.shards.wids.lists import WidsShardList
+from webdataset.sources.listing import lists
 
 from . import ordering, specs
 from .interface import FluidInterface
@@ -105,7 +106,8 @@ class WebDataset(DataPipeline, FluidInterface):
                 **rules,
             )
 
-        source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split)
+        options = {"storage_options": rules.get("storage_options")}
+        source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
         if isinstance(source, Mix):
             building = specs.Building(
                 reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust
@@ -132,6 +134,7 @@ def shard_source(
     seed: int | None,
     trust: str | None = None,
     split: str | None = None,
+    storage_options: Any = None,
 ) -> Any:
     """Return the first stage for some urls, or the mix that a specification describes.
 
@@ -142,6 +145,7 @@ def shard_source(
         seed: of the draws.
         trust: what a specification may name.
         split: which split of a specification.
+        storage_options: what S3 objects are listed with.
 
     Raises:
         UsageError: a kind of source that cannot be read.
@@ -156,6 +160,8 @@ def shard_source(
         return found
     if split is not None:
         raise UsageError(f"split={split!r} is a part of a dataset specification, and {urls!r} is none")
+    if isinstance(urls, str) and lists(urls):
+        urls = shardlists.expand_urls(urls, storage_options=storage_options)
     if isinstance(urls, str) and urls.endswith("/"):
         return shardlists.DirectoryShardList(urls, mode=mode) if mode else shardlists.DirectoryShardList(urls)
     if not isinstance(urls, (str, list, tuple)) and _is_source(urls):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from webdataset.ground.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.sources.profile_travel import CarriesProfiles
 from webdataset.tar.compression import Decompressor, compression_of
 
 from .address import Address
@@ -35,7 +36,7 @@ class Cut(Protocol):
 
 
 @dataclass(frozen=True)
-class RecordReading:
+class RecordReading(CarriesProfiles):
     """How record shards are read.
 
     Args:

@@ -31,14 +31,16 @@ MOST_NAMES = 100_000_000
 MAX_URLS = 1_000_000_000
 
 
-def expand_urls(urls: Any) -> list[Any]:
+def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
     """Return the urls that an expression stands for.
 
     Args:
         urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
-            file of just that name exists; ``s3://bucket/folder/`` stands for all objects under it. An iterable is taken as it stands, braces and all.
+            file of just that name exists; ``s3://bucket/folder/`` stands for all objects under it.
+            An iterable is taken as it stands, braces and all.
+        storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
 
     Returns:
         The urls.
@@ -48,9 +50,9 @@ def expand_urls(urls: Any) -> list[Any]:
         NotFound: wildcards that match no file.
     """
     if isinstance(urls, str):
-        return [url for part in urls.split("::") for url in _expanded(substituted(part))]
+        return [url for part in urls.split("::") for url in _expanded(substituted(part), storage_options)]
     if isinstance(urls, os.PathLike):
-        return _expanded(os.fsdecode(urls))
+        return _expanded(os.fsdecode(urls), storage_options)
     if hasattr(urls, "read"):
         return [urls]
     if isinstance(urls, bytes) or not isinstance(urls, Iterable):
@@ -104,13 +106,13 @@ def substituted(text: str) -> str:
     return text
 
 
-def _expanded(text: str) -> list[str]:
+def _expanded(text: str, storage_options: Any) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
-        return _matched(text)
+        return _matched(text, storage_options)
     if os.path.lexists(text):
         return [text]
-    return [match for url in braced(text) for match in _matched(url)]
+    return [match for url in braced(text) for match in _matched(url, storage_options)]
 
 
 def braced(text: str, most: int = MOST_NAMES) -> list[str]:
@@ -175,8 +177,8 @@ def _width(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _matched(url: str) -> list[str]:
-    found = listed(url)
+def _matched(url: str, storage_options: Any) -> list[str]:
+    found = listed(url, storage_options)
     if found is not None:
         return found
     if not _WILD.search(url) or not is_local(url) or rewritten(url) != url:

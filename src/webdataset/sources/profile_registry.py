@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _layers = [Layer()]
 _lock = threading.RLock()
 _read: dict[Path, tuple[_Signature, Definitions]] = {}
 _warned: set[Path] = set()
+_withheld: set[str] = set()
 
 
 def _renewed() -> None:
@@ -136,6 +137,31 @@ def in_python() -> tuple[list[Layer], bool]:
         if layer.isolated:
             return layers[: number + 1], False
     return layers, True
+
+
+def adopt(profiles: Iterable[Profile], routes: Iterable[Route], withheld: Iterable[str]) -> None:
+    """Take up what Python defined in another process; definitions of this process come first.
+
+    Args:
+        profiles: profiles.
+        routes: routes.
+        withheld: names of profiles that could not come along.
+    """
+    with _lock:
+        for profile in profiles:
+            _layers[0].profiles.setdefault(profile.name, profile)
+        for route in routes:
+            _layers[0].routes.setdefault(route.match, route)
+        _withheld.update(withheld)
+
+
+def is_withheld(name: str) -> bool:
+    """Tell whether another process knows a profile that could not come here.
+
+    Args:
+        name: its name.
+    """
+    return name in _withheld
 
 
 def in_files() -> list[Definitions]:

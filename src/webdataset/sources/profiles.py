@@ -113,6 +113,11 @@ def named(name: str) -> Profile:
             return layer.profiles[name]
     found = _outside(name) if others else None
     if found is None:
+        if profile_registry.is_withheld(name):
+            raise ConfigError(
+                f"S3 profile {name!r} was defined in another process with a secret as text, which does not travel: "
+                "give 'env:NAME' or 'file:PATH', or define it in the configuration file"
+            )
         looked = "python, WDS_S3_* variables, the configuration file, petreloss.conf, ~/.aws" if others else "python"
         raise ConfigError(f"there is no S3 profile {name!r}{nearest(name, profiles())} (looked in {looked})")
     return found

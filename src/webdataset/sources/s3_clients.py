@@ -16,7 +16,7 @@ import urllib.parse
 from types import ModuleType
 from typing import Any
 
-from webdataset.ground.errors import SourceError
+from webdataset.ground.errors import SourceError, WebDatasetError
 from webdataset.ground.extras import require
 
 from . import s3_logs
@@ -94,7 +94,7 @@ def forget(profile: Profile) -> None:
 
 def _made(profile: Profile, url: str) -> Any:
     """Make a client; of services other than AWS, buckets stand in the path unless somebody decided otherwise."""
-    known = failures()
+    known: tuple[type[Exception], ...] = (*failures(), ValueError)  # the latter: an endpoint that is no url
     s3_logs.mask()
     try:
         session = botocore("session").Session(profile=profile.aws_profile)
@@ -107,10 +107,13 @@ def _made(profile: Profile, url: str) -> Any:
         client = _client(session, profile, style)
         if style is None and not _of_aws(client.meta.endpoint_url):
             client = _client(session, profile, "path")
+    except WebDatasetError:
+        raise
     except known as error:
-        found = translated(error, url, profile=profile)
-        raise (found if isinstance(found, SourceError) else SourceError(str(found), url=url)) from None
-    return client
+        failure = translated(error, url, profile=profile)
+    else:
+        return client
+    raise failure if isinstance(failure, SourceError) else SourceError(str(failure), url=url)
 
 
 @functools.cache

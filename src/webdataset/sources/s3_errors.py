@@ -17,10 +17,10 @@ from .profile import Profile
 _ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
 _CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))
 _EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
-_BUSY = frozenset(
-    "SlowDown RequestTimeout RequestTimeoutException Throttling ThrottlingException TooManyRequests InternalError "
-    "BandwidthLimitExceeded RequestLimitExceeded RequestThrottled ServiceUnavailable".split()
-)
+_BUSY = frozenset((
+    "SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException", "TooManyRequests",
+    "InternalError", "BandwidthLimitExceeded", "RequestLimitExceeded", "RequestThrottled", "ServiceUnavailable",
+))  # fmt: skip
 _BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
 _WAYS_OUT = {
     "AccessDenied": "these credentials may not do this; check the bucket's policy, or anonymous=true for public data",

@@ -15,7 +15,9 @@ from .s3 import Place, place_of
 from .s3_calls import Calls
 
 _WILD = re.compile(r"[*\[]|\?(?!versionId=)")
-_PIECES = re.compile(r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+)\]|(?P<text>.)", re.DOTALL)
+_PIECES = re.compile(
+    r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+)\]|(?P<text>.)", re.DOTALL
+)
 
 
 def is_pattern(url: str) -> bool:

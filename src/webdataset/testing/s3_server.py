@@ -88,6 +88,8 @@ def shared_s3(folder: Path) -> Iterator[S3Server]:
             state.write_text(json.dumps((users, endpoint, pid)))
             if not users:
                 _stop(pid)
+            elif pid in _children:
+                _children.pop(pid).returncode = 0  # whoever is the last to use it stops it
 
 
 def _started(folder: Path) -> tuple[str, int]:

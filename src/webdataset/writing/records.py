@@ -5,29 +5,21 @@ Values are written as they are, numbers as numbers and arrays as arrays; nothing
 unless asked for. Never reads what it wrote.
 """
 
-import contextlib
 import importlib
-import logging
 import os
-import warnings
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from webdataset.ground.errors import EncodingError, MissingExtra, SampleError, SourceError, UsageError, said
+from webdataset.ground.errors import EncodingError, MissingExtra, SampleError, UsageError, said
 
-from .compressors import Compressed, Output, compression_for, compressor
-from .localfile import Buffer
+from .compressors import Compressed, compression_for, compressor
+from .gathering import GATHERED_BYTES, GATHERED_PIECES, Gathering
 from .outputs import open_output
 from .shardwriter import ShardWriter
-
-log = logging.getLogger("webdataset")
 
 _FORMATS = {"cbor": "cbor_dumps", "msgpack": "msgpack_dumps"}
 _ENDINGS = {"cbor": "cbor", "cbors": "cbor", "mp": "msgpack", "msg": "msgpack", "msgpack": "msgpack", "mps": "msgpack"}
 _COMPRESSIONS = {"gz", "bz2", "xz", "zst"}
-_GATHERED_BYTES = 1 << 17
-_GATHERED_PIECES = 900
 
 
 def record_format(name: str | None) -> str:
@@ -53,7 +45,7 @@ def _codec(module: str, name: str) -> Callable[[Any], Any]:
     return codec
 
 
-class RecordWriter:
+class RecordWriter(Gathering):
     """Write samples to one record shard.
 
     The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after
@@ -92,7 +84,6 @@ class RecordWriter:
         compresslevel: int | None = None,
         overwrite: bool = True,
     ) -> None:
-        self._state = "unopened"
         self.url = str(target) if isinstance(target, (str, os.PathLike)) else None
         self.format = record_format(self.url) if format is None else format
         if self.format not in _FORMATS or items not in ("samples", "any"):
@@ -106,21 +97,7 @@ class RecordWriter:
         engine = compressor(self.compress, compresslevel) if self.compress else None
         output = open_output(target, overwrite=overwrite)
         self.stream = output.stream
-        self._output: Output = output if engine is None else Compressed(output, engine)
-        self._process = os.getpid()
-        self._pieces: list[Buffer] = []
-        self._gathered = self._handed_on = self._count = 0
-        self._state = "open"
-
-    @property
-    def offset(self) -> int:
-        """Bytes so far, before compression: where the next item will start."""
-        return self._handed_on + self._gathered
-
-    @property
-    def closed(self) -> bool:
-        """Whether the shard is complete or given up."""
-        return self._state in ("closed", "aborted", "abandoned")
+        self._begin(output if engine is None else Compressed(output, engine))
 
     def write(self, sample: Any) -> int:
         """Write one sample.
@@ -151,7 +128,7 @@ class RecordWriter:
         self._pieces.append(item)
         self._gathered += len(item)
         self._count += 1
-        if self._gathered >= _GATHERED_BYTES or len(self._pieces) >= _GATHERED_PIECES:
+        if self._gathered >= GATHERED_BYTES or len(self._pieces) >= GATHERED_PIECES:
             self._hand_on()
         return len(item)
 
@@ -167,69 +144,6 @@ class RecordWriter:
             if self.keep_meta or name == "__key__" or not name.startswith("_"):
                 record[name] = value
         return record
-
-    def _hand_on(self) -> None:
-        """Give what is gathered to the output; if that fails, the shard is lost."""
-        if os.getpid() != self._process:
-            raise UsageError("a writer belongs to the process that made it: give every process its own", url=self.url)
-        pieces, size = self._pieces, self._gathered
-        self._pieces, self._gathered = [], 0
-        self._handed_on += size
-        self._state = "broken by a failed write"
-        self._output.write(pieces, size)
-        self._state = "open"
-
-    def close(self) -> None:
-        """Complete the shard: it appears under its name. Closing again does nothing.
-
-        Raises:
-            SourceError: it cannot be completed, or an earlier write failed; nothing appears.
-            AlreadyExists: another writer made the file meanwhile.
-        """
-        if self._state == "broken by a failed write":
-            self.abort()
-            raise SourceError("the shard is not complete, for an earlier write failed: it was given up", url=self.url)
-        if self._state != "open":
-            return
-        try:
-            self._hand_on()
-            self._output.commit()
-            self._state = "closed"
-        finally:
-            self.abort()  # does nothing to a closed shard
-
-    def abort(self) -> None:
-        """Give up: nothing appears under the shard's name."""
-        if self._state in ("closed", "aborted", "unopened") or os.getpid() != self._process:
-            return
-        self._state = "aborted"
-        self._pieces = []
-        self._output.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Complete the shard, or give it up if an exception passes."""
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        """Keep what a forgotten writer wrote under its partial name, and say so."""
-        if self._state != "open" or os.getpid() != self._process:
-            return
-        with contextlib.suppress(Exception):  # an object that goes away can tell nobody
-            self._hand_on()
-            where = self._output.abandon()
-            self._state = "abandoned"
-            message = f"RecordWriter for {self.url or self.stream!r} was never closed"
-            message += f": its {self._count} samples are in {where}" if where else ": its shard is incomplete"
-            log.warning("%s; use `with` or call close()", message)
-            warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
 class RecordShardWriter(ShardWriter):

@@ -5,33 +5,26 @@ sample is written whole or, if one of its fields cannot be encoded, not at all. 
 output in pieces that are never joined or copied. Never reads what it wrote.
 """
 
-import contextlib
 import importlib
-import logging
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
-from webdataset.ground.errors import EncodingError, SampleError, SourceError, UsageError, WebDatasetError
+from webdataset.ground.errors import EncodingError, SampleError, UsageError, WebDatasetError
 from webdataset.tar.build import END_MARK, EPOCH, PADDING, MemberStyle, header_maker, tar_format
 
-from .compressors import Compressed, Output, compression_for, compressor
+from .compressors import Compressed, compression_for, compressor
+from .gathering import GATHERED_BYTES, GATHERED_PIECES, Gathering
 from .keys import KeyRules, Plan, planned
 from .localfile import Buffer
 from .outputs import Lent, open_output
 
 Encoder = Callable[[Any], Mapping[str, Any]]
 
-log = logging.getLogger("webdataset")
-
-_GATHERED_BYTES = 1 << 17
-_GATHERED_PIECES = 900
 _REMEMBERED_PLANS = 1000
 
 
-class TarWriter:
+class TarWriter(Gathering):
     """Write samples to one tar file.
 
     The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after
@@ -66,6 +59,8 @@ class TarWriter:
         MissingExtra: the compression needs a package that is not installed.
     """
 
+    _end = END_MARK
+
     def __init__(  # noqa: PLR0917  upstream's order
         self,
         fileobj: Any,
@@ -83,7 +78,6 @@ class TarWriter:
         check_keys: str | KeyRules = "warn",
         index: str | Iterable[str] | None = None,
     ) -> None:
-        self._state = "unopened"
         self.url = str(fileobj) if isinstance(fileobj, (str, os.PathLike)) else None
         self.compress = compression_for(compress, self.url)
         self.encoder = _encoder(encoder)
@@ -99,14 +93,10 @@ class TarWriter:
         self.shard_index: Any = None
         self._indexing = None if index is None else _indexing(index, fileobj, output, self.compress)
         stored = output if self._indexing is None else self._indexing.output
-        self._output: Output = stored if engine is None else Compressed(stored, engine)
-        self._gathers = _GATHERED_BYTES if not isinstance(output, Lent) or engine or self.own_fileobj else 0
-        self._process = os.getpid()
-        self._pieces: list[Buffer] = []
-        self._gathered = self._handed_on = self._count = 0
+        self._gathers = GATHERED_BYTES if not isinstance(output, Lent) or engine or self.own_fileobj else 0
         self._last_key: str | None = None
         self._plans: dict[tuple[str, ...], Plan] = {}
-        self._state = "open"
+        self._begin(stored if engine is None else Compressed(stored, engine))
 
     @property
     def own_fileobj(self) -> bool:
@@ -117,16 +107,6 @@ class TarWriter:
     def tarstream(self) -> Self:
         """The writer itself (upstream keeps a ``tarfile`` object here)."""
         return self
-
-    @property
-    def offset(self) -> int:
-        """Bytes of archive so far, before compression: where the next member's header will be."""
-        return self._handed_on + self._gathered
-
-    @property
-    def closed(self) -> bool:
-        """Whether the archive is complete or given up."""
-        return self._state in ("closed", "aborted", "abandoned")
 
     def write(self, obj: Mapping[str, Any]) -> int:
         """Write one sample.
@@ -175,7 +155,7 @@ class TarWriter:
         self._count += 1
         self._pieces += pieces
         self._gathered += stored
-        if self._gathered >= self._gathers or not lasting or len(self._pieces) >= _GATHERED_PIECES:
+        if self._gathered >= self._gathers or not lasting or len(self._pieces) >= GATHERED_PIECES:
             self._hand_on()
         return payload
 
@@ -217,43 +197,10 @@ class TarWriter:
         self._plans[tuple(sample)] = plan
         return plan
 
-    def _hand_on(self) -> None:
-        """Give what is gathered to the output; if that fails, the archive is lost."""
-        if os.getpid() != self._process:
-            raise UsageError("a writer belongs to the process that made it: give every process its own", url=self.url)
-        pieces, size = self._pieces, self._gathered
-        self._pieces, self._gathered = [], 0
-        self._handed_on += size
-        self._state = "broken by a failed write"
-        self._output.write(pieces, size)
-        self._state = "open"
-
-    def close(self) -> None:
-        """Complete the archive: it appears under its name. Closing again does nothing.
-
-        Raises:
-            SourceError: it cannot be completed, or an earlier write failed; nothing appears.
-            AlreadyExists: another writer made the file meanwhile.
-        """
-        if self._state == "broken by a failed write":
-            self.abort()
-            raise SourceError("the archive is not complete, for an earlier write failed: it was given up", url=self.url)
-        if self._state != "open":
-            return
-        try:
-            end = self.offset
-            self._pieces.append(END_MARK)
-            self._gathered += len(END_MARK)
-            self._hand_on()
-            self._complete(end)
-            self._state = "closed"
-        finally:
-            self.abort()  # does nothing to a closed archive
-
     def _complete(self, end: int) -> None:
         """Let the archive appear, and its index files behind it; ``end`` is where the end mark starts."""
         if self._indexing is None:
-            self._output.commit()
+            super()._complete(end)
             return
         if self._output is not self._indexing.output:
             self._output.commit()  # a compressed shard is counted and digested to its end by completing it
@@ -264,41 +211,10 @@ class TarWriter:
         self._indexing.publish()
         self.shard_index = index
 
-    def abort(self) -> None:
-        """Give up: nothing appears under the archive's name. A file object is left without the end mark."""
-        if self._state in ("closed", "aborted", "unopened") or os.getpid() != self._process:
-            return
-        self._state = "aborted"
-        self._pieces = []
+    def _give_up(self) -> None:
         if self._indexing is not None:
             self._indexing.abort()
         self._output.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Complete the archive, or give it up if an exception passes."""
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        """Keep what a forgotten writer wrote under its partial name, and say so."""
-        if self._state != "open" or os.getpid() != self._process:
-            return
-        with contextlib.suppress(Exception):  # an object that goes away can tell nobody
-            self._pieces.append(END_MARK)
-            self._hand_on()
-            where = self._output.abandon()
-            self._state = "abandoned"
-            message = f"TarWriter for {self.url or self.stream!r} was never closed"
-            message += f": its {self._count} samples are in {where}" if where else ": its archive is incomplete"
-            log.warning("%s; use `with` or call close()", message)
-            warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
 def _encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder | None:  # noqa: FBT001

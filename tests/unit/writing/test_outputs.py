@@ -284,7 +284,7 @@ def test_forgotten_pipes_are_ended(tmp_path):
     """The command of a writer that nobody closed is ended; it does not complete its work with half an archive."""
     writer = TarWriter(f"pipe:cat > /dev/null && touch '{tmp_path}/done'", encoder=False)
     writer.write(SAMPLE)
-    with pytest.warns(ResourceWarning, match="its archive is incomplete"):
+    with pytest.warns(ResourceWarning, match="its shard is incomplete"):
         writer.__del__()
     assert writer.stream.closed
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,77 @@
+"""Write ``src/webdataset/__init__.pyi``: what type checkers see of a package that looks its names up when they are used.
+
+    python scripts/package_stub.py           writes the file
+    python scripts/package_stub.py --check   fails where it is not what it should be
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import webdataset
+
+STUB = Path(webdataset.__file__).with_suffix(".pyi")
+WIDTH = 120
+
+HEAD = '''"""Names of the package and where they live, for type checkers. Written by ``scripts/package_stub.py``."""
+
+from collections.abc import Callable
+from typing import Any
+
+'''
+
+TAIL = '''
+class _Gopen:
+    """The module ``webdataset.gopen``, which can be called as the function of that name."""
+
+    gopen_schemes: dict[str, Callable[..., Any]]
+    info: dict[str, Any]
+    def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+gopen: _Gopen
+pytorch_weights_only: bool
+__version__: str
+'''
+
+
+def imported(home: str, pairs: list[tuple[str, str]]) -> str:
+    """Return one import statement that passes its names on.
+
+    Args:
+        home: the module, as it is written behind ``from``.
+        pairs: names there, and what they are called here.
+    """
+    names = [f"{there} as {here}" for there, here in pairs]
+    builtin = any(here in dir(__builtins__) for _, here in pairs)
+    line = f"from {home} import {', '.join(names)}"
+    if len(line) <= WIDTH and not builtin:
+        return line + "\n"
+    marks = {here: "  # noqa: A004" if here in dir(__builtins__) else "" for _, here in pairs}
+    rows = [f"    {there} as {here},{marks[here]}\n" for there, here in pairs]
+    return f"from {home} import (\n{''.join(rows)})\n"
+
+
+def text() -> str:
+    """Return what the file should hold."""
+    package: Any = webdataset
+    special = {"gopen", "pytorch_weights_only"}
+    homes = {home: set(names.split()) - special for home, names in package._HOMES.items()}
+    for name, home in package._ELSEWHERE.items():
+        homes.setdefault(home, set()).add(name)
+    doors = [(".", [(door, door) for door in sorted(package._MODULES - special)])]
+    rooms = [
+        (f".{home}", sorted((package._ALIASES.get(name, name), name) for name in names))
+        for home, names in sorted(homes.items())
+        if names
+    ]
+    names = "".join(f'    "{name}",\n' for name in package.__all__)
+    return HEAD + "".join(imported(*row) for row in doors + rooms) + f"\n__all__ = [\n{names}]\n" + TAIL
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        if not STUB.exists() or STUB.read_text(encoding="utf-8") != text():
+            sys.exit(f"{STUB.name} is not what the package serves: run python scripts/package_stub.py")
+    else:
+        STUB.write_text(text(), encoding="utf-8")

@@ -1,0 +1,60 @@
+"""Profiles on their way to another process.
+
+Flows in: what Python has defined here. Flows out: the same in a worker that is spawned, or wherever a dataset is
+unpickled. A secret that was given as text stays behind, and its profile's name is remembered as missing.
+"""
+
+import uuid
+from typing import Any, NamedTuple
+
+from . import profile_registry
+from .profile import Profile, Route
+
+_KEY = "S3 profiles"
+_process = uuid.uuid4().hex  # forked children share it, and all that was defined before the fork
+
+
+class Luggage(NamedTuple):
+    """What Python defined in one process.
+
+    Args:
+        process: which one it was.
+        profiles: those whose secrets are references.
+        withheld: names of the others.
+        routes: the routes.
+    """
+
+    process: str
+    profiles: tuple[Profile, ...]
+    withheld: tuple[str, ...]
+    routes: tuple[Route, ...]
+
+
+def packed() -> Luggage | None:
+    """Return what Python has defined, or None where that is nothing."""
+    profiles: dict[str, Profile] = {}
+    routes: dict[str, Route] = {}
+    for layer in reversed(profile_registry.in_python()[0]):
+        profiles.update(layer.profiles)
+        routes.update(layer.routes)
+    if not profiles and not routes:
+        return None
+    travelling = tuple(profile for profile in profiles.values() if not profile.literal)
+    withheld = tuple(name for name, profile in profiles.items() if profile.literal)
+    return Luggage(_process, travelling, withheld, tuple(routes.values()))
+
+
+class CarriesProfiles:
+    """Something that is pickled together with the profiles that Python has defined."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the attributes, and the profiles."""
+        luggage = packed()
+        return self.__dict__ if luggage is None else {**self.__dict__, _KEY: luggage}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the attributes back, and the profiles where this is another process."""
+        luggage = state.get(_KEY)
+        if luggage is not None and luggage.process != _process:
+            profile_registry.adopt(luggage.profiles, luggage.routes, luggage.withheld)
+        self.__dict__.update((name, value) for name, value in state.items() if name != _KEY)
