@@ -1,7 +1,6 @@
-"""Write ``src/webdataset/__init__.pyi``: what type checkers see of a package that looks its names up when they are used.
+"""Write ``src/webdataset/__init__.pyi``: what type checkers see of a package that finds its names when they are used.
 
-    python scripts/package_stub.py           writes the file
-    python scripts/package_stub.py --check   fails where it is not what it should be
+``python scripts/package_stub.py`` writes the file; with ``--check`` it fails where the file is not what it should be.
 """
 
 import sys
@@ -13,17 +12,15 @@ import webdataset
 STUB = Path(webdataset.__file__).with_suffix(".pyi")
 WIDTH = 120
 
-HEAD = '''"""Names of the package and where they live, for type checkers. Written by ``scripts/package_stub.py``."""
-
+HEAD = """# ruff: noqa: A004, F401, I001  each name is passed on, in the order in which the script writes them
+# Names of the package and where they live, for type checkers. Written by scripts/package_stub.py.
 from collections.abc import Callable
 from typing import Any
 
-'''
+"""
 
-TAIL = '''
+TAIL = """
 class _Gopen:
-    """The module ``webdataset.gopen``, which can be called as the function of that name."""
-
     gopen_schemes: dict[str, Callable[..., Any]]
     info: dict[str, Any]
     def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any: ...
@@ -32,7 +29,7 @@ class _Gopen:
 gopen: _Gopen
 pytorch_weights_only: bool
 __version__: str
-'''
+"""
 
 
 def imported(home: str, pairs: list[tuple[str, str]]) -> str:
@@ -43,29 +40,26 @@ def imported(home: str, pairs: list[tuple[str, str]]) -> str:
         pairs: names there, and what they are called here.
     """
     names = [f"{there} as {here}" for there, here in pairs]
-    builtin = any(here in dir(__builtins__) for _, here in pairs)
     line = f"from {home} import {', '.join(names)}"
-    if len(line) <= WIDTH and not builtin:
+    if len(line) <= WIDTH:
         return line + "\n"
-    marks = {here: "  # noqa: A004" if here in dir(__builtins__) else "" for _, here in pairs}
-    rows = [f"    {there} as {here},{marks[here]}\n" for there, here in pairs]
-    return f"from {home} import (\n{''.join(rows)})\n"
+    return "".join([f"from {home} import (\n", *(f"    {name},\n" for name in names), ")\n"])
 
 
 def text() -> str:
     """Return what the file should hold."""
-    package: Any = webdataset
+    tables: dict[str, Any] = vars(webdataset)
     special = {"gopen", "pytorch_weights_only"}
-    homes = {home: set(names.split()) - special for home, names in package._HOMES.items()}
-    for name, home in package._ELSEWHERE.items():
+    homes = {home: set(names.split()) - special for home, names in tables["_HOMES"].items()}
+    for name, home in tables["_ELSEWHERE"].items():
         homes.setdefault(home, set()).add(name)
-    doors = [(".", [(door, door) for door in sorted(package._MODULES - special)])]
+    doors = [(".", [(door, door) for door in sorted(tables["_MODULES"] - special)])]
     rooms = [
-        (f".{home}", sorted((package._ALIASES.get(name, name), name) for name in names))
+        (f".{home}", sorted((tables["_ALIASES"].get(name, name), name) for name in names))
         for home, names in sorted(homes.items())
         if names
     ]
-    names = "".join(f'    "{name}",\n' for name in package.__all__)
+    names = "".join(f'    "{name}",\n' for name in webdataset.__all__)
     return HEAD + "".join(imported(*row) for row in doors + rooms) + f"\n__all__ = [\n{names}]\n" + TAIL
 
 

@@ -1,5 +1,5 @@
-"""Names of the package and where they live, for type checkers. Written by ``scripts/package_stub.py``."""
-
+# ruff: noqa: A004, F401, I001  each name is passed on, in the order in which the script writes them
+# Names of the package and where they live, for type checkers. Written by scripts/package_stub.py.
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +77,7 @@ from .filters import (
     interleaved_to_dict as interleaved_to_dict,
     listed as listed,
     log_keys as log_keys,
-    map as map,  # noqa: A004
+    map as map,
     map_dict as map_dict,
     map_tuple as map_tuple,
     pipelinefilter as pipelinefilter,
@@ -87,7 +87,7 @@ from .filters import (
     select as select,
     shuffle as shuffle,
     sibling_fields as sibling_fields,
-    slice as slice,  # noqa: A004
+    slice as slice,
     to_dict as to_dict,
     to_tuple as to_tuple,
     transform_with as transform_with,
@@ -267,8 +267,6 @@ __all__ = [
 ]
 
 class _Gopen:
-    """The module ``webdataset.gopen``, which can be called as the function of that name."""
-
     gopen_schemes: dict[str, Callable[..., Any]]
     info: dict[str, Any]
     def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any: ...

@@ -124,7 +124,10 @@ class TarSamples(ReadShards):
             cache = door.replacement(self.reading.handler)
         if cache is None:
             return source(shards, self.reading.handler)
-        opened: Iterator[dict[str, Any]] = cache.opened(shards, source, self.reading.handler, level=self.reading.trust)
+        reading = self.reading
+        opened: Iterator[dict[str, Any]] = cache.opened(
+            shards, source, reading.handler, level=reading.trust, storage_options=reading.storage_options
+        )
         return opened
 
     def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:

@@ -77,19 +77,21 @@ def canonical(url: str) -> str:
     return url
 
 
-def stored_name(url: str, target: str) -> str:
+def stored_name(url: str, target: str, service: str = "") -> str:
     """Return the name under which a download is kept: the file name of the url and a hash of all of it.
 
     Args:
         url: as the user wrote it.
         target: what is opened for it, after rewriting.
+        service: which of several services with the same urls it is fetched from; empty where the url says it all.
     """
     base = _path(url).rpartition("/")[2] if _speaks(url) else "pipe"
     base = re.sub(r"[^\w.+=@,-]", "_", base).lstrip(".") or "shard"
     endings = _ENDINGS.search(base)
     stem, ending = (base[: endings.start()], endings[0]) if endings else (base, "")
     stem = stem.encode("utf-8", "replace")[:_LONGEST_STEM].decode("utf-8", "ignore")
-    digest = hashlib.sha256(canonical(target).encode("utf-8", "surrogateescape")).hexdigest()
+    whole = canonical(target) + (f"\n{service}" if service else "")
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{stem}.url-{digest[:16]}{ending}"
 
 

@@ -22,6 +22,7 @@ from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.redaction import redacted
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
+from webdataset.sources.profiles import service_of
 from webdataset.sources.rewrite import rewritten
 
 from . import bound, names
@@ -74,7 +75,13 @@ class ShardCache:
             object.__setattr__(self, "validator", None)
 
     def opened(
-        self, shards: Iterable[dict[str, Any]], source: Source, handler: Handler, *, level: str | None = None
+        self,
+        shards: Iterable[dict[str, Any]],
+        source: Source,
+        handler: Handler,
+        *,
+        level: str | None = None,
+        storage_options: Any = None,
     ) -> Iterator[dict[str, Any]]:
         """Open each shard, from the cache where it can be.
 
@@ -83,6 +90,7 @@ class ShardCache:
             source: opens shards without the cache.
             handler: asked where one cannot be opened; true goes on with the next.
             level: the trust level that a dataset names.
+            storage_options: what ``source`` opens S3 urls with: they tell one service's shards from another's.
 
         Yields:
             The dicts with ``stream``.
@@ -98,7 +106,7 @@ class ShardCache:
 
         for shard in shards:
             try:
-                near = self._near(shard, source, level)
+                near = self._near(shard, source, level, storage_options)
             except Exception as error:  # noqa: BLE001  the handler decides
                 if not handler(located(error, url=str(shard["url"]), stage="cache")):
                     return
@@ -135,7 +143,7 @@ class ShardCache:
             )
         return path
 
-    def _near(self, shard: Any, source: Source, level: str | None) -> dict[str, Any] | None:
+    def _near(self, shard: Any, source: Source, level: str | None, options: Any = None) -> dict[str, Any] | None:
         """Return a shard opened from the cache, or None where its source has to be read."""
         url = shard.get("url") if isinstance(shard, dict) else None
         if not isinstance(url, str | os.PathLike) or url == "-":
@@ -148,7 +156,8 @@ class ShardCache:
             placed = names.chosen_names(given, self.url_to_name)
             stored = placed[-1]
         else:
-            placed, stored = names.placed_names(given), names.stored_name(given, target)
+            placed = names.placed_names(given)
+            stored = names.stored_name(given, target, service_of(target, options))
         for name in dict.fromkeys([*placed, stored]):
             path = str(Path(self.folder, name))
             stream = self._hit(path, given, placed=name != stored and self.url_to_name is None)

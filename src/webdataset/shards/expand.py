@@ -106,7 +106,7 @@ def substituted(text: str) -> str:
     return text
 
 
-def _expanded(text: str, storage_options: Any) -> list[str]:
+def _expanded(text: str, storage_options: Any = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
         return _matched(text, storage_options)
@@ -177,7 +177,7 @@ def _width(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _matched(url: str, storage_options: Any) -> list[str]:
+def _matched(url: str, storage_options: Any = None) -> list[str]:
     found = listed(url, storage_options)
     if found is not None:
         return found

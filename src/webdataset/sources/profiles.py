@@ -28,6 +28,7 @@ __all__ = [
     "profile",
     "profile_for",
     "profiles",
+    "service_of",
 ]
 
 _S3 = re.compile(rf"(?:(?P<before>{NAME}):)?s3(?:\+(?P<after>{NAME}))?://", re.IGNORECASE)
@@ -196,6 +197,22 @@ def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
     chosen = options.profile if options is not None and options.profile is not None else name
     base = named(chosen) if chosen else _surroundings()
     return (base if options is None else options.applied(base)), plain
+
+
+def service_of(url: str, storage_options: Any = None) -> str:
+    """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
+
+    Args:
+        url: a url, after rewriting.
+        storage_options: options of the dataset, as a mapping, or checked.
+
+    Raises:
+        ConfigError: as :func:`profile_for`.
+    """
+    if not is_s3(url):
+        return ""
+    chosen = profile_for(url, storage_options)[0]
+    return chosen.identity if chosen.name or chosen.endpoint_url else ""
 
 
 _options = storage_options
