@@ -2,11 +2,12 @@
 
 import builtins
 import json
+import os
 import pickle
 
 import pytest
 
-from webdataset.ground.errors import MissingExtra, UnsafeContent
+from webdataset.ground.errors import FormatError, MissingExtra, UnsafeContent, UsageError
 from webdataset.stages.disk_caching import LMDBCached
 
 
@@ -56,6 +57,66 @@ def test_a_broken_off_pass_is_written_anew(lmdb, tmp_path):
     assert len(list(stage(counted(passes, 4)))) == 4
     assert len(list(stage(counted(passes)))) == 4
     assert len(passes) == 2
+
+
+def test_passes_that_write_at_once_do_not_mix(lmdb, tmp_path):
+    """Each pass has an order of its own; the file holds one of them whole, and no sample twice."""
+    stage = LMDBCached(tmp_path / "cache", map_size=1e7, chunksize=2)
+    forth, back = stage(range(8)), stage(range(7, -1, -1))
+    seen = list(zip(forth, back, strict=True))
+    assert seen == list(zip(range(8), range(7, -1, -1), strict=True))
+    assert list(stage([])) in ([*range(8)], [*range(7, -1, -1)])
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_file_is_read_by_several_at_once(lmdb, tmp_path):
+    """An iterator that somebody still holds is not in the way of the next, nor of a forked child."""
+    stage = LMDBCached(tmp_path / "cache", map_size=1e7)
+    assert list(stage(range(5))) == [*range(5)]
+    held = stage([])
+    assert next(held) == 0
+    assert list(zip(stage([]), stage([]), strict=True)) == [(n, n) for n in range(5)]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, bytes(list(stage([]))))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        assert list(answer.read()) == [*range(5)]
+    os.waitpid(child, 0)
+    assert [*held] == [1, 2, 3, 4]
+
+
+def test_a_file_in_use_may_be_replaced(lmdb, tmp_path):
+    """Who reads the old one reads it to its end."""
+    path = tmp_path / "cache"
+    assert list(LMDBCached(path, map_size=1e7)(range(5))) == [*range(5)]
+    held = LMDBCached(path)([])
+    assert next(held) == 0
+    path.unlink()
+    assert list(LMDBCached(path, map_size=1e7)("ab")) == ["a", "b"]
+    assert [*held] == [1, 2, 3, 4]
+    assert list(LMDBCached(path)([])) == ["a", "b"]
+
+
+def test_what_is_no_lmdb_file_is_said(lmdb, tmp_path):
+    """An empty file, as tempfile makes, is none yet; anything else is not overwritten."""
+    path = tmp_path / "cache"
+    path.write_bytes(b"x" * 9000)
+    with pytest.raises(FormatError, match="delete it"):
+        list(LMDBCached(path)([1]))
+    assert path.read_bytes() == b"x" * 9000
+    path.write_bytes(b"")
+    assert list(LMDBCached(path, map_size=1e7)([1])) == [1]
+    assert list(LMDBCached(path)([])) == [1]
+
+
+def test_too_small_a_map_size_is_said(lmdb, tmp_path):
+    """And leaves nothing behind."""
+    with pytest.raises(UsageError, match="map_size=40960 bytes"):
+        list(LMDBCached(tmp_path / "cache", map_size=40960)(bytes(10000) for _ in range(9)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_upstreams_files_are_read(lmdb, tmp_path):
