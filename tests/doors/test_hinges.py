@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 import webdataset as wds
-from webdataset import autodecode, cache, filters, tariterators
+from webdataset import autodecode, cache, filters, tariterators, utils, writer
 from webdataset.testing import archives
 
 
@@ -88,6 +88,42 @@ def test_gopen_reached_through_tariterators(shard, monkeypatch):
     monkeypatch.setattr(tariterators.gopen, "gopen", opener)
     assert keys(wds.WebDataset(shard, shardshuffle=False)) == ["0", "1", "2"]
     assert asked == [shard]
+
+
+def test_a_replaced_worker_info_turns_the_splitters(monkeypatch):
+    """Programs whose ranks are not torch's say so; the replacement may ask the function that it replaces."""
+    plain = utils.pytorch_worker_info
+
+    def mine(group=None):
+        return (1, 3, *plain(group)[2:])
+
+    monkeypatch.setattr(utils, "pytorch_worker_info", mine)
+    assert list(wds.split_by_node(iter(range(9)))) == [1, 4, 7]
+    assert utils.pytorch_worker_seed() == 1000
+    with pytest.raises(ValueError, match="rank 1 of 3"):
+        list(wds.single_node_only(iter([])))
+    monkeypatch.undo()
+    assert list(wds.split_by_node(iter(range(3)))) == [0, 1, 2]
+
+
+def test_a_replaced_gopen_of_the_writer_opens_paths_too(tmp_path, monkeypatch):
+    """Whatever a writer is given by name; file objects are left alone."""
+    asked, kept = [], io.BytesIO()
+
+    def mine(url, mode="rb", *args, **kw):
+        asked.append((url, mode))
+        return open(tmp_path / "mine.tar", mode)
+
+    monkeypatch.setattr(writer, "gopen", mine)
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        sink.write({"__key__": "a", "txt": "x"})
+    with wds.TarWriter(kept) as sink:
+        sink.write({"__key__": "a", "txt": "x"})
+    assert asked == [(str(tmp_path / "a.tar"), "wb")]
+    assert (tmp_path / "mine.tar").read_bytes() == kept.getvalue()
+    assert not (tmp_path / "a.tar").exists()
+    with pytest.raises(ValueError, match="overwrite=False"):
+        wds.TarWriter(str(tmp_path / "a.tar"), overwrite=False)
 
 
 @pytest.mark.parametrize("name", ["FileCache", "StreamingOpen"])

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from webdataset.ground.errors import NotFound
-from webdataset.sources import patience, s3_clients
+from webdataset.sources import patience
+from webdataset.sources.s3 import clients as s3_clients
 from webdataset.testing import s3_server
 
 

@@ -16,11 +16,11 @@ import pytest
 import webdataset as wds
 from webdataset.ground.errors import NotFound, SourceError, UsageError
 from webdataset.index.random_access import IndexedShard
-from webdataset.sources import s3_clients
 from webdataset.sources.open import open_url
 from webdataset.sources.ranges import open_ranges
+from webdataset.sources.s3 import clients as s3_clients
 from webdataset.sources.s3 import place_of
-from webdataset.sources.s3_listing import list_urls
+from webdataset.sources.s3.listing import list_urls
 from webdataset.testing import archives, documents, s3_server
 from webdataset.testing.documents import Picture, Spec
 

@@ -7,26 +7,28 @@ import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceError
-from webdataset.sources import s3_clients
 from webdataset.sources.ranges import open_ranges
+from webdataset.sources.s3 import clients as s3_clients
 from webdataset.testing.proxy import KINDS, Fault, planned, seeded
 
 SIZE = 400_000  # six times what counts as progress
 BODY = hashlib.shake_256(b"first").digest(SIZE)
 OTHER = hashlib.shake_256(b"second").digest(SIZE)
-URL = "s3://open/faults/object"
+FOLDER = f"faults-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"  # the service is shared by all workers
+KEY = f"{FOLDER}/object"
+URL = f"s3://open/{KEY}"
 
 
 @pytest.fixture(autouse=True)
 def object_(client):
     """The object is there."""
-    client.put_object(Bucket="open", Key="faults/object", Body=BODY)
+    client.put_object(Bucket="open", Key=KEY, Body=BODY)
 
 
 @pytest.fixture
 def swap(client):
     """Replace the object by one of the same size."""
-    return lambda: client.put_object(Bucket="open", Key="faults/object", Body=OTHER)
+    return lambda: client.put_object(Bucket="open", Key=KEY, Body=OTHER)
 
 
 def drained(url=URL, size=50_000):
@@ -81,7 +83,7 @@ def test_a_replaced_object_is_not_skipped_into(proxied, waits, swap):
 
 def test_an_object_removed_meanwhile(proxied, waits, client):
     """Gone while it is read: NotFound."""
-    proxied(planned([Fault("swapped", 1000)]), swap=lambda: client.delete_object(Bucket="open", Key="faults/object"))
+    proxied(planned([Fault("swapped", 1000)]), swap=lambda: client.delete_object(Bucket="open", Key=KEY))
     with pytest.raises(NotFound):
         drained()
 
@@ -132,7 +134,7 @@ def test_seeded_faults_are_never_silent(proxied, waits, monkeypatch, swap, clien
     for seed in range(25 * block, 25 * block + 25):
         swapping = seed % 4 == 0
         if swapping:
-            client.put_object(Bucket="open", Key="faults/object", Body=BODY)
+            client.put_object(Bucket="open", Key=KEY, Body=BODY)
         kinds = KINDS if swapping else tuple(kind for kind in KINDS if kind != "swapped")
         proxy.plan, proxy.careless = seeded(seed, kinds, size=SIZE), seed % 8 == 0
         try:
@@ -161,9 +163,9 @@ def test_uploads_survive_faults(proxied, waits, client, kinds):
     for seed in range(3):
         plan = seeded(seed, kinds, size=200)
         proxied(plan)
-        with wds.gopen("s3://open/faults/up", "wb", part_bytes=5 << 20) as stream:
+        with wds.gopen(f"s3://open/{FOLDER}/up", "wb", part_bytes=5 << 20) as stream:
             for start in range(0, len(body), 1_000_000):
                 stream.write(body[start : start + 1_000_000])
-        found = client.get_object(Bucket="open", Key="faults/up")["Body"].read()
+        found = client.get_object(Bucket="open", Key=f"{FOLDER}/up")["Body"].read()
         assert hashlib.sha256(found).digest() == hashlib.sha256(body).digest()
-        client.delete_object(Bucket="open", Key="faults/up")
+        client.delete_object(Bucket="open", Key=f"{FOLDER}/up")

@@ -78,13 +78,13 @@ class DataPipeline(IterableDataset):
         """Run several passes, each in an order of its own.
 
         Args:
-            nepochs: number of passes; None or negative for no end.
+            nepochs: number of passes; None, 0 or negative for no end.
             nbatches: end one iteration after this many items, over all passes; negative or None for no bound.
 
         Returns:
             A copy with these bounds. (They hold for this pipeline too, as code written for upstream expects.)
         """
-        passes = ENDLESS if nepochs is None or nepochs < 0 else nepochs
+        passes = ENDLESS if nepochs is None or nepochs < 1 else nepochs
         bound = nbatches if nbatches is not None and nbatches >= 0 else None
         return self._changed(repetitions=passes, nsamples=bound)
 

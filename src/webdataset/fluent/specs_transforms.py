@@ -8,7 +8,6 @@ import difflib
 import functools
 import importlib
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Any
 
 from webdataset import filters
@@ -56,10 +55,13 @@ def _maker(name: str, *, network: bool) -> Maker:
     makers = _makers()
     if name in makers:
         return makers[name]
-    for point in () if network else entry_points(group=ENTRY_POINTS):
-        if point.name == name:
-            maker: Maker = point.load()
-            return maker
+    if not network:
+        from importlib.metadata import entry_points  # noqa: PLC0415  20 ms, for a name that is not ours
+
+        for point in entry_points(group=ENTRY_POINTS):
+            if point.name == name:
+                maker: Maker = point.load()
+                return maker
     near = difflib.get_close_matches(name, makers, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(makers))}"
     raise UsageError(f"no transform of this name; {hint} (more come from entry points in {ENTRY_POINTS!r})")

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.seeds import fold
-from webdataset.sources.profile_travel import CarriesProfiles
 from webdataset.sources.profiles import storage_options
+from webdataset.sources.profiles.travel import CarriesProfiles
 from webdataset.sources.stream import length_known, length_of
 from webdataset.tar.assembly import Member
 from webdataset.tar.compression import Decompressor, compression_of

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from webdataset.ground.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
-from webdataset.sources.profile_travel import CarriesProfiles
+from webdataset.sources.profiles.travel import CarriesProfiles
 from webdataset.tar.compression import Decompressor, compression_of
 
 from .address import Address

@@ -6,7 +6,7 @@ Flows in: rank, worker, epoch, a seed. Flows out: one 31-bit seed.
 from typing import Any
 
 from webdataset.ground.seeds import fold
-from webdataset.ground.topology import place
+from webdataset.ground.topology import found, place
 
 _MASK = 0x7FFFFFFF
 _WORKERS_PER_RANK = 1000
@@ -35,7 +35,7 @@ def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
     Args:
         group: a ``torch.distributed`` process group; None for the default one.
     """
-    where = place(group)
+    where = found(group)
     return where.rank, where.world_size, where.worker, where.num_workers
 
 

@@ -32,6 +32,6 @@ def listed(url: str, storage_options: Any = None) -> list[str] | None:
     """
     if not lists(url):
         return None
-    from .s3_listing import is_pattern, list_urls  # noqa: PLC0415  only for s3
+    from .s3.listing import is_pattern, list_urls  # noqa: PLC0415  only for s3
 
     return list_urls(url, storage_options) if is_pattern(url) else None

@@ -15,7 +15,9 @@ from .base import Stage
 class Cached(Stage, PipelineStage):
     """Keep all samples of the first complete pass in memory, and give them again in every later one.
 
-    A pass that is broken off keeps nothing. A pickled copy starts empty, so each worker process keeps its own.
+    Stages behind it may put other fields into a sample: what is kept stays as it came (fields themselves are not
+    copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. A pickled copy starts
+    empty, so each worker process keeps its own.
 
     Flow: in order; holds all samples; resumes by replay.
     """
@@ -28,11 +30,12 @@ class Cached(Stage, PipelineStage):
         """Yield samples from memory where there are any, else from upstream."""
         if self.cached is not None:
             self.mark = "kept"
-            yield from self.cached
+            for sample in self.cached:
+                yield _own(sample)
             return
         kept = []
         for sample in upstream:
-            kept.append(sample)
+            kept.append(_own(sample))
             yield sample
         self.cached = kept
 
@@ -61,3 +64,8 @@ class Cached(Stage, PipelineStage):
 
     def __repr__(self) -> str:
         return "Cached()" if self.cached is None else f"Cached({len(self.cached)} samples)"
+
+
+def _own(sample: Any) -> Any:
+    """Return a sample that may be given other fields without changing this one."""
+    return sample.copy() if type(sample) in (dict, list) else sample

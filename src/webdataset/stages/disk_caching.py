@@ -143,7 +143,7 @@ class LMDBCached(Stage, PipelineStage):
                     yield from chunk
                 with store.begin(write=True) as writing:
                     writing.put(_COMPLETE, b"")
-                store.sync(True)  # noqa: FBT003  LMDB's signature
+                store.sync(True)
             part.replace(final)
         except lmdb.MapFullError as error:
             raise UsageError(

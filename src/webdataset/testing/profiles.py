@@ -7,7 +7,7 @@ person who runs the tests says anything about S3.
 from pathlib import Path
 from typing import Any
 
-from webdataset.sources import profile_registry
+from webdataset.sources.profiles import registry as profile_registry
 
 VARIABLES = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE",

@@ -2,7 +2,7 @@
 
 Flows in: the target as the user names it. Flows out: an output with ``write``, ``commit`` and ``abort``. A local file
 is renamed into place (``localfile``); urls go through ``webdataset.gopen``, looked up when it is called, so that a
-scheme which user code registers or a ``gopen`` that it replaces is honoured.
+scheme which user code registers or a ``gopen`` that it replaces is honoured. A replaced ``writer.gopen`` opens both.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from webdataset.ground.errors import SourceError, UsageError
+from webdataset.ground.extras import loaded
 from webdataset.sources.files import path_of
 from webdataset.sources.open import opener_of
 from webdataset.sources.rewrite import rewritten
@@ -124,13 +125,12 @@ def open_output(target: Any, *, overwrite: bool = True) -> Output:
             raise UsageError(f"cannot write an archive to {target!r}: pass a path, a url or a file object with write()")
         _unchecked(overwrite, "a file object")
         return Lent(target)
-    path = local_path(target)
-    if path is None:
-        url = str(target)
-        _unchecked(overwrite, "a url")
-        if url == "-":
+    mine, path = _replaced_gopen(), local_path(target)
+    if mine is not None or path is None:
+        _unchecked(overwrite, "a url" if mine is None else "opened by a gopen of the program's own")
+        if mine is None and target == "-":
             return Lent(sys.stdout.buffer, flush=True)
-        return Owned(_door().gopen(url, "wb"))
+        return Owned((mine or _door().gopen)(os.fspath(target), "wb"))
     if not is_special(path):
         return LocalFile(path, overwrite=overwrite)
     try:
@@ -157,6 +157,12 @@ def local_path(target: str | os.PathLike[Any]) -> str | None:
     if url == "-" or opener_of(url) is not None:
         return None
     return path_of(url) if url[:5].lower() == "file:" else url
+
+
+def _replaced_gopen() -> Any:
+    """Return what a program has put in the place of ``writer.gopen``; None where it is still ours."""
+    opener = getattr(loaded("webdataset.writer"), "gopen", None)
+    return None if opener is None or opener is vars(_door())["_gopen"] else opener
 
 
 def _door() -> Any:

@@ -70,6 +70,7 @@ def test_compose_copies():
         ({"nepochs": 2, "nbatches": 7}, 7),
         ({"nbatches": 12}, 12),
         ({"nepochs": 3, "nbatches": 0}, 0),
+        ({"nepochs": 0, "nbatches": 12}, 12),  # no end, as in with_epoch(0)
     ],
 )
 def test_repeat(bounds, expected):

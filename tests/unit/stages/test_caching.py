@@ -2,6 +2,7 @@
 
 import pickle
 
+import webdataset as wds
 from webdataset.ground.iteration import PipelineStage
 from webdataset.stages.caching import Cached
 
@@ -17,6 +18,16 @@ def test_the_source_is_read_once():
     passes, stage = [], Cached()
     assert [list(stage.run(counted(passes))) for _ in range(3)] == [[0, 1, 2]] * 3
     assert len(passes) == 1
+
+
+def test_what_is_kept_stays_as_it_came():
+    """Stages that change samples in place do not change the kept ones, neither in the first pass nor later."""
+    stage = Cached()
+    dataset = wds.DataPipeline([[{"__key__": "a", "n": 1}]], stage, wds.map_dict(n=lambda n: n + 1))
+    assert [list(dataset) for _ in range(3)] == [[{"__key__": "a", "n": 2}]] * 3
+    for row in stage([]):
+        row["n"] = 0
+    assert stage.cached == [{"__key__": "a", "n": 1}]
 
 
 def test_a_broken_off_pass_keeps_nothing():

@@ -110,7 +110,7 @@ def _rebuilt(fields: dict[str, Any]) -> Profile:
 
 
 def _named(name: str) -> Profile:
-    from .profiles import named  # noqa: PLC0415  that module stands on this one
+    from .choosing import named  # noqa: PLC0415  that module stands on this one
 
     return named(name)
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from webdataset.sources import s3_logs
+from webdataset.sources.s3 import logs as s3_logs
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from typing import Any
 from webdataset.ground import settings
 from webdataset.ground.errors import ConfigError
 
+from .imports import read_petrel
 from .profile import Profile, Route, checked_name, checked_profile, checked_route
-from .profile_imports import read_petrel
-from .profile_toml import Definitions, read_toml
+from .toml import Definitions, read_toml
 
 log = logging.getLogger("webdataset")
 

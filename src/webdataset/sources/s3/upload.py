@@ -20,8 +20,8 @@ from typing import Any, NoReturn, Self
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.ground.redaction import redacted
 
-from .s3 import place_of
-from .s3_calls import Calls
+from .calls import Calls
+from .objects import place_of
 
 PART_BYTES = 16 << 20
 LEAST_PART_BYTES = 5 << 20

@@ -7,12 +7,12 @@ credentials are looked for where the present ones have expired.
 from typing import Any
 
 from webdataset.ground.errors import SourceError
+from webdataset.sources.objects import Again
+from webdataset.sources.patience import ATTEMPTS, Patience
+from webdataset.sources.profiles.profile import Profile
 
-from . import s3_clients
-from .objects import Again
-from .patience import ATTEMPTS, Patience
-from .profile import Profile
-from .s3_errors import translated
+from . import clients as s3_clients
+from .errors import translated
 
 
 class Calls:

@@ -18,10 +18,10 @@ from typing import Any
 
 from webdataset.ground.errors import SourceError, WebDatasetError
 from webdataset.ground.extras import require
+from webdataset.sources.profiles.profile import Profile
 
-from . import s3_logs
-from .profile import Profile
-from .s3_errors import translated
+from . import logs as s3_logs
+from .errors import translated
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0

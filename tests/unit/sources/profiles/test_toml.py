@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from webdataset.config import ConfigError, Profile, Route, Secret, to_toml
-from webdataset.sources.profile_toml import read_toml
+from webdataset.sources.profiles.toml import read_toml
 
 GOOD = """
 # services

@@ -11,8 +11,8 @@ from typing import Any
 
 from webdataset.ground.errors import NotFound
 
-from .s3 import Place, place_of
-from .s3_calls import Calls
+from .calls import Calls
+from .objects import Place, place_of
 
 _WILD = re.compile(r"[*\[]|\?(?!versionId=)")
 _PIECES = re.compile(

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from webdataset.ground.errors import NotFound, SourceError
-
-from .objects import Again, changed
-from .patience import wish_of
-from .profile import Profile
+from webdataset.sources.objects import Again, changed
+from webdataset.sources.patience import wish_of
+from webdataset.sources.profiles.profile import Profile
 
 _ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
 _CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))

@@ -13,7 +13,8 @@ from typing import Any
 from webdataset.ground import settings
 from webdataset.ground.errors import ConfigError
 
-from . import profile_imports, profile_registry
+from . import imports as profile_imports
+from . import registry as profile_registry
 from .profile import FIELDS, NAME, UNROUTED, Profile, Route, checked_profile, nearest
 from .secret import Secret
 

@@ -13,8 +13,8 @@ from webdataset.ground import settings
 from webdataset.ground.errors import ConfigError
 
 from .profile import FIELDS, SECRETS, WHO, Profile, Route, checked_profile, checked_route
-from .profile_toml import Definitions
 from .secret import Secret
+from .toml import Definitions
 
 _OFF = ("0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from webdataset.config import ConfigError, Profile, Secret
-from webdataset.sources.profile import checked_name, checked_profile, checked_route
+from webdataset.sources.profiles.profile import checked_name, checked_profile, checked_route
 
 KEYS = {"access_key_id": "env:ID", "secret_access_key": "env:KEY"}
 
@@ -124,7 +124,7 @@ def test_pickles(monkeypatch):
     with pytest.raises(ConfigError, match=r"S3 profile 'a' \(python\) holds a secret as text"):
         pickle.dumps(literal)
     assert copy.deepcopy(literal) is copy.copy(literal) is literal
-    monkeypatch.setattr("webdataset.sources.profiles.named", lambda name: f"found {name}")
+    monkeypatch.setattr("webdataset.sources.profiles.choosing.named", lambda name: f"found {name}")
     parcel = pickle.dumps(
         checked_profile("a", {"access_key_id": "canary1", "secret_access_key": "canary2"}, travels=True)
     )

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from webdataset.ground.errors import UsageError
+from webdataset.sources import connections
+from webdataset.sources.objects import Answer, Identity, crc32_of
+from webdataset.sources.profiles.choosing import profile_for
+from webdataset.sources.profiles.profile import Profile
+from webdataset.sources.resuming import ResumingStream
 
-from . import connections, s3_clients
-from .objects import Answer, Identity, crc32_of
-from .profile import Profile
-from .profiles import profile_for
-from .resuming import ResumingStream
-from .s3_errors import translated
+from . import clients as s3_clients
+from .errors import translated
 
 _PLACE = re.compile(
     r"s3://(?P<bucket>arn:[^/]+:accesspoint/[^/]+|[^/]+)/(?P<key>.*?)(?:\?versionId=(?P<version>[\w.~-]+))?$",
@@ -166,7 +167,7 @@ def gopen_s3(
         bufsize: not used.
         storage_options: fields of the profile, or the name of one.
         **options: of :class:`~webdataset.sources.resuming.ResumingStream` (``attempts``) when reading, of
-            :class:`~webdataset.sources.s3_upload.S3Upload` (``part_bytes``) when writing.
+            :class:`~webdataset.sources.s3.upload.S3Upload` (``part_bytes``) when writing.
 
     Raises:
         UsageError: the url names no object.
@@ -176,6 +177,6 @@ def gopen_s3(
     """
     if mode == "rb":
         return ResumingStream(S3Object(url, storage_options), **options)
-    from .s3_upload import S3Upload  # noqa: PLC0415  only for uploads
+    from .upload import S3Upload  # noqa: PLC0415  only for uploads
 
     return S3Upload(url, storage_options, **options)

@@ -7,7 +7,7 @@ unpickled. A secret that was given as text stays behind, and its profile's name 
 import uuid
 from typing import Any, NamedTuple
 
-from . import profile_registry
+from . import registry as profile_registry
 from .profile import Profile, Route
 
 _KEY = "S3 profiles"

@@ -6,7 +6,7 @@ import pytest
 
 from webdataset import config
 from webdataset.config import ConfigError, Profile, Secret, profile_for
-from webdataset.sources.profile_imports import read_petrel
+from webdataset.sources.profiles.imports import read_petrel
 from webdataset.testing.profiles import bare_home
 
 PETREL = """
