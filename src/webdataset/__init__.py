@@ -81,5 +81,9 @@ class _Package(ModuleType):
         door: Any = importlib.import_module(f"{__name__}.autodecode")
         door.pytorch_weights_only = only
 
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        """Pickle by name: functions that mention ``wds`` go to workers under spawn."""
+        return importlib.import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package

@@ -5,9 +5,9 @@ The module can be called: ``wds.gopen("x.tar")`` opens a url, ``wds.gopen.gopen_
 
 import importlib
 import sys
-from types import ModuleType
 from typing import Any
 
+from .ground.doorways import Door
 from .sources.files import open_buffered, path_of
 from .sources.open import (
     gopen_command,
@@ -122,18 +122,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class _Hinge(ModuleType):
-    """This module, which can be called and pickled."""
+class _Hinge(Door):
+    """This module, which can be called."""
 
     def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
         """Open a url: the module's present ``gopen``."""
         return self.gopen(url, mode, bufsize, **kw)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return importlib.import_module, (self.__name__,)
-
-    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
-        return self.__reduce__()
 
 
 sys.modules[__name__].__class__ = _Hinge

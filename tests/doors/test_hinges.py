@@ -43,6 +43,34 @@ def test_pytorch_weights_only_at_the_top(monkeypatch):
     assert autodecode.pytorch_weights_only is False
 
 
+@pytest.mark.parametrize("module", ["webdataset", *sorted(f"webdataset.{door}" for door in vars(wds)["_MODULES"])])
+def test_modules_travel_by_name(module):
+    """A function by value takes along the modules that it mentions: ``lambda sample: wds.…`` under spawn."""
+    door = importlib.import_module(module)
+    assert cloudpickle.loads(cloudpickle.dumps(door)) is door
+    assert pickle.loads(pickle.dumps(wds.gopen)) is wds.gopen
+
+
+def test_functions_that_mention_the_package_reach_spawned_workers(shard, tmp_path):
+    """As they stand in a program's own file: a class, a lambda, and doors that they name."""
+    pytest.importorskip("torch")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import webdataset as wds\n"
+        "class Mine(wds.PipelineStage):\n"
+        "    def run(self, source):\n"
+        "        for sample in source:\n"
+        "            yield sample if wds.utils.identity(sample) and wds.autodecode.decoders else None\n"
+        "if __name__ == '__main__':\n"
+        f"    dataset = wds.WebDataset({shard!r}, shardshuffle=False)\n"
+        "    dataset = dataset.compose(Mine()).map(lambda sample: wds.__name__ + str(wds.gopen is not None))\n"
+        "    loader = wds.WebLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context='spawn')\n"
+        "    print(list(loader))\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(["webdatasetTrue"] * 3), done.stderr
+
+
 def test_anything_else_can_be_set_on_the_package(monkeypatch):
     """The package is a module like any other: what is assigned is what is found."""
     monkeypatch.setattr(wds, "tarfile_to_samples", "mine")

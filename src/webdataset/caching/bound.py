@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 from .cleanup import LRUCleanup
-from .files import in_use
 from .names import is_stored_name
 
 _LIST = ".wds-named"
@@ -35,11 +34,9 @@ def shrink(folder: str, size_bytes: float, *, verbose: bool) -> None:
     """
     noted = Path(folder, _LIST)
     chosen = set(noted.read_text(encoding="utf-8").splitlines()) if noted.exists() else set()
-    spared = in_use()
 
     def deletable(path: str) -> bool:
-        ours = is_stored_name(Path(path).name) or os.path.relpath(path, folder) in chosen
-        return ours and path not in spared
+        return is_stored_name(Path(path).name) or os.path.relpath(path, folder) in chosen
 
     LRUCleanup(
         folder, size_bytes, keyfn=os.path.getatime, verbose=verbose, interval=None, deletable=deletable

@@ -12,11 +12,15 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 
+from .files import busy
+
 log = logging.getLogger("webdataset")
 
 
 class LRUCleanup:
     """Deletes the oldest files of a directory until the rest is no larger than allowed.
+
+    Cached files that this process reads, and downloads under way, stay.
 
     Args:
         cache_dir: the directory, with everything below it; one that does not exist is empty.
@@ -66,7 +70,7 @@ class LRUCleanup:
         for _, path, size in files:
             if total <= self.cache_size:
                 return
-            if self.deletable is not None and not self.deletable(path):
+            if busy(path) or (self.deletable is not None and not self.deletable(path)):
                 continue
             if self.verbose:
                 log.warning("cache: deleting %s", path)

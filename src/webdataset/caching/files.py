@@ -36,6 +36,16 @@ def in_use() -> set[str]:
     return set(_IN_USE.copy().values())
 
 
+def busy(path: str) -> bool:
+    """Tell whether a file is open in this process, or a download of a process that lives.
+
+    Args:
+        path: the file.
+    """
+    partial = _PARTIAL.fullmatch(os.path.basename(path))  # noqa: PTH119  callers have texts
+    return (partial is not None and _alive(int(partial[1]))) or os.path.abspath(path) in in_use()  # noqa: PTH100
+
+
 class CachedFile(io.FileIO):
     """A file of the cache, open for reading, which this process does not delete.
 

@@ -5,10 +5,10 @@ whether ``.pth`` fields are loaded with ``weights_only=True``, asked anew at eve
 """
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 from webdataset.ground import settings
+from webdataset.ground.doorways import Door
 
 _LATER = {
     "cbor_loads": "records",
@@ -38,7 +38,7 @@ def weights_only() -> bool:
     return settings.PYTORCH_WEIGHTS_ONLY.get() if switch.weights_only is None else switch.weights_only
 
 
-class SwitchedDoor(ModuleType):
+class SwitchedDoor(Door):
     """The kind of module that ``webdataset.autodecode`` is: a switch, and decoders that are loaded when asked for."""
 
     @property

@@ -7,9 +7,17 @@ is imported before it is asked for.
 import importlib
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
+
+
+class Door(ModuleType):
+    """A module with a class of its own; it pickles by name, as functions that mention it must under spawn."""
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
 
 
 def served(door: str, /, modules: str = "", **homes: str) -> Callable[[str], Any]:

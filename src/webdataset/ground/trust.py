@@ -5,10 +5,10 @@ pickles through an exact allow-list and ``.pth`` with ``weights_only=True``. ``f
 made yourself.
 """
 
-from types import ModuleType
 from typing import Literal, cast
 
 from . import settings
+from .doorways import Door
 from .errors import UsageError
 
 Trust = Literal["strict", "safe", "full"]
@@ -28,7 +28,7 @@ class Switch:
 switch = Switch()
 
 
-class SwitchedModule(ModuleType):
+class SwitchedModule(Door):
     """A module whose ``enforce_security`` is the process-wide switch."""
 
     @property

@@ -1,10 +1,13 @@
 """A directory kept below a size, and names of cached shards."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from webdataset.caching.cleanup import LRUCleanup
+from webdataset.caching.files import CachedFile
 from webdataset.caching.names import pipe_cleaner
 from webdataset.ground.errors import UsageError
 
@@ -82,3 +85,18 @@ def test_files_that_vanish(folder):
 def test_pipe_cleaner(spec, url):
     """The first word of a command that begins with a remote scheme."""
     assert pipe_cleaner(spec) == url
+
+
+def test_what_is_in_use_stays(tmp_path):
+    """Cached files that are open here, and downloads of processes that live, are not deleted, whatever the bound."""
+    (tmp_path / "idle").write_bytes(b"x" * 9)
+    (tmp_path / "open").write_bytes(b"x" * 9)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    live, left = f".wds-{os.getppid()}-00.part", f".wds-{int(dead.stdout)}-00.part"
+    for name in (live, left):
+        (tmp_path / name).write_bytes(b"x" * 9)
+    with CachedFile(str(tmp_path / "open")):
+        LRUCleanup(tmp_path, 0, interval=None).cleanup()
+    assert {path.name for path in tmp_path.iterdir()} == {"open", live}
+    LRUCleanup(tmp_path, 0, interval=None).cleanup()
+    assert [path.name for path in tmp_path.iterdir()] == [live]
