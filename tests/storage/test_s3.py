@@ -351,7 +351,9 @@ def test_botocore_is_imported_late():
 
 
 CHILD = """
+import os
 import sys
+os.environ.update(environment)  # a fork server that an earlier test started has the environment of that test
 import webdataset as wds
 from webdataset.sources.ranges import open_ranges
 for step in range(16):
@@ -373,7 +375,8 @@ def test_after_the_parent_has_read(client, method):
     assert drained("s3://shards/forks/0") == bytes(100_000)
     context = multiprocessing.get_context(method)
     count = 4 if method == "fork" else 2
-    children = [context.Process(target=exec, args=(CHILD, {"start": start})) for start in range(count)]
+    given = {"environment": dict(os.environ)}
+    children = [context.Process(target=exec, args=(CHILD, {"start": start, **given})) for start in range(count)]
     for child in children:
         child.start()
     for child in children:
