@@ -144,6 +144,10 @@ def test_json_trees(document, indent, ascii_only):
         max_size=4,
     )
 )
+@example({"version": None, "include": "\0"})
+@example({"version": None, "include": "-"})
+@example({"version": 1, "include": "\ud800"})
+@example({"version": 1, "sources": [{"shards": "-"}, {"shards": "\0.tar"}]})
 def test_nothing_but_our_errors(document):
     """Any document is read, or refused with an error of this library's that says where."""
     try:

@@ -34,6 +34,18 @@ def path_of(url: str) -> str:
     return rest if rest != decoded and os.path.lexists(rest) and not os.path.lexists(decoded) else decoded
 
 
+def nameable(name: str) -> bool:
+    """Tell whether a file or url could have this name; names of files that are no UTF-8 may.
+
+    Args:
+        name: what somebody wrote.
+    """
+    try:
+        return b"\0" not in name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
 def open_raw(path: str | os.PathLike[str]) -> io.FileIO:
     """Open a local file for the shard reader: one system call a read, nothing copied twice.
 
@@ -43,11 +55,14 @@ def open_raw(path: str | os.PathLike[str]) -> io.FileIO:
     Raises:
         NotFound: no such file.
         SourceError: it cannot be opened (a directory, no permission).
+        UsageError: no file can have this name.
     """
     try:
         return io.FileIO(path, "rb")
     except OSError as error:
         raise refused(error, path) from error
+    except ValueError as error:
+        raise unnameable(path) from error
 
 
 def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
@@ -60,11 +75,14 @@ def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
     Raises:
         NotFound: no such file.
         SourceError: it cannot be opened.
+        UsageError: no file can have this name.
     """
     try:
         stream: Any = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
     except OSError as error:
         raise refused(error, path) from error
+    except ValueError as error:
+        raise unnameable(path) from error
     return stream  # type: ignore[no-any-return]
 
 
@@ -75,3 +93,8 @@ def refused(error: OSError, path: str | os.PathLike[str]) -> SourceError:
     found = kind(f"cannot open: {error.strerror or error}", url=str(name))
     found.errno, found.strerror, found.filename = error.errno, error.strerror, name
     return found
+
+
+def unnameable(path: str | os.PathLike[str]) -> UsageError:
+    """Return the error to raise for a path with a null byte, or with characters that no file name can hold."""
+    return UsageError(f"no file can be called {os.fspath(path)!r}: look where this name came from", url=ascii(path))

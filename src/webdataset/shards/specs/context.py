@@ -83,6 +83,9 @@ class Context:
         url = self.place_of(tree, name)
         if url is None:
             return None
+        if url == "-":
+            self.problems.add(tree.place, "'-' is the standard input, which a specification cannot name: write a file")
+            return None
         if len(self.around) > MAX_NESTED:
             self.problems.add(tree.place, f"specifications nested more than {MAX_NESTED} deep")
             return None

@@ -18,6 +18,7 @@ from typing import Any
 from webdataset.ground import settings
 from webdataset.ground.errors import UnsafeSpec, UsageError
 from webdataset.shards.expand import braced
+from webdataset.sources.files import nameable, unnameable
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
@@ -50,8 +51,10 @@ class Origin:
             name: as it was written.
 
         Raises:
-            UsageError: a relative name where nothing is known that it could be relative to.
+            UsageError: a relative name where nothing is known that it could be relative to, or one that nothing has.
         """
+        if not nameable(name):
+            raise unnameable(name)
         if name[:1] in ("/", "~", "\\") or name == "-" or (_COLON.match(name) and not _plain(name)):
             return name if self.network else settings.home_expanded(name)
         if self.network:

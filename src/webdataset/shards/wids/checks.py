@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from webdataset.ground.errors import FormatError
+from webdataset.sources.files import nameable
 
 _MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}  # so that sums over all shards stay numbers of a length
 
@@ -53,20 +54,12 @@ def check_entry(entry: Any, where: str, place: str | None) -> None:
     url = entry.get("url")
     if not isinstance(url, str) or not url:
         raise FormatError(f"a shard's 'url' is a non-empty text, not {url!r}", url=place, field=where + "url")
-    if not _nameable(url):
+    if not nameable(url):
         raise FormatError(f"a shard's 'url' is {url!r}, which nothing can be called", url=place, field=where + "url")
     _check_count(entry, "nsamples", where, place, needed=True)
     _check_count(entry, "filesize", where, place)
     text_or_none(entry, "md5sum", where, place)
     text_or_none(entry, "dataset", where, place)
-
-
-def _nameable(url: str) -> bool:
-    """Tell whether a file or url could have this name; names of files that are no UTF-8 may."""
-    try:
-        return b"\0" not in url.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
 
 
 def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | None, *, needed: bool = False) -> None:
