@@ -16,11 +16,11 @@ import pytest
 import webdataset as wds
 from webdataset.ground.errors import NotFound, SourceError, UsageError
 from webdataset.index.random_access import IndexedShard
+from webdataset.sources.listing import listed
 from webdataset.sources.open import open_url
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.s3 import clients as s3_clients
 from webdataset.sources.s3 import place_of
-from webdataset.sources.s3.listing import list_urls
 from webdataset.testing import archives, documents, s3_server
 from webdataset.testing.documents import Picture, Spec
 
@@ -125,7 +125,7 @@ def test_folders_and_wildcards_are_listed(client):
     """``/`` at the end and wildcards stand for objects, sorted; more than one page of them."""
     for key in ["l/a-1.tar", "l/a-2.tar", "l/b.tar", "l/deep/a-3.tar", "l/x*y", "l/marker/"]:
         put(client, key, b"")
-    assert list_urls("s3://shards/l/a-*.tar") == ["s3://shards/l/a-1.tar", "s3://shards/l/a-2.tar"]
+    assert listed("s3://shards/l/a-*.tar") == ["s3://shards/l/a-1.tar", "s3://shards/l/a-2.tar"]
     assert wds.expand_urls("s3://shards/l/[!a]*.tar") == ["s3://shards/l/b.tar"]
     assert wds.expand_urls("s3://shards/l/**/a-?.tar") == [
         f"s3://shards/l/{name}" for name in ("a-1.tar", "a-2.tar", "deep/a-3.tar")
@@ -160,7 +160,7 @@ def test_pages_of_a_list(client):
     made = s3_clients.client_for(place_of("s3://shards/x").profile, "")
     ask = made.list_objects_v2
     made.list_objects_v2 = lambda **arguments: ask(MaxKeys=3, **arguments)
-    assert list_urls("s3://shards/pages/") == [f"s3://shards/pages/{number}" for number in range(7)]
+    assert listed("s3://shards/pages/") == [f"s3://shards/pages/{number}" for number in range(7)]
 
 
 def test_pairs_and_shards_written_back():

@@ -8,44 +8,24 @@ two shards.
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from webdataset.ground.errors import Truncated, UsageError, WebDatasetError
-from webdataset.ground.policies import Handler, located, reraise_exception
-from webdataset.ground.seeds import fold
+from webdataset.ground.errors import UsageError
+from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.sources.profiles import storage_options
 from webdataset.sources.profiles.travel import CarriesProfiles
-from webdataset.sources.stream import length_known, length_of
-from webdataset.tar.assembly import Member
-from webdataset.tar.compression import Decompressor, compression_of
 from webdataset.tar.header import Limits
-from webdataset.tar.scan import TarScanner
 
 from .address import Address
-from .endings import judge_missing_end, tell_doubt
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
+from .position import Position, url_hash
 from .rules import Rules
+from .shard_reader import ShardReader, StopReading, Watch
 
-SEEK_WORTHWHILE = 1 << 20
+__all__ = ["Position", "Reading", "ShardReader", "Watch", "read_samples", "settle_allocator", "url_hash"]
+
 ENDS = ("warn", "error", "ignore")
-
-
-class Watch(Protocol):
-    """What looks on while one shard is read."""
-
-    def feed(self, piece: bytes, offset: int) -> None:
-        """Take bytes of the tar stream, and where they start; bytes that nobody read are left out."""
-        ...
-
-    def finish(self, length: int | None, compression: str | None) -> None:
-        """Take note that the shard has been read to its end, without fault.
-
-        Args:
-            length: bytes of the shard as it is stored, or None where nobody knows.
-            compression: how it is compressed, or None.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,55 +95,6 @@ class Reading(CarriesProfiles):
         return admitted
 
 
-class Position:
-    """Where a reader is: the shard, and how far its present list of samples has been given.
-
-    Attributes:
-        shard: index of the present shard.
-        ordinal: index in the shard of the first sample of the present list.
-        offsets: where the samples of the present list start.
-        pending: samples of the present list that have not been given, the next one last; how many are left tells which
-            one was given last, so that nothing has to be counted. Given samples are let go at once.
-        failures: errors that a handler stepped over so far.
-    """
-
-    def __init__(self) -> None:
-        self.shard = 0
-        self.ordinal = 0
-        self.offsets: list[int] = []
-        self.pending: list[Sample] = []
-        self.failures = 0
-        self._url = ""
-
-    def address(self) -> Address:
-        """Return the address of the sample given last."""
-        index = len(self.offsets) - len(self.pending) - 1
-        return Address(self.shard, self.ordinal + index, self.offsets[index])
-
-    @property
-    def url(self) -> int:
-        """A hash of the present shard's url, for snapshots (a url may hold secrets)."""
-        return url_hash(self._url)
-
-    def begin(self, shard: int, url: str) -> None:
-        """Enter a shard."""
-        self._url = url
-        self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
-
-    def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
-        """Take the next list of samples of the shard; return it in the order in which to pop them."""
-        self.ordinal += len(self.offsets)
-        self.offsets = offsets
-        samples.reverse()
-        self.pending = samples
-        return samples
-
-
-def url_hash(url: str) -> int:
-    """Return a number that tells shards apart (53 bits, exact in JSON everywhere); signatures do not enter it."""
-    return fold("url", url.partition("?")[0]) >> 11
-
-
 @functools.cache
 def settle_allocator() -> None:
     """Let malloc keep blocks of up to 16 MB for reuse instead of returning each to the system.
@@ -173,10 +104,6 @@ def settle_allocator() -> None:
     nothing.
     """
     bytearray(16 << 20)
-
-
-class _Stop(Exception):
-    """A handler chose to end the stage."""
 
 
 def read_samples(
@@ -212,7 +139,7 @@ def read_samples(
                 pop = pending.pop
                 while pending:
                     yield pop()
-        except _Stop:
+        except StopReading:
             return
         except Exception as error:  # noqa: BLE001  the handler decides, whatever a source or a user's function raised
             position.failures += 1
@@ -226,174 +153,3 @@ def _stamp_addresses(samples: list[Sample], offsets: list[int], position: Positi
     ordinal = position.ordinal + len(position.offsets)
     for index, (sample, offset) in enumerate(zip(samples, offsets, strict=True)):
         sample["__address__"] = Address(position.shard, ordinal + index, offset)
-
-
-class ShardReader:
-    """One shard being read.
-
-    Args:
-        shard: dict with ``url`` and ``stream``; ``__local_path__`` and other ``__…__`` entries go into every sample.
-        reading: how to read.
-        start: address of the sample to start at.
-    """
-
-    def __init__(self, shard: dict[str, Any], reading: Reading, start: Address | None = None) -> None:
-        self.url = str(shard["url"])
-        self.stream = shard["stream"]
-        self.reading = reading
-        self.scanner = TarScanner(reading.admit(), reading.limits)
-        self.grouper = reading.grouper()
-        stamp = {name: value for name, value in shard.items() if name.startswith("__")}
-        self.grouper.open({"__url__": self.url, **stamp})
-        self._start = start.offset if start is not None else 0
-        self._complete = False
-        self._compression: str | None = None
-        self._watch: Watch | None = None
-        if reading.observer is not None and not self._start:  # one that is resumed cannot be observed whole
-            try:
-                self._watch = reading.observer(self.url, reading)
-            except BaseException:  # whatever it is: nobody else would close the stream
-                self.close()
-                raise
-
-    def lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
-        """Yield lists of complete samples with their offsets, about one list a chunk."""
-        grouper = self.grouper
-        for members in self.member_lists():
-            samples = grouper.add(members)
-            while grouper.fault is not None:
-                if samples:
-                    yield samples, grouper.offsets
-                self._ask(grouper.fault)
-                samples = grouper.add(members, grouper.taken)
-            del members
-            coming = self.scanner.coming
-            if coming is not None:
-                grouper.announce(coming, samples)
-            if samples:
-                yield samples, grouper.offsets
-            del samples
-        samples = grouper.close()
-        if samples:
-            yield samples, grouper.offsets
-
-    def member_lists(self) -> Iterator[list[Member]]:
-        """Yield lists of members, about one list a chunk.
-
-        Raises:
-            WebDatasetError: the stream is not a whole tar archive; members before the fault have been yielded.
-        """
-        scanner = self.scanner
-        watch = self._watch
-        for piece in self._pieces():
-            if watch is not None:
-                watch.feed(piece, scanner.offset)
-            members = scanner.feed(piece)
-            del piece
-            if members or scanner.coming is not None:
-                yield members
-            del members
-            if scanner.error is not None:
-                raise scanner.error
-        ended = scanner.finish()
-        if scanner.error is not None:
-            raise scanner.error
-        chosen = self.reading.missing_end
-        if scanner.doubt is not None:
-            tell_doubt(self.url, *scanner.doubt, chosen=chosen)
-        if not ended:
-            known = self._complete or length_known(self.stream)
-            judge_missing_end(self.url, scanner.offset, chosen=chosen, known=known)
-        if watch is not None:
-            watch.finish(length_of(self.stream), self._compression)
-
-    def _ask(self, error: Exception) -> None:
-        if not self.reading.handler(error):
-            raise _Stop
-
-    def _pieces(self) -> Iterator[bytes]:
-        """Yield the tar stream's bytes, decompressed, from the start offset on."""
-        read = self.stream.read
-        scanner = self.scanner
-        if self._start and self._seek_start():
-            piece = read(scanner.want)
-            if not piece:
-                raise Truncated("the shard ends before the sample to resume at: it has changed", offset=self._start)
-        else:
-            piece = read(scanner.want)
-            while 0 < len(piece) < 512:  # enough to tell a compression from a tar header
-                more = read(512 - len(piece))
-                if not more:
-                    break
-                piece += more
-            self._compression = kind = compression_of(piece)
-            if kind is not None:
-                yield from self._behind(self._decompressed(kind, piece))
-                return
-        pieces = self._plain(piece)
-        yield from self._behind(pieces) if self._start > scanner.offset else pieces
-
-    def _plain(self, piece: bytes) -> Iterator[bytes]:
-        read = self.stream.read
-        scanner = self.scanner
-        while piece:
-            yield piece
-            del piece  # large payloads: what is not held can be used again
-            if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
-                self._step_over(scanner.skippable - 1)
-            piece = read(scanner.want)
-
-    def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
-        decompressor = Decompressor(kind)
-        while piece:
-            yield from decompressor.feed(piece)
-            piece = self.stream.read(decompressor.appetite)
-        decompressor.finish()
-        self._complete = True
-
-    def _behind(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Leave out the bytes before the start offset."""
-        left = self._start
-        self.scanner.offset = self._start
-        for piece in pieces:
-            if left < len(piece):
-                yield piece[left:] if left else piece
-            left = max(0, left - len(piece))
-        if left:
-            raise Truncated(f"the shard ends {left} bytes before the sample to resume at", offset=self._start)
-
-    def _seek_start(self) -> bool:
-        """Go to the start offset if the source can, and if what stands there is a tar header."""
-        if not _can_seek(self.stream):
-            return False
-        magic = self.stream.read(512)
-        if compression_of(magic) is not None:
-            self.stream.seek(0)
-            return False
-        self.stream.seek(self._start)
-        self.scanner.offset = self._start
-        return True
-
-    def _step_over(self, count: int) -> None:
-        if _can_seek(self.stream):
-            self.stream.seek(count, 1)
-            self.scanner.skipped(count)
-
-    def explained(self, error: Exception) -> Exception:
-        """Say where an error struck, and which sample it interrupted."""
-        key = self.grouper.abandon()
-        if isinstance(error, WebDatasetError) and key is not None and error.key is None:
-            error.message += f"; sample {key!r}, in progress, was not delivered"
-        offset = self.scanner.offset if not isinstance(error, WebDatasetError) else None
-        return located(error, url=self.url, key=key, offset=offset, stage="tarfile_samples")
-
-    def close(self) -> None:
-        """Close the stream."""
-        close = getattr(self.stream, "close", None)
-        if close is not None:
-            close()
-
-
-def _can_seek(stream: Any) -> bool:
-    seekable = getattr(stream, "seekable", None)
-    return seekable is not None and bool(seekable())

@@ -13,13 +13,15 @@ import time
 from collections.abc import Container, Mapping
 from typing import Any
 
-from webdataset.ground.errors import NotFound, SourceError
+from webdataset.ground.errors import ConfigError, NotFound, SourceError
 from webdataset.ground.redaction import redacted
 from webdataset.ground.seeds import fresh
 
 from . import connections
 from .objects import Again, Answer, Identity, changed
 from .patience import wish_of
+from .profiles.options import options_for
+from .profiles.secret import Secret
 from .resuming import ResumingStream
 
 CONNECT_SECONDS = 10.0
@@ -184,13 +186,37 @@ def _condition(identity: Identity) -> dict[str, str]:
     return {"If-Unmodified-Since": identity.modified or ""}
 
 
-def gopen_http(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
+def object_of(url: str, storage_options: Any = None) -> HttpObject:
+    """Return the object of an ``http(s):`` url; see :mod:`webdataset.sources.stores`."""
+    return HttpObject(url, _headers(storage_options, url), (CONNECT_SECONDS, READ_SECONDS))
+
+
+def _headers(storage_options: Any, url: str) -> dict[str, str]:
+    """Return the request headers that storage options ask for."""
+    found = options_for("http", storage_options, url)
+    headers = {name: value.reveal() if isinstance(value, Secret) else value for name, value in found.get("headers", ())}
+    if "token" in found:
+        headers["Authorization"] = f"Bearer {found['token'].reveal()}"
+    return headers
+
+
+def upload_to(url: str, storage_options: Any = None, *, bufsize: int = 8192, **options: Any) -> Any:
+    """Return a stream that ``curl`` uploads with PUT; see :mod:`webdataset.sources.stores`."""
+    from .commands import gopen_curl  # noqa: PLC0415  only for uploads
+
+    if _headers(storage_options, url):
+        raise ConfigError("uploads over http take no headers and no token", url=url)
+    return gopen_curl(url, "wb", bufsize, **options)
+
+
+def gopen_http(url: str, mode: str = "rb", bufsize: int = 8192, *, storage_options: Any = None, **options: Any) -> Any:
     """Open an ``http:`` or ``https:`` url.
 
     Args:
         url: the url.
         mode: ``rb`` reads it in this process; ``wb`` uploads by ``curl`` with PUT.
         bufsize: bytes buffered when uploading.
+        storage_options: ``headers``, a mapping; ``token`` for ``Authorization: Bearer``.
         **options: further arguments of :class:`HttpStream`.
 
     Raises:
@@ -198,7 +224,6 @@ def gopen_http(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) 
         SourceError: the server refuses, or does not answer.
     """
     if mode == "rb":
-        return HttpStream(url, **options)
-    from .commands import gopen_curl  # noqa: PLC0415  only for uploads
-
-    return gopen_curl(url, mode, bufsize)
+        headers = {**_headers(storage_options, url), **options.pop("headers", {})}
+        return HttpStream(url, headers=headers, **options)
+    return upload_to(url, storage_options, bufsize=bufsize)

@@ -1,12 +1,24 @@
-"""Which urls stand for a list of objects: folders (``s3://bucket/train/``) and wildcards (``s3://bucket/*.tar``).
+"""Lists of objects: folders (``s3://bucket/train/``) and wildcards (``gs://bucket/train-*.tar``), in every store.
 
-Flows in: a url. Flows out: the urls of the objects, where its scheme can list them.
+Flows in: a url that ends with ``/`` or holds wildcards. Flows out: the urls of the objects, sorted, as the user
+writes them (profile and all). ``*``, ``?`` and ``[…]`` match within one folder, ``**`` over all of them, as for local
+files; an object whose key is just the text is taken before wildcards are tried.
 """
 
+import re
 from typing import Any
 
-from .open import gopen_s3, opener_of
+from webdataset.ground.errors import NotFound
+
+from .open import opener_of
 from .rewrite import rewritten
+from .stores import loaded
+
+_WILD = re.compile(r"[*\[]|\?(?!versionId=)")
+_PIECES = re.compile(
+    r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+)\]|(?P<text>.)", re.DOTALL
+)
+_UNLISTED = frozenset(("http",))  # the web has no lists; not imported to be asked
 
 
 def lists(url: str) -> bool:
@@ -15,23 +27,68 @@ def lists(url: str) -> bool:
     Args:
         url: a url or path; one that the environment rewrites is left alone.
     """
-    return "://" in url and opener_of(url) is gopen_s3 and rewritten(url) == url
+    if "://" not in url or rewritten(url) != url:
+        return False
+    store = getattr(opener_of(url), "store", None)
+    return store is not None and store not in _UNLISTED
+
+
+def is_pattern(url: str) -> bool:
+    """Tell whether a url stands for a list of objects.
+
+    Args:
+        url: a url of a store that can list.
+    """
+    return url.endswith("/") or _WILD.search(url) is not None
 
 
 def listed(url: str, storage_options: Any = None) -> list[str] | None:
     """Return the urls of the objects that a folder or a pattern stands for, or None for any other url.
 
     Args:
-        url: a url or path; one that the environment rewrites is left alone.
+        url: ``s3://bucket/folder/`` gives every object under it; ``s3://bucket/train-*.tar`` those whose keys match.
+            One that the environment rewrites is left alone.
         storage_options: what a dataset says about its storage.
+
+    Returns:
+        The urls, sorted by key; keys that end with ``/`` (markers of folders) are left out.
 
     Raises:
         NotFound: no object matches.
         SourceError: the service refuses, or does not answer.
+        UsageError: the url makes no sense.
         MissingExtra: the package for this scheme is not installed.
     """
-    if not lists(url):
+    if not lists(url) or not is_pattern(url):
         return None
-    from .s3.listing import is_pattern, list_urls  # noqa: PLC0415  only for s3
+    store = loaded(opener_of(url).store)  # type: ignore[union-attr]
+    if not hasattr(store, "keys"):
+        return None
+    stem, key = store.split(url)
+    wild = _WILD.search(key)
+    names = store.keys(stem, key[: wild.start()] if wild else key, storage_options)
+    found = [name for name in names if not name.endswith("/")]
+    if wild and key in found:
+        return [url]
+    if wild:
+        pattern = re.compile(_regex(key), re.DOTALL)
+        found = [name for name in found if pattern.fullmatch(name)]
+    if not found:
+        raise NotFound("no object matches" if wild else "no objects are in this folder", url=url)
+    return [stem + name for name in sorted(found)]
 
-    return list_urls(url, storage_options) if is_pattern(url) else None
+
+def _regex(pattern: str) -> str:
+    return "".join(map(_translated, _PIECES.finditer(pattern)))
+
+
+def _translated(piece: re.Match[str]) -> str:
+    if piece["any"]:
+        return "(?:.*/)?" if piece["any"].endswith("/") else ".*"
+    if piece["some"]:
+        return "[^/]*"
+    if piece["one"]:
+        return "[^/]"
+    if piece["set"]:
+        return ("[^/" if piece["not"] else "[") + re.sub(r"([\\\[^])", r"\\\1", piece["set"]) + "]"
+    return re.escape(piece["text"])

@@ -19,7 +19,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import UsageError
 from webdataset.ground.redaction import redacted
 
-from . import files, profiles
+from . import files, profiles, stores
 from .rewrite import rewritten
 from .stream import Kept, Stream
 from .strict import refuse_if_strict
@@ -74,7 +74,8 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
 gopen_hf = gopen_htgs = gopen_error
 gopen_pipe = _lazy("pipe", "gopen_pipe")
 gopen_http = _lazy("http", "gopen_http")
-gopen_s3 = _lazy("s3", "gopen_s3")
+gopen_http.store = "http"  # type: ignore[attr-defined]
+gopen_s3 = stores.opener_for("s3")
 gopen_curl = _lazy("commands", "gopen_curl")
 gopen_command = _lazy("commands", "gopen_command")
 
@@ -172,22 +173,25 @@ def open_url(
         return _local(target, mode, raw=raw, level=level)
     if target[:5].lower() == "pipe:":
         refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
-    refuse_options(target, options.get("storage_options"))
+    refuse_options(target, opener, options.get("storage_options"))
     return opener(target, mode, bufsize, **options)
 
 
-def refuse_options(target: str, storage_options: Any) -> None:
+def refuse_options(target: str, opener: Opener, storage_options: Any) -> None:
     """Raise where storage options would be lost.
 
     Args:
         target: a url that is not local, rewritten already.
-        storage_options: what a dataset says about S3 urls.
+        opener: what opens it.
+        storage_options: what a dataset says about its storage.
 
     Raises:
-        UsageError: there are some, and the url is not one of S3.
+        UsageError: there are some, and nobody would read them.
     """
-    if storage_options is not None and not profiles.is_s3(target):
-        raise UsageError("storage_options are for S3 urls, and no route leads this one there", url=target)
+    if storage_options is not None and not hasattr(opener, "store"):
+        raise UsageError(
+            "storage_options are for stores (s3, gs, az, http …): what opens this url takes none", url=target
+        )
 
 
 def _resolved(url: Any, schemes: Mapping[str, Opener] | None, level: str | None) -> tuple[str, Opener | None]:
@@ -224,7 +228,7 @@ def open_stream(
         url: a url, a path, ``-``, or an object with ``read`` (which stays open when the stream is closed).
         level: a trust level that a dataset names.
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
-        storage_options: what S3 urls are opened with; see :func:`webdataset.sources.profiles.profile_for`.
+        storage_options: what urls of stores are opened with; see :mod:`webdataset.sources.profiles.options`.
 
     Returns:
         A stream to be read in large pieces; see :func:`webdataset.sources.stream.length_known`.

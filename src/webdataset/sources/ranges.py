@@ -20,8 +20,9 @@ from webdataset.ground.redaction import redacted
 
 from . import connections, files, http
 from .object_ranges import ObjectRanges
-from .open import gopen_http, gopen_s3, opener_of, refuse_options
+from .open import gopen_http, opener_of, refuse_options
 from .rewrite import rewritten
+from .stores import object_of
 
 _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-[0-9]{1,19}|\*)/([0-9]{1,19})$")
 _TRIES = 4
@@ -293,7 +294,7 @@ def open_ranges(
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
-        storage_options: what S3 urls are opened with; see :func:`webdataset.sources.profiles.profile_for`.
+        storage_options: what urls of stores are opened with; see :mod:`webdataset.sources.profiles.options`.
 
     Raises:
         NoRandomAccess: a scheme, or a server, that gives bytes front to back only.
@@ -308,17 +309,17 @@ def open_ranges(
         return LocalRanges(path, os.fspath(url))
     target = rewritten(os.fspath(url), level=level)
     opener = opener_of(target)
-    if opener not in (gopen_http, gopen_s3):
-        scheme = target.partition(":")[0]
-        raise NoRandomAccess(
-            f"{scheme}: urls are read front to back only: for random access use a local file, or an http(s) or s3 url",
-            url=target,
-        )
+    if opener is not None:
+        refuse_options(target, opener, storage_options)
     if settings.GOPEN_VERBOSE.get():
         log.warning("open for random access %s", redacted(target))
+    source = object_of(target, storage_options)
     if opener is gopen_http:
-        refuse_options(target, storage_options)
         return HttpRanges(target)
-    from .s3 import S3Object  # noqa: PLC0415  only for s3
-
-    return ObjectRanges(S3Object(target, storage_options))
+    if source is None:
+        raise NoRandomAccess(
+            f"{target.partition(':')[0]}: urls are read front to back only: for random access use a local file, or a "
+            "url of a store (http, s3, gs, az …)",
+            url=target,
+        )
+    return ObjectRanges(source)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+from webdataset.ground.seeds import Draws
 
 from .base import Json, Run
 
@@ -31,7 +32,17 @@ def chosen(run: Run, rng: Any, seed: Any) -> Any:
         raise UsageError("give rng= or seed=, not both")
     if rng is not None:
         return rng
-    return run.random() if seed is None else library.Random(seed)  # noqa: S311  shuffling, not cryptography
+    return own(run) if seed is None else library.Random(seed)  # noqa: S311  shuffling, not cryptography
+
+
+def own(run: Run, *names: int | str) -> Draws:
+    """Return a stage's own generator under its run, whose state is one number.
+
+    Args:
+        run: seed, epoch and place of the run.
+        *names: further things that the generator depends on.
+    """
+    return Draws(run.random(*names).getrandbits(64))
 
 
 def bits(rng: Any, bound: int) -> Callable[[int], int]:
@@ -51,6 +62,8 @@ def bits(rng: Any, bound: int) -> Callable[[int], int]:
 
 def below(rng: Any, bound: int) -> int:
     """Return a number in [0, bound), with the draws that ``rng.randint(0, bound - 1)`` makes."""
+    if isinstance(rng, Draws):
+        return rng.below(bound)
     draw, width = bits(rng, bound), bound.bit_length()
     number = draw(width)
     while number >= bound:
@@ -59,11 +72,13 @@ def below(rng: Any, bound: int) -> int:
 
 
 def written(rng: Any) -> Json:
-    """Return a generator's state as JSON.
+    """Return a generator's state as JSON: one number for ours, 3 KB for those of Python's ``random`` module.
 
     Raises:
-        FlowError: a generator that is not of Python's ``random`` module.
+        FlowError: a generator of another kind.
     """
+    if isinstance(rng, Draws):
+        return rng.position
     state = rng.getstate() if hasattr(rng, "getstate") else None
     if not isinstance(state, tuple) or len(state) != 3 or len(state[1]) != 625:
         raise FlowError(
@@ -78,6 +93,11 @@ def reread(rng: Any, state: Json) -> None:
     Raises:
         StateMismatch: it is not such a state.
     """
+    if isinstance(rng, Draws):
+        if type(state) is not int or state < 0:
+            raise StateMismatch("the snapshot holds no state of this random generator")
+        rng.position = state
+        return
     try:
         version, words, gauss = state
         rng.setstate((version, _WORDS.unpack(base64.b85decode(words)), gauss))

@@ -6,7 +6,6 @@ the name in the url, the longest route, the environment, the default chain of AW
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,10 @@ from webdataset.ground import settings
 from webdataset.ground.errors import ConfigError
 
 from . import imports as profile_imports
+from . import options as option_tables
 from . import registry as profile_registry
-from .profile import FIELDS, NAME, UNROUTED, Profile, Route, checked_profile, nearest
+from .options import S3_ALIASES, StorageOptions
+from .profile import NAME, UNROUTED, Profile, Route, checked_profile, nearest
 from .secret import Secret
 
 __all__ = [
@@ -34,12 +35,13 @@ __all__ = [
 
 _S3 = re.compile(rf"(?:(?P<before>{NAME}):)?s3(?:\+(?P<after>{NAME}))?://", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)://")
-_FSSPEC = {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token", "anon": "anonymous"}
+_S3_ALL = frozenset(option_tables.NAMES["s3"])
+_S3_ONLY = _S3_ALL.difference(*(names for store, names in option_tables.NAMES.items() if store != "s3"))
 
 
 @dataclass(frozen=True)
-class StorageOptions:
-    """What a dataset says about its storage, checked.
+class Chosen:
+    """What a dataset says about S3, checked.
 
     Args:
         profile: name of the profile; None leaves it to the url.
@@ -58,29 +60,32 @@ class StorageOptions:
         return profile_imports.overridden(base, dict(self.fields), "storage_options")
 
 
-def storage_options(options: Any) -> StorageOptions | None:
-    """Return storage options, checked.
+def storage_options(given: Any) -> StorageOptions | None:
+    """Return storage options, checked; S3's values, too, where the names are S3's.
 
     Args:
-        options: a mapping with ``profile`` (a name) and fields of :class:`Profile`; ``key``, ``secret``, ``token`` and
-            ``anon`` as in fsspec; None.
+        given: a mapping of option names to values; None.
 
     Raises:
         ConfigError: an unknown option, or one that makes no sense.
     """
-    if options is None or isinstance(options, StorageOptions):
-        return options
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"storage_options is a mapping of options to values, not {type(options).__name__}")
-    fields = {_FSSPEC.get(str(name), str(name)): options[name] for name in options if name != "profile"}
-    unknown = next((name for name in fields if name not in FIELDS), None)
-    if unknown is not None:
-        raise ConfigError(f"storage_options has no {unknown!r}{nearest(unknown, ('profile', *FIELDS))}")
+    checked = option_tables.storage_options(given)
+    if checked is not None and _S3_ONLY.intersection(checked.as_mapping()) and _S3_ALL.issuperset(checked.as_mapping()):
+        _chosen(checked)
+    return checked
+
+
+def _chosen(given: Any, url: str | None = None) -> Chosen | None:
+    """Return what storage options say about S3."""
+    if given is None:
+        return None
+    options = option_tables.options_for("s3", given, url)
+    fields = {S3_ALIASES.get(name, name): value for name, value in options.items() if name != "profile"}
     name = options.get("profile")
     if name is not None and not isinstance(name, str):
         raise ConfigError("storage_options: profile is the name of a profile")
     made = checked_profile("", fields, origin="storage_options")
-    return StorageOptions(name, tuple((field, getattr(made, field)) for field in fields))
+    return Chosen(name, tuple((field, getattr(made, field)) for field in fields))
 
 
 def profile(name: str, /, **fields: Any) -> Profile:
@@ -193,7 +198,7 @@ def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
     Raises:
         ConfigError: no such profile, a configuration file with a mistake, options that make no sense.
     """
-    options = _options(storage_options)
+    options = _chosen(storage_options, url)
     name, plain = _read(url)
     chosen = options.profile if options is not None and options.profile is not None else name
     base = named(chosen) if chosen else _surroundings()
@@ -214,9 +219,6 @@ def service_of(url: str, storage_options: Any = None) -> str:
         return ""
     chosen = profile_for(url, storage_options)[0]
     return chosen.identity if chosen.name or chosen.endpoint_url else ""
-
-
-_options = storage_options
 
 
 def _read(url: str) -> tuple[str | None, str]:

@@ -1,5 +1,8 @@
-"""Objects of S3 and its like: read, written in parts, listed."""
+"""Objects of S3 and its like: read, written in parts, listed. A store; see ``stores``."""
 
-from .objects import S3Object, gopen_s3, place_of
+from webdataset.sources.profiles import service_of
 
-__all__ = ["S3Object", "gopen_s3", "place_of"]
+from .listing import keys, split
+from .objects import S3Object, gopen_s3, object_of, place_of, upload_to
+
+__all__ = ["S3Object", "gopen_s3", "keys", "object_of", "place_of", "service_of", "split", "upload_to"]

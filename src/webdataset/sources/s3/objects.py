@@ -15,7 +15,7 @@ from webdataset.sources import connections
 from webdataset.sources.objects import Answer, Identity, crc32_of
 from webdataset.sources.profiles.choosing import profile_for
 from webdataset.sources.profiles.profile import Profile
-from webdataset.sources.resuming import ResumingStream
+from webdataset.sources.stores import opener_for
 
 from . import clients as s3_clients
 from .errors import translated
@@ -150,33 +150,16 @@ def _answer(response: Mapping[str, Any]) -> Answer:
     return Answer(body, start, identity, length, crc32_of(headers.get("x-amz-checksum-crc32")) if whole else None)
 
 
-def gopen_s3(
-    url: str,
-    mode: str = "rb",
-    bufsize: int = 8192,  # noqa: ARG001  an opener's signature
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Any:
-    """Open an ``s3:`` url.
+def object_of(url: str, storage_options: Any = None) -> S3Object:
+    """Return the object of a url; see :mod:`webdataset.sources.stores`."""
+    return S3Object(url, storage_options)
 
-    Args:
-        url: ``s3://bucket/key``, ``s3+PROFILE://bucket/key`` or ``PROFILE:s3://bucket/key``; ``?versionId=…`` reads
-            one version.
-        mode: ``rb`` or ``wb``.
-        bufsize: not used.
-        storage_options: fields of the profile, or the name of one.
-        **options: of :class:`~webdataset.sources.resuming.ResumingStream` (``attempts``) when reading, of
-            :class:`~webdataset.sources.s3.upload.S3Upload` (``part_bytes``) when writing.
 
-    Raises:
-        UsageError: the url names no object.
-        NotFound: nothing is there.
-        SourceError: the service refuses, or does not answer.
-        MissingExtra: botocore is not installed.
-    """
-    if mode == "rb":
-        return ResumingStream(S3Object(url, storage_options), **options)
+def upload_to(url: str, storage_options: Any = None, **options: Any) -> Any:
+    """Return a stream to a new object; see :class:`~webdataset.sources.s3.upload.S3Upload`."""
     from .upload import S3Upload  # noqa: PLC0415  only for uploads
 
     return S3Upload(url, storage_options, **options)
+
+
+gopen_s3 = opener_for("s3")
