@@ -16,11 +16,11 @@ demo: .venv/.demo ## write shards from real images, train on them, print accurac
 	$(BIN)/python examples/demo.py
 
 test: .venv/.test oracles ## run the suite on this Python
-	scripts/bsdtar.sh
+	scripts/servers.sh
 	$(PYTEST) -n $(WORKERS) $(ARGS)
 
 test-all: oracles ## run it on the oldest and the newest Python found, and under every start method
-	scripts/bsdtar.sh
+	scripts/servers.sh
 	$(PYTHON) scripts/test_all.py $(ARGS)
 
 lint: .venv/.lint ## style, types, floors and laws
@@ -46,7 +46,7 @@ interop: ## let other projects read our shards and indexes, and read theirs (tho
 oracles: .oracles/0.2.86/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
 
 clean: ## remove everything that these targets made
-	rm -rf .venv .venvs .oracles build demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venvs .oracles .servers build demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 .venv/.made:
 	$(PYTHON) scripts/supported.py

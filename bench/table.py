@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "out" / "last.json"
 PLOT = HERE.parent / "docs" / "bench.svg"
-SCRIPTS = ("raw", "limit", "chain", "writing", "importing", "stage", "first_sample", "random_access")
+SCRIPTS = ("raw", "limit", "chain", "writing", "importing", "stage", "first_sample", "random_access", "storage")
 
 
 class Row(NamedTuple):
@@ -43,7 +43,7 @@ class Row(NamedTuple):
             return "-"
         if self.figure == "ours_ms":
             return f"{number:.0f} ms"
-        if self.figure.startswith("share") or self.question.startswith("limit") or self.figure == "size":
+        if self.figure.startswith(("share", "cpu_of")) or self.question.startswith("limit") or self.figure == "size":
             return f"{number:.0%}"
         return f"{number:.3g}x"
 
@@ -76,6 +76,10 @@ ROWS = (
     Row("one more stage against a bare generator", "stage", "ratio", 1.5, 1.2, smaller=True),
     Row("time to the first sample W2", "first sample W2", "ratio", None, None),
     Row("samples by number at random W2, share of bare reads", "access W2 random", "share_of_reads", None, None),
+    Row("bytes over HTTP against a curl pipe, wall time", "http", "ratio", 1, 1.5),
+    Row("its CPU, as a part of the curl pipe's", "http", "cpu_of_curl", 1 / 3, 1 / 4, smaller=True),
+    Row("50 ms, 60 MB/s a connection: share of five", "slow http", "share_of_limit", 0.65, 0.8),
+    Row("the same over S3 (SeaweedFS)", "slow s3", "share_of_limit", 0.65, 0.8),
     Row("samples by number at random W1, share of bare reads", "access W1 random", "share_of_reads", None, None),
 )
 

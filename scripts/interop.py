@@ -25,6 +25,7 @@ PEERS = [
     "ray[data]==2.60.0",
     "megatron-energon==7.4.1",
     "nvidia-dali-cuda120==2.4.0",
+    "aistore==2.0.0",
 ]
 WIDS_PEER = "wids==0.1.11"  # it has the same import name as our package, so it lives apart
 

@@ -18,15 +18,16 @@ _HOMES = {
         maybe_cached_tarfile_to_samples pipe_cleaner""",
     "compat": "FluidInterface FluidWrapper Processor WebDataset WebLoader",
     "cborsiterators": "cbors2_to_samples cbors_to_samples msgpacks_to_samples",
-    "extradatasets": "MockDataset with_epoch with_length",
-    "filters": """Cached LMDBCached associate batched compose decode default_collation_fn detshuffle extract_keys
-        getfirst info interleaved interleaved_to_dict listed log_keys map map_dict map_tuple pipelinefilter rename
-        rename_keys rsample select shuffle sibling_fields slice to_dict to_tuple transform_with unbatched unlisted
-        xdecode""",
+    "extradatasets": "AISBatch MockDataset with_epoch with_length",
+    "filters": """Cached LMDBCached associate batched block_shuffle compose decode default_collation_fn detshuffle
+        extract_keys getfirst info interleaved interleaved_to_dict listed log_keys map map_dict map_tuple map_with_rng
+        pipelinefilter rename rename_keys rng rsample select shuffle sibling_fields slice to_dict to_tuple
+        transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
     "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards write_indexes",
+    "loading": "Loader LoaderStats",
     "mix": "RandomMix RoundRobin",
-    "pipeline": "DataPipeline",
+    "pipeline": "DataPipeline explain merge_states",
     "shardlists": """DirectoryShardList InfiniteShardList MultiShardSample NamedResampledShards ResampledShards
         SimpleShardList expand_urls non_empty resampled shardspec single_node_only split_by_node split_by_worker""",
     "specs": "DatasetSpec from_open_clip from_spec load_spec",

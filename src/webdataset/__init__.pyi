@@ -13,6 +13,7 @@ from . import (
     filters as filters,
     handlers as handlers,
     index as index,
+    loading as loading,
     mix as mix,
     pipeline as pipeline,
     pytorch as pytorch,
@@ -60,12 +61,18 @@ from .compat import (
     WebDataset as WebDataset,
     WebLoader as WebLoader,
 )
-from .extradatasets import MockDataset as MockDataset, with_epoch as with_epoch, with_length as with_length
+from .extradatasets import (
+    AISBatch as AISBatch,
+    MockDataset as MockDataset,
+    with_epoch as with_epoch,
+    with_length as with_length,
+)
 from .filters import (
     Cached as Cached,
     LMDBCached as LMDBCached,
     associate as associate,
     batched as batched,
+    block_shuffle as block_shuffle,
     compose as compose,
     decode as decode,
     default_collation_fn as default_collation_fn,
@@ -80,9 +87,11 @@ from .filters import (
     map as map,
     map_dict as map_dict,
     map_tuple as map_tuple,
+    map_with_rng as map_with_rng,
     pipelinefilter as pipelinefilter,
     rename as rename,
     rename_keys as rename_keys,
+    rng as rng,
     rsample as rsample,
     select as select,
     shuffle as shuffle,
@@ -112,8 +121,9 @@ from .index import (
     index_shards as index_shards,
     write_indexes as write_indexes,
 )
+from .loading import Loader as Loader, LoaderStats as LoaderStats
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
-from .pipeline import DataPipeline as DataPipeline
+from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
 from .shardlists import (
     DirectoryShardList as DirectoryShardList,
     InfiniteShardList as InfiniteShardList,
@@ -154,6 +164,7 @@ from .writer import (
 )
 
 __all__ = [
+    "AISBatch",
     "Cached",
     "Continue",
     "DataPipeline",
@@ -170,6 +181,8 @@ __all__ = [
     "InfiniteShardList",
     "LMDBCached",
     "LRUCleanup",
+    "Loader",
+    "LoaderStats",
     "MockDataset",
     "MultiShardSample",
     "NamedResampledShards",
@@ -189,6 +202,7 @@ __all__ = [
     "associate",
     "audio",
     "batched",
+    "block_shuffle",
     "cached_tarfile_samples",
     "cached_tarfile_to_samples",
     "cbors2_to_samples",
@@ -198,6 +212,7 @@ __all__ = [
     "default_collation_fn",
     "detshuffle",
     "expand_urls",
+    "explain",
     "extract_keys",
     "from_open_clip",
     "from_spec",
@@ -221,7 +236,9 @@ __all__ = [
     "map",
     "map_dict",
     "map_tuple",
+    "map_with_rng",
     "maybe_cached_tarfile_to_samples",
+    "merge_states",
     "msgpacks_to_samples",
     "non_empty",
     "numpy_dumps",
@@ -233,6 +250,7 @@ __all__ = [
     "repeatedly",
     "reraise_exception",
     "resampled",
+    "rng",
     "rsample",
     "select",
     "shardspec",

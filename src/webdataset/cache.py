@@ -104,7 +104,7 @@ class FileCache:
         cache_cleanup_interval: float = 30,  # noqa: ARG002
     ) -> None:
         self.handler = handler
-        self.cache = _cache(cache_size, cache_dir, url_to_name, validator, verbose=verbose)
+        self.cache = _cache(cache_size, cache_dir, url_to_name, validator, verbose=verbose, complete=True)
         self.cache_dir = self.cache.folder
 
     def get_file(self, url: str) -> str:
@@ -300,10 +300,13 @@ def _cache(
     *,
     verbose: bool,
     always: bool = False,
+    complete: bool = False,
 ) -> ShardCache:
     door = sys.modules[__name__]
     folder = os.fspath(cache_dir or door.default_cache_dir)
     if cache_size < 0 and "default_cache_size" in vars(door):
         cache_size = door.default_cache_size
     Path(folder).mkdir(parents=True, exist_ok=True)
-    return ShardCache(folder, cache_size, url_to_name, verbose=verbose, always=always, validator=validator)
+    return ShardCache(
+        folder, cache_size, url_to_name, verbose=verbose, always=always, validator=validator, complete=complete
+    )

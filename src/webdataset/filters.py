@@ -36,8 +36,10 @@ from webdataset.stages.fields import (
 from webdataset.stages.interleaving import interleaved, interleaved_behind
 from webdataset.stages.mapping import _map, _map_dict, _map_tuple, map, map_dict, map_tuple, transform_with  # noqa: A004
 from webdataset.stages.patterns import _extract_keys, _rename_keys, extract_keys, rename_keys
+from webdataset.stages.sample_randomness import map_with_rng, rng
 from webdataset.stages.selecting import _rsample, _select, rsample, select, slice  # noqa: A004
 from webdataset.stages.shuffling import _shuffle, detshuffle, pick, shuffle
+from webdataset.stages.shuffling_blocks import block_shuffle
 from webdataset.stages.sibling_fields import sibling_fields
 from webdataset.stages.suffixes import _to_dict, interleaved_to_dict, to_dict
 from webdataset.stages.unbatching import _unbatched, _unlisted, unbatched, unlisted
@@ -70,6 +72,7 @@ __all__ = [
     "_xdecode",
     "associate",
     "batched",
+    "block_shuffle",
     "combine_values",
     "compose",
     "compose2",
@@ -94,6 +97,7 @@ __all__ = [
     "map",
     "map_dict",
     "map_tuple",
+    "map_with_rng",
     "parse_field_spec",
     "pick",
     "pipeline",
@@ -101,6 +105,7 @@ __all__ = [
     "rename",
     "rename_keys",
     "reraise_exception",
+    "rng",
     "rsample",
     "select",
     "shuffle",

@@ -10,6 +10,7 @@ from typing import Any
 from .ground.doorways import Door
 from .sources.files import open_buffered, path_of
 from .sources.open import (
+    gopen_ais,
     gopen_command,
     gopen_curl,
     gopen_error,
@@ -37,6 +38,7 @@ __all__ = [
     "gopen_htgs",
     "gopen_http",
     "gopen_pipe",
+    "gopen_replaced",
     "gopen_schemes",
     "info",
     "length_known",
@@ -46,7 +48,7 @@ __all__ = [
     "set_options",  # noqa: F822  served by __getattr__
 ]
 
-gopen_ais = gopen_gsutil = gopen_command
+gopen_gsutil = gopen_command
 info: dict[str, Any] = {}
 """Free for callers; nothing is kept in it here."""
 
@@ -87,10 +89,15 @@ def open_stream(url: Any, *, trust: str | None = None, storage_options: Any = No
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    if gopen is not _gopen:
+    if gopen_replaced():
         stream: Stream = gopen(url) if storage_options is None else gopen(url, storage_options=storage_options)
         return stream
     return _open_stream(url, level=trust, schemes=gopen_schemes, storage_options=storage_options)
+
+
+def gopen_replaced() -> bool:
+    """Tell whether a program has put another function in the place of :func:`gopen`."""
+    return gopen is not _gopen
 
 
 def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> Any:  # noqa: ARG001  an opener's signature

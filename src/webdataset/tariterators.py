@@ -8,8 +8,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from webdataset.gopen import open_stream
+from webdataset.gopen import gopen_replaced, open_stream
 from webdataset.ground.doorways import served
+from webdataset.ground.errors import UsageError
 from webdataset.ground.extras import loaded
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.documents.keys import sibling_keys
@@ -37,8 +38,10 @@ def url_opener(
     Args:
         data: dicts with ``url``.
         handler: asked where one cannot be opened.
-        **kw: ``trust``, the trust level of the dataset, and its ``storage_options``.
+        **kw: ``trust``, the trust level of the dataset, its ``storage_options`` and ``prefetch``.
     """
+    if gopen_replaced():  # somebody else's code, which may know nothing of threads
+        kw["prefetch"] = 0
     return open_shards(data, handler=handler, opener=open_stream, **kw)
 
 
@@ -112,7 +115,8 @@ class TarSamples(ReadShards):
 
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open shards with whatever ``url_opener`` is now, through the cache if there is one."""
-        rules = (("trust", self.reading.trust), ("storage_options", self.reading.storage_options))
+        names = ("trust", "storage_options", "prefetch")
+        rules = [(name, getattr(self.reading, name)) for name in names]
         options: dict[str, Any] = {name: rule for name, rule in rules if rule is not None}
 
         def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
@@ -134,6 +138,12 @@ class TarSamples(ReadShards):
         """Yield samples, through the replaced expander and grouper where there are any."""
         if (tar_file_expander, group_by_keys) == _own:
             return super().flow(upstream, memory)
+        if memory.stream is not None:
+            raise UsageError(
+                "an elastic dataset reads shards by itself: tar_file_expander or group_by_keys was replaced, and such "
+                "a reader cannot say where a sample stands",
+                stage="tarfile_samples",
+            )
         rules = self.reading
         members = tar_file_expander(
             self.opened(upstream),

@@ -28,6 +28,11 @@ def odd_only(value):
     return value if value % 2 else None
 
 
+def drawn(sample, generator):
+    """The sample with a draw."""
+    return {**sample, "drawn": generator.random()}
+
+
 def is_odd(value):
     """Tell whether it is odd."""
     return value % 2 == 1
@@ -77,6 +82,10 @@ STAGES = {
     "shuffle larger than the data": (lambda: filters.shuffle(100), NUMBERS),
     "shuffle nothing": (lambda: filters.shuffle(0), NUMBERS),
     "detshuffle": (lambda: filters.detshuffle(5, 2, 7), NUMBERS),
+    "shuffle with a bound in bytes": (lambda: filters.shuffle(6, initial=3, max_bytes=40), NUMBERS),
+    "block_shuffle": (lambda: filters.block_shuffle(6), NUMBERS),
+    "block_shuffle seeded": (lambda: filters.block_shuffle(4, seed=3), NUMBERS),
+    "map_with_rng": (lambda: filters.map_with_rng(drawn), SAMPLES),
     "info": (lambda: filters.info(n=0), NUMBERS),
     "log_keys": (lambda: filters.log_keys(), SAMPLES),
     "compose": (lambda: filters.compose(filters.map(double), filters.map(odd_only)), NUMBERS),

@@ -159,7 +159,7 @@ def test_encoders_by_name():
     assert wds.autodecode.tenbin_loads(stream)[0].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("scheme", ["hf", "htgs"])
+@pytest.mark.parametrize("scheme", ["htgs"])
 def test_schemes_without_a_reader(scheme):
     """They stand in the table, as in 1.0.2, and say the way out; they are not among those that are served."""
     assert wds.gopen_schemes[scheme] is getattr(wds.gopen, f"gopen_{scheme}")

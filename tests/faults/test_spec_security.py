@@ -222,14 +222,14 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
 def test_redirects(target, tmp_path, monkeypatch):
     """A server that sends specifications or shards on to something local is not followed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("webdataset.sources.http.FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr("webdataset.sources.patience.FIRST_SECONDS", 0.0)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
     server.target = target
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         root = f"http://127.0.0.1:{server.server_address[1]}"
-        with pytest.raises((SourceError, UsageError), match="not a url|no answer"):
+        with pytest.raises((SourceError, UsageError), match="not a url|no answer|not followed"):
             load_spec(f"{root}/spec.yaml")
         with pytest.raises((SourceError, UsageError)):
             next(iter(wds.WebDataset(load_spec({"version": 1, "sources": ["x.tar"]}, url=f"{root}/spec.yaml"))))

@@ -1,27 +1,41 @@
-"""A real S3 service, shared by the processes of one test run, and proxies that break its answers."""
+"""Real services, shared by the processes of one test run, and proxies that break their answers."""
 
+import datetime as dt
+import json
 import os
+import urllib.error
+import urllib.parse
+import urllib.request
 
 import pytest
 
 from webdataset.ground.errors import NotFound
 from webdataset.sources import patience
 from webdataset.sources.s3 import clients as s3_clients
-from webdataset.testing import s3_server
+from webdataset.testing import azure_server, gcs_server, s3_server
+from webdataset.testing.proxy import FaultyProxy
+
+
+def folder_of_run(tmp_path_factory, request):
+    """Return the folder that all processes of this run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if hasattr(request.config, "workerinput") else folder
+
+
+def installed(program):
+    """Skip the test where a server is not installed."""
+    try:
+        program()
+    except NotFound as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory, request):
     """SeaweedFS with the buckets ``shards``, ``open`` and ``other``."""
     pytest.importorskip("botocore")
-    folder = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        folder = folder.parent
-    try:
-        s3_server.weed()
-    except NotFound as error:
-        pytest.skip(str(error))
-    with s3_server.shared_s3(folder / "s3") as running:
+    installed(s3_server.weed)
+    with s3_server.shared_s3(folder_of_run(tmp_path_factory, request) / "s3") as running:
         client = _client(running.endpoint)
         for bucket in ("shards", "open", "other"):
             try:
@@ -79,8 +93,6 @@ def waits(monkeypatch):
 @pytest.fixture
 def proxied(environment, service):
     """Return a function that puts a faulty proxy before the service, for clients that ask the environment."""
-    from webdataset.testing.proxy import FaultyProxy
-
     running = []
 
     def start(plan, **options):
@@ -92,4 +104,176 @@ def proxied(environment, service):
 
     yield start
     for proxy in running:
+        proxy.__exit__()
+
+
+class Store:
+    """One container of objects, reached not by us; and how urls of ours lead there, through a proxy or not.
+
+    Args:
+        scheme: ``gs`` or ``az``.
+        container: bucket or container.
+        running: the service.
+        environment: monkeypatch.
+    """
+
+    part_bytes = 256 << 10
+
+    def __init__(self, scheme, container, running, environment):
+        self.scheme, self.container, self.running, self.environment = scheme, container, running, environment
+        self.proxies = []
+        self.use(running.endpoint)
+
+    def url(self, key):
+        """Return the url of an object."""
+        return f"{self.scheme}://{self.container}/{key}"
+
+    def gated(self):
+        """Return the endpoint that a proxy is put before."""
+        return self.running.endpoint
+
+    def proxied(self, plan, **options):
+        """Put a faulty proxy before the service."""
+        parts = urllib.parse.urlsplit(self.gated())
+        proxy = FaultyProxy(parts.netloc, plan, **options).__enter__()
+        self.proxies.append(proxy)
+        self.use(proxy.url + parts.path, proxied=True)
+        return proxy
+
+
+class Gs(Store):
+    """A bucket of fake-gcs-server."""
+
+    def gated(self, **options):
+        """Put a gate before the service, which knows how much of an upload is there."""
+        gate = gcs_server.Gate(urllib.parse.urlsplit(self.running.endpoint).netloc, **options).__enter__()
+        self.proxies.append(gate)
+        self.use(gate.url)
+        return gate.url
+
+    def use(self, endpoint, *, proxied=False):
+        """Ask this endpoint."""
+        self.environment.setenv("STORAGE_EMULATOR_HOST", endpoint)
+
+    def _ask(self, path, content=None, method=None):
+        request = urllib.request.Request(self.running.endpoint + path, content, method=method)
+        with urllib.request.urlopen(request) as answer:
+            return answer.read()
+
+    def put(self, key, body):
+        """Put an object there; return its url."""
+        name = urllib.parse.quote(key, safe="")
+        self._ask(f"/upload/storage/v1/b/{self.container}/o?uploadType=media&name={name}", body, "POST")
+        return self.url(key)
+
+    def get(self, key):
+        """Return an object's content, or None."""
+        try:
+            return self._ask(f"/storage/v1/b/{self.container}/o/{urllib.parse.quote(key, safe='')}?alt=media")
+        except urllib.error.HTTPError as error:
+            error.close()
+            return None
+
+    def facts(self, key):
+        """Return what the service says about an object."""
+        return json.loads(self._ask(f"/storage/v1/b/{self.container}/o/{urllib.parse.quote(key, safe='')}"))
+
+    def delete(self, key):
+        """Remove an object."""
+        self._ask(f"/storage/v1/b/{self.container}/o/{urllib.parse.quote(key, safe='')}", method="DELETE")
+
+
+class Azure(Store):
+    """A container of azurite."""
+
+    def use(self, endpoint, *, proxied=False):
+        """Ask this endpoint; through a proxy with a signature in the address: it leaves out headers that are signed."""
+        blob = pytest.importorskip("azure.storage.blob")
+        string = azure_server.connection_string(endpoint)
+        self.client = blob.ContainerClient.from_connection_string(
+            azure_server.connection_string(self.running.endpoint), self.container
+        )
+        if proxied:
+            sas = blob.generate_container_sas(
+                azure_server.ACCOUNT, self.container, account_key=azure_server.KEY, permission="rwdl",
+                expiry=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1),
+            )  # fmt: skip
+            string = f"BlobEndpoint={endpoint};SharedAccessSignature={sas}"
+        self.environment.setenv("AZURE_STORAGE_CONNECTION_STRING", string)
+
+    def put(self, key, body):
+        """Put a blob there; return its url."""
+        self.client.upload_blob(key, body, overwrite=True)
+        return self.url(key)
+
+    def get(self, key):
+        """Return a blob's content, or None."""
+        blob = self.client.get_blob_client(key)
+        return blob.download_blob().readall() if blob.exists() else None
+
+    def delete(self, key):
+        """Remove a blob."""
+        self.client.delete_blob(key)
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory, request):
+    """fake-gcs-server with the buckets ``shards`` and ``kept``, which keeps old generations."""
+    installed(gcs_server.program)
+    with gcs_server.shared_gcs(folder_of_run(tmp_path_factory, request) / "gcs") as running:
+        gcs_server.create_bucket(running.endpoint, "shards")
+        gcs_server.create_bucket(running.endpoint, "kept", versioned=True)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory, request):
+    """Azurite with the containers ``shards``, and ``open``, whose blobs everybody may read."""
+    blob = pytest.importorskip("azure.storage.blob")
+    exists = pytest.importorskip("azure.core.exceptions").ResourceExistsError
+    installed(azure_server.program)
+    with azure_server.shared_azure(folder_of_run(tmp_path_factory, request) / "azure") as running:
+        with blob.BlobServiceClient.from_connection_string(azure_server.connection_string(running.endpoint)) as client:
+            for name, access in (("shards", None), ("open", "container")):
+                try:
+                    client.create_container(name, public_access=access)
+                except exists:
+                    pass
+        yield running
+
+
+def store_of(kind, request, monkeypatch):
+    """Return a store, in the environment of somebody who uses it and nothing else."""
+    for name in [
+        name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_", "STORAGE_EMULATOR", "CLOUDSDK_"))
+    ]:
+        monkeypatch.delenv(name)
+    running = request.getfixturevalue({"gs": "gcs", "az": "azurite"}[kind])
+    return {"gs": Gs, "az": Azure}[kind](kind, "shards", running, monkeypatch)
+
+
+@pytest.fixture(params=["gs", "az"])
+def store(request, monkeypatch):
+    """A bucket of fake-gcs-server, and a container of azurite."""
+    made = store_of(request.param, request, monkeypatch)
+    yield made
+    for proxy in made.proxies:
+        proxy.__exit__()
+
+
+@pytest.fixture
+def gs(request, monkeypatch):
+    """A bucket of fake-gcs-server."""
+    made = store_of("gs", request, monkeypatch)
+    yield made
+    for proxy in made.proxies:
+        proxy.__exit__()
+
+
+@pytest.fixture
+def az(request, monkeypatch):
+    """A container of azurite."""
+    made = store_of("az", request, monkeypatch)
+    yield made
+    for proxy in made.proxies:
         proxy.__exit__()

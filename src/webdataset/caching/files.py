@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from webdataset.ground.errors import SourceError
+
 _IN_USE: dict[int, str] = {}
 _PARTIAL = re.compile(r"\.wds-(\d+)-[0-9a-f]+\.part$")
 _STALE_SECONDS = 24 * 3600
@@ -23,12 +25,37 @@ class Unwritable(Exception):
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
-    """Tell errors of the cache directory from those of a source."""
+def writing() -> Iterator[None]:
+    """Tell errors of the cache directory from those of a source.
+
+    Raises:
+        Unwritable: for any error of the system.
+    """
     try:
         yield
+    except SourceError:
+        raise
     except OSError as error:
         raise Unwritable(error.strerror or str(error)) from error
+
+
+def note_use(reader: object, path: str) -> None:
+    """Take note that a file is being read.
+
+    Args:
+        reader: who reads it.
+        path: absolute path.
+    """
+    _IN_USE[id(reader)] = path
+
+
+def forget_use(reader: object) -> None:
+    """Take note that a reader has done with its file.
+
+    Args:
+        reader: who read it.
+    """
+    _IN_USE.pop(id(reader), None)
 
 
 def in_use() -> set[str]:
@@ -61,11 +88,11 @@ class CachedFile(io.FileIO):
     def keep(self, path: str) -> None:
         """Take note under which path the file is."""
         self.path = path
-        _IN_USE[id(self)] = path
+        note_use(self, path)
 
     def close(self) -> None:
         """Close the file; it may be deleted from now on."""
-        _IN_USE.pop(id(self), None)
+        forget_use(self)
         super().close()
 
 
@@ -87,7 +114,7 @@ class Download:
         self.final = final
         self.partial = str(final.parent / f".wds-{os.getpid()}-{os.urandom(6).hex()}.part")
         self._published = False
-        with _writing():
+        with writing():
             final.parent.mkdir(parents=True, exist_ok=True)
             sweep(final.parent)
             self.stream = CachedFile(self.partial, "xb+")
@@ -105,7 +132,7 @@ class Download:
     def write(self, piece: bytes) -> None:
         """Append bytes."""
         rest = memoryview(piece)
-        with _writing():
+        with writing():
             while rest:
                 rest = rest[self.stream.write(rest) :]
 
@@ -115,7 +142,7 @@ class Download:
         Returns:
             The file, open at its start: it can be read even if another process deletes it from the cache.
         """
-        with _writing():
+        with writing():
             os.fsync(self.stream.fileno())
             Path(self.partial).replace(self.final)
         self._published = True

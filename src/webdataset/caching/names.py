@@ -129,6 +129,15 @@ def chosen_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
     return [os.path.normpath(path), _flattened(path)]
 
 
+def shard_of(url: str) -> str:
+    """Return what a url says the shard is called: its path; of a command that names no url, all of it.
+
+    Args:
+        url: as the user wrote it. Host, query and scheme may change from one day or mirror to the next.
+    """
+    return _path(url).lstrip("/") if _speaks(url) else url
+
+
 def _speaks(url: str) -> bool:
     """Tell whether a url says what the shard is called."""
     return not url.startswith("pipe:") or _REMOTE.match(pipe_cleaner(url)) is not None

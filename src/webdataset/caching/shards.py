@@ -1,15 +1,14 @@
 """Shards kept in a directory.
 
-Flows in: ``{"url"}`` dicts. Flows out: the same with ``stream``, and with ``__local_path__`` where it is a file of the
-cache. A shard is downloaded whole before it is read. Local files are read in place. Where the directory cannot take a
-file, shards are streamed from their sources; never a sample is lost for the cache's sake.
+Flows in: ``{"url"}`` dicts. Flows out: the same with ``stream``, and with ``__local_path__`` where it is, or becomes, a
+file of the cache. A shard is read while it comes; all processes of a host together fetch it once (``obtaining`` tells
+how). Local files are read in place. Where the directory cannot take a file, shards are streamed from their sources;
+never a sample is lost for the cache's sake.
 """
 
-import contextlib
+import dataclasses
 import logging
 import os
-import stat
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,19 +17,20 @@ from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import SourceError, UsageError
-from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.ground.policies import Handler, located
 from webdataset.ground.redaction import redacted
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
-from webdataset.sources.profiles import service_of
 from webdataset.sources.rewrite import rewritten
+from webdataset.sources.stores import service_of
 
-from . import bound, names
-from .content import check_tar_format, filled
-from .files import CachedFile, Download, Unwritable
-
-Source = Callable[[Iterable[dict[str, Any]], Handler], Iterable[dict[str, Any]]]
-"""Shards and a handler to opened shards: what opens them where the cache does not."""
+from . import freshness, names
+from .content import check_tar_format
+from .eviction import Room, tidy
+from .finding import Source
+from .growing import NearStream
+from .obtaining import Wanted
+from .places import Place
 
 _given_up: set[str] = set()  # directories that refused a file: this process puts nothing more there
 _plain: dict[str, str] = {}  # user's file to the url it was read for
@@ -47,15 +47,21 @@ class ShardCache:
 
     Args:
         folder: the directory; it has to exist.
-        size_bytes: bound on all files in it. Downloads that were used least recently are deleted, except open ones;
-            files that users put there never are. Not above 0: no bound.
-        url_to_name: url to relative path; the caller answers for it that no two shards share one.
+        size_bytes: bound on all files in it, downloads under way included. Downloads that were used least recently are
+            deleted, except those that a process of this host reads; what then finds no room is streamed and not kept.
+            Files that users put there are never deleted. Not above 0: no bound.
+        url_to_name: url to relative path. Where it gives one name to two shards, the second gets one of its own.
         verbose: log every hit, download and deletion; ``WDS_VERBOSE_CACHE`` does so too.
         always: copy local files too.
-        validator: path to bool, asked whether a download may be kept, instead of looking whether it is a shard.
+        validator: path to bool, asked whether a download may be kept, instead of looking whether it is a shard. It is
+            asked before anything is read.
+        complete: give only shards that are there completely, so that ``__local_path__`` can be opened at once;
+            otherwise it can be once the shard has been read to its end.
+        revalidate: when the store is asked whether a cached shard is still the same: ``never``, ``once`` in each
+            process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
 
     Raises:
-        UsageError: the directory does not exist.
+        UsageError: the directory does not exist, or ``revalidate`` is something else.
     """
 
     folder: str
@@ -64,6 +70,8 @@ class ShardCache:
     verbose: bool = False
     always: bool = False
     validator: Callable[[str], Any] | None = None
+    complete: bool = False
+    revalidate: str | None = None
 
     def __post_init__(self) -> None:
         if not self.folder or not Path(self.folder).is_dir():
@@ -73,6 +81,8 @@ class ShardCache:
             object.__setattr__(self, "url_to_name", None)
         if self.validator is check_tar_format:
             object.__setattr__(self, "validator", None)
+        if self.revalidate is not None:
+            freshness.policy_named(self.revalidate)
 
     def opened(
         self,
@@ -130,9 +140,10 @@ class ShardCache:
             SourceError: it cannot be had, or the directory cannot keep it.
             FormatError: what came is no shard.
         """
-        near = self._near({"url": url}, source, level)
+        near = self._near({"url": url}, source, level, complete=True)
         if near is not None:
             near["stream"].close()
+        if near is not None and "__local_path__" in near:
             return str(near["__local_path__"])
         path = local_path(url, level=level)
         if path is None:
@@ -143,7 +154,9 @@ class ShardCache:
             )
         return path
 
-    def _near(self, shard: Any, source: Source, level: str | None, options: Any = None) -> dict[str, Any] | None:
+    def _near(
+        self, shard: Any, source: Source, level: str | None, options: Any = None, *, complete: bool = False
+    ) -> dict[str, Any] | None:
         """Return a shard opened from the cache, or None where its source has to be read."""
         url = shard.get("url") if isinstance(shard, dict) else None
         if not isinstance(url, str | os.PathLike) or url == "-":
@@ -152,73 +165,71 @@ class ShardCache:
         target = rewritten(given, level=level)
         if (is_local(target) or (target == given and not isinstance(url, str))) and not self.always:
             return None
-        if self.url_to_name is not None:
-            placed = names.chosen_names(given, self.url_to_name)
-            stored = placed[-1]
-        else:
-            placed = names.placed_names(given)
-            stored = names.stored_name(given, target, service_of(target, options))
-        for name in dict.fromkeys([*placed, stored]):
-            path = str(Path(self.folder, name))
-            stream = self._hit(path, given, placed=name != stored and self.url_to_name is None)
-            if stream is not None:
-                self._tell("read from", path, given)
-                return {**shard, "stream": stream, "__local_path__": path}
-        if self.folder in _given_up:
+        wanted = self._wanted({**shard, "url": given}, target, source, options)
+        wanted.shard, wanted.complete = shard, complete or self.complete
+        stream = self._placed(wanted, given) or self._obtained(wanted)
+        if stream is None:
             return None
-        stream = self._downloaded(shard, source, stored)
-        return None if stream is None else {**shard, "stream": stream, "__local_path__": stream.path}
+        return {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
 
-    def _hit(self, path: str, url: str, *, placed: bool) -> CachedFile | None:
-        """Open a file of the cache and note that it was used; None where there is none."""
+    def _wanted(self, shard: dict[str, Any], target: str, source: Source, options: Any) -> Wanted:
+        given = shard["url"]
+        own = Place(self.folder, names.stored_name(given, target, service_of(target, options)))
+        chosen = None if self.url_to_name is None else names.chosen_names(given, self.url_to_name)[-1]
+        return Wanted(
+            place=own if chosen is None else Place(self.folder, chosen),
+            shard=shard,
+            source=source,
+            target=target,
+            options=options,
+            room=Room(self.folder, self.size_bytes, self._verbose()),
+            complete=self.complete,
+            validator=self.validator,
+            complain=self._give_up,
+            other=None if chosen is None else own,
+        )
+
+    def _placed(self, wanted: Wanted, url: str) -> NearStream | None:
+        """Open what the user has put into the directory for a url."""
+        if self.url_to_name is None:
+            candidates = names.placed_names(url)
+        else:
+            candidates = names.chosen_names(url, self.url_to_name)[:-1]
+        for name in dict.fromkeys(candidates):
+            if name == wanted.place.name:
+                continue
+            stream = self._hit(dataclasses.replace(wanted, place=Place(self.folder, name)), url)
+            if stream is not None:
+                if self.url_to_name is None:
+                    _beware_of_two(stream.path, names.canonical(names.pipe_cleaner(url)))
+                return stream
+        return None
+
+    def _obtained(self, wanted: Wanted) -> Any:
+        """Open a download, or make one; None where the source has to be read."""
+        url = wanted.url
+        tidy(self.folder)
+        wanted.avoid_another()
+        policy = freshness.policy_named(self.revalidate)
+        wanted.now = freshness.answer_about(wanted.place, wanted.target, wanted.options, policy)
+        stream = self._hit(wanted, url)
+        if stream is not None or self.folder in _given_up:
+            return stream
+        self._tell("download to", wanted.place.final, url)
+        obtained = wanted.obtained()
+        if obtained is None or not obtained.kept:
+            self._tell("not kept:", wanted.place.final, url)
+        return obtained
+
+    def _hit(self, wanted: Wanted, url: str) -> NearStream | None:
         try:
-            status = Path(path).stat()
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if placed:
-                _beware_of_two(path, names.canonical(names.pipe_cleaner(url)))
-            stream = CachedFile(path)
+            stream = wanted.opened_whole()
         except PermissionError as error:
             self._give_up(error.strerror)
             return None
-        except (OSError, ValueError):
-            return None
-        with contextlib.suppress(OSError):  # not our file
-            os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
+        if stream is not None:
+            self._tell("read from", stream.path, url)
         return stream
-
-    def _downloaded(self, shard: dict[str, Any], source: Source, name: str) -> CachedFile | None:
-        """Download a shard; None where it has to be streamed.
-
-        Raises:
-            FormatError: what came is no shard.
-            SourceError: the source failed.
-        """
-        path, url = Path(self.folder, name), str(shard["url"])
-        self._tell("download to", path, url)
-        try:
-            with Download(path) as download:
-                for opened in source([shard], reraise_exception):
-                    if not filled(download, opened["stream"], url, self.validator):
-                        self._tell("nobody vouches that it is whole, not kept:", path, url)
-                        return None
-                    stream = download.publish()
-                    self._bound(name)
-                    return stream
-        except Unwritable as trouble:
-            self._give_up(trouble)
-            return None
-        raise SourceError("the url opener gave no stream")
-
-    def _bound(self, name: str) -> None:
-        """Keep to the size after a download."""
-        try:
-            if self.url_to_name is not None:
-                bound.note(self.folder, name)
-            if self.size_bytes > 0:
-                bound.shrink(self.folder, self.size_bytes, verbose=self._verbose())
-        except OSError as error:
-            log.warning("cache: cannot clean up %s: %s", self.folder, error)
 
     def _verbose(self) -> bool:
         return self.verbose or settings.VERBOSE_CACHE.get()

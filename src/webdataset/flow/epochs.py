@@ -23,9 +23,11 @@ class EpochCount:
 
     Args:
         travelled: how often the dataset had been sent to a worker when this copy was.
+        first: number of the first epoch, where it is not 0: that of a state which was loaded.
     """
 
-    def __init__(self, travelled: int | None = None) -> None:
+    def __init__(self, travelled: int | None = None, first: int = 0) -> None:
+        self._first = first
         self._arrived = travelled
         self._sent = 0
         self._page: mmap.mmap | None = None if travelled is not None else mmap.mmap(-1, mmap.PAGESIZE)
@@ -44,7 +46,7 @@ class EpochCount:
         place = info.id % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size
         (count,) = _SLOT.unpack_from(self._page, place)
         _SLOT.pack_into(self._page, place, count + 1)
-        return int(count)
+        return self._first + int(count)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the number of travels before, if this is a journey to a new process."""

@@ -52,9 +52,7 @@ class Level:
     @property
     def name(self) -> str:
         """What the stage is called in snapshots: its function or class, without arguments."""
-        stage = self.stage
-        named = stage.foreign if isinstance(stage, _Called) else getattr(stage, "f", stage)
-        return str(getattr(named, "__qualname__", type(named).__qualname__)).rpartition(".<locals>.")[2]
+        return named(self.stage)
 
     @property
     def ended(self) -> bool:
@@ -104,6 +102,12 @@ class Level:
         if self.before is None:
             raise FlowError(f"stage {self.stage!r} has nothing before it")
         return self.before
+
+
+def named(stage: Any) -> str:
+    """Return what a stage is called in snapshots: its function or class, without arguments."""
+    called = stage.foreign if isinstance(stage, _Called) else getattr(stage, "f", stage)
+    return str(getattr(called, "__qualname__", type(called).__qualname__)).rpartition(".<locals>.")[2]
 
 
 def _nothing(addresses: list[Address]) -> list[Any]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from webdataset.ground.errors import NoSamples, StateMismatch
+from webdataset.ground.topology import Stream
 from webdataset.stages.base import Address, Json, Run
 
 from .running import Flow
 
 ENDLESS = sys.maxsize
+EMPTY_PASSES = 100  # of a stream that is to begin again for ever, before that counts as having no samples
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,17 @@ class Bounds:
     items: int | None = None
     retries: int = 0
     endless: bool = False
+
+    def shared(self, stream: Stream) -> "Bounds":
+        """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``.
+
+        Args:
+            stream: which stream, of how many.
+        """
+        items = None if self.items is None else len(range(stream.number, self.items, stream.count))
+        if self.passes < ENDLESS or self.endless:
+            return replace(self, items=items)
+        return replace(self, items=items, retries=max(self.retries, EMPTY_PASSES), endless=True)
 
 
 class Loop:
@@ -101,7 +114,7 @@ class Loop:
             if self._bounds.endless:
                 raise NoSamples(
                     f"a source that is to begin again for ever gave nothing in {self._empty} passes: give it more "
-                    "samples or shards, a larger subsample, or use fewer workers"
+                    "samples or shards, a larger subsample, or use fewer workers (or streams, where it is elastic)"
                 )
             return False
         self._given = 0
@@ -116,6 +129,13 @@ class Loop:
     def snapshot(self) -> Json:
         """Return the state behind the item given last, as a JSON value."""
         return {"count": self.count, "passed": self.passed, "given": self._given, "flow": self.flow.snapshot()}
+
+    def essence(self) -> Json:
+        """Return what of the snapshot the run and the description do not tell.
+
+        That is ``[count, passed, given, ended, memories]``.
+        """
+        return [self.count, self.passed, self._given, *self.flow.essence()]
 
     def address(self) -> Address:
         """Return the address of the item given last: its pass, and its address there."""

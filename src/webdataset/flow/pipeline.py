@@ -12,8 +12,10 @@ from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.stages.base import Json, Run
 
+from .elastic import STREAMS
 from .entropy import entropy
 from .epochs import EpochCount
+from .in_streams import InStreams
 from .looping import ENDLESS, Bounds, Loop
 from .running import Flow
 
@@ -31,6 +33,7 @@ class DataPipeline(IterableDataset):
 
     seed: int | None = None
     epoch: int = 0
+    told: int | None = None  # an epoch that somebody chose, until a loader over this pipeline has heard of it
     repetitions: int = 1
     nsamples: int | None = None
     size: int | None = None
@@ -49,6 +52,12 @@ class DataPipeline(IterableDataset):
                 self.pipeline.append(arg)
 
     # -- description
+
+    def explain(self) -> str:
+        """Describe the pipeline in words: stages, memory, seeds, what is resumed how; see docs/shuffling.md."""
+        from .explaining import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
+
+        return explain(self)
 
     def append(self, f: Any) -> None:
         """Add a stage at the end, in place.
@@ -115,13 +124,27 @@ class DataPipeline(IterableDataset):
         add_length_method(self)
         return add_length_method(result)
 
+    def elastic(self, streams: int = STREAMS) -> "ElasticPipeline":
+        """Read in virtual streams, to be resumed under any number of ranks and workers; see docs/resume.md.
+
+        Args:
+            streams: how many, at least as many as there will ever be ranks; best a multiple of ranks times workers.
+
+        Returns:
+            A pipeline with the same stages; its iterators have ``state_dict`` and ``load_state_dict``.
+
+        Raises:
+            UsageError: fewer than one stream.
+        """
+        return ElasticPipeline.of(self, streams)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch, which with the seed decides every order.
 
         Args:
             epoch: from 0.
         """
-        self.epoch = epoch
+        self.epoch = self.told = epoch
         self._count = None
 
     def adopt(self, run: Run, *, persistent: bool = False) -> None:
@@ -137,6 +160,7 @@ class DataPipeline(IterableDataset):
         if run.tracked and persistent:
             raise FlowError("a loader with persistent_workers=True cannot be replayed: start the run on one without")
         self.set_epoch(run.epoch)
+        self.told = None
         self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
     def _changed(self, **changes: Any) -> Self:
@@ -190,7 +214,8 @@ class DataPipeline(IterableDataset):
             run = self._begin()
         if tracked and not run.tracked:
             run = Run(**{**run.__dict__, "tracked": True})
-        return Loop(self.pipeline, run, Bounds(self.repetitions, self.nsamples), state)
+        bounds = Bounds(self.repetitions, self.nsamples)
+        return Loop(self.pipeline, run, bounds if run.stream is None else bounds.shared(run.stream), state)
 
     def __iter__(self) -> Iterator[Any]:
         """Run the pipeline; each iteration is a new epoch."""
@@ -241,6 +266,42 @@ class DataPipeline(IterableDataset):
 
         kind = type(self)
         return _rebuilt, (packed((_unsized(kind), kind is not _unsized(kind), self.__dict__)),)
+
+
+class ElasticPipeline(InStreams, DataPipeline):
+    """A pipeline in virtual streams.
+
+    ``iter()`` gives an :class:`~webdataset.flow.elastic.ElasticRun`: the items of the streams that this rank and worker
+    own, by rising position. ``with_epoch(n)`` and ``repeat(nbatches=n)`` count the items of all streams together.
+    """
+
+    @classmethod
+    def of(cls, pipeline: DataPipeline, streams: int) -> Self:
+        """Return a pipeline with the stages, seed, epoch and bounds of another.
+
+        Args:
+            pipeline: the other one.
+            streams: number of virtual streams, at least 1.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        result = cls.__new__(cls)
+        result.__dict__.update(pipeline._copied().__dict__)  # noqa: SLF001  the same class
+        result.in_streams(streams)
+        return add_length_method(result) if type(pipeline) is not _unsized(type(pipeline)) else result
+
+    def _copied(self) -> Self:
+        result = super()._copied()
+        result.in_streams(self.streams)
+        return result
+
+    __copy__ = _copied
+
+    def close(self) -> None:
+        """Close the present run, and the stages that can be closed; forget all of them."""
+        self.close_run()
+        super().close()
 
 
 def _rebuilt(parcel: bytes) -> Any:

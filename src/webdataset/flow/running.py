@@ -16,6 +16,7 @@ from webdataset.stages.mixing import RoundRobin
 from webdataset.stages.reading import ReadShards
 
 from .levels import ForeignLevel, Level
+from .streamed import streamed
 
 VERSION = 1
 
@@ -85,6 +86,13 @@ class Flow:
             "memories": [level.snapshot() for level in self.levels[first:]],
         }
 
+    def essence(self) -> Json:
+        """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
+        first = self._rewinding()
+        levels = self.levels[first:]
+        ended = next((n for n in range(len(self.levels) - 1, first - 1, -1) if self.levels[n].ended), None)
+        return [ended, [level.snapshot() for level in levels]]
+
     def address(self) -> Address:
         """Return the address of the item given last (tracked runs)."""
         return self._last.address() if self._last is not None else None
@@ -94,7 +102,7 @@ class Flow:
         return self._last.fetch(addresses) if self._last is not None else []
 
     def _rewinding(self) -> int:
-        return max((n for n, level in enumerate(self.levels) if level.rewinds), default=0)
+        return _last_rewinding(self.levels)
 
     def _restore(self, state: Json) -> None:
         first = self._rewinding()
@@ -114,6 +122,21 @@ class Flow:
                 level.over = True
 
 
+def _last_rewinding(levels: Sequence[Level]) -> int:
+    return max((n for n, level in enumerate(levels) if level.rewinds), default=0)
+
+
+def outline(stages: Sequence[Any], run: Run) -> tuple[int, list[Level]]:
+    """Return the levels that a run would have, none of them started, and the number of the one it would resume at.
+
+    Args:
+        stages: the first is the source.
+        run: the run.
+    """
+    levels = _levels(stages, run)
+    return _last_rewinding(levels), levels
+
+
 def _check(state: Json) -> None:
     """Tell early what is no snapshot of ours."""
     if not isinstance(state, dict) or state.get("version") != VERSION:
@@ -125,10 +148,12 @@ def _check(state: Json) -> None:
 
 
 def _levels(stages: Sequence[Any], run: Run) -> list[Level]:
-    stages = [step for stage in stages for step in _steps(stage)]
+    stages = steps(stages)
     if run.tracked and stages and startable(stages[0]) and not isinstance(stages[0], Stage):
         stages[0] = RoundRobin(stages[:1])  # a pipeline as the source of another: resumed by its own snapshot
     split = _last_split(stages)
+    if run.stream is not None:
+        stages, split = streamed(stages, run.stream)
     levels: list[Level] = []
     for position, stage in enumerate(stages):
         here = replace(run, position=position, shared=position < split)
@@ -141,6 +166,11 @@ def _levels(stages: Sequence[Any], run: Run) -> list[Level]:
 def _ours(stage: Stage) -> bool:
     """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a memory."""
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
+
+
+def steps(stages: Sequence[Any]) -> list[Any]:
+    """Return the stages that the entries of a pipeline stand for."""
+    return [step for stage in stages for step in _steps(stage)]
 
 
 def _steps(stage: Any) -> Sequence[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from webdataset import shardlists, tariterators
+from webdataset.flow.elastic import STREAMS
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import UsageError
@@ -22,6 +23,7 @@ from webdataset.shards.wids.lists import WidsShardList
 from webdataset.sources.listing import lists
 
 from . import ordering, specs
+from .elastic import ElasticDataset
 from .interface import FluidInterface
 
 
@@ -51,6 +53,7 @@ class WebDataset(DataPipeline, FluidInterface):
         seed: decides every order together with the epoch; None is ``WDS_SEED``, or different for every run.
         trust: ``strict``, ``safe`` or ``full``: what decoding may execute, and what a specification may name.
         split: which split of a specification; None for the only one, or ``train``.
+        open_shards: number of shards that are read at once, a sample of each in turn; see docs/shuffling.md.
         **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``,
             ``storage_options``; see
             :class:`webdataset.samples.reading.Reading`.
@@ -87,6 +90,7 @@ class WebDataset(DataPipeline, FluidInterface):
         *,
         trust: str | None = None,
         split: str | None = None,
+        open_shards: int = 1,
         **reading: Any,
     ) -> None:
         super().__init__()
@@ -97,14 +101,10 @@ class WebDataset(DataPipeline, FluidInterface):
 
         def reader(folder: str | None = None) -> Any:
             cache = ordering.shard_cache(folder or cache_dir, cache_size, url_to_name, verbose=verbose, handler=handler)
-            return tariterators.tarfile_to_samples(
-                handler=handler,
-                select_files=select_files,
-                rename_files=rename_files,
-                trust=self.trust,
-                cache=cache,
-                **rules,
+            one = tariterators.tarfile_to_samples(
+                handler, select_files, rename_files, trust=self.trust, cache=cache, **rules
             )
+            return ordering.side_by_side(one, open_shards)
 
         options = {"storage_options": rules.get("storage_options")}
         source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
@@ -124,6 +124,14 @@ class WebDataset(DataPipeline, FluidInterface):
                 self.append(ordering.CheckSamples())
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
+
+    def elastic(self, streams: int = STREAMS) -> ElasticDataset:
+        """Read in virtual streams, to be resumed under any number of ranks and workers.
+
+        Args:
+            streams: how many; see :meth:`webdataset.flow.pipeline.DataPipeline.elastic`.
+        """
+        return ElasticDataset.of(self, streams)
 
 
 def shard_source(

@@ -10,6 +10,8 @@ from typing import Any, Self
 from webdataset import filters
 from webdataset.ground.policies import Handler, reraise_exception
 
+from . import ordering
+
 
 class FluidInterface:
     """The chainable methods; mixed into pipelines (anything with ``compose``)."""
@@ -65,18 +67,40 @@ class FluidInterface:
 
         Args:
             size: samples in the buffer; below 1 leaves the order as it is.
-            **kw: ``initial``, ``rng``, ``seed``; see :func:`webdataset.filters.shuffle`.
+            **kw: ``initial``, ``rng``, ``seed``, ``max_bytes``; see :func:`webdataset.filters.shuffle`.
         """
         return self if size < 1 else self.compose(filters.shuffle(size, **kw))
 
-    def map(self, f: Callable[[Any], Any], handler: Handler = reraise_exception) -> Self:
+    def block_shuffle(self, size: int, **kw: Any) -> Self:
+        """Shuffle blocks of consecutive samples, each by itself.
+
+        Args:
+            size: samples in a block.
+            **kw: ``seed``; see :func:`webdataset.filters.block_shuffle`.
+        """
+        return self.compose(filters.block_shuffle(size, **kw))
+
+    def map(
+        self,
+        f: Callable[..., Any],
+        handler: Handler = reraise_exception,
+        *,
+        rng: bool | str = False,
+    ) -> Self:
         """Apply a function to each sample; None drops the sample.
 
         Args:
-            f: sample to sample.
+            f: sample to sample; with ``rng``, sample and generator to sample.
             handler: asked where it raises.
+            rng: give each sample a generator of its own, fixed by seed, epoch and sample: True or ``"python"``,
+                ``"numpy"``, ``"seed"``; see :func:`webdataset.filters.map_with_rng`.
         """
-        return self.compose(filters.map(f, handler=handler))
+        if rng is False:
+            return self.compose(filters.map(f, handler=handler))
+        salt = ordering.salt_of(self)
+        result = self.compose(filters.map_with_rng(f, rng, handler, salt))
+        ordering.number_draws(result)
+        return result
 
     def decode(self, *args: Any, handler: Handler = reraise_exception, **kw: Any) -> Self:
         """Decode fields from bytes to values.

@@ -14,14 +14,19 @@ from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.reading import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.checking import CheckSamples
+from webdataset.stages.open_shards import OpenShards
+from webdataset.stages.sample_randomness import MapWithRng, NumberDraws
 
 Splitter = Callable[[Any], Any]
 
-__all__ = ["CheckSamples", "reading_rules", "shard_cache", "shard_shuffle", "splitters_for"]
+__all__ = [
+    "CheckSamples", "number_draws", "reading_rules", "salt_of", "shard_cache", "shard_shuffle", "side_by_side",
+    "splitters_for",
+]  # fmt: skip
 
 ARGUMENTS = [
     "urls", "handler", "mode", "resampled", "repeat", "shardshuffle", "cache_size", "cache_dir", "url_to_name",
-    "detshuffle", "nodesplitter", "workersplitter", "empty_check", "verbose", "seed",
+    "detshuffle", "nodesplitter", "workersplitter", "empty_check", "verbose", "seed", "open_shards",
 ]  # fmt: skip
 
 
@@ -38,6 +43,35 @@ def shard_shuffle(size: int, seed: int | None, *, deterministic: bool) -> list[A
     if deterministic:
         return [filters.detshuffle(size, initial=size, seed=seed or 0)]
     return [filters.shuffle(size, initial=size)]
+
+
+def side_by_side(reader: Any, count: int) -> Any:
+    """Return the stage that reads ``count`` shards at once; the reader itself for one.
+
+    Args:
+        reader: reads shards one after the other.
+        count: number of shards that are open.
+
+    Raises:
+        UsageError: below 1.
+    """
+    return reader if count == 1 else OpenShards(reader, count)
+
+
+def salt_of(pipeline: Any) -> int:
+    """Return how many stages of a pipeline give samples generators of their own: the next one's number."""
+    return sum(isinstance(stage, MapWithRng) for stage in getattr(pipeline, "pipeline", ()))
+
+
+def number_draws(pipeline: Any) -> None:
+    """Number the shards of a pipeline that draws them with replacement: a sample drawn twice is two samples.
+
+    Args:
+        pipeline: changed in place; left alone where its shards come once in an epoch.
+    """
+    stages = getattr(pipeline, "pipeline", None)
+    if stages and isinstance(stages[0], shardlists.ResampledShards) and NumberDraws() not in stages[1:2]:
+        stages.insert(1, NumberDraws())
 
 
 def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,8 @@
     │   ├── EncodingError
     │   └── UnsafeContent (pickle.UnpicklingError)  a field that would run code; see ``add_safe_globals``
     ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
-    │   └── StateMismatch (ValueError)    a snapshot of something else
+    │   ├── StateMismatch (ValueError)    a snapshot of something else
+    │   └── WorkerDied                    a worker process of a loader has ended
     ├── UsageError (ValueError)           a call that cannot mean anything
     │   ├── NoShards (IndexError)         an empty list of shards
     │   ├── ConfigError                   a configuration of credentials that is wrong or lacks something
@@ -251,6 +252,18 @@ class FlowError(WebDatasetError, RuntimeError):
 
 class StateMismatch(FlowError, ValueError):
     """A snapshot that belongs to another pipeline."""
+
+
+class WorkerDied(FlowError):
+    """A worker process of a loader has ended; the message says how, and after which sample.
+
+    Attributes:
+        worker: its number.
+        exit_code: of the process; negative where a signal ended it, None where it still runs.
+    """
+
+    worker: int | None = None
+    exit_code: int | None = None
 
 
 class UsageError(WebDatasetError, ValueError):

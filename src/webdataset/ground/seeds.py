@@ -39,9 +39,9 @@ def fresh() -> int:
 class Draws:
     """A generator that can be set to any position at once: its state is one small number.
 
-    The words come in blocks of 1 024; block ``b`` of key ``k`` is what ``random.Random(fold("draws", k, b))`` gives. Hot
-    loops pop from ``words`` by themselves (``if not words: draws.refill()``), and take ``word * bound >> 32`` as a number
-    below ``bound``, which is uniform to within ``bound / 2**32``.
+    The words come in blocks of 1 024; block ``b`` of key ``k`` is what ``random.Random(fold("draws", k, b))`` gives.
+    Hot loops pop from ``words`` by themselves (``if not words: draws.refill()``), and take ``word * bound >> 32`` as a
+    number below ``bound``, which is uniform to within ``bound / 2**32``.
 
     Args:
         key: 64 bits from which all draws follow.
@@ -97,17 +97,17 @@ class Draws:
         """Return a number in [0, 1), a multiple of ``2**-53``."""
         return ((self.word() >> 5) * 67108864 + (self.word() >> 6)) / 9007199254740992
 
-    def permutation(self, length: int) -> list[int]:
-        """Return 0 … length-1 in random order (Fisher and Yates), with ``length - 1`` draws.
 
-        Args:
-            length: at least 0.
-        """
-        order = list(range(length))
-        for last in range(length - 1, 0, -1):
-            place = self.below(last + 1)
-            order[place], order[last] = order[last], order[place]
-        return order
+def permutation(length: int, *parts: int | str | None) -> list[int]:
+    """Return 0 … length-1 in an order that ``parts`` decide.
+
+    Args:
+        length: at least 0.
+        *parts: what the order depends on.
+    """
+    draw = generator("permutation", *parts).random
+    keys = [draw() for _ in range(length)]
+    return sorted(range(length), key=keys.__getitem__)
 
 
 @functools.lru_cache(maxsize=64)

@@ -61,8 +61,26 @@ def _extensions(text: str) -> tuple[str, ...]:
     return tuple(word.strip(".").lower() for word in text.replace(",", " ").split())
 
 
+def _backend(text: str) -> str:
+    if text not in ("native", "cli"):
+        raise ValueError("not native or cli")
+    return text
+
+
+def _when(text: str) -> str:
+    if text not in ("never", "once", "always"):
+        raise ValueError("not never, once or always")
+    return text
+
+
 CACHE = Variable[str | None]("WDS_CACHE", None, str, "directory of cached shards")
 CACHE_SIZE = Variable[int | None]("WDS_CACHE_SIZE", None, _number, "size bound of the shard cache in bytes")
+CACHE_REVALIDATE = Variable(
+    "WDS_CACHE_REVALIDATE",
+    "once",
+    _when,
+    "never, once or always: ask the store whether a cached shard is still the same",
+)
 VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
 SEED = Variable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
 SHOW_SEED = Variable("WDS_SHOW_SEED", False, _switch, "log the seeds of resampled shard lists")
@@ -85,7 +103,29 @@ GOPEN_BUFFER = Variable("GOPEN_BUFFER", -1, _number, "buffer size in bytes of fi
 GOPEN_REWRITE = Variable("GOPEN_REWRITE", "", str, "regex=replacement;… applied to urls before they are opened")
 WDS_REWRITE = Variable("WDS_REWRITE", "", str, "regex=replacement;… applied to urls before GOPEN_REWRITE")
 USE_AIS_FOR = Variable[tuple[str, ...]]("USE_AIS_FOR", (), _words, "url schemes that go to AIStore, separated by ':'")
-AIS_ENDPOINT = Variable[str | None]("AIS_ENDPOINT", None, str, "url of the AIStore proxy")
+AIS_ENDPOINT = Variable[str | None](
+    "AIS_ENDPOINT", None, str, "url of a gateway of the AIStore cluster, or of several, ',' between"
+)
+AIS_AUTHN_TOKEN = Variable[str | None]("AIS_AUTHN_TOKEN", None, str, "token for AIStore")
+AIS_AUTHN_TOKEN_FILE = Variable[str | None](
+    "AIS_AUTHN_TOKEN_FILE", None, str, "file with the token for AIStore: JSON with `token`, or the token alone"
+)
+AIS_CLIENT_CA = Variable[str | None]("AIS_CLIENT_CA", None, str, "certificates that AIStore over https is trusted by")
+AIS_CRT = Variable[str | None]("AIS_CRT", None, str, "certificate that is shown to AIStore")
+AIS_CRT_KEY = Variable[str | None]("AIS_CRT_KEY", None, str, "key of AIS_CRT")
+AIS_SKIP_VERIFY_CRT = Variable("AIS_SKIP_VERIFY_CRT", False, _switch, "1: any certificate of AIStore is trusted")
+GOPEN_BACKEND = Variable(
+    "WDS_GOPEN_BACKEND", "native", _backend, "native, or cli: by gsutil (`gs:`), ais, curl (`http:`, `sftp:`, `scp:`)"
+)
+HF_ENDPOINT = Variable("HF_ENDPOINT", "https://huggingface.co", str, "the hub that `hf:` urls are on")
+HF_TOKEN = Variable[str | None]("HF_TOKEN", None, str, "token for the Hugging Face hub")
+HUGGING_FACE_HUB_TOKEN = Variable[str | None](
+    "HUGGING_FACE_HUB_TOKEN", None, str, "the same, where HF_TOKEN is not set"
+)
+HF_TOKEN_PATH = Variable[str | None](
+    "HF_TOKEN_PATH", None, str, "file with the token for the hub; unset: `token` in HF_HOME"
+)
+HF_HOME = Variable("HF_HOME", "~/.cache/huggingface", str, "folder of the hub's own programs, with their token")
 CONFIG = Variable[str | None]("WDS_CONFIG", None, str, "configuration file of S3 profiles, in place of the usual ones")
 S3_PROFILE = Variable[str | None]("WDS_S3_PROFILE", None, str, "S3 profile of s3:// urls that no route takes")
 PETREL_CONF = Variable[str | None]("WDS_PETREL_CONF", None, str, "petrel's file; unset: ~/petreloss.conf, where it is")
@@ -94,6 +134,32 @@ CONFIG_DIRS = Variable("XDG_CONFIG_DIRS", "/etc/xdg", str, "folders of the syste
 AWS_CONFIG_FILE = Variable("AWS_CONFIG_FILE", "~/.aws/config", str, "where AWS profiles are")
 AWS_SHARED_CREDENTIALS_FILE = Variable(
     "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", str, "where credentials of AWS profiles are"
+)
+PREFETCH_BYTES = Variable(
+    "WDS_PREFETCH_BYTES", 268_435_456, _number, "bytes that one process may read ahead of its turn; 0 for none"
+)
+CONNECTIONS = Variable("WDS_CONNECTIONS", 5, int, "connections over which one process reads faster than over one")
+STORAGE_EMULATOR_HOST = Variable[str | None](
+    "STORAGE_EMULATOR_HOST", None, str, "url of a service that stands in for Google Cloud Storage; asked anonymously"
+)
+REQUESTS_CA_BUNDLE = Variable[str | None](
+    "REQUESTS_CA_BUNDLE", None, str, "certificates that web servers are trusted by, in place of the system's"
+)
+AZURE_STORAGE_CONNECTION_STRING = Variable[str | None](
+    "AZURE_STORAGE_CONNECTION_STRING", None, str, "account of Azure Storage and its key or signature"
+)
+AZURE_STORAGE_ACCOUNT = Variable[str | None](
+    "AZURE_STORAGE_ACCOUNT", None, str, "account of Azure Storage that az:// urls are of"
+)
+AZURE_STORAGE_ACCOUNT_NAME = Variable[str | None](
+    "AZURE_STORAGE_ACCOUNT_NAME", None, str, "another name of AZURE_STORAGE_ACCOUNT"
+)
+AZURE_STORAGE_KEY = Variable[str | None]("AZURE_STORAGE_KEY", None, str, "key of that account")
+AZURE_STORAGE_ACCOUNT_KEY = Variable[str | None](
+    "AZURE_STORAGE_ACCOUNT_KEY", None, str, "another name of AZURE_STORAGE_KEY"
+)
+AZURE_STORAGE_SAS_TOKEN = Variable[str | None](
+    "AZURE_STORAGE_SAS_TOKEN", None, str, "shared access signature for that account, where there is no key"
 )
 RANK = Variable[int | None]("RANK", None, int, "rank of this process in the job")
 WORLD_SIZE = Variable[int | None]("WORLD_SIZE", None, int, "number of ranks in the job")

@@ -1,10 +1,15 @@
-"""Which rank and which worker this process is.
+"""Which rank and which worker this process is, and which virtual stream runs in it at the moment.
 
 Flows in: the environment, torch.distributed and torch's worker information where torch is loaded already.
 Flows out: (rank, world_size, worker, num_workers). Never imports torch.
+
+A virtual stream is a run that does not depend on who owns it: while one runs, ``place`` says 0 of 1 to everybody, so
+that splitters pass everything on; the stream's own share is taken right before its shards are read.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from . import settings
@@ -18,6 +23,41 @@ class Place(NamedTuple):
     world_size: int
     worker: int
     num_workers: int
+
+
+ALONE = Place(0, 1, 0, 1)
+
+
+class Stream(NamedTuple):
+    """One of the virtual streams of an elastic dataset."""
+
+    number: int
+    count: int
+
+
+class _Standing(threading.local):
+    """What runs in this thread at the moment."""
+
+    stream: Stream | None = None
+    worker: tuple[int, int] | None = None  # of a loader of ours: number, count
+
+
+standing = _Standing()
+
+
+@contextmanager
+def within(stream: Stream) -> Iterator[None]:
+    """Run the block as a part of a virtual stream.
+
+    Args:
+        stream: which one.
+    """
+    before = standing.stream
+    standing.stream = stream
+    try:
+        yield
+    finally:
+        standing.stream = before
 
 
 class Switch:
@@ -34,8 +74,20 @@ def place(group: Any = None) -> Place:
 
     Args:
         group: a torch.distributed process group, or None for the default one.
+
+    Returns:
+        What :func:`physical` says; 0 of 1 within a virtual stream.
     """
-    return found(group) if switch.replaced is None else Place(*switch.replaced(group=group))
+    return physical(group) if standing.stream is None else ALONE
+
+
+def physical(group: Any = None) -> Place:
+    """Return rank, world size, worker and number of workers of this process, within a virtual stream too.
+
+    Args:
+        group: a torch.distributed process group, or None for the default one.
+    """
+    return _looked_up(group) if switch.replaced is None else Place(*switch.replaced(group=group))
 
 
 def found(group: Any = None) -> Place:
@@ -47,7 +99,12 @@ def found(group: Any = None) -> Place:
     Returns:
         ``RANK``/``WORLD_SIZE`` from the environment first, else torch.distributed where it is initialised, else
         0 of 1; ``WORKER``/``NUM_WORKERS`` from the environment first, else torch's DataLoader worker, else 0 of 1.
+        Within a virtual stream, 0 of 1.
     """
+    return _looked_up(group) if standing.stream is None else ALONE
+
+
+def _looked_up(group: Any) -> Place:
     return Place(*_rank(group), *_worker())
 
 
@@ -63,6 +120,8 @@ def _rank(group: Any) -> tuple[int, int]:
 
 
 def _worker() -> tuple[int, int]:
+    if standing.worker is not None:
+        return standing.worker
     worker, num_workers = settings.WORKER.get(), settings.NUM_WORKERS.get()
     if worker is not None and num_workers is not None:
         return worker, num_workers

@@ -4,6 +4,9 @@ Flows in: the lists of samples that a reader makes, and the offsets of their fir
 the sample given last. Nothing is counted per sample.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from webdataset.ground.seeds import fold
 
 from .address import Address
@@ -29,6 +32,7 @@ class Position:
         self.pending: list[Sample] = []
         self.failures = 0
         self._url = ""
+        self._url_hash: int | None = None
 
     def address(self) -> Address:
         """Return the address of the sample given last."""
@@ -38,11 +42,13 @@ class Position:
     @property
     def url(self) -> int:
         """A hash of the present shard's url, for snapshots (a url may hold secrets)."""
-        return url_hash(self._url)
+        if self._url_hash is None:
+            self._url_hash = url_hash(self._url)
+        return self._url_hash
 
     def begin(self, shard: int, url: str) -> None:
         """Enter a shard."""
-        self._url = url
+        self._url, self._url_hash = url, None
         self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
 
     def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
@@ -52,6 +58,32 @@ class Position:
         samples.reverse()
         self.pending = samples
         return samples
+
+
+def shared_out(
+    lists: Iterator[tuple[list[Any], list[int]]], shard: dict[str, Any], *, resumed: bool
+) -> Iterator[tuple[list[Any], list[int]]]:
+    """Return the lists of samples that a reader makes, without those that belong to other streams.
+
+    Args:
+        lists: samples and where they start.
+        shard: ``share``, where the shard is shared by sample: (number of the first sample, step to the next).
+        resumed: the first list begins with a sample of the share, not with the shard's first.
+    """
+    share = shard.get("share")
+    return lists if share is None else _every(lists, 0 if resumed else share[0], share[1])
+
+
+def _every(
+    lists: Iterator[tuple[list[Any], list[int]]], first: int, step: int
+) -> Iterator[tuple[list[Any], list[int]]]:
+    for samples, offsets in lists:
+        kept = samples[first::step]
+        starts = offsets[first::step]
+        first = (first - len(samples)) % step
+        del samples
+        if kept:
+            yield kept, starts
 
 
 def url_hash(url: str) -> int:

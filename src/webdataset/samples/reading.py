@@ -19,7 +19,7 @@ from webdataset.tar.header import Limits
 from .address import Address
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
-from .position import Position, url_hash
+from .position import Position, shared_out, url_hash
 from .rules import Rules
 from .shard_reader import ShardReader, StopReading, Watch
 
@@ -49,6 +49,8 @@ class Reading(CarriesProfiles):
         observer: called with the url and these rules for each shard that is read from its start; what it returns sees
             the shard's bytes. See :class:`webdataset.index.recording.IndexWhileReading`.
         storage_options: what S3 urls are opened with: ``{"profile": NAME}``, or fields of a profile.
+        prefetch: bytes of the next shards that may be read ahead, where they are not local; 0 for none, None is
+            ``WDS_PREFETCH_BYTES``.
     """
 
     handler: Handler = reraise_exception
@@ -65,10 +67,13 @@ class Reading(CarriesProfiles):
     cache: Any = None
     observer: Callable[[str, Any], Watch] | None = None
     storage_options: Any = None
+    prefetch: int | None = None
 
     def __post_init__(self) -> None:
         if self.missing_end is not None and self.missing_end not in ENDS:
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
+        if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
+            raise UsageError(f"prefetch={self.prefetch!r} is a number of bytes, 0 for none")
         object.__setattr__(self, "storage_options", storage_options(self.storage_options))
 
     def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
@@ -132,7 +137,7 @@ def read_samples(
         if start is not None and index == first:
             position.ordinal = start.ordinal
         try:
-            for samples, offsets in reader.lists():
+            for samples, offsets in shared_out(reader.lists(), shard, resumed=start is not None and index == first):
                 if reading.addresses:
                     _stamp_addresses(samples, offsets, position)
                 pending = position.present(samples, offsets)

@@ -17,6 +17,7 @@ from webdataset.tar.scan import TarScanner
 
 from .address import Address
 from .endings import judge_missing_end, tell_doubt
+from .going import Going, can_seek
 from .grouping import Grouper, Sample
 from .rules import Rules
 
@@ -83,6 +84,7 @@ class ShardReader:
     def __init__(self, shard: dict[str, Any], reading: TarRules, start: Address | None = None) -> None:
         self.url = str(shard["url"])
         self.stream = shard["stream"]
+        self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
         self.reading = reading
         self.scanner = TarScanner(reading.admit(), reading.limits)
         self.grouper = reading.grouper()
@@ -156,13 +158,13 @@ class ShardReader:
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the tar stream's bytes, decompressed, from the start offset on."""
-        read = self.stream.read
         scanner = self.scanner
         if self._start and self._seek_start():
-            piece = read(scanner.want)
+            piece = self.stream.read(scanner.want)
             if not piece:
                 raise Truncated("the shard ends before the sample to resume at: it has changed", offset=self._start)
         else:
+            read = self._read
             piece = read(scanner.want)
             while 0 < len(piece) < 512:  # enough to tell a compression from a tar header
                 more = read(512 - len(piece))
@@ -177,7 +179,7 @@ class ShardReader:
         yield from self._behind(pieces) if self._start > scanner.offset else pieces
 
     def _plain(self, piece: bytes) -> Iterator[bytes]:
-        read = self.stream.read
+        read = self._read
         scanner = self.scanner
         while piece:
             yield piece
@@ -190,7 +192,7 @@ class ShardReader:
         decompressor = Decompressor(kind)
         while piece:
             yield from decompressor.feed(piece)
-            piece = self.stream.read(decompressor.appetite)
+            piece = self._read(decompressor.appetite)
         decompressor.finish()
         self._complete = True
 
@@ -206,19 +208,21 @@ class ShardReader:
             raise Truncated(f"the shard ends {left} bytes before the sample to resume at", offset=self._start)
 
     def _seek_start(self) -> bool:
-        """Go to the start offset if the source can, and if what stands there is a tar header."""
-        if not _can_seek(self.stream):
+        """Go to the start offset if the source can, and if the shard is not compressed."""
+        going = Going(self.stream)
+        if not going.reaches(self._start):
             return False
-        magic = self.stream.read(512)
-        if compression_of(magic) is not None:
-            self.stream.seek(0)
-            return False
-        self.stream.seek(self._start)
-        self.scanner.offset = self._start
-        return True
+        compressed = compression_of(going.read(512)) is not None
+        going.to(0 if compressed else self._start)
+        if going.stream is not self.stream:
+            self.stream = going.stream
+            self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
+        if not compressed:
+            self.scanner.offset = self._start
+        return not compressed
 
     def _step_over(self, count: int) -> None:
-        if _can_seek(self.stream):
+        if can_seek(self.stream):
             self.stream.seek(count, 1)
             self.scanner.skipped(count)
 
@@ -235,8 +239,3 @@ class ShardReader:
         close = getattr(self.stream, "close", None)
         if close is not None:
             close()
-
-
-def _can_seek(stream: Any) -> bool:
-    seekable = getattr(stream, "seekable", None)
-    return seekable is not None and bool(seekable())

@@ -38,7 +38,8 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
         urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
-            file of just that name exists; ``s3://bucket/folder/`` stands for all objects under it.
+            file of just that name exists; ``s3://bucket/folder/`` stands for all objects under it. Urls that the
+            environment rewrites stand for what is there in place of them, by the names that lead to it.
             An iterable is taken as it stands, braces and all.
         storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
 
@@ -178,15 +179,50 @@ def _width(first: str, last: str) -> int:
 
 
 def _matched(url: str, storage_options: Any = None) -> list[str]:
-    found = listed(url, storage_options)
-    if found is not None:
+    """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
+    if not url.endswith("/") and not _WILD.search(url):
+        return [url]
+    target = rewritten(url)
+    found = _found(target, storage_options)
+    if found is None or found == [target]:
+        return [url]
+    return found if target == url else _as_written(url, target, found)
+
+
+def _found(target: str, storage_options: Any) -> list[str] | None:
+    """Return the objects or files that a rewritten url stands for; None where it stands for itself."""
+    found = listed(target, storage_options)
+    if found is not None or not _WILD.search(target) or not is_local(target):
         return found
-    if not _WILD.search(url) or not is_local(url) or rewritten(url) != url:
-        return [url]
-    pattern = path_of(url) if url[:5].lower() == "file:" else url
+    pattern = path_of(target) if target[:5].lower() == "file:" else target
     if os.path.lexists(pattern):
-        return [url]
+        return None
     found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
     if not found:
-        raise NotFound(f"no file has this name, and its wildcards match none in {str(Path.cwd())!r}", url=url)
+        raise NotFound(f"no file has this name, and its wildcards match none in {str(Path.cwd())!r}", url=target)
     return found
+
+
+def _as_written(url: str, target: str, found: list[str]) -> list[str]:
+    """Return the urls that the environment rewrites to what was found: they are rewritten again when they are opened.
+
+    Raises:
+        UsageError: there are no such urls, and what was found would be rewritten to something else.
+    """
+    written, led = (_WILD.split(text, maxsplit=1)[0] for text in (url, target))
+    led = path_of(led) if led[:5].lower() == "file:" else led
+    names = [written + name[len(led) :] for name in found]
+    if all(map(_leads_to, names, found)):
+        return names
+    if all(map(_leads_to, found, found)):
+        return found
+    raise UsageError(
+        "the environment rewrites this url to one that stands for several, and none of them can be written so that "
+        "it is rewritten to itself: write their names out, or simplify WDS_REWRITE or GOPEN_REWRITE",
+        url=url,
+    )
+
+
+def _leads_to(name: str, place: str) -> bool:
+    target = rewritten(name)
+    return place in (target, path_of(target) if target[:5].lower() == "file:" else target)

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from webdataset.ground import settings
 from webdataset.ground.errors import NoShards, UsageError
-from webdataset.ground.seeds import fresh
+from webdataset.ground.seeds import fold, fresh
+from webdataset.ground.topology import standing
 from webdataset.ground.torchlike import IterableDataset
 
 from .draws import make_seed, pytorch_worker_seed
@@ -180,18 +181,21 @@ class ResampledShards(ShardList):
         return f"{type(self).__name__}({len(self.urls)} shards, seed={self.seed}, deterministic={self.deterministic})"
 
     def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
-        """Yield ``nshards`` draws."""
+        """Yield ``nshards`` draws; a virtual stream its part of so many."""
         urls, count = self.urls, len(self.urls)
         if not count:
             raise NoShards("no shards to draw from")
         generator = self._generator(epoch, draw)
-        for drawn in range(self.nshards):
+        stream = standing.stream
+        for drawn in range(self.nshards) if stream is None else range(stream.number, self.nshards, stream.count):
             if self.dataset_name is not None and drawn and drawn % count == 0:
                 log.warning("dataset %s: %d shards were drawn, %d times all", self.dataset_name, drawn, drawn // count)
             yield {"url": urls[generator.randrange(count)]}
 
     def _generator(self, epoch: int, draw: Callable[[], random.Random]) -> random.Random:
         parts = [self.worker_seed(), epoch, *([] if self.seed is None else [self.seed])]
+        if standing.stream is not None:
+            parts.append(fold("stream", *standing.stream))
         if not self.deterministic:
             parts.append(draw().getrandbits(62))
         seed = make_seed(*parts)

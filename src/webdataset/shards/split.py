@@ -5,6 +5,10 @@ takes every N-th of what is left, beginning at w. Every item goes to exactly one
 numbers. This holds only if all see the same sequence: shuffle before a split must draw alike everywhere, which the
 mark ``splits`` tells the pipeline.
 
+A virtual stream v of V takes of each round of V shards the v-th. The last round may not be full: then its m shards are
+shared by sample, stream v taking of shard ``v mod m`` every n-th sample, n being the number of streams that share it.
+So streams differ in length by little, and no shard is too few.
+
 Flows in: shards. Flows out: this process's share of them, in order.
 """
 
@@ -13,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from webdataset.ground.errors import NoSamples, UsageError
-from webdataset.ground.topology import place
+from webdataset.ground.topology import Stream, place
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
@@ -62,6 +66,54 @@ def split_by_worker(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
 
 split_by_node.splits = True  # type: ignore[attr-defined]
 split_by_worker.splits = True  # type: ignore[attr-defined]
+
+
+class StreamShare:
+    """What one virtual stream reads of the shards of a pass.
+
+    Args:
+        stream: which stream, of how many.
+    """
+
+    splits = True  # what stands before is drawn alike in all streams
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __call__(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the stream's shards; one that is shared by sample says so: ``"share": (first, every)``."""
+        number, count = self.stream
+        source = iter(shards)
+        while len(together := list(islice(source, count))) == count:
+            yield together[number]
+        if not together:
+            return
+        place = number % len(together)
+        among = len(range(place, count, len(together)))
+        yield together[place] | ({"share": (number // len(together), among)} if among > 1 else {})
+
+    def __repr__(self) -> str:
+        return f"stream_share({self.stream.number} of {self.stream.count})"
+
+
+class StreamItems:
+    """What one virtual stream reads of a source that gives samples, not shards: every V-th.
+
+    Args:
+        stream: which stream, of how many.
+    """
+
+    splits = True
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Yield every V-th item, from the stream's own number on."""
+        return islice(source, self.stream.number, None, self.stream.count)
+
+    def __repr__(self) -> str:
+        return f"stream_items({self.stream.number} of {self.stream.count})"
 
 
 def non_empty(src: Iterable[Any]) -> Iterator[Any]:

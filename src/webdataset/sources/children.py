@@ -8,9 +8,11 @@ process group and terminal, so that ``ssh`` may ask for a password and Ctrl-C re
 import contextlib
 import functools
 import os
+import select
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,35 @@ def _widen(stream: Any) -> None:
         import fcntl  # noqa: PLC0415  absent on Windows
 
         fcntl.fcntl(stream.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
+
+
+def waiting_bytes(number: int) -> int:
+    """Return how many bytes can be read from a pipe at once, as far as the system tells.
+
+    Args:
+        number: the descriptor of our end.
+    """
+    try:
+        import fcntl  # noqa: PLC0415  absent on Windows
+        import termios  # noqa: PLC0415  likewise
+
+        return int.from_bytes(fcntl.ioctl(number, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except (OSError, ImportError):
+        return _PIPE_BYTES
+
+
+def ended(number: int) -> bool:
+    """Tell whether nobody writes to a pipe any more.
+
+    Args:
+        number: the descriptor of our end.
+    """
+    poll = getattr(select, "poll", None)
+    if poll is None:
+        return False
+    watch = poll()
+    watch.register(number, 0)
+    return bool(watch.poll(0))
 
 
 def status_of(code: int | None) -> int | None:

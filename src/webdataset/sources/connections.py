@@ -6,36 +6,30 @@ connection survives a fork: two processes on one socket would read each other's 
 
 import functools
 import importlib
-import os
-import threading
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from webdataset.ground.errors import UsageError
+from webdataset.ground.errors import SourceError, UsageError
+
+from . import logs
+from .forks import PerProcess
 
 CONNECTIONS_PER_HOST = 16
 REDIRECTS = 10
 
-_pools: dict[tuple[int, str], Any] = {}
-_lock = threading.Lock()
+Tls = tuple[tuple[str, str], ...]
+"""Names and texts for urllib3: ``ca_certs``, ``cert_file``, ``key_file``, ``cert_reqs``; empty: as everybody does."""
 
-
-def _forget() -> None:
-    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked for ever
-    _lock = threading.Lock()
-    _pools.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+_pools: PerProcess[Any] = PerProcess()
 
 
 @functools.cache
 def _urllib3() -> ModuleType:
     import urllib3  # noqa: PLC0415  40 ms that readers of local files need not pay
 
+    logs.mask()
     return urllib3
 
 
@@ -67,22 +61,84 @@ def get(url: str, headers: Mapping[str, str], timeouts: tuple[float, float]) -> 
         UsageError: the url makes no sense.
         Exception: one of :func:`unanswered`.
     """
+    return send("GET", url, headers, timeouts)
+
+
+def send(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    timeouts: tuple[float, float],
+    body: Any = None,
+    *,
+    redirects: int = REDIRECTS,
+    tls: Tls = (),
+    private: frozenset[str] = frozenset(),
+) -> Any:
+    """Send one request.
+
+    Args:
+        method: ``GET``, ``PUT`` …
+        url: the url; ``user:password@`` becomes Basic authorization.
+        headers: request headers.
+        timeouts: seconds to connect, seconds without a byte.
+        body: what is sent along: bytes, or something with ``read`` and ``seek``.
+        redirects: how many are followed; with 0 they are answers like others.
+        tls: whom to trust and what to show, where that is not what everybody does.
+        private: names of headers that another host, to which a redirect leads, must not see.
+
+    Returns:
+        A ``urllib3.HTTPResponse`` whose body is still to be read.
+
+    Raises:
+        UsageError: the url makes no sense.
+        SourceError: a redirect to something else than http and https.
+        Exception: one of :func:`unanswered`.
+    """
     urllib3 = _urllib3()
     address, credentials = _split(url)
     try:
-        return _pool(address).request(
-            "GET",
+        return _pool(address, tls).request(
+            method,
             address,
+            body=body,
             headers={"Accept-Encoding": "identity", "User-Agent": "webdataset", **credentials, **headers},
             timeout=urllib3.Timeout(connect=timeouts[0], read=timeouts[1]),
-            retries=urllib3.Retry(
-                total=REDIRECTS, connect=0, read=0, status=0, other=0, redirect=REDIRECTS, raise_on_redirect=True
-            ),
+            retries=_retries(redirects, private),
+            redirect=redirects > 0,
             preload_content=False,
             decode_content=False,
         )
     except urllib3.exceptions.LocationValueError as error:
+        if _is_web(address):
+            raise SourceError(
+                "the server redirects to a url that is not followed: only http and https are", url=url
+            ) from None
         raise UsageError(f"not a url that can be opened: {error}", url=url) from error
+
+
+def _retries(redirects: int, private: frozenset[str]) -> Any:
+    """Return what urllib3 is to do by itself: follow redirects; the reader waits, and knows when to give up."""
+    retry = _urllib3().Retry
+    return retry(
+        total=REDIRECTS,
+        connect=0,
+        read=0,
+        status=0,
+        other=0,
+        redirect=redirects,
+        raise_on_redirect=True,
+        respect_retry_after_header=False,
+        remove_headers_on_redirect=retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT | private,
+    )
+
+
+def _is_web(address: str) -> bool:
+    try:
+        parts = _urllib3().util.parse_url(address)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.host)
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
@@ -98,17 +154,14 @@ def _split(url: str) -> tuple[str, dict[str, str]]:
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), credentials
 
 
-def _pool(url: str) -> Any:
+def _pool(url: str, tls: Tls) -> Any:
     proxy = _proxy(url)
-    key = (os.getpid(), proxy)
-    with _lock:
-        pool = _pools.get(key)
-        if pool is None:
-            settings = {"maxsize": CONNECTIONS_PER_HOST, "block": False}
-            urllib3 = _urllib3()
-            pool = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
-            _pools[key] = pool
-    return pool
+    return _pools.get((proxy, tls), lambda: _made(proxy, tls))
+
+
+def _made(proxy: str, tls: Tls) -> Any:
+    urllib3, settings = _urllib3(), {"maxsize": CONNECTIONS_PER_HOST, "block": False, **dict(tls)}
+    return urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
 
 
 def _proxy(url: str) -> str:

@@ -11,10 +11,9 @@ from typing import Any
 from webdataset.ground.errors import NotFound
 
 from .open import opener_of
-from .rewrite import rewritten
 from .stores import loaded
 
-_WILD = re.compile(r"[*\[]|\?(?!versionId=)")
+_WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:name|args|pipeline)|latest-ver)=)")
 _PIECES = re.compile(
     r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+)\]|(?P<text>.)", re.DOTALL
 )
@@ -25,9 +24,9 @@ def lists(url: str) -> bool:
     """Tell whether a url's scheme can list objects.
 
     Args:
-        url: a url or path; one that the environment rewrites is left alone.
+        url: a url or path, rewritten already.
     """
-    if "://" not in url or rewritten(url) != url:
+    if "://" not in url or url[:5].lower() in ("http:", "https"):
         return False
     store = getattr(opener_of(url), "store", None)
     return store is not None and store not in _UNLISTED
@@ -47,7 +46,7 @@ def listed(url: str, storage_options: Any = None) -> list[str] | None:
 
     Args:
         url: ``s3://bucket/folder/`` gives every object under it; ``s3://bucket/train-*.tar`` those whose keys match.
-            One that the environment rewrites is left alone.
+            It is rewritten already.
         storage_options: what a dataset says about its storage.
 
     Returns:
@@ -66,7 +65,8 @@ def listed(url: str, storage_options: Any = None) -> list[str] | None:
         return None
     stem, key = store.split(url)
     wild = _WILD.search(key)
-    names = store.keys(stem, key[: wild.start()] if wild else key, storage_options)
+    prefix = key[: wild.start()] if wild else key
+    names = store.keys(stem, prefix, storage_options, **_bounds(store, key, prefix))
     found = [name for name in names if not name.endswith("/")]
     if wild and key in found:
         return [url]
@@ -76,6 +76,13 @@ def listed(url: str, storage_options: Any = None) -> list[str] | None:
     if not found:
         raise NotFound("no object matches" if wild else "no objects are in this folder", url=url)
     return [stem + name for name in sorted(found)]
+
+
+def _bounds(store: Any, key: str, prefix: str) -> dict[str, int]:
+    """Return how deep a store that walks through folders has to go: nothing further down can match."""
+    if not getattr(store, "BY_FOLDER", False) or "**" in key or key == prefix:
+        return {}
+    return {"depth": key[len(prefix) :].count("/")}
 
 
 def _regex(pattern: str) -> str:

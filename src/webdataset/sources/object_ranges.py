@@ -13,6 +13,8 @@ from webdataset.ground.redaction import redacted
 from .objects import Again, Answer, Identity, ObjectSource, changed
 from .patience import ATTEMPTS, Patience
 
+LATENCY_BYTES = 256 * 1024
+
 
 class ObjectRanges:
     """An object that is read anywhere.
@@ -25,6 +27,7 @@ class ObjectRanges:
     Attributes:
         requests: requests sent so far.
         received: bytes of body received so far.
+        latency_bytes: how many bytes could be read in the time that one more request takes, as the source says.
 
     Raises:
         NotFound: nothing is there.
@@ -32,10 +35,9 @@ class ObjectRanges:
         SourceError: it refuses, or does not answer.
     """
 
-    latency_bytes = 256 * 1024
-
     def __init__(self, source: ObjectSource, *, head: int = 64 * 1024, attempts: int = ATTEMPTS) -> None:
         self.url = source.url
+        self.latency_bytes: int = getattr(source, "latency_bytes", LATENCY_BYTES)
         self.requests = self.received = 0
         self._source = source
         self._attempts = attempts
@@ -100,11 +102,10 @@ class ObjectRanges:
             if self._known is None and self._empty():
                 return None
             raise
-        if answer.start == offset and self._known is not None and self._known.same(answer.identity):
+        if answer.start == offset and self._known is not None and _about_the_same(self._known, answer.identity):
             return answer
-        answer_ok = self._known is None and answer.start == offset and answer.size is not None and answer.size <= size
-        if answer_ok and answer.identity.provable():
-            self._known, self.length = answer.identity, answer.identity.length or 0
+        if self._known is None and self._is_range(answer, offset, size) and answer.identity.length is not None:
+            self._known, self.length = answer.identity, answer.identity.length
             return answer
         answer.body.close()
         if self._known is not None and self._known.contradicts(answer.identity):
@@ -112,6 +113,12 @@ class ObjectRanges:
         if self._known is None:
             raise NoRandomAccess("the service does not answer range requests: read it front to back", url=self.url)
         raise Again("the service answered with something else than the range that it was asked for")
+
+    def _is_range(self, answer: Answer, offset: int, size: int) -> bool:
+        """Tell whether the first answer shows that ranges are heeded; some sources judge that themselves."""
+        if answer.start != offset or answer.size is None:
+            return False
+        return answer.size <= size or bool(getattr(self._source, "judges_ranges", False))
 
     def _empty(self) -> bool:
         """Tell whether the object has no bytes: services refuse any range of it."""
@@ -149,3 +156,8 @@ class ObjectRanges:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_head": b""}
+
+
+def _about_the_same(known: Identity, answered: Identity) -> bool:
+    """Tell whether an answer is about the object known; where a server never says more, by its length alone."""
+    return known.same(answered) if known.provable() else known.length == answered.length

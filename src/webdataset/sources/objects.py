@@ -7,10 +7,17 @@ the reader's part (``resuming``), the same for every scheme.
 
 import base64
 import binascii
+import functools
+import hashlib
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from webdataset.ground.errors import ShardChanged
+from webdataset.ground.extras import available
+
+Summing = Callable[[bytes, int], int]
+"""A piece, and the checksum of what came before it, to the checksum of both."""
 
 
 class Identity(NamedTuple):
@@ -66,6 +73,8 @@ class Answer(NamedTuple):
         identity: which object this is.
         size: bytes of the body, where they are known.
         crc32: checksum of the whole object, where the store vouches for it.
+        crc32c: the same, by Castagnoli's polynomial.
+        digest: another checksum of the whole object: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
     """
 
     body: Any
@@ -73,6 +82,21 @@ class Answer(NamedTuple):
     identity: Identity
     size: int | None = None
     crc32: int | None = None
+    crc32c: int | None = None
+    digest: tuple[str, str] | None = None
+
+    def vouched(self) -> "tuple[int | None, Summing]":
+        """Return the checksum that the whole object must have, or None where none can be computed; and by what.
+
+        Asked once for each reading: a digest is computed by something that remembers what it was given.
+        """
+        if self.digest is not None:
+            summing = _digesting(self.digest[0])
+            return (None, crc32) if summing is None else (int(self.digest[1], 16), summing)
+        if self.crc32 is None and self.crc32c is not None:
+            summing = _castagnoli()
+            return (None, crc32) if summing is None else (self.crc32c, summing)
+        return self.crc32, crc32
 
 
 class Again(Exception):
@@ -159,3 +183,30 @@ def crc32(piece: bytes, before: int) -> int:
         before: checksum of the bytes before.
     """
     return zlib.crc32(piece, before)
+
+
+@functools.cache
+def _castagnoli() -> Summing | None:
+    """Return what computes CRC32C, where a package for it is installed: in Python it would take longer than reading."""
+    library = available("google_crc32c")
+    if library is None or library.implementation != "c":
+        return None
+    extend = library.extend
+    return lambda piece, before: int(extend(before, bytes(piece)))  # it takes nothing else; bytes are not copied
+
+
+def _digesting(kind: str) -> Summing | None:
+    """Return what computes a digest, by the name that stores give it; None where nothing here can."""
+    if kind in ("xxhash", "xxhash2", "xxh64"):
+        library = available("xxhash")
+        hasher: Any = None if library is None else library.xxh64()
+    else:
+        hasher = getattr(hashlib, kind)(usedforsecurity=False) if kind in ("md5", "sha256", "sha512") else None
+    if hasher is None:
+        return None
+
+    def summing(piece: bytes, _before: int) -> int:
+        hasher.update(piece)
+        return int(hasher.hexdigest(), 16)
+
+    return summing

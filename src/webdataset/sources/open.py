@@ -29,14 +29,13 @@ Opener = Callable[..., Any]
 ENTRY_POINTS = "webdataset.sources"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 _LATER = {
-    "az": "pipe:az storage blob download --file /dev/stdout --blob-url …",
-    "abfs": "pipe:az storage blob download --file /dev/stdout --blob-url …",
     "hdfs": "pipe:hdfs dfs -cat {url}",
-    "hf": "https://huggingface.co/datasets/…/resolve/main/…",
     "htgs": "the https: url of each block that the server lists",
     "oss": "pipe:ossutil cat {url}",
     "r2": "pipe:rclone cat {url}",
 }
+
+_BY_CURL = frozenset(("http", "https", "sftp", "scp"))
 
 log = logging.getLogger("webdataset")
 
@@ -65,27 +64,40 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
     hint = f"; meanwhile write {redacted(way_out.format(url=shlex.quote(url)))}" if way_out else ""
     raise UsageError(
         f"no gopen handler defined for scheme {scheme!r}{hint}. Served are: file, {known}; more come from packages "
-        f"with entry points in {ENTRY_POINTS!r}, from gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by "
-        "a pipe: url",
+        f"with entry points in {ENTRY_POINTS!r}, from fsspec (pip install 'webdataset[fsspec]'), from "
+        f"gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by a pipe: url",
         url=url,
     )
 
 
-gopen_hf = gopen_htgs = gopen_error
+gopen_htgs = gopen_error
 gopen_pipe = _lazy("pipe", "gopen_pipe")
 gopen_http = _lazy("http", "gopen_http")
 gopen_http.store = "http"  # type: ignore[attr-defined]
 gopen_s3 = stores.opener_for("s3")
+gopen_gs = stores.opener_for("gs")
+gopen_azure = stores.opener_for("azure")
+gopen_memory = stores.opener_for("memory")
+gopen_ssh = stores.opener_for("ssh")
+gopen_hf = stores.opener_for("hf")
+gopen_ais = _lazy("ais", "gopen_ais")
+gopen_ais.store = "ais"  # type: ignore[attr-defined]
+gopen_fsspec = stores.opener_for("fsspec_store")
 gopen_curl = _lazy("commands", "gopen_curl")
 gopen_command = _lazy("commands", "gopen_command")
+gopen_ais_program = _lazy("commands", "gopen_ais_program")
 
 gopen_schemes: dict[str, Opener] = {
     "__default__": gopen_error,
     "pipe": gopen_pipe,
     **dict.fromkeys(("http", "https"), gopen_http),
     "s3": gopen_s3,
-    **dict.fromkeys(("ftp", "ftps", "sftp", "scp"), gopen_curl),
-    **dict.fromkeys(("gs", "ais"), gopen_command),
+    **dict.fromkeys(("gs", "gcs"), gopen_gs),
+    **dict.fromkeys(("az", "abfs", "abfss"), gopen_azure),
+    "memory": gopen_memory,
+    **dict.fromkeys(("ssh", "sftp", "scp"), gopen_ssh),
+    **dict.fromkeys(("ftp", "ftps"), gopen_curl),
+    "ais": gopen_ais,
     "hf": gopen_hf,
     "htgs": gopen_htgs,
 }
@@ -99,9 +111,12 @@ def opener_of(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener |
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
     """
     served = gopen_schemes if schemes is None else schemes
+    match = _SCHEME.match(url)
+    chosen = None if match is None else _by_environment(match[1].lower(), served)
+    if chosen is not None:
+        return chosen
     if profiles.is_routed(url) and "s3" in served:
         return served["s3"]
-    match = _SCHEME.match(url)
     if match is None:
         return None
     scheme = match[1]
@@ -109,7 +124,25 @@ def opener_of(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener |
     if found is not None or scheme.lower() == "file":
         return found
     default = served.get("__default__", gopen_error)
+    if default is gopen_error and match[2] and _by_fsspec(scheme):
+        return gopen_fsspec
     return default if match[2] or (default is not gopen_error and not os.path.lexists(url)) else None
+
+
+def _by_environment(scheme: str, served: Mapping[str, Opener]) -> Opener | None:
+    """Return what the environment has a scheme opened by: AIStore, or a program; None where it says nothing.
+
+    An opener that is not of this library was put there by the user, and stays.
+    """
+    found = served.get(scheme)
+    if found is not None and not getattr(found, "__module__", "").startswith(str(__package__)):
+        return None
+    through_ais = scheme in settings.USE_AIS_FOR.get()
+    if settings.GOPEN_BACKEND.get() == "cli":
+        if through_ais or scheme == "ais":
+            return gopen_ais_program
+        return gopen_command if scheme == "gs" else gopen_curl if scheme in _BY_CURL else None
+    return served.get("ais") if through_ais else None
 
 
 def is_local(url: str) -> bool:
@@ -119,6 +152,30 @@ def is_local(url: str) -> bool:
         url: a url or path, as the user wrote it.
     """
     return url != "-" and opener_of(url) is None
+
+
+def opens_afar(url: Any, *, level: str | None = None) -> bool:
+    """Tell whether a url leads to another machine or to a command, by an opener of this library.
+
+    Args:
+        url: what a shard's ``url`` is.
+        level: a trust level that a dataset names.
+
+    Raises:
+        UsageError: the rewriting rules cannot be read.
+    """
+    if not isinstance(url, str) or url == "-":
+        return False
+    target = rewritten(url, level=level)
+    opener = opener_of(target)
+    if opener is None or opener is gopen_error or target[:7].lower() == "memory:":
+        return False
+    return getattr(opener, "__module__", "").startswith(__package__)
+
+
+def _by_fsspec(scheme: str) -> bool:
+    """Tell whether fsspec is to open what nobody else here serves."""
+    return bool(stores.loaded("fsspec_store").serves(scheme))
 
 
 @functools.cache

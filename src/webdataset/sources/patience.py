@@ -8,6 +8,7 @@ spread so that many ranks do not return together; the wish of a server (``Retry-
 
 import email.utils
 import time
+from collections.abc import Callable
 
 from webdataset.ground.seeds import fresh
 
@@ -47,13 +48,14 @@ class Patience:
         self._failures += 1
         return self._failures >= self._attempts
 
-    def pause(self, wish_seconds: float | None = None) -> None:
+    def pause(self, wish_seconds: float | None = None, wait: Callable[[float], object] | None = None) -> None:
         """Wait before the next attempt.
 
         Args:
             wish_seconds: what the server asked for.
+            wait: waits so many seconds, or less where it is interrupted.
         """
-        sleep(pause_seconds(max(0, self._failures - 1), wish_seconds))
+        (wait or sleep)(pause_seconds(max(0, self._failures - 1), wish_seconds))
 
 
 def pause_seconds(failures: int, wish_seconds: float | None = None) -> float:

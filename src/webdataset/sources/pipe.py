@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import subprocess
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Self
@@ -21,6 +22,9 @@ from .strict import refuse_if_strict
 
 TIMEOUT_SECONDS = 7200.0
 BROKEN_PIPE_STATUS = 141
+_PAUSE_SECONDS = 0.0005
+_PAUSES = 2
+_CHUNK_BYTES = 384 * 1024
 
 log = logging.getLogger("webdataset")
 
@@ -94,6 +98,36 @@ class Pipe(io.BufferedIOBase):
         if size is None or size < 0 or (size and not content):
             self.wait_for_child()
         return content
+
+    def read_some(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes, as many as come without a pause; waits for the first. At the end as :meth:`read`.
+
+        A command that writes fast fills whole chunks; what one that writes slowly has written comes at once.
+        """
+        return self.read(size if size > _CHUNK_BYTES else min(size, self._coming(size)))
+
+    def _coming(self, size: int) -> int:
+        """Wait until ``size`` bytes are there, or no more come for a moment; return how many can be had at once.
+
+        More than one chunk is one large payload, of use to nobody before it is whole; a pipe holds less than that.
+        """
+        peek = getattr(self.stream, "peek", None)
+        if peek is None:
+            return size
+        there, quiet = len(peek(1)), 0  # waits for the first byte, or the end
+        buffered, number = there, self.stream.fileno()
+        while 0 < there < size and quiet < _PAUSES:
+            before, there = there, buffered + children.waiting_bytes(number)
+            if there >= size or children.ended(number):
+                return size
+            quiet = quiet + 1 if there == before else 0
+            time.sleep(_PAUSE_SECONDS)
+        return there or size
+
+    def interrupt(self) -> None:
+        """Let a read that waits in another thread come to an end, by ending the command."""
+        if self._owner == os.getpid():
+            children.end(self.proc)
 
     def read1(self, size: int = -1, /) -> bytes:
         """Return what one system call gives; at the end as :meth:`read`."""

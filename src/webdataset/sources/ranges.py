@@ -1,34 +1,26 @@
 """Positioned reads: some bytes of a shard, from anywhere in it.
 
-Flows in: a url, then offsets and sizes. Flows out: those bytes. Local files are read by ``pread``, http(s) by range
-requests, each of which proves that it is about the same object (``If-Match``, and the ETag and total length of the
-answer). Sources that cannot do this say so with :class:`NoRandomAccess`. Safe after a fork: no position is shared.
+Flows in: a url, then offsets and sizes. Flows out: those bytes. Local files are read by ``pread``, objects of stores
+(http, s3, ssh …) by :class:`ObjectRanges`, each of whose answers proves that it is about the same object. Sources that
+cannot do this say so with :class:`NoRandomAccess`. Safe after a fork: no position is shared.
 """
 
 import logging
 import os
-import re
 import stat
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol, Self
+from typing import Any, Protocol, Self
 
 from webdataset.ground import settings
-from webdataset.ground.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.ground.errors import NoRandomAccess, UsageError
 from webdataset.ground.redaction import redacted
 
-from . import connections, files, http
+from . import files
 from .object_ranges import ObjectRanges
-from .open import gopen_http, opener_of, refuse_options
+from .open import opener_of, refuse_options
 from .rewrite import rewritten
 from .stores import object_of
-
-_CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,19})-[0-9]{1,19}|\*)/([0-9]{1,19})$")
-_TRIES = 4
-_PARTIAL: Final = 206
-_BEYOND: Final = 416
-_CHANGED: Final = 412
 
 _pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)  # not on every system
 
@@ -137,140 +129,6 @@ class LocalRanges:
         self.close()
 
 
-class HttpRanges:
-    """An object on a web server.
-
-    Args:
-        url: an http or https url.
-        head: bytes to ask for at once, from the start; they are kept for the first reads.
-
-    Attributes:
-        requests: requests sent so far.
-        received: bytes of body received so far.
-
-    Raises:
-        NotFound: nothing is there.
-        NoRandomAccess: the server ignores ranges.
-        SourceError: it refuses, or does not answer.
-    """
-
-    latency_bytes = 64 * 1024
-
-    def __init__(self, url: str, *, head: int = 64 * 1024) -> None:
-        self.url = url
-        self.requests = self.received = 0
-        self._timeouts = (http.CONNECT_SECONDS, http.READ_SECONDS)
-        self._etag: str | None = None
-        self._modified: str | None = None
-        self.length = -1
-        self._head = b""
-        self._head = self.read_at(0, head)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return bytes from a place.
-
-        Args:
-            offset: where, in bytes.
-            size: how many.
-
-        Raises:
-            ShardChanged: the object is another one by now.
-            ShortRead: the server gave less than it said, several times.
-            SourceError: it refuses, or does not answer.
-        """
-        size = min(size, self.length - offset) if self.length >= 0 else size
-        if size <= 0:
-            return b""
-        if offset + size <= len(self._head):
-            return self._head[offset : offset + size]
-        pieces: list[bytes] = []
-        missing, failures = size, 0
-        while missing > 0:
-            got = self._request(offset + size - missing, missing, pieces)
-            if self.length >= 0:
-                missing = min(missing, max(0, self.length - offset - size + missing))
-            missing -= got
-            failures = 0 if got else failures + 1
-            if missing > 0 and failures >= _TRIES:
-                raise ShortRead(
-                    f"the server ended {missing} bytes before the end of the range at byte {offset}, several times",
-                    url=self.url, offset=offset,
-                )  # fmt: skip
-            if missing > 0 and failures:
-                time.sleep(http.FIRST_DELAY_SECONDS * failures)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _request(self, offset: int, size: int, pieces: list[bytes]) -> int:
-        """Ask once; return how many bytes came."""
-        wanted = {"Range": f"bytes={offset}-{offset + size - 1}", **self._condition()}
-        response = http.answered(self.url, wanted, self._timeouts, also=(_BEYOND, _CHANGED))
-        self.requests += 1
-        got = 0
-        try:
-            self._check(response, offset)
-        except SourceError:
-            response.close()
-            raise
-        try:
-            while got < size and response.status == _PARTIAL:
-                piece = response.read(size - got, decode_content=False)
-                if not piece:
-                    break
-                pieces.append(piece)
-                got += len(piece)
-        except connections.failures() as error:
-            log.debug("a range request broke off: %s", redacted(str(error)))
-        finally:
-            self.received += got
-            if got == size and response.length_remaining == 0:  # an answer that has more would be read as the next one
-                response.release_conn()
-            else:
-                response.close()
-        return got
-
-    def _condition(self) -> dict[str, str]:
-        if self._etag is not None:
-            return {"If-Match": self._etag}
-        return {"If-Unmodified-Since": self._modified} if self._modified is not None else {}
-
-    def _check(self, response: Any, offset: int) -> None:
-        """Refuse an answer that is not about this range of this object; learn who it is from the first one."""
-        if response.status == _CHANGED:
-            raise ShardChanged("the object has been replaced on the server since it was opened", url=self.url)
-        found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        if response.status not in (_PARTIAL, _BEYOND) or found is None:
-            raise NoRandomAccess(
-                f"the server answers a range request with status {response.status}: it can be read front to back only",
-                url=self.url,
-            )
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise NoRandomAccess(
-                f"the server compresses what it sends ({encoding}), so that no range of it is one of the shard: it can "
-                "be read front to back only",
-                url=self.url,
-            )
-        etag, modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
-        etag = None if etag is None or etag.startswith("W/") else etag
-        total = int(found[2])
-        if self.length < 0:
-            self._etag, self._modified, self.length = etag, modified, total
-        elif total != self.length or (etag, modified) != (self._etag, self._modified):
-            raise ShardChanged("the object has been replaced on the server since it was opened", url=self.url)
-        if response.status == _PARTIAL and (found[1] is None or int(found[1]) != offset):
-            raise NoRandomAccess(f"the server answers with another range than the one at byte {offset}", url=self.url)
-
-    def close(self) -> None:
-        """Forget what was kept; connections belong to the pool."""
-        self._head = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.close()
-
-
 def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str | None:
     """Return the local path that a url means, or None where it is not local.
 
@@ -288,7 +146,7 @@ def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str 
 
 def open_ranges(
     url: str | os.PathLike[str], *, level: str | None = None, storage_options: Any = None
-) -> LocalRanges | HttpRanges | ObjectRanges:
+) -> LocalRanges | ObjectRanges:
     """Open a url for positioned reads.
 
     Args:
@@ -314,8 +172,6 @@ def open_ranges(
     if settings.GOPEN_VERBOSE.get():
         log.warning("open for random access %s", redacted(target))
     source = object_of(target, storage_options)
-    if opener is gopen_http:
-        return HttpRanges(target)
     if source is None:
         raise NoRandomAccess(
             f"{target.partition(':')[0]}: urls are read front to back only: for random access use a local file, or a "

@@ -6,19 +6,25 @@ total and the same ETag (or version, or date). A server that ignores ranges may 
 known already is skipped, if it is the same object. Anything else is ``ShardChanged`` or ``ShortRead``; never a quiet
 end, never a foreign byte.
 
-A slow consumer costs nothing: time that passes between two reads is nobody's failure. A stream that is used after a
-fork asks for a connection of its own, so that two processes never read from one socket.
+A slow consumer costs nothing: time that passes between two reads is nobody's failure. One that waits for a slow
+connection is given further ones (``parallel``). A stream that is used after a fork asks for a connection of its own, so
+that two processes never read from one socket.
 """
 
+import contextlib
 import io
 import os
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from webdataset.ground.errors import ShortRead, SourceError
 from webdataset.ground.redaction import redacted
 
 from .objects import Again, Answer, Identity, ObjectSource, changed, crc32
+from .parallel import ATTEMPTS as PART_ATTEMPTS
+from .parallel import Parallel
 from .patience import ATTEMPTS, Patience
 
 _IDLE_SECONDS = 5.0
@@ -31,35 +37,59 @@ class ResumingStream(io.RawIOBase):
     Args:
         source: the object.
         attempts: failures in a row, without progress between them, after which reading is given up.
+        start: byte to begin at, before the end of the object.
+        known: who the object was when the bytes before ``start`` were read; has to be given with a ``start``.
+        end: byte to end before, where this is one of several connections; None for the end of the object.
 
     Attributes:
+        ahead: whether a thread reads this before its turn: it may be interrupted, and has no further connections.
         name: the url.
-        length: bytes of the object, or None where the store does not say.
+        identity: who the object is.
+        length: bytes of the whole object, or None where the store does not say.
+        vouched: checksum of the whole object, or None where the store names none, and what computes it. It is compared
+            at the end, unless reading began in the middle: then whoever has the bytes before has to compare.
         resumes: how often the connection was taken up again.
 
     Raises:
         NotFound: nothing is there.
+        ShardChanged: the object is not the known one.
         SourceError: the store refuses, or does not answer.
     """
 
-    def __init__(self, source: ObjectSource, *, attempts: int = ATTEMPTS) -> None:
+    def __init__(
+        self,
+        source: ObjectSource,
+        *,
+        attempts: int = ATTEMPTS,
+        start: int = 0,
+        known: Identity | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__()
+        self.ahead = end is not None
         self.name = source.url
         self.resumes = 0
         self._source = source
         self._attempts = attempts
         self._patience = Patience(attempts)
         self._failures = source.failures()
-        self._received = 0
+        self._received = start
+        self._end = end
+        self._latency_seconds = 0.0
+        self._parallel: Parallel | None = None
+        self._interrupted = threading.Event()
         self._body: Any = None
         self._owner = os.getpid()
         self._broken: SourceError | None = None
-        answer = self._first()
+        answer = self._first(known)
         self.identity = answer.identity
         self.length = answer.identity.length
-        self._crc32 = answer.crc32
+        self.vouched = answer.vouched()
+        self._crc32, self._summing = (None, crc32) if start else self.vouched
         self._sum = 0
         self._body = answer.body
+        if end is None and Parallel.worthwhile(answer.identity):
+            self._parallel = Parallel(answer.identity, _part_opener(source, answer.identity))
         self._left = time.monotonic()
 
     def __repr__(self) -> str:
@@ -87,13 +117,32 @@ class ResumingStream(io.RawIOBase):
             raise
 
     def _some(self, size: int) -> bytes:
-        if self.length is not None:
-            size = min(size, self.length - self._received)
+        end = self.length if self._end is None else self._end
+        if end is not None:
+            size = min(size, end - self._received)
         if size == 0:
             return b""
         if self._owner != os.getpid():
             self._adopt()
-        idle = time.monotonic() - self._left > _IDLE_SECONDS
+        before, began = self._left, time.monotonic()
+        idle = began - before > _IDLE_SECONDS
+        parallel = self._parallel
+        if parallel is None:
+            return self._of_connection(size, idle=idle)
+        content = parallel.read(self._received, size)
+        if content:
+            self._drop()  # the first connection has come to where the others begin
+            self._take(content)
+        else:
+            content = self._of_connection(parallel.bound(self._received, size), idle=idle)
+        if not self.ahead:
+            parallel.note(self._received, (before, began, self._left), len(content), self._latency_seconds)
+        return content
+
+    def _of_connection(self, size: int, *, idle: bool) -> bytes:
+        """Read from the connection; where it breaks off, take it up again."""
+        if self._body is None:
+            self._resume(None, idle=True)
         while True:
             try:
                 content: bytes = self._body.read(size)
@@ -111,7 +160,7 @@ class ResumingStream(io.RawIOBase):
     def _take(self, content: bytes) -> None:
         self._received += len(content)
         if self._crc32 is not None:
-            self._sum = crc32(content, self._sum)
+            self._sum = self._summing(content, self._sum)
             if self._received == self.length and self._sum != self._crc32:
                 raise ShortRead(
                     f"all {self.length} bytes came, but their checksum is not the one that the store names: they were "
@@ -143,6 +192,40 @@ class ResumingStream(io.RawIOBase):
         if not self.closed:
             super().close()
             self._drop()
+            parallel = self.__dict__.get("_parallel")
+            if parallel is not None:
+                parallel.stop()
+
+    def interrupt(self) -> None:
+        """Let a read that waits in another thread fail soon, and every later one."""
+        self._interrupted.set()
+        shutdown = getattr(self._body, "shutdown", None)
+        if shutdown is not None:
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended by itself
+                shutdown()
+
+    def restarted(self, offset: int) -> "ResumingStream | None":
+        """Close this stream, and return one of the same object from another byte on.
+
+        Args:
+            offset: the first byte to give, before the end of the object.
+
+        Returns:
+            The stream; None, and nothing is closed, where the store does not tell one object from another.
+        """
+        if not self.identity.provable():
+            return None
+        self.close()
+        return ResumingStream(self._source, attempts=self._attempts, start=offset, known=self.identity)
+
+    def rewind(self, offset: int) -> None:
+        """Go on from an offset, in a forked child that does not know how far its parent's thread had come.
+
+        Args:
+            offset: the next byte to give. The store's checksum is not compared any more; ETag and length are.
+        """
+        self._received = offset
+        self._crc32 = None
 
     def _drop(self) -> None:
         body, self._body = self.__dict__.get("_body"), None
@@ -152,18 +235,19 @@ class ResumingStream(io.RawIOBase):
     def _adopt(self) -> None:
         """Take up the object in a forked process, which must not read its parent's socket."""
         self._drop()
+        self._parallel = None  # its threads have stayed behind
         self._owner = os.getpid()
         if not self.identity.provable():
             raise self._short("this stream was opened before a fork, and cannot be taken up after it")
         self._patience = Patience(self._attempts)
         self._reconnect("there was a fork")
 
-    def _first(self) -> Answer:
+    def _first(self, known: Identity | None) -> Answer:
         """Open the object, with patience."""
         failure = Again("")
         while True:
             try:
-                return self._asked(0, None)
+                return self._asked(self._received, known)
             except Again as error:
                 failure = error
             if self._patience.spent():
@@ -173,12 +257,22 @@ class ResumingStream(io.RawIOBase):
 
     def _asked(self, offset: int, known: Identity | None) -> Answer:
         """Ask once; check that the answer begins where it should."""
-        answer = self._source.open_at(offset, known)
+        began = time.monotonic()
+        if self._end is None:
+            answer = self._source.open_at(offset, known)
+        else:
+            answer = self._source.open_at(offset, known, self._end - offset)
+        self._latency_seconds = time.monotonic() - began
         if known is None:
             if answer.start == offset:
                 return answer
         elif known.same(answer.identity):
-            if answer.start == offset or (answer.start == 0 and self._skipped(answer.body, offset)):
+            if answer.start == offset:
+                return answer
+            if self._end is not None:
+                answer.body.close()
+                raise SourceError("the server ignores ranges", url=self.name)
+            if answer.start == 0 and self._skipped(answer.body, offset):
                 return answer
         elif known.contradicts(answer.identity):
             answer.body.close()
@@ -202,6 +296,8 @@ class ResumingStream(io.RawIOBase):
     def _resume(self, cause: Exception | None, *, idle: bool) -> None:
         """Ask for the rest of the same object, or raise."""
         self._drop()
+        if self._interrupted.is_set():
+            raise self._short("nobody wants the rest") from cause
         if not self.identity.provable():
             raise self._short(
                 "the server gives no length and ETag or date by which the rest could be asked for"
@@ -226,13 +322,21 @@ class ResumingStream(io.RawIOBase):
         raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {said}")
 
     def _wait(self, error: Again | None) -> None:
-        self._patience.pause(None if error is None else error.wait_seconds)
+        wait = self._interrupted.wait if self.ahead else None
+        self._patience.pause(None if error is None else error.wait_seconds, wait)
+        if self._interrupted.is_set():
+            raise self._short("nobody wants the rest")
         if error is not None and error.expired:
             self._source.refresh()
 
     def _short(self, reason: str) -> ShortRead:
         promised = "an unknown number of" if self.length is None else self.length
         return ShortRead(f"the body ended after {self._received} of {promised} bytes, and {reason}", url=self.name)
+
+
+def _part_opener(source: ObjectSource, identity: Identity) -> Callable[[int, int], ResumingStream]:
+    """Return what opens parts of an object, and does not keep the stream of the whole alive."""
+    return lambda start, end: ResumingStream(source, attempts=PART_ATTEMPTS, start=start, known=identity, end=end)
 
 
 def _said(error: Exception) -> str:

@@ -9,6 +9,7 @@ A store is a module (or folder) beside this one with
 * ``keys(stem, prefix, storage_options)``: the keys below ``stem`` (what ``split`` returned) that begin with a text;
 * ``service_of(url, storage_options)``: which service and account this is, without secrets, for the names of copies;
   absent where the url says it all.
+* ``BY_FOLDER``: True where ``keys`` walks through folders; it then takes ``depth``, beyond which nothing can match.
 
 Everything else is written once, above stores: waiting and asking again (``resuming``), positioned reads
 (``object_ranges``), several connections, the cache, folders and wildcards (``listing``).

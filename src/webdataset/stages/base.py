@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from webdataset.ground.errors import FlowError
 from webdataset.ground.seeds import fold, fresh, generator
-from webdataset.ground.topology import place
+from webdataset.ground.topology import Stream, place
 
 P = ParamSpec("P")
 Json = Any
@@ -43,6 +43,7 @@ class Run:
         shared: True for stages before the split over workers, whose generators must agree between workers.
         tracked: True where the run keeps addresses, so that it can be snapshot.
         position: index of the stage in its pipeline.
+        stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
     """
 
     seed: int = field(default_factory=fresh)
@@ -51,9 +52,12 @@ class Run:
     shared: bool = False
     tracked: bool = False
     position: int = 0
+    stream: Stream | None = None
 
     def random(self, *names: int | str) -> Any:
-        """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) rank and worker.
+        """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
+
+        That is a virtual stream, or else rank and worker.
 
         Args:
             *names: further things that the generator depends on.
@@ -61,6 +65,8 @@ class Run:
         if self.shared:
             seed = self.seed if self.common is None else self.common
             return generator("shared", seed, self.epoch, self.position, *names)
+        if self.stream is not None:
+            return generator("stream", self.seed, self.epoch, self.position, *self.stream, *names)
         where = place()
         return generator("own", self.seed, self.epoch, self.position, where.rank, where.worker, *names)
 
@@ -143,6 +149,14 @@ class Stage(ABC):
                 stage=repr(self),
             )
         return remade
+
+    def divided(self, stream: Stream) -> "Stage":  # noqa: ARG002
+        """Return this stage as one virtual stream has it; bounds that hold for all streams together are shared out.
+
+        Args:
+            stream: which stream, of how many.
+        """
+        return self
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Run this stage alone over ``source``."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from webdataset.ground.errors import FlowError
 from webdataset.ground.seeds import fold
+from webdataset.ground.topology import Stream
 
 from .base import Address, Json, Run
 
@@ -111,6 +112,25 @@ class Numbered:
             close()
 
 
+class StreamPart:
+    """What one virtual stream reads of an iterable: every V-th item.
+
+    Args:
+        dataset: read from its start by each ``iter``.
+        stream: which stream, of how many.
+    """
+
+    def __init__(self, dataset: Iterable[Any], stream: Stream) -> None:
+        self.dataset = dataset
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.dataset, self.stream.number, None, self.stream.count)
+
+    def __repr__(self) -> str:
+        return repr(self.dataset)
+
+
 def started(dataset: Any, run: Run, number: int, state: Json = None) -> Flowing:
     """Start reading one source of a mix.
 
@@ -123,7 +143,8 @@ def started(dataset: Any, run: Run, number: int, state: Json = None) -> Flowing:
     if startable(dataset):
         flow: Flowing = dataset.start(_branched(run, dataset, number), state, tracked=run.tracked)
         return flow
-    return Numbered(dataset, state or 0, tracked=run.tracked)
+    source = dataset if run.stream is None else StreamPart(dataset, run.stream)
+    return Numbered(source, state or 0, tracked=run.tracked)
 
 
 def _branched(run: Run, dataset: Any, number: int) -> Run:

@@ -244,7 +244,9 @@ class RandomMix(Mixture):
     def begin(self, run: Run) -> Branches:
         """Return the sources and the generator of one run."""
         if self.seed is None:
-            return Branches(self.datasets, run, run.random("mix"))
+            return Branches(self.datasets, run, randomness.own(run, "mix"))
+        if run.stream is not None:
+            return Branches(self.datasets, run, randomness.own(run, "mix", self.seed))
         later = generator("mix", self.seed, run.epoch) if run.epoch else None
         return Branches(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
 

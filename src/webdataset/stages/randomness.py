@@ -32,7 +32,11 @@ def chosen(run: Run, rng: Any, seed: Any) -> Any:
         raise UsageError("give rng= or seed=, not both")
     if rng is not None:
         return rng
-    return own(run) if seed is None else library.Random(seed)  # noqa: S311  shuffling, not cryptography
+    if seed is None:
+        return own(run)
+    if run.stream is not None:  # streams that all drew alike would not be independent
+        return own(run, "seed", str(seed))
+    return library.Random(seed)  # noqa: S311  shuffling, not cryptography
 
 
 def own(run: Run, *names: int | str) -> Draws:

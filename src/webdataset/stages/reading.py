@@ -10,9 +10,11 @@ from itertools import groupby, islice
 from typing import Any
 
 from webdataset.ground.errors import FlowError, StateMismatch
+from webdataset.ground.topology import Stream
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Sample
 from webdataset.samples.opening import open_shards
+from webdataset.samples.picking import picked
 from webdataset.samples.reading import Position, Reading, read_samples, url_hash
 
 from .base import Fetch, Json, Memory, Run, Stage
@@ -24,9 +26,11 @@ class ReaderMemory(Memory):
     Attributes:
         position: kept up to date while reading.
         start: address of the last sample before a restored run, or None.
+        stream: the virtual stream that is read, or None in a plain run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Stream | None = None) -> None:
+        self.stream = stream
         self.position = Position()
         self.start: Address | None = None
         self.url: int | None = None  # a hash of the url of the shard to start in
@@ -63,9 +67,9 @@ class ReadShards(Stage):
     def __init__(self, reading: Reading | None = None) -> None:
         self.reading = reading or Reading()
 
-    def begin(self, run: Run) -> ReaderMemory:  # noqa: ARG002
+    def begin(self, run: Run) -> ReaderMemory:
         """Return a memory that stands before the first shard."""
-        return ReaderMemory()
+        return ReaderMemory(run.stream)
 
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open each shard: ``{"url"}`` to ``{"url", "stream"}``."""
@@ -109,19 +113,9 @@ class ReadShards(Stage):
 
     def _fetch_shard(self, shards: Iterator[Any], wanted: list[Address]) -> Iterator[tuple[Address, Sample]]:
         for shard in self.opened(shards):
-            reader = self.reading.reader(shard, wanted[0])
-            missing = {address.offset: address for address in wanted}
-            try:
-                for samples, offsets in reader.lists():
-                    for sample, offset in zip(samples, offsets, strict=True):
-                        if offset in missing:
-                            yield missing.pop(offset), sample
-                    if not missing:
-                        return
-            finally:
-                reader.close()
-            break
-        raise FlowError(f"no sample at {wanted[0]}: the shards have changed since the snapshot")
+            yield from picked(shard, self.reading, wanted)
+            return
+        raise FlowError(f"no shard at {wanted[0]}: the shards have changed since the snapshot")
 
     def __repr__(self) -> str:
         return f"tarfile_samples({self.reading.handler.__name__})"

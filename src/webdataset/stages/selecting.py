@@ -4,9 +4,12 @@ Flows in: samples. Flows out: some of them, untouched and in order. A chance sel
 how many samples it gave.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
+
+from webdataset.ground.topology import Stream
 
 from . import randomness
 from .base import Fetch, Json, Passage, Passing, Run, observation
@@ -72,7 +75,7 @@ class Rsample(Passing):
 
     def begin(self, run: Run) -> Chance:
         """Return the generator of this run."""
-        return Chance(run.random())
+        return Chance(run.random() if run.stream is None else randomness.own(run))
 
     def flow(self, upstream: Iterator[Any], memory: Chance) -> Iterator[Any]:
         """Yield a random part of the samples."""
@@ -137,6 +140,17 @@ class Slice(Passing):
         """Yield the samples of the slice."""
         rest = islice(upstream, *(_behind(memory.count, *self._bounds()) if memory.count else self.args))
         return rest if memory.origin is None else _counted(rest, memory)
+
+    def divided(self, stream: Stream) -> "Slice":
+        """Return the slice of one stream: its n-th sample has the position ``n * streams + number`` among all."""
+        number, count = stream
+        start, stop, step = self._bounds()
+        first = max(-(-(start - number) // count), 0)
+        found = next((n for n in range(first, first + step) if (n * count + number - start) % step == 0), None)
+        if found is None:
+            return Slice(0)
+        end = None if stop is None else max(-(-(stop - number) // count), 0)
+        return Slice(found, end, step // math.gcd(step, count))
 
     def _bounds(self) -> tuple[int, int | None, int]:
         start, stop, step = (0, *self.args, 1) if len(self.args) == 1 else (*self.args, 1)[:3]

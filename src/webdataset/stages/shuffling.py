@@ -3,18 +3,23 @@
 Theory. The buffer grows by two items for each one given until it holds ``bufsize``; from then on each item that comes
 in takes the place of a random one, which goes out; at the end the buffer is emptied in random order. Each output is
 drawn uniformly from the buffer with the newest item in it. The draws, and so the order, are those of upstream for the
-same generator. Between two outputs the buffer is complete, so its addresses and the generator's state are all there is
-to remember.
+same generator. Without one, they are ``Draws``, whose state is one number. Between two outputs the buffer is complete,
+so its addresses and the generator's state are all there is to remember.
 """
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from webdataset.ground.iteration import PipelineStage
 from webdataset.ground.policies import Handler
+from webdataset.ground.seeds import Draws
+from webdataset.ground.topology import Stream
 
 from . import randomness
 from .base import Fetch, Json, Memory, Passing, Run, delivered, paired
+from .journal import Journal
+from .packing import packed, unpacked
 
 _NONE = object()
 
@@ -29,6 +34,9 @@ def stirred(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int
         initial: number of items to gather before the first one is given.
         rng: ``random.Random`` or anything with ``randint``.
     """
+    if isinstance(rng, Draws):
+        yield from _drawn(source, buffer, bufsize, initial, rng)
+        return
     last = bufsize - 1
     yield from _grown(source, buffer, bufsize, min(initial, bufsize), rng)
     draw, width = randomness.bits(rng, bufsize), bufsize.bit_length()
@@ -44,6 +52,25 @@ def stirred(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int
         yield picked
     while buffer:
         yield pick(buffer, rng)
+
+
+def _drawn(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, draws: Draws) -> Iterator[Any]:
+    """Yield what ``stirred`` does, with numbers from ``draws``."""
+    last = bufsize - 1
+    yield from _grown(source, buffer, bufsize, min(initial, bufsize), draws)
+    words = draws.words
+    for newest in source:
+        if not words:
+            draws.refill()
+        place = words.pop() * bufsize >> 32
+        if place == last:
+            yield newest
+            continue
+        picked = buffer[place]
+        buffer[place] = newest
+        yield picked
+    while buffer:
+        yield pick(buffer, draws)
 
 
 def _grown(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
@@ -89,13 +116,42 @@ class Buffer(Memory):
 
     def snapshot(self) -> Json:
         """Return the addresses of the buffer and the state of the generator."""
-        return {"waiting": [address for address, _ in self.waiting], "random": randomness.written(self.rng)}
+        return {"waiting": packed([address for address, _ in self.waiting]), "random": randomness.written(self.rng)}
 
     def restore(self, state: Json, fetch: Fetch) -> None:
         """Fetch the buffer's items again and set the generator."""
-        addresses = state["waiting"]
+        addresses = unpacked(state["waiting"])
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
         randomness.reread(self.rng, state["random"])
+
+
+class FollowedBuffer(Buffer):
+    """A buffer whose generator is the run's own, so that it can be followed by addresses alone.
+
+    Args:
+        rng: the generator.
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        sorts: put the buffer into the order of addresses now and then; see :mod:`webdataset.stages.journal`.
+    """
+
+    def __init__(self, rng: Draws, bufsize: int, initial: int, *, sorts: bool) -> None:
+        super().__init__(rng)
+        self.bufsize = bufsize
+        self.initial = initial
+        self.journal = Journal(bufsize, self.waiting, lambda: rng.position, sorts=sorts)
+
+    def snapshot(self) -> Json:
+        """Return an earlier buffer, and what came in since."""
+        return self.journal.written()
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Follow the buffer to where it was, and fetch its items again."""
+        randomness.reread(self.rng, state["random"])
+        addresses = self.journal.reread(
+            state, lambda entered, buffer: stirred(entered, buffer, self.bufsize, self.initial, self.rng)
+        )
+        self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
 
 
 class Shuffle(Passing):
@@ -106,7 +162,11 @@ class Shuffle(Passing):
         initial: number of items to gather before the first one is given.
         rng: a generator, or None.
         seed: a seed, or None.
+
+    Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
+
+    name = "shuffle"
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None) -> None:
         self.bufsize = bufsize
@@ -116,7 +176,18 @@ class Shuffle(Passing):
 
     def begin(self, run: Run) -> Buffer:
         """Return an empty buffer and the generator of this run."""
-        return Buffer(randomness.chosen(run, self.rng, self.seed))
+        return self._empty(randomness.chosen(run, self.rng, self.seed), run)
+
+    def _empty(self, rng: Any, run: Run) -> Buffer:
+        if not isinstance(rng, Draws):
+            return Buffer(rng)
+        return FollowedBuffer(rng, max(self.bufsize, 1), self.initial, sorts=run.stream is not None)
+
+    def divided(self, stream: Stream) -> "Shuffle":
+        """Return the shuffle of one stream: the buffers of all streams together are as large as this one."""
+        part = copy.copy(self)
+        part.bufsize, part.initial = -(-self.bufsize // stream.count), -(-self.initial // stream.count)
+        return part
 
     def flow(self, upstream: Iterator[Any], memory: Buffer) -> Iterator[Any]:
         """Yield the items in random order."""
@@ -124,14 +195,18 @@ class Shuffle(Passing):
         bufsize = max(self.bufsize, 1)
         if origin is None:
             waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
-            return stirred(upstream, waiting, bufsize, self.initial, memory.rng)
-        return delivered(stirred(paired(upstream, origin), waiting, bufsize, self.initial, memory.rng), memory)
+            kind = _drawn if isinstance(memory.rng, Draws) else stirred
+            return kind(upstream, waiting, bufsize, self.initial, memory.rng)
+        if not isinstance(memory, FollowedBuffer):
+            return delivered(stirred(paired(upstream, origin), waiting, bufsize, self.initial, memory.rng), memory)
+        pairs = memory.journal.noted(upstream, origin)
+        return memory.journal.delivered(stirred(pairs, waiting, bufsize, self.initial, memory.rng), memory)
 
     def __repr__(self) -> str:
         named = [
             f"{name}={value!r}" for name, value in self.__dict__.items() if name != "bufsize" and value is not None
         ]
-        return f"{type(self).__name__.lower()}({', '.join([repr(self.bufsize), *named])})"
+        return f"{self.name}({', '.join([repr(self.bufsize), *named])})"
 
 
 class DetShuffle(Shuffle, PipelineStage):
@@ -146,13 +221,15 @@ class DetShuffle(Shuffle, PipelineStage):
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
 
+    name = "detshuffle"
+
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, None, seed)
         self.epoch = epoch
 
     def begin(self, run: Run) -> Buffer:
         """Return an empty buffer and the generator of seed and epoch."""
-        return Buffer(randomness.chosen(run, None, self.seed + self.epoch + 1 + run.epoch))
+        return self._empty(randomness.chosen(run, None, self.seed + self.epoch + 1 + run.epoch), run)
 
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
         """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it.
@@ -178,6 +255,8 @@ def shuffle(
     rng: Any = None,
     seed: Any = None,
     handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it: nothing can fail here
+    *,
+    max_bytes: int | None = None,
 ) -> Shuffle:
     """Shuffle samples through a buffer.
 
@@ -188,16 +267,24 @@ def shuffle(
         seed: seed of a generator that starts afresh in every epoch. With neither, the run's seed and epoch decide. A
             function in this place is the handler, which stands here in webdataset 0.2.86.
         handler: accepted for compatibility.
+        max_bytes: bound on the bytes that wait (payloads of fields, arrays, images); samples go out earlier where it
+            would be exceeded. None for no bound.
 
     Returns:
         A stage.
 
     Raises:
-        UsageError: both ``rng`` and ``seed`` are given (when it runs).
+        UsageError: both ``rng`` and ``seed`` are given (when it runs); ``max_bytes`` below 1.
 
-    Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
+    Flow: random order within the buffer; holds ``bufsize`` items, and ``max_bytes`` bytes besides one sample; resumes
+    exactly.
     """
-    return Shuffle(bufsize, initial, rng, None if callable(seed) else seed)
+    seed = None if callable(seed) else seed
+    if max_bytes is None:
+        return Shuffle(bufsize, initial, rng, seed)
+    from .shuffling_bytes import ShuffleBytes  # noqa: PLC0415  it is a kind of Shuffle
+
+    return ShuffleBytes(bufsize, initial, rng, seed, max_bytes)
 
 
 def _shuffle(  # noqa: PLR0917  called by position

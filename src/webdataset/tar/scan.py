@@ -14,7 +14,7 @@ from zlib import adler32
 from webdataset.ground.errors import BadHeader, Truncated
 
 from . import header
-from .assembly import Admit, Assembly, Body, Member
+from .assembly import NOTHING, Admit, Assembly, Body, Member
 from .header import BLOCK, REGULAR, Limits
 from .records import DECISIVE
 
@@ -54,6 +54,29 @@ class TarScanner(Assembly):
             return self._skip + BLOCK
         chunk = self._chunk or CHUNK
         return chunk - self.offset % BLOCK
+
+    def restart(self, offset: int) -> None:
+        """Forget what is in progress, and expect the bytes from a header at another offset on.
+
+        Args:
+            offset: of the header in the tar stream. What is known of how headers look here is kept.
+        """
+        self.offset = offset
+        self._rest, self._parts = b"", []
+        self._skip = self._need = self._zeros = self._chain = 0
+        self._body = self._first = self.error = self.coming = None
+        self._extension = NOTHING
+
+    @property
+    def least(self) -> int:
+        """Number of bytes up to the next decision: the rest of a payload, or the next header. Never more is needed."""
+        return self._need if self._body is not None else self._skip + BLOCK - len(self._rest)
+
+    @property
+    def awaited(self) -> str | None:
+        """Name of the member whose payload is being collected, whatever its size; None where there is none."""
+        body = self._body
+        return body.name if body is not None and body.kind in REGULAR else None
 
     @property
     def skippable(self) -> int:

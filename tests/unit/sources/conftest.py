@@ -199,6 +199,7 @@ def web(monkeypatch):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Wait a hundredth as long between attempts."""
-    from webdataset.sources import http as room
+    from webdataset.sources import patience
 
-    monkeypatch.setattr(room, "FIRST_DELAY_SECONDS", 0.001)
+    sleep = patience.sleep
+    monkeypatch.setattr(patience, "sleep", lambda seconds: sleep(seconds / 100))

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from webdataset.ground.errors import CommandFailed, NotFound, UsageError
-from webdataset.sources.open import open_url
+from webdataset.ground.errors import CommandFailed, NotFound, SourceError, UsageError
+from webdataset.sources.open import open_url, opener_of
 
 
 @pytest.fixture
@@ -18,6 +18,7 @@ def program(tmp_path, monkeypatch):
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+        monkeypatch.setenv("WDS_GOPEN_BACKEND", "cli")
 
     return make
 
@@ -52,23 +53,56 @@ def test_a_failing_program(program):
 def test_a_missing_program(monkeypatch, tmp_path):
     """A program that is not installed is named."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("WDS_GOPEN_BACKEND", "cli")
     with pytest.raises(NotFound, match="'ais'"):
         open_url("ais://b/k")
+    with pytest.raises(NotFound, match="'gsutil'"):
+        open_url("gs://b/k")
+
+
+def test_ais_without_a_gateway_is_its_program(program, monkeypatch):
+    """Whoever has set up the program ais, and no AIS_ENDPOINT, goes on using it; with one, the cluster is asked."""
+    program("ais", 'echo "$@"')
+    monkeypatch.delenv("WDS_GOPEN_BACKEND")
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+    with open_url("ais://b/k") as stream:
+        assert stream.read() == b"get ais://b/k -\n"
+    monkeypatch.setenv("AIS_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(SourceError, match="no answer"):
+        open_url("ais://b/k", attempts=1)
+
+
+def test_use_ais_for_by_its_program(program, monkeypatch):
+    """Other schemes go by the program, too, at once."""
+    program("ais", 'echo "$@"')
+    monkeypatch.setenv("USE_AIS_FOR", "s3:https")
+    for url in ("s3://b/k", "https://host/k"):
+        with open_url(url) as stream:
+            assert stream.read().decode() == f"get {url} -\n"
+    assert opener_of("gs://b/k").__name__ == "gopen_command"
+
+
+@pytest.mark.parametrize("backend", ["curl", "CLI"])
+def test_backends_that_do_not_exist(monkeypatch, backend):
+    """They are told, rather than taken for the usual one."""
+    monkeypatch.setenv("WDS_GOPEN_BACKEND", backend)
+    with pytest.raises(UsageError, match="not native or cli"):
+        open_url("gs://b/k")
 
 
 def test_credentials_stay_out_of_the_process_list(program):
     """Curl gets the url over a descriptor: its words do not show it."""
     program("curl", 'echo "words: $*"; for word in "$@"; do last=$word; done; cat "$last"')
-    with open_url('sftp://me:secret@host/a"b{1}') as stream:
+    with open_url('ftps://me:secret@host/a"b{1}') as stream:
         words, configuration = stream.read().decode().splitlines()
     assert "secret" not in words
-    assert configuration == 'url = "sftp://me:secret@host/a\\"b{1}"'
+    assert configuration == 'url = "ftps://me:secret@host/a\\"b{1}"'
 
 
 def test_line_breaks_are_refused():
     """A url cannot smuggle options into curl's configuration."""
     with pytest.raises(UsageError, match="line breaks"):
-        open_url("sftp://host/x\noutput = /tmp/x")
+        open_url("ftps://host/x\noutput = /tmp/x")
 
 
 def test_curl_reads_what_is_there(tmp_path, web):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from webdataset.ground.errors import CommandFailed, NotFound, ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceError, UsageError
 from webdataset.sources import connections
 from webdataset.sources.http import HttpStream, gopen_http
 from webdataset.sources.open import open_url
@@ -185,7 +185,7 @@ def test_a_fork_gets_connections_of_its_own(web):
     if pid == 0:
         try:
             os._exit(
-                0 if drained(gopen_http(web.url("whole/child"))) == web.body and len(connections._pools) == 1 else 1
+                0 if drained(gopen_http(web.url("whole/child"))) == web.body and len(connections._pools._kept) == 1 else 1
             )
         except BaseException:
             os._exit(2)
@@ -227,8 +227,8 @@ def test_uploads_by_put(web):
 
 def test_a_failed_upload_is_an_error():
     """An upload that nobody takes raises when closed."""
-    stream = open_url("http://127.0.0.1:9/x", "wb", timeout=60)
-    with pytest.raises((CommandFailed, BrokenPipeError)), stream:
+    stream = open_url("http://127.0.0.1:9/x", "wb")
+    with pytest.raises(SourceError, match="no answer"), stream:
         stream.write(b"x" * 1_000_000)
     assert stream.closed
 

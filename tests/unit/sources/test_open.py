@@ -101,7 +101,7 @@ def test_missing_files(here):
         open_url(here)
 
 
-@pytest.mark.parametrize("url", ["oss://bucket/key.tar", "nope://x", "oss://b/$(touch owned)"])
+@pytest.mark.parametrize("url", ["r2://bucket/key.tar", "nope://x", "r2://b/$(touch owned)"])
 def test_unknown_schemes(url, here):
     """An unknown scheme with ``://`` is a ValueError that names the known ones, and the way out for clouds."""
     with pytest.raises(UsageError, match="no gopen handler defined") as caught:
@@ -110,9 +110,9 @@ def test_unknown_schemes(url, here):
     assert "pipe" in text
     assert "https" in text
     if "owned" in url:
-        assert "'oss://b/$(touch owned)'" in text
-    elif url.startswith("oss"):
-        assert "pipe:ossutil cat oss://bucket/key.tar" in text
+        assert "'r2://b/$(touch owned)'" in text
+    elif url.startswith("r2"):
+        assert "pipe:rclone cat r2://bucket/key.tar" in text
 
 
 def test_a_registered_scheme_is_used_at_once(here, schemes):

@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -188,3 +189,40 @@ def test_nothing_is_left_at_exit():
     code = "from webdataset.sources.pipe import gopen_pipe\np = gopen_pipe('pipe:yes'); p.read(10)"
     shown = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, check=True)
     assert shown.stderr == ""
+
+
+def test_what_a_slow_command_has_written_comes_at_once():
+    """Bytes are not held back until a chunk is full; those of a fast command come in full chunks."""
+    with gopen_pipe("pipe:printf abc; read _ < /dev/tty || sleep 600") as pipe:
+        assert pipe.read_some(300_000) == b"abc"
+    with gopen_pipe("pipe:head -c 3000000 /dev/zero") as pipe:
+        sizes = []
+        while piece := pipe.read_some(300_000):
+            sizes.append(len(piece))
+        assert sum(sizes) == 3_000_000
+    with gopen_pipe("pipe:printf abc; sleep 0.05; printf def; exit 3") as pipe:
+        assert pipe.read_some(2) + pipe.read_some(300_000) == b"abc"
+        assert pipe.read_some(300_000) == b"def"
+        with pytest.raises(CommandFailed):
+            pipe.read_some(300_000)
+    with gopen_pipe("pipe:head -c 1000000 /dev/zero", bufsize=0) as pipe:
+        assert len(pipe.read_some(500_000)) <= 500_000
+        assert pipe.read_some(0) == b""
+
+
+def test_a_read_in_another_thread_is_interrupted():
+    """A thread that waits for a silent command is woken by the end of the command."""
+    pipe, errors = gopen_pipe("pipe:sleep 600"), []
+
+    def read():
+        try:
+            pipe.read_some(100)
+        except CommandFailed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    pipe.interrupt()
+    thread.join()
+    pipe.close()
+    assert len(errors) == 1

@@ -6,7 +6,9 @@ import random
 import pytest
 
 from webdataset.ground.errors import StateMismatch
-from webdataset.stages.randomness import below, reread, written
+from webdataset.stages.base import Run
+from webdataset.stages.randomness import below, own, reread, written
+from webdataset.stages.shuffling import shuffle
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 7, 8, 9, 1000, 1024, 1025, 2**31, 2**33 + 1])
@@ -32,3 +34,38 @@ def test_other_states_are_refused(state):
     """A snapshot of something else."""
     with pytest.raises(StateMismatch):
         reread(random.Random(), state)
+
+
+def test_the_own_generator_of_a_stage_is_one_number():
+    """A function of the run; its state is its position, and continues anywhere."""
+    rng = own(Run(seed=1), "mix")
+    first = [below(rng, 10) for _ in range(2000)]
+    state = json.loads(json.dumps(written(rng)))
+    assert state == 2000
+    other = own(Run(seed=1), "mix")
+    assert [below(other, 10) for _ in range(2000)] == first
+    again = own(Run(seed=1), "mix")
+    reread(again, state)
+    assert [below(again, 10) for _ in range(50)] == [below(rng, 10) for _ in range(50)]
+    third = own(Run(seed=1), "other")
+    assert [below(third, 10) for _ in range(2000)] != first
+
+
+@pytest.mark.parametrize("state", [None, -1, 1.5, "3", True, [3, "", None]])
+def test_other_states_of_the_own_generator_are_refused(state):
+    """A snapshot of something else."""
+    with pytest.raises(StateMismatch):
+        reread(own(Run()), state)
+
+
+def test_an_unseeded_shuffle_has_a_small_state():
+    """Its generator takes no more than a number, where one that was given takes 3 KB."""
+    sizes = []
+    for options in ({}, {"seed": 1}):
+        stage = shuffle(20, **options)
+        memory = stage.begin(Run(seed=1))
+        memory.origin = lambda: 0
+        items = stage.flow(iter(range(100)), memory)
+        next(items)
+        sizes.append(len(json.dumps(memory.snapshot())))
+    assert sizes[0] < 600 < 3000 < sizes[1]

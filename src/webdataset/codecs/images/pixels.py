@@ -15,6 +15,8 @@ from webdataset.ground import settings
 from webdataset.ground.errors import FieldTooLarge, MissingExtra, UnsafeContent
 from webdataset.ground.extras import available, loaded, require
 
+from . import landing
+
 AS_SET = -1  # as a limit: what WDS_MAX_IMAGE_PIXELS says now
 
 # What simplejpeg reports for a file, and the mode that it decodes exactly as Pillow does.
@@ -23,6 +25,8 @@ _SUBSAMPLINGS = {"444", "422", "420", "Gray"}
 _PILLOW_LIMIT = 89_478_485  # Pillow's own default
 _LIMIT = 8192 * 6144  # so many pixels take less than 512 MB, copies included
 _WEIGHTS = {"WEBP": 2, "AVIF": 2}  # their decoders keep more copies
+_BYTE = np.dtype(np.uint8)
+_FLOAT = np.dtype(np.float32)
 _STRIP = 1 << 20  # pixels of a large image that are converted at once
 _MOST_SCANS = 10  # a JPEG of so many pixels may have; progressive ones are decoded once per scan
 _SCAN = b"\xff\xda"
@@ -114,13 +118,14 @@ def _plugged_in(data: bytes) -> bool:
     return True
 
 
-def pixels(data: bytes, mode: str, limit: int | None = AS_SET) -> Any:
+def pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tuple[int, int] | None = None) -> Any:
     """Decode an image to an array.
 
     Args:
         data: the encoded image.
         mode: "L", "RGB" or "RGBA".
         limit: see :func:`check_size`.
+        least: height and width that are enough: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, if that is as large.
 
     Returns:
         A writable uint8[H, W] for L, else uint8[H, W, C].
@@ -132,15 +137,27 @@ def pixels(data: bytes, mode: str, limit: int | None = AS_SET) -> Any:
         OSError: not an image that Pillow knows, or damaged.
     """
     if data[:2] == b"\xff\xd8":
-        decoded = _ordinary_jpeg(data, mode, limit)
+        decoded = _ordinary_jpeg(data, mode, limit, least)
         if decoded is not None:
             return decoded
     with _opened(data, limit) as image:
+        if least is not None and image.format == "JPEG":
+            factor, _, _ = _scaled(image.height, image.width, least)
+            image.draft(None, (image.width // factor, image.height // factor))  # it rounds down, and then up
         width, height = image.size
         image.load()
         if width * height <= _STRIP:
-            return np.array(image.convert(mode))
+            return _landed(np.asarray(image.convert(mode)))
         return _in_strips(image, mode)
+
+
+def _landed(values: Any) -> Any:
+    """Return a writable copy of pixels, in the batch that is being made where there is one."""
+    place = landing.take(values.shape, values.dtype)
+    if place is None:
+        return np.array(values)
+    np.copyto(place, values)
+    return place
 
 
 def _in_strips(image: Any, mode: str) -> Any:
@@ -155,7 +172,22 @@ def _in_strips(image: Any, mode: str) -> Any:
     return whole
 
 
-def _ordinary_jpeg(data: bytes, mode: str, limit: int | None) -> Any:
+def _scaled(height: int, width: int, least: tuple[int, int]) -> tuple[int, int, int]:
+    """Return the largest factor of 1, 2, 4, 8 by which a JPEG can be smaller and still large enough, and its size then.
+
+    Args:
+        height: of the JPEG.
+        width: of the JPEG.
+        least: height and width that are enough.
+    """
+    for factor in (8, 4, 2):
+        size = -(-height // factor), -(-width // factor)
+        if size[0] >= least[0] and size[1] >= least[1] and min(height, width) >= factor:
+            return factor, *size
+    return 1, height, width
+
+
+def _ordinary_jpeg(data: bytes, mode: str, limit: int | None, least: tuple[int, int] | None = None) -> Any:
     library = _simplejpeg()
     if library is None:
         return None
@@ -165,7 +197,14 @@ def _ordinary_jpeg(data: bytes, mode: str, limit: int | None) -> Any:
         if wanted is None or subsampling not in _SUBSAMPLINGS:
             return None
         check_size(width, height, data, 1, limit)
-        decoded = library.decode_jpeg(data, wanted)
+        factor = {}
+        if least is not None:
+            smaller, height, width = _scaled(height, width, least)
+            factor = {"min_height": height, "min_width": width, "min_factor": smaller}
+        place = landing.take((height, width, 3), _BYTE) if wanted == "RGB" else None
+        decoded = library.decode_jpeg(data, wanted, buffer=place, **factor)
+        if place is not None and decoded.shape == place.shape:
+            return place
     except FieldTooLarge:
         raise
     except ValueError:  # damaged or unusual: Pillow gives the answer, or the error
@@ -237,4 +276,4 @@ def as_floats(values: Any) -> Any:
     Returns:
         A float32 array of the same shape: each value divided by 255.
     """
-    return np.divide(values, np.float32(255), dtype=np.float32)
+    return np.divide(values, np.float32(255), out=landing.take(values.shape, _FLOAT), dtype=np.float32)

@@ -126,7 +126,7 @@ class Nearby:
         folder = str(self.folder)
         with contextlib.suppress(OSError):  # a folder that cannot be made is reported by the cache
             Path(folder).mkdir(parents=True, exist_ok=True)
-        cache = ShardCache(folder, self.size_bytes, verbose=settings.WIDS_VERBOSE.get())
+        cache = ShardCache(folder, self.size_bytes, verbose=settings.WIDS_VERBOSE.get(), complete=True)
         for near in cache.opened(
             [{"url": url}], lambda shards, handler: open_shards(shards, handler, level=self.trust), reraise_exception,
             level=self.trust,

@@ -5,6 +5,8 @@ Flows in: a mapping. Flows out: the same, checked and frozen, with everything th
 mistake, told at once; one of another store is told when the url is opened.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ S3_ALIASES = {"key": "access_key_id", "secret": "secret_access_key", "token": "s
 
 NAMES: dict[str, tuple[str, ...]] = {
     "s3": ("profile", *S3_ALIASES, *FIELDS),
-    "http": ("headers", "token"),
+    "http": ("headers", "token", "verify"),
     "gs": ("token", "credentials", "anonymous", "endpoint_url", "user_project"),
     "azure": (
         "account_name", "account_key", "sas_token", "connection_string", "credential", "anonymous", "endpoint_url",
@@ -36,10 +38,15 @@ NAMES: dict[str, tuple[str, ...]] = {
 SECRETS = frozenset(
     {
         "secret", "token", "account_key", "sas_token", "connection_string", "password", "passphrase",
-        "secret_access_key", "session_token", "access_key_id", "key",
+        "secret_access_key", "session_token", "access_key_id", "key", "credential", "credentials",
     }
 )  # fmt: skip
 """Names whose texts are secrets: ``env:NAME``, ``file:PATH``, or the secret itself, which stays out of pickles."""
+
+GS_TOKENS = frozenset(("anon", "cloud", "google_default"))
+"""Words that gcsfs takes as ``token``; as it does, ``gs:`` urls also take the path of a file of credentials."""
+
+_SECRET_WORD = re.compile(r"secret|token|passw|passphrase|credential|auth|sas|(?:^|_)key$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,31 @@ def options_for(store: str, given: Any, url: str | None = None) -> dict[str, Any
             f"storage_options: {other!r} does not apply here; options of this scheme are: {listed}",
             url=None if url is None else redacted(url),
         )
+    if store != "gs" and isinstance(found.get("token"), str):
+        found["token"] = Secret(found["token"])
     return found
 
 
 def _hidden(name: str, value: Any) -> Any:
+    """Return a value, behind a :class:`Secret` where it may be one."""
     if name == "headers" and isinstance(value, Mapping):
-        return tuple((str(key), _hidden("token", text)) for key, text in value.items())
-    return Secret(value) if name in SECRETS and isinstance(value, str) else value
+        return tuple((str(key), _secret(text)) for key, text in value.items())
+    if name == "fsspec" and isinstance(value, Mapping):  # names of somebody else's: judged by what they are called
+        return tuple(
+            (str(key), _secret(part) if _SECRET_WORD.search(str(key)) else part) for key, part in value.items()
+        )
+    if name.startswith(("token", "credential")) and isinstance(value, Mapping):  # a file of Google's, as its content
+        return Secret.literal(json.dumps(dict(value)))
+    if name == "token" and isinstance(value, str) and (value in GS_TOKENS or _is_path(value)):
+        return value
+    if name == "credentials" and isinstance(value, str) and _is_path(value, ""):
+        return value  # it must get into workers
+    return _secret(value) if name in SECRETS else value
+
+
+def _is_path(text: str, ending: str = ".json") -> bool:
+    return text.endswith(ending) and not text.lstrip().startswith(("env:", "file:", "{"))
+
+
+def _secret(value: Any) -> Any:
+    return Secret(value) if isinstance(value, str) else value

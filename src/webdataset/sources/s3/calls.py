@@ -6,10 +6,8 @@ credentials are looked for where the present ones have expired.
 
 from typing import Any
 
-from webdataset.ground.errors import SourceError
-from webdataset.sources.objects import Again
-from webdataset.sources.patience import ATTEMPTS, Patience
 from webdataset.sources.profiles.profile import Profile
+from webdataset.sources.rest import patiently
 
 from . import clients as s3_clients
 from .errors import translated
@@ -30,7 +28,7 @@ class Calls:
     def __init__(self, profile: Profile, url: str, attempts: int | None = None) -> None:
         self._profile = profile
         self._url = url
-        self._attempts = attempts or ATTEMPTS
+        self._attempts = attempts
         self._failures = s3_clients.failures()
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
@@ -44,19 +42,19 @@ class Calls:
             NotFound: nothing is there.
             SourceError: the service refuses, or does not answer.
         """
-        patience = Patience(self._attempts)
-        while True:
-            client = s3_clients.client_for(self._profile, self._url)
-            try:
-                answer: dict[str, Any] = getattr(client, name)(**arguments)
-            except self._failures as error:
-                failure = translated(error, self._url, profile=self._profile)
-            else:
-                return answer
-            if not isinstance(failure, Again):
-                raise failure
-            if patience.spent():
-                raise SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self._url)
-            patience.pause(failure.wait_seconds)
-            if failure.expired:
-                s3_clients.forget(self._profile)
+        return patiently(
+            lambda: self._asked(name, arguments),
+            self._url,
+            lambda: s3_clients.forget(self._profile),
+            self._attempts,
+        )
+
+    def _asked(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        client = s3_clients.client_for(self._profile, self._url)
+        try:
+            answer: dict[str, Any] = getattr(client, name)(**arguments)
+        except self._failures as error:
+            failure = translated(error, self._url, profile=self._profile)
+        else:
+            return answer
+        raise failure

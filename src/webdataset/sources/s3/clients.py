@@ -10,14 +10,13 @@ No client survives a fork: two processes that share a connection would read each
 
 import contextlib
 import functools
-import os
-import threading
 import urllib.parse
 from types import ModuleType
 from typing import Any
 
 from webdataset.ground.errors import SourceError, WebDatasetError
 from webdataset.ground.extras import require
+from webdataset.sources.forks import PerProcess
 from webdataset.sources.profiles.profile import Profile
 
 from . import logs as s3_logs
@@ -27,18 +26,7 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 CONNECTIONS = 16
 
-_clients: dict[tuple[int, Profile], Any] = {}
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    global _lock  # noqa: PLW0603  a lock held by another thread at the fork stays locked for ever
-    _lock = threading.Lock()
-    _clients.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+_clients: PerProcess[Any] = PerProcess()
 
 
 def botocore(part: str) -> ModuleType:
@@ -74,12 +62,7 @@ def client_for(profile: Profile, url: str) -> Any:
         MissingExtra: botocore is not installed.
         SourceError: a profile of ``~/.aws`` that does not exist, an endpoint that is no url.
     """
-    key = (os.getpid(), profile)
-    with _lock:
-        client = _clients.get(key)
-        if client is None:
-            client = _clients[key] = _made(profile, url)
-    return client
+    return _clients.get(profile, lambda: _made(profile, url))
 
 
 def forget(profile: Profile) -> None:
@@ -88,8 +71,7 @@ def forget(profile: Profile) -> None:
     Args:
         profile: the profile.
     """
-    with _lock:
-        _clients.pop((os.getpid(), profile), None)
+    _clients.forget(profile)
 
 
 def _made(profile: Profile, url: str) -> Any:

@@ -1,0 +1,189 @@
+"""How fast are shards read over a network, against a curl pipe and against webdataset 1.0.2?
+
+``http``: W1 from a web server nearby (nginx): bytes alone and samples, CPU seconds with children, and wall time.
+``slow http`` and ``slow s3``: the same server, and SeaweedFS, behind a line in a process of its own, 50 ms a request and
+60 MB/s a connection: what part of the joint limit of five connections is reached. SeaweedFS is left out where it is not
+installed.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness import ORACLE, ROUNDS, SCALE, Library, rounded, show
+from shards import workspace, write
+
+LATENCY_SECONDS = 0.05
+BYTES_PER_SECOND = 60e6
+CONNECTIONS = 5
+LIMIT = CONNECTIONS * BYTES_PER_SECOND
+SHARDS = 16
+_CONFIGURATION = """
+daemon off; {user} worker_processes 1; pid {folder}/pid; error_log stderr crit; events {{ worker_connections 512; }}
+http {{ access_log off; sendfile on; server {{ listen 127.0.0.1:{port}; root {files}; }} }}
+"""
+
+
+@contextlib.contextmanager
+def web(files: Path) -> Iterator[int]:
+    """Serve a folder by nginx; give its port."""
+    with tempfile.TemporaryDirectory(prefix="wds-nginx-") as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        user = "user root;" if os.geteuid() == 0 else ""
+        path = Path(folder, "conf")
+        path.write_text(_CONFIGURATION.format(folder=folder, port=port, files=files, user=user))
+        with subprocess.Popen([found("nginx"), "-e", "stderr", "-p", folder, "-c", str(path)]) as child:
+            try:
+                for _ in range(200):
+                    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                        break
+                    time.sleep(0.05)
+                yield port
+            finally:
+                child.terminate()
+
+
+def found(program: str) -> str:
+    """Return where a program is."""
+    places = os.pathsep.join((os.environ["PATH"], "/usr/sbin"))
+    path = shutil.which(program, path=places)
+    if path is None:
+        raise SystemExit(f"this question needs {program}")
+    return path
+
+
+def medians(candidates: dict[str, tuple[Library, dict[str, Any]]], rounds: int) -> dict[str, dict[str, float]]:
+    """Return the median CPU and wall seconds of each candidate, measured in turns after one warm-up of each."""
+    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in candidates}
+    for number in range(rounds + 1):
+        for name, (library, job) in candidates.items():
+            answer = library.ask(**job)
+            if number:
+                taken[name].append(answer)
+    counts = {answer["result"] for answers in taken.values() for answer in answers}
+    if len(counts) > 1:
+        raise RuntimeError(f"the candidates disagree: {counts}")
+    return {
+        name: {key: statistics.median(answer[key] for answer in answers) for key in ("cpu", "wall")}
+        for name, answers in taken.items()
+    }
+
+
+def nearby(port: int, names: list[str]) -> dict[str, object]:
+    """Print and return the answer for a server nearby."""
+    urls = [f"http://127.0.0.1:{port}/{name}" for name in names]
+    piped = [f"pipe:curl -s {url}" for url in urls]
+    ours, theirs = Library(sys.executable), Library(ORACLE)
+    try:
+        bytes_alone = {
+            "http": (ours, {"job": "stream", "urls": urls}),
+            "curl": (ours, {"job": "stream", "urls": piped}),
+        }
+        samples = {
+            "http": (ours, {"job": "raw", "shards": urls}),
+            "curl": (ours, {"job": "raw", "shards": piped}),
+            "1.0.2": (theirs, {"job": "raw", "shards": piped}),
+        }
+        alone, whole = medians(bytes_alone, ROUNDS), medians(samples, ROUNDS)
+    finally:
+        ours.close()
+        theirs.close()
+    return show(
+        "http",
+        cpu_of_curl=rounded(alone["http"]["cpu"] / alone["curl"]["cpu"]),
+        ratio=rounded(alone["curl"]["wall"] / alone["http"]["wall"]),
+        samples_cpu_of_curl=rounded(whole["http"]["cpu"] / whole["curl"]["cpu"]),
+        samples_ratio=rounded(whole["curl"]["wall"] / whole["http"]["wall"]),
+        samples_cpu_of_theirs=rounded(whole["http"]["cpu"] / whole["1.0.2"]["cpu"]),
+        samples_ratio_of_theirs=rounded(whole["1.0.2"]["wall"] / whole["http"]["wall"]),
+    )
+
+
+def far(question: str, ours_urls: list[str], their_urls: list[str], size_bytes: int) -> dict[str, object]:
+    """Print and return the answer for a server behind a slow line."""
+    ours, theirs = Library(sys.executable), Library(ORACLE)
+    try:
+        ours_job, their_job = ({"job": "raw", "shards": urls} for urls in (ours_urls, their_urls))
+        taken = medians({"ours": (ours, ours_job), "theirs": (theirs, their_job)}, max(1, min(3, ROUNDS)))
+    finally:
+        ours.close()
+        theirs.close()
+    fast, slow = (size_bytes / taken[name]["wall"] for name in ("ours", "theirs"))
+    return show(
+        question,
+        ours_mb_per_second=rounded(fast / 1e6),
+        theirs_mb_per_second=rounded(slow / 1e6),
+        share_of_limit=rounded(fast / LIMIT),
+        theirs_share_of_limit=rounded(slow / LIMIT),
+        ratio=rounded(fast / slow),
+        cpu_ratio=rounded(taken["theirs"]["cpu"] / taken["ours"]["cpu"]),
+    )
+
+
+def uploaded(endpoint: str, folder: Path, names: list[str]) -> None:
+    """Put shards into the bucket that everybody may read."""
+    import botocore.session
+
+    from webdataset.testing import s3_server
+
+    session = botocore.session.Session()
+    session.set_credentials(*s3_server.WRITER)
+    client = session.create_client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    client.create_bucket(Bucket="open")
+    for name in names:
+        client.put_object(Bucket="open", Key=name, Body=(folder / name).read_bytes())
+    os.environ |= dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), s3_server.WRITER, strict=True))
+    os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
+
+
+def slow_s3(folder: Path, names: list[str], size_bytes: int) -> None:
+    """Ask the question about S3, where SeaweedFS is installed."""
+    from webdataset.ground.errors import NotFound
+    from webdataset.testing import s3_server
+    from webdataset.testing.slow_line import slow_line
+
+    try:
+        s3_server.weed()
+    except NotFound:
+        return
+    with tempfile.TemporaryDirectory(prefix="wds-s3-") as place, s3_server.shared_s3(Path(place)) as service:
+        host, _, port = service.endpoint.removeprefix("http://").partition(":")
+        uploaded(service.endpoint, folder, names)
+        with slow_line(host, int(port), latency_seconds=LATENCY_SECONDS, bytes_per_second=BYTES_PER_SECOND) as root:
+            os.environ["AWS_ENDPOINT_URL_S3"] = root
+            theirs = [f"pipe:curl -s {root}/open/{name}" for name in names]
+            far("slow s3", [f"s3://open/{name}" for name in names], theirs, size_bytes)
+
+
+def measure() -> None:
+    """Print the answers."""
+    from webdataset.testing.slow_line import slow_line
+
+    with workspace() as folder:
+        folder.chmod(0o755)
+        first = [Path(path).name for path in write("W1", folder, scale=SCALE)]
+        names = [f"{copy}-{name}" for copy in range(max(1, SHARDS // len(first))) for name in first]
+        for name in names:
+            os.link(folder / name.partition("-")[2], folder / name)
+        size_bytes = sum((folder / name).stat().st_size for name in names)
+        with web(folder) as port:
+            nearby(port, first)
+            line = slow_line("127.0.0.1", port, latency_seconds=LATENCY_SECONDS, bytes_per_second=BYTES_PER_SECOND)
+            with line as root:
+                urls = [f"{root}/{name}" for name in names]
+                far("slow http", urls, urls, size_bytes)
+        slow_s3(folder, names, size_bytes)
+
+
+if __name__ == "__main__":
+    measure()

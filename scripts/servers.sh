@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The programs that the tests run against, where they can be installed: bsdtar, nginx and sshd from the system's
+# packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
+# absent are skipped, and say so. SeaweedFS and fake-gcs-server come with the test environment.
+cd "$(dirname "$0")/.." || exit 0
+AZURITE=3.35.0
+S3RVER=3.7.1
+PATH=$PATH:/usr/sbin:/usr/local/sbin
+
+missing=()
+command -v bsdtar >/dev/null || missing+=(libarchive-tools)
+command -v nginx >/dev/null || missing+=(nginx-light)
+command -v sshd >/dev/null || missing+=(openssh-server)
+command -v ssh >/dev/null || missing+=(openssh-client)
+if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    policy=/usr/sbin/policy-rc.d # packages ask it whether their service may be started
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy
+        trap 'rm -f $policy' EXIT
+    fi
+    apt-get update -qq >/dev/null 2>&1
+    for package in "${missing[@]}"; do
+        apt-get install -y -qq --no-install-recommends "$package" >/dev/null 2>&1
+    done
+fi
+
+absent() {
+    [ -x ".servers/node_modules/.bin/$1" ] || command -v "$1" >/dev/null || return 0
+    return 1
+}
+
+wanted=()
+absent azurite-blob && wanted+=("azurite@$AZURITE")
+absent s3rver && wanted+=("s3rver@$S3RVER")
+if [ ${#wanted[@]} -gt 0 ] && command -v npm >/dev/null; then
+    mkdir -p .servers
+    npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
+fi
+
+for name in bsdtar nginx sshd ssh; do
+    command -v $name >/dev/null || echo "$name is not installed: its tests will be skipped" >&2
+done
+for name in azurite-blob s3rver; do
+    absent $name && echo "$name is not installed (npm): its tests will be skipped" >&2
+done
+exit 0

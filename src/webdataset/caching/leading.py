@@ -1,0 +1,322 @@
+"""The one process that downloads a shard.
+
+Flows in: a stream. Flows out: a growing file, and at last a whole one under its final name. The download runs in a
+thread of its own, as fast as the source gives, whatever the reader beside it does: were it drawn by that reader, a rank
+that waits for the others would hold back their bytes, and all would wait for ever.
+
+The thread is a daemon and is told to stop at exit: nothing hangs there. In a forked child it does not exist; there its
+reader goes on as any follower would.
+"""
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from webdataset.ground.errors import FormatError, ShortRead, SourceError
+
+from . import freshness
+from .content import is_whole
+from .eviction import Room
+from .files import Unwritable, writing
+from .locks import Lock
+from .places import Place
+from .sidecar import Record
+
+FIRST_PIECE = 1 << 16
+_LARGEST_PIECE = 1 << 18
+_STEP_BYTES = 64 << 20  # reserved at a time where nobody knows the length
+
+_at_work: "weakref.WeakSet[Leader]" = weakref.WeakSet()
+
+
+@dataclass
+class Download:
+    """A shard on its way into the cache.
+
+    Args:
+        place: where it goes.
+        lock: the shard's lock, held.
+        descriptor: the part, open for writing.
+        record: what is known of it.
+        stream: the source, behind the bytes that the part has.
+        opening: what gave the stream, and may close it when it is collected.
+        start: bytes that the part had already.
+        written: bytes that the part has.
+    """
+
+    place: Place
+    lock: Lock
+    descriptor: int
+    record: Record
+    stream: Any
+    opening: Any = None
+    start: int = 0
+    written: int = 0
+
+    def write(self, piece: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            Unwritable: the directory refuses; :attr:`written` tells what it took.
+        """
+        rest = memoryview(piece)
+        with writing():
+            while rest:
+                count = os.write(self.descriptor, rest)
+                self.written += count
+                rest = rest[count:]
+
+    def discard(self) -> None:
+        """Remove what there is; readers that have it open go on reading."""
+        for path in (self.place.part, *([] if os.path.lexists(self.place.final) else [self.place.record])):
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108  one call of the system
+
+    def close(self, *, keep_stream: bool = False) -> None:
+        """Let go of everything.
+
+        Args:
+            keep_stream: leave the source open: somebody else reads the rest.
+        """
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+        self.lock.release()
+        if not keep_stream:
+            shut(self.stream, self.opening)
+
+
+class Leader:
+    """Moves a shard into the cache.
+
+    Args:
+        download: the shard.
+        room: gives space where its length is not known.
+        validator: path to bool, asked whether it may be kept.
+
+    Attributes:
+        valid: bytes that can be read from the part.
+        ended: whether nothing more is written.
+        stopped: whether that is because it was told to stop.
+        kept: whether it has its final name.
+        error: why the source failed, or None.
+        trouble: why the cache directory refused, or None.
+        rest: bytes that follow on :attr:`valid`, and then the stream has to be read, where the directory refused.
+    """
+
+    def __init__(self, download: Download, room: Room, validator: Callable[[str], Any] | None = None) -> None:
+        self.owner = os.getpid()
+        self.download = download
+        self.valid = download.written
+        self.ended = self.stopped = self.kept = False
+        self.error: Exception | None = None
+        self.trouble: Exception | None = None
+        self.rest: bytes | None = None
+        self._room = room
+        self._validator = validator
+        self._news = threading.Condition()
+        self._stop = self._left = False
+
+    def start(self) -> None:
+        """Download in a thread."""
+        _at_work.add(self)
+        threading.Thread(target=self.run, name="webdataset-cache", daemon=True).start()
+
+    def wait(self, offset: int) -> bool:
+        """Wait until there is a byte at ``offset`` in the part, or nothing more is written.
+
+        Returns:
+            Whether there is one.
+        """
+        with self._news:
+            while self.valid <= offset and not self.ended:
+                self._news.wait()
+            return self.valid > offset
+
+    def leave(self) -> None:
+        """Say that nobody reads here any more: more than half of a shard is finished all the same."""
+        length = self.download.record.length
+        with self._news:
+            self._left = True
+            self._stop = self._stop or length is None or 2 * self.valid < length
+            unread = self.ended and self.rest is not None
+        if unread:
+            shut(self.download.stream, self.download.opening)
+
+    def stop(self) -> None:
+        """Stop soon."""
+        self._stop = True
+
+    def run(self) -> None:
+        """Download; called once."""
+        keep_stream = False
+        try:
+            keep_stream = self._moved()
+        except Unwritable as error:
+            self.trouble = error
+            self.download.discard()
+        except Exception as error:  # noqa: BLE001  whatever a source raises is raised where it is read
+            self.error = error
+            if not self._resumable():
+                self.download.discard()
+        finally:
+            self.download.close(keep_stream=keep_stream)
+            with self._news:
+                self.ended = True
+                self._news.notify_all()
+                unread = keep_stream and self._left
+            if unread:
+                shut(self.download.stream, self.download.opening)
+
+    def _moved(self) -> bool:
+        """Move bytes until the source ends.
+
+        Returns:
+            Whether the directory refused, and the stream goes to the reader.
+        """
+        download, size = self.download, FIRST_PIECE
+        read = soon(download.stream)
+        while not self._stop:
+            piece = read(size)
+            if not piece:
+                self._finish()
+                return False
+            size = min(2 * size, _LARGEST_PIECE)
+            before = download.written
+            try:
+                self._allow(before + len(piece))
+                download.write(piece)
+            except Unwritable as error:
+                self.trouble = error if error.__cause__ is not None else None
+                self.rest = bytes(memoryview(piece)[download.written - before :])
+                self.valid = download.written
+                download.discard()
+                return True
+            with self._news:
+                self.valid = download.written
+                self._news.notify_all()
+        self.stopped = True
+        if not self._resumable():
+            download.discard()
+        return False
+
+    def _resumable(self) -> bool:
+        return self.download.record.can_be_resumed()
+
+    def _allow(self, size_bytes: int) -> None:
+        """Reserve more room where nobody said how long it gets."""
+        record = self.download.record
+        if record.length is None and size_bytes > record.reserved_bytes and self._room.size_bytes > 0:
+            step = max(1, min(_STEP_BYTES, int(self._room.size_bytes) // 8))
+            with writing():
+                granted = self._room.reserve(self.download.place, record, size_bytes + step)
+            if granted is None:
+                raise Unwritable("no room")
+            self.download.record = granted
+
+    def _finish(self) -> None:
+        """Verify the file and give it its name."""
+        download, record = self.download, self.download.record
+        if record.length is not None and download.written != record.length:
+            raise ShortRead(f"the source ended after {download.written} of {record.length} bytes", url=record.url)
+        if not self._proven():
+            download.discard()
+            return
+        publish(download.place, download.descriptor, record)
+        freshness.settled(download.place)
+        self.kept = True
+
+    def _proven(self) -> bool:
+        """Tell whether the part is all of a shard.
+
+        Raises:
+            FormatError: the validator refuses it.
+            ShortRead: its checksum is another than the store's.
+        """
+        part, record = self.download.place.part, self.download.record
+        if self._validator is not None:
+            if not self._validator(part):
+                name = getattr(self._validator, "__name__", "the validator")
+                self.download.discard()
+                raise FormatError(f"{name} refuses it, so it is not cached", url=record.url)
+            return True
+        if self.download.start:
+            verify(part, self.download.stream, record.url)
+        return record.length is not None or is_whole(part)
+
+
+def publish(place: Place, descriptor: int, record: Record) -> None:
+    """Give a whole part its final name.
+
+    Args:
+        place: the shard's.
+        descriptor: the part, open.
+        record: what is known of it.
+
+    Raises:
+        Unwritable: the directory refuses.
+    """
+    with writing():
+        os.fsync(descriptor)
+        os.makedirs(os.path.dirname(place.final), exist_ok=True)  # noqa: PTH103, PTH120
+        record.completed(os.fstat(descriptor)).write(place)
+        os.replace(place.part, place.final)  # noqa: PTH105
+
+
+def verify(part: str, stream: Any, url: str) -> None:
+    """Compare a part that was written in several goes with the store's checksum, if it names one.
+
+    Args:
+        part: the file.
+        stream: what gave the last bytes of it.
+        url: for the message.
+
+    Raises:
+        ShortRead: they differ; the part is removed.
+    """
+    expected, summing = getattr(stream, "vouched", (None, None))
+    if expected is None or summing is None:
+        return
+    found = 0
+    with writing(), open(part, "rb", buffering=0) as file:  # noqa: PTH123
+        while piece := file.read(_LARGEST_PIECE):
+            found = summing(piece, found)
+    if found != expected:
+        with contextlib.suppress(OSError):
+            os.unlink(part)  # noqa: PTH108
+        raise ShortRead("its checksum is not the one that the store names; read it again", url=url)
+
+
+def soon(stream: Any) -> Callable[[int], bytes]:
+    """Return what reads from a source as soon as there is something.
+
+    Args:
+        stream: the source.
+    """
+    read: Callable[[int], bytes] = getattr(stream, "read_some", stream.read)
+    return read
+
+
+def shut(stream: Any, opening: Any = None) -> None:
+    """Close a source.
+
+    Args:
+        stream: the source.
+        opening: the generator that gave it.
+    """
+    for closing in (stream, opening):
+        close = getattr(closing, "close", None)
+        if close is not None:
+            with contextlib.suppress(OSError, SourceError):  # its bytes are here, or its failure is known
+                close()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop the downloads of this process; what there is of them can be resumed."""
+    for leader in list(_at_work):
+        leader.stop()

@@ -1,0 +1,171 @@
+"""The state of an elastic dataset: one JSON value, whatever the number of ranks and workers.
+
+Flows in: memories of streams. Flows out: ``{"version", "kind", "seed", "epoch", "streams", "description", "received",
+"memories"}``; memories are by stream, so that the states of all ranks are merged by putting them together, and shared
+out again by taking what one owns. Nothing in it grows with the number of items given.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from webdataset.ground.errors import StateMismatch
+from webdataset.stages.base import Json
+
+VERSION = 1
+KIND = "webdataset.elastic"
+_PARTS = {"seed": int, "epoch": int, "streams": int, "description": dict, "memories": dict}
+
+
+def checked(state: Any) -> dict[str, Any]:
+    """Return a state, if it is one.
+
+    Args:
+        state: anything.
+
+    Raises:
+        StateMismatch: it is none, or of another version.
+    """
+    if not isinstance(state, Mapping) or state.get("kind") != KIND:
+        raise StateMismatch(f"this is not the state of an elastic dataset: {str(state)[:80]!r}")
+    if state.get("version") != VERSION:
+        raise StateMismatch(f"the state has version {state.get('version')!r}; this library reads {VERSION}")
+    for name, kind in _PARTS.items():
+        if type(state.get(name)) is not kind:
+            raise StateMismatch(f"the state is incomplete: {name!r} is {str(state.get(name))[:80]!r}")
+    streams = range(state["streams"])
+    for number in state["memories"]:
+        if not str(number).isdecimal() or int(number) not in streams:
+            raise StateMismatch(f"the state has a memory of stream {number!r}, of {len(streams)} streams")
+    return dict(state)
+
+
+def compare(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuse a state that belongs to another dataset.
+
+    Args:
+        state: what was saved.
+        here: the state of the dataset that is to go on; a seed of None is any.
+
+    Raises:
+        StateMismatch: everything that differs, by name.
+    """
+    differing = [
+        f"{name} {state[name]} (here {here[name]})"
+        for name in ("seed", "streams")
+        if here[name] is not None and state[name] != here[name]
+    ]
+    differing += _described(state["description"], here["description"])
+    if differing:
+        raise StateMismatch(f"the state belongs to another dataset; it has {'; '.join(differing)}")
+
+
+def _described(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two descriptions."""
+    found = []
+    for name in sorted(saved.keys() | here.keys()):
+        before, now = saved.get(name), here.get(name)
+        if before == now:
+            continue
+        if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+            found += [f"{one} (here {other})" for one, other in zip(before, now, strict=True) if one != other]
+        else:
+            found.append(f"{name} {_shown(before)} (here {_shown(now)})")
+    return found
+
+
+def _shown(part: Any) -> str:
+    return ", ".join(map(str, part)) if isinstance(part, list) else str(part)
+
+
+def memories_for(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
+    """Return the memories of the streams that a worker owns.
+
+    Args:
+        state: a state; one without memories stands at the start of its epoch.
+        owned: numbers of streams.
+
+    Raises:
+        StateMismatch: the state lacks some: it is that of one rank among several.
+    """
+    memories = state["memories"]
+    if not memories:
+        return dict.fromkeys(owned)
+    lacking = [number for number in owned if str(number) not in memories]
+    if lacking:
+        raise StateMismatch(
+            f"the state has no memory of streams {', '.join(map(str, lacking))}: it holds those of one rank or worker. "
+            "Merge the states of all of them first: webdataset.merge_states([...])"
+        )
+    return {number: memories[str(number)] for number in owned}
+
+
+def whole(header: Mapping[str, Any], memories: Mapping[str, Json]) -> dict[str, Any]:
+    """Return a state.
+
+    Args:
+        header: everything but the memories.
+        memories: number of the stream, as text, to memory.
+    """
+    received = sum(memory[0] for memory in memories.values() if memory is not None)
+    return {**header, "received": received, "memories": dict(memories)}
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the states of several ranks or workers together.
+
+    Args:
+        states: at least one; all of one dataset, seed and epoch. Where two know the same stream, the later one holds.
+
+    Returns:
+        One state, which can be loaded under any number of ranks and workers.
+
+    Raises:
+        StateMismatch: no state at all, or states of different datasets, seeds or epochs; the message says which.
+    """
+    known = [checked(state) for state in states]
+    if not known:
+        raise StateMismatch("there are no states to merge")
+    first = known[0]
+    memories: dict[str, Json] = {}
+    for state in known:
+        compare(state, first)
+        if state["epoch"] != first["epoch"]:
+            raise StateMismatch(
+                f"the states are of epochs {first['epoch']} and {state['epoch']}: take those of all ranks at one step"
+            )
+        for number, memory in state["memories"].items():
+            before = memories.get(number)
+            if before is None or (memory is not None and _later(memory, before)):
+                memories[number] = memory
+    ordered = {str(number): memories[str(number)] for number in sorted(map(int, memories))}
+    header = {name: part for name, part in first.items() if name not in ("received", "memories")}
+    return whole(header, ordered)
+
+
+def _later(memory: Json, before: Json) -> bool:
+    return (memory[0], len(memory) == 1) > (before[0], len(before) == 1)
+
+
+class Received:
+    """What a consumer has received from workers that run ahead of it.
+
+    Args:
+        header: a state to start from: ``ElasticRun.header()``, or one that was loaded.
+    """
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        state = checked(header)
+        self._memories: dict[str, Json] = state.pop("memories")
+        self._header = state
+
+    def take(self, progress: Mapping[str, Json]) -> None:
+        """Take note of an item that was received.
+
+        Args:
+            progress: what the worker's ``progress()`` was when it gave the item.
+        """
+        self._memories.update(progress)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind what was received."""
+        return whole(self._header, self._memories)

@@ -1,0 +1,123 @@
+"""One virtual stream: a run of the whole pipeline over its share, whoever owns it.
+
+Flows in: stages, a run with ``stream``, and what the stream remembered. Flows out: items, and a memory from which an
+equal stream continues. Nothing in it depends on rank or worker.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from webdataset.ground.errors import FlowError, StateMismatch
+from webdataset.ground.topology import standing, within
+from webdataset.stages.base import Json, Run
+
+from .looping import Bounds, Loop
+from .running import VERSION, outline
+
+END: Any = object()
+
+
+class VirtualStream:
+    """One stream, started when it is first asked.
+
+    Args:
+        stages: of the dataset.
+        run: seed, epoch and stream.
+        bounds: how long the dataset runs, all streams together.
+        memory: what ``memory`` returned; None for the start.
+
+    Attributes:
+        count: number of items given.
+
+    Raises:
+        StateMismatch: ``memory`` is none.
+    """
+
+    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds, memory: Json = None) -> None:
+        if run.stream is None:
+            raise FlowError("a virtual stream needs its number")
+        self.stream = run.stream
+        self._stages = stages
+        self._run = replace(run, tracked=True)
+        self._bounds = bounds.shared(run.stream)
+        self._memory = memory
+        self._loop: Loop | None = None
+        self._items: Iterator[Any] = iter(())
+        self.count, self.over = _counted(memory)
+        self.failed: BaseException | None = None
+
+    def advance(self) -> Any:
+        """Return the next item, or ``END``."""
+        if self.over:
+            return END
+        before = standing.stream
+        standing.stream = self.stream
+        try:
+            if self._loop is None:
+                self._start()
+            item = next(self._items, END)
+        except BaseException as error:  # whatever it is: there is no state behind it
+            self.failed = error
+            raise
+        finally:
+            standing.stream = before
+        if item is END:
+            self._end()
+            return END
+        self.count += 1
+        return item
+
+    def _start(self) -> None:
+        self._loop = Loop(self._stages, self._run, self._bounds, self._restored())
+        self._items = self._loop.quickly()
+        self._memory = None
+
+    def _restored(self) -> Json:
+        """Return the memory as the snapshot of a loop."""
+        if self._memory is None:
+            return None
+        count, passed, given, ended, memories = self._memory
+        run = self._run
+        first, levels = outline(self._stages, run)
+        names = [level.name for level in levels[first:]]
+        inner = {"version": VERSION, "seed": run.seed, "common": run.common, "epoch": run.epoch + passed}
+        flow = {**inner, "stages": names, "first": first, "ended": ended, "memories": memories}
+        return {"count": count, "passed": passed, "given": given, "flow": flow}
+
+    def _end(self) -> None:
+        self.close()
+        self.over = True
+        self._loop, self._memory = None, [self.count]
+
+    def memory(self) -> Json:
+        """Return what is to be remembered behind the item given last: None before the first one.
+
+        Raises:
+            FlowError: the stream has failed: there is no state behind a failure.
+        """
+        if self.failed is not None:
+            raise FlowError(
+                f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state behind a "
+                "failure: use the one that was saved last"
+            )
+        if self._loop is None:
+            return self._memory
+        with within(self.stream):
+            return self._loop.essence()
+
+    def close(self) -> None:
+        """Close everything that is open; the memory can still be read."""
+        if self._loop is not None:
+            with within(self.stream):
+                self._loop.close()
+
+
+def _counted(memory: Json) -> tuple[int, bool]:
+    """Return how many items a memory says were given, and whether the stream was over."""
+    if memory is None:
+        return 0, False
+    shaped = isinstance(memory, list) and len(memory) in (1, 5) and all(type(part) is int for part in memory[:3])
+    if not shaped or memory[0] < 0 or (len(memory) == 5 and not isinstance(memory[4], list)):
+        raise StateMismatch(f"this is not the memory of a stream: {str(memory)[:80]}")
+    return memory[0], len(memory) == 1

@@ -1,0 +1,206 @@
+"""The workers of a loader in this process: none of their own, or threads.
+
+Flows in: an origin and its beginning. Flows out: parts. Threads suit decoders that let go of the interpreter's lock
+while they work (simplejpeg, Pillow, zlib, zstd do).
+"""
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from webdataset.ground import topology
+from webdataset.ground.errors import FlowError
+
+from .buffers import Blocks
+from .layout import Layout
+from .parts import Filling, GivenUp, Grant, Part, Work
+from .rows import Lender
+from .shares import Beginning, Origin
+
+_PATIENCE_SECONDS = 5.0  # for a thread that sits in a read, when the loader is closed
+
+
+class Crewed:
+    """A crew lives in the process that hired it: a fork inherits the object, but nobody who works."""
+
+    def __init__(self) -> None:
+        self._living = True
+        self._owner = os.getpid()
+
+    @property
+    def living(self) -> bool:
+        """True until the crew is closed, in the process that hired it."""
+        return self._living and os.getpid() == self._owner
+
+
+class Inline(Crewed):
+    """No workers: samples are made when they are asked for.
+
+    Args:
+        origin: the dataset.
+        span: indices in a window.
+    """
+
+    workers = 1
+
+    def __init__(self, origin: Origin, span: int) -> None:
+        super().__init__()
+        self._origin = origin
+        self._span = span
+        self._grants: deque[Grant] = deque()
+        self._stopped = False
+        self._lender = Lender()
+        self._parts: Iterator[Part] = iter(())
+
+    def begin(self, beginning: Beginning) -> None:
+        """Start an epoch."""
+        self._grants.clear()
+        self._stopped = False
+        share = self._origin.share(beginning, 0, 1)
+        work = Work(share, self._span, beginning.start, 0, self._leave, self._watch, self._lender)
+        self._parts = Filling(work).parts()
+
+    def _leave(self, window: int) -> Grant:
+        while self._grants:
+            grant = self._grants.popleft()
+            if grant.window == window:
+                return grant
+        if self._stopped:
+            raise GivenUp
+        raise FlowError(f"window {window} was begun without leave")
+
+    def _watch(self, index: int, sample: Any) -> None:  # noqa: ARG002
+        if self._stopped:
+            raise GivenUp
+
+    def stop(self) -> None:
+        """Give up the epoch."""
+        self._stopped = True
+        self._grants.clear()
+
+    def grant(self, grant: Grant) -> None:
+        """Let the window be written."""
+        self._grants.append(grant)
+
+    def receive(self, timeout_seconds: float | None = None) -> Part:  # noqa: ARG002  nobody is waited for
+        """Make the next part."""
+        part = next(self._parts, None)
+        if part is None:
+            raise FlowError("the epoch is over, and more was asked for")
+        return part
+
+    def blocks(self, layout: Layout) -> Blocks:
+        """Return memory of this process."""
+        return Blocks(layout.size_bytes)
+
+    def close(self) -> None:
+        """End it; nothing runs."""
+        self._living = False
+
+
+class _Thread:
+    """What a thread and the consumer share; it does not refer to the loader, which may thus be forgotten."""
+
+    def __init__(self, origin: Origin, span: int, number: int, workers: int, parts: "queue.SimpleQueue[Part]") -> None:
+        self.origin = origin
+        self.span = span
+        self.number = number
+        self.workers = workers
+        self.parts = parts
+        self.orders: queue.SimpleQueue[Grant | Beginning | None] = queue.SimpleQueue()
+        self.stopped = False
+        self.lender = Lender()
+        self.thread = threading.Thread(target=self.run, name=f"webdataset-loader-{number}", daemon=True)
+
+    def run(self) -> None:
+        """Work on one epoch after the other until there is an order to end."""
+        topology.standing.worker = self.number, self.workers
+        while (order := self.orders.get()) is not None:
+            if isinstance(order, Beginning):
+                self._epoch(order)
+
+    def _epoch(self, beginning: Beginning) -> None:
+        try:
+            share = self.origin.share(beginning, self.number, self.workers)
+            work = Work(share, self.span, beginning.start, self.number, self._leave, self._watch, self.lender)
+            for part in Filling(work).parts():
+                self.parts.put(part)
+        except BaseException as error:  # noqa: BLE001  user code, SystemExit too: it goes to the consumer, who raises it
+            self.parts.put(Part(self.number, 0, over=True, error=error))
+
+    def _leave(self, window: int) -> Grant:
+        while True:
+            order = self.orders.get()
+            if order is None:
+                self.orders.put(None)  # for run()
+                raise GivenUp
+            if self.stopped:
+                raise GivenUp
+            if isinstance(order, Grant) and order.window == window:
+                return order
+
+    def _watch(self, index: int, sample: Any) -> None:  # noqa: ARG002
+        if self.stopped:
+            raise GivenUp
+
+
+class Threads(Crewed):
+    """Workers that are threads; they live until the crew is closed.
+
+    Args:
+        origin: the dataset.
+        span: indices in a window.
+        workers: how many.
+    """
+
+    def __init__(self, origin: Origin, span: int, workers: int) -> None:
+        super().__init__()
+        self.workers = workers
+        self._parts: queue.SimpleQueue[Part] = queue.SimpleQueue()
+        self._threads = [_Thread(origin, span, number, workers, self._parts) for number in range(workers)]
+        for each in self._threads:
+            each.thread.start()
+
+    def begin(self, beginning: Beginning) -> None:
+        """Start an epoch."""
+        for each in self._threads:
+            each.stopped = False
+            each.orders.put(beginning)
+
+    def stop(self) -> None:
+        """Give up the epoch."""
+        for each in self._threads:
+            each.stopped = True
+            each.orders.put(Grant(-1))  # wakes one that waits
+
+    def grant(self, grant: Grant) -> None:
+        """Let all threads write the window."""
+        for each in self._threads:
+            each.orders.put(grant)
+
+    def receive(self, timeout_seconds: float | None = None) -> Part | None:
+        """Wait for a part; None where the time is over."""
+        try:
+            return self._parts.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+
+    def blocks(self, layout: Layout) -> Blocks:
+        """Return memory of this process."""
+        return Blocks(layout.size_bytes)
+
+    def close(self) -> None:
+        """End the threads. One that sits in a read is waited for briefly, and ends when the read does."""
+        if not self.living:
+            return
+        self._living = False
+        for each in self._threads:
+            each.stopped = True
+            each.orders.put(None)
+        until = time.monotonic() + _PATIENCE_SECONDS
+        for each in self._threads:
+            each.thread.join(max(0.0, until - time.monotonic()))

@@ -1,0 +1,284 @@
+"""The loader: a dataset, workers that decode into batches, and the state of what was received.
+
+Flows in: a dataset. Flows out: batches (numpy arrays, or torch tensors where a device is named), in an order that an
+elastic dataset's seed and epoch determine, whatever the number and kind of workers. Nothing runs before the first
+iteration, and nothing after ``close`` (or when the loader is forgotten).
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+from webdataset.flow.elastic_state import Received
+from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+from webdataset.stages.base import Json
+
+from .batches import END, Batching, Mark, singles
+from .crews import Inline, Threads
+from .shares import Beginning, Elastic, origin_of
+from .statistics import LoaderStats
+from .windows import Windows, weight
+
+_UNBATCHED_SPAN = 16  # samples that a worker makes at a time where there are no batches
+_GIGABYTE = 1 << 30
+
+
+class Loader:
+    """Loads batches of a dataset with threads or processes.
+
+    Args:
+        dataset: a pipeline (``dataset.elastic()`` for an order and states that do not depend on the workers), a
+            sequence, or an iterable.
+        batch_size: samples in a batch, on this rank; None delivers what the dataset gives.
+        workers: threads or processes that read and decode; 0 does so in this thread.
+        mode: ``threads`` or ``processes``.
+        start_method: of processes: ``fork``, ``forkserver``, ``spawn``; None is Python's own choice.
+        prefetch: batches that workers may be ahead by.
+        prefetch_bytes: the memory that these may take; one batch is always allowed.
+        drop_last: leave out a last batch that is smaller.
+        collate: from a list of samples to a batch, called here; None makes columns: arrays of one shape are joined,
+            numbers become arrays, all else lists. Only without it do workers write into the batch.
+        ragged: arrays of different shapes in one batch become a list; False makes them an error.
+        exact: where streams have ended, leave batches smaller instead of filling them up from the next ones: then all
+            ranks' batches together are the same for any number of ranks to the end of the epoch.
+        device: where torch tensors are wanted: ``"cpu"`` (no copy), ``"cuda:0"`` (copied ahead, asynchronously);
+            None leaves numpy arrays.
+        pin_memory: copy through page-locked memory on the way to a device.
+
+    Raises:
+        UsageError: arguments that cannot mean anything.
+        MissingExtra: a device is named, and torch is not installed.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        workers: int = 0,
+        mode: str = "threads",
+        start_method: str | None = None,
+        prefetch: int = 3,
+        prefetch_bytes: int = _GIGABYTE,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+        ragged: bool = True,
+        exact: bool = False,
+        device: Any = None,
+        pin_memory: bool = False,
+    ) -> None:
+        _check(batch_size, workers, mode, prefetch)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.workers = workers
+        self.mode = mode
+        self.start_method = start_method
+        self.epoch = int(getattr(dataset, "epoch", 0) or 0)
+        self._origin = origin_of(dataset)
+        self._ahead = prefetch, prefetch_bytes
+        self._batching = Batching(batch_size or 1, collate, ragged, drop_last, exact)
+        self._stats = LoaderStats(workers=workers)
+        self._crew: Any = None
+        self._windows: Windows | None = None
+        self._current: weakref.ref[Any] | None = None
+        self._state: Json = None  # to begin the next epoch with
+        self._beginning: Beginning | None = None
+        self._received: Received | None = None
+        self._beyond = 0
+        self._device = _device(device, pin_memory=pin_memory)
+
+    # -- iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        """Load an epoch; one that still runs is given up."""
+        self._give_up()
+        epoch = self._epoch()
+        self._current = weakref.ref(epoch)
+        return epoch
+
+    def _give_up(self) -> None:
+        running = self._current() if self._current is not None else None
+        if running is not None:
+            running.close()
+        self._current = None
+
+    def _epoch(self) -> Iterator[Any]:
+        marked = self._marked() if self._device is None else self._device.moved(self._marked())
+        stats = self._stats
+        began = time.perf_counter()
+        stats.epochs += 1
+        try:
+            while True:
+                before = time.perf_counter()
+                batch, mark = next(marked)
+                now = time.perf_counter()
+                stats.waiting_seconds += now - before
+                stats.running_seconds += now - began
+                began = now
+                self._take(mark)
+                if batch is END:
+                    return
+                stats.batches += 1
+                stats.samples += mark.samples
+                stats.bytes += weight(batch)
+                yield batch
+                del batch
+        except Exception:
+            stats.failures += 1
+            raise
+        finally:
+            stats.running_seconds += time.perf_counter() - began
+            marked.close()
+
+    def _marked(self) -> Generator[tuple[Any, Mark]]:
+        beginning = self._origin.begin(self.epoch, self._state)
+        self._state = None
+        self.epoch = beginning.epoch + 1
+        if self._batching.exact:  # windows are the same whatever was received of them
+            beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
+        windows = self._started()
+        self._crew.begin(beginning)
+        self._beginning = beginning
+        self._beyond = 0
+        if beginning.state is not None:
+            self._received = Received({**beginning.state, "memories": dict(beginning.state["memories"])})
+        found = windows.epoch()
+        try:
+            yield from singles(found) if self.batch_size is None else self._batching.batches(found)
+        finally:
+            found.close()
+
+    def _started(self) -> Windows:
+        if self._windows is None or self._crew is None or not self._crew.living:
+            span = self.batch_size or _UNBATCHED_SPAN
+            crew = self._crew = self._hired(span)
+            weakref.finalize(self, crew.close)
+            placing = self.batch_size is not None and self._batching.collate is None
+            ahead, ahead_bytes = self._ahead
+            self._windows = Windows(
+                crew, span=span, ahead=ahead if self.workers else 0, ahead_bytes=ahead_bytes, placing=placing
+            )
+            self._windows.watch = self._stats.count
+        return self._windows
+
+    def _hired(self, span: int) -> Any:
+        if not self.workers:
+            return Inline(self._origin, span)
+        if self.mode == "threads":
+            return Threads(self._origin, span, self.workers)
+        from .processes import Processes  # noqa: PLC0415  only where there are processes
+
+        return Processes(self._origin, span, self.workers, self.start_method)
+
+    def _take(self, mark: Mark) -> None:
+        self._beyond = mark.beyond
+        if self._received is not None:
+            for progress in mark.progress:
+                self._received.take(progress)
+
+    # -- epochs and states
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next epoch, which with the dataset's seed decides the order.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            StateMismatch: a state of another epoch was loaded, and not used yet.
+        """
+        if self._state is not None and self._state.get("epoch") != epoch:
+            raise StateMismatch(
+                f"the state that was loaded is of epoch {self._state.get('epoch')}, and set_epoch({epoch}) would "
+                "forget it: begin your loop with that epoch"
+            )
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the batch received last: that of this rank; see ``merge_states``.
+
+        Raises:
+            FlowError: the dataset is not elastic.
+        """
+        if not isinstance(self._origin, Elastic):
+            raise FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
+        if self._state is not None:
+            return dict(self._state)
+        if self._received is None or self._beginning is None:
+            return dict(self._origin.begin(self.epoch, None).state)
+        state = self._received.state_dict()
+        return self._origin.advanced(state, self._beginning, self._beyond) if self._beyond else state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue behind a state with the next iteration.
+
+        Args:
+            state: what ``state_dict`` returned, of this rank or merged from all, under any number of workers.
+
+        Raises:
+            StateMismatch: a state of another dataset, or the dataset is not elastic; the message says what differs.
+        """
+        self._give_up()
+        self._origin.begin(self.epoch, state)
+        self._state = state
+        self.epoch = int(state["epoch"])
+
+    # -- the rest
+
+    def stats(self) -> LoaderStats:
+        """Return the counters as they are now."""
+        windows = self._windows
+        busy, waiting = list(self._stats.worker_busy_seconds), list(self._stats.worker_waiting_seconds)
+        return replace(
+            self._stats,
+            worker_busy_seconds=busy,
+            worker_waiting_seconds=waiting,
+            ready_windows=windows.waiting if windows is not None else 0,
+            memory_bytes=windows.memory_bytes if windows is not None else 0,
+        )
+
+    def close(self) -> None:
+        """End all workers. May be called twice; iterating again starts new ones."""
+        self._give_up()
+        if self._crew is not None:
+            self._crew.close()
+        self._crew = self._windows = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without workers, and behind what was received."""
+        state = self.state_dict() if isinstance(self._origin, Elastic) else None
+        gone = {"_crew": None, "_windows": None, "_current": None, "_received": None, "_state": state}
+        return {**self.__dict__, **gone, "_beyond": 0}
+
+    def __repr__(self) -> str:
+        how = f"{self.workers} {self.mode}" if self.workers else "no workers"
+        return f"Loader({type(self.dataset).__name__}, batch_size={self.batch_size}, {how})"
+
+
+def _check(batch_size: int | None, workers: int, mode: str, prefetch: int) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"batch_size={batch_size!r}: a batch holds at least one sample; None makes no batches")
+    if workers < 0:
+        raise UsageError(f"workers={workers!r}: 0 loads in this thread, n in n threads or processes")
+    if mode not in ("threads", "processes"):
+        raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
+    if prefetch < 0:
+        raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
+
+
+def _device(device: Any, *, pin_memory: bool) -> Any:
+    if device is None:
+        if pin_memory:
+            raise UsageError("pin_memory is for batches on their way to a device: name it, device='cuda'")
+        return None
+    from .torch_device import Mover  # noqa: PLC0415  needs torch
+
+    return Mover(device, pin_memory=pin_memory)

@@ -1,0 +1,217 @@
+"""What a worker does: it draws its share of an epoch's samples and writes them into the rows of batches.
+
+Theory. Every sample of a rank has an index; the samples of all workers together have every index once, apart from
+holes where a stream of samples has ended. Window ``s`` is the indices ``[s·span, (s+1)·span)``: the row of a sample in
+its window follows from its index alone, so workers fill one batch together without talking to each other, and the order
+is the same for any number of them. A *part* is one worker's rows of one window.
+
+Flows in: (index, sample), windows that may be written. Flows out: parts, by rising window. Never waits for samples
+of another worker.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from webdataset.codecs.images.landing import given_by
+
+from .layout import Layout
+from .rows import OFF, Lender, Rows
+
+_OVER: Any = object()
+NEVER = 1 << 62  # an index that is never reached
+
+
+class Share(Protocol):
+    """One worker's samples of one epoch, by rising index.
+
+    Attributes:
+        turn: samples after which whatever gave the first of them has been asked again.
+    """
+
+    turn: int
+
+    @property
+    def following(self) -> int:
+        """The lowest index that the next sample can have: one that no other worker has. NEVER: there is none."""
+
+    def __iter__(self) -> Iterator[tuple[int, Any] | None]:
+        """Yield (index, sample), the index being ``following`` as it was; None where ``following`` only moved on."""
+
+    def progress(self) -> Any:
+        """Return what changed in the state since the last call, as a JSON value; None where there is none."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+@dataclass
+class Grant:
+    """Leave to write a window.
+
+    Args:
+        window: its number.
+        block: the number of its block; -1 for none.
+        layout: of the block, or None: samples travel as they are.
+        columns: the block's arrays.
+    """
+
+    window: int
+    block: int = -1
+    layout: Layout | None = None
+    columns: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Part:
+    """One worker's rows of one window.
+
+    Args:
+        worker: its number.
+        window: the window's number; the worker has done with all windows up to it.
+        rows: rows in order.
+        beside: for each row, the fields without a column (where ``placed``), or the whole sample.
+        placed: for each row, whether its columns are written.
+        progress: what changed in the worker's state.
+        over: the worker has no more samples.
+        busy: blocks of earlier windows that the worker's pipeline still refers to.
+        error: what ended the worker, where something did.
+        timings: seconds spent on samples and on waiting for leave to go on.
+    """
+
+    worker: int
+    window: int
+    rows: list[int] = field(default_factory=list)
+    beside: list[Any] = field(default_factory=list)
+    placed: list[bool] = field(default_factory=list)
+    progress: Any = None
+    over: bool = False
+    busy: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+    timings: tuple[float, float] = (0.0, 0.0)
+
+
+class GivenUp(Exception):
+    """Nobody wants the rest of the epoch."""
+
+
+@dataclass
+class Work:
+    """One worker's work on one epoch.
+
+    Args:
+        share: its samples.
+        span: indices in a window.
+        start: index at which window 0 begins.
+        worker: its number.
+        leave: waits until a window may be written; raises GivenUp.
+        watch: called with each sample's index and the sample, before it is written; may raise GivenUp.
+        lender: offers rows to decoders; kept from epoch to epoch.
+    """
+
+    share: Share
+    span: int
+    start: int
+    worker: int
+    leave: Callable[[int], Grant]
+    watch: Callable[[int, Any], None]
+    lender: Lender
+
+
+class Filling:
+    """One worker at work.
+
+    Args:
+        work: what it does.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.share = work.share
+        self._at = 0  # the window that it works on
+        self._working = self._waiting = 0.0
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the worker's parts; the last one says that it is over, and what went wrong, if something did."""
+        part = Part(self.work.worker, 0)
+        try:
+            for part in self._parts():  # the last one is looked at below
+                if part.over:
+                    break
+                yield part
+        except GivenUp:
+            part = self._last(part.window + 1)
+        except Exception as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
+            part = self._last(self._at)
+            part.error = error
+        finally:
+            self.share.close()
+        part.busy = self.work.lender.busy()
+        yield part
+
+    def _last(self, window: int) -> Part:
+        return Part(self.work.worker, window, over=True)
+
+    def _parts(self) -> Iterator[Part]:
+        if self.share.following >= NEVER:
+            yield self._last(0)
+            return
+        window = self._window(self.share.following)
+        if window > 0:
+            yield Part(self.work.worker, window - 1)
+        samples = iter(self.share)
+        while True:
+            self._at = window
+            granted = self._granted(window)
+            rows = self.work.lender.rows(granted.layout, granted.columns)
+            part = Part(self.work.worker, window)
+            self._fill(part, rows, samples)
+            yield self._finished(part, rows, granted)
+            if part.over:
+                return
+            window = self._window(self.share.following)
+            if window > part.window + 1:
+                yield Part(self.work.worker, window - 1)  # others need not wait for what this one has not got
+
+    def _window(self, index: int) -> int:
+        return (index - self.work.start) // self.work.span
+
+    def _granted(self, window: int) -> Grant:
+        before = time.perf_counter()
+        granted = self.work.leave(window)
+        self._waiting += time.perf_counter() - before
+        return granted
+
+    def _fill(self, part: Part, rows: Rows, samples: Iterator[tuple[int, Any] | None]) -> None:
+        """Write samples into the window's rows."""
+        share, watch = self.share, self.work.watch
+        first = self.work.start + part.window * self.work.span
+        stop = first + self.work.span
+        began = time.perf_counter()
+        with given_by(rows.give if rows.mode != OFF else None):
+            while share.following < stop:
+                row = share.following - first
+                rows.expect(row)
+                drawn = next(samples, _OVER)
+                if drawn is None:
+                    continue
+                if drawn is _OVER:
+                    part.over = True
+                    break
+                index, sample = drawn
+                watch(index, sample)
+                placed, beside = rows.put(row, sample)
+                part.rows.append(row)
+                part.placed.append(placed)
+                part.beside.append(beside)
+                drawn = sample = beside = None
+        part.over = part.over or share.following >= NEVER
+        self._working += time.perf_counter() - began
+
+    def _finished(self, part: Part, rows: Rows, granted: Grant) -> Part:
+        part.progress = self.share.progress()
+        part.busy = self.work.lender.returned(rows, granted.block, len(part.rows), self.share.turn)
+        part.timings = self._working, self._waiting
+        self._working = self._waiting = 0.0
+        return part

@@ -1,0 +1,162 @@
+"""Samples into the rows of a batch; and decoders that write there themselves.
+
+Theory. An image decoder is offered the very row that the next sample will be (see ``codecs.images.landing``). Whether
+the sample came to lie there is looked at when it arrives: anything else is copied into its row; and where something
+still refers to the row's memory (a shuffle behind the decoder holds another picture there, say), the sample travels
+beside the batch. So no array changes under a pipeline that is not done with it.
+
+A function that keeps an array *and* returns it (a cache of pictures) would share memory with the consumer's batch. So a
+lender first offers memory that is in no batch, and sees whether it is let go once all streams have moved on. Only then,
+and as long as that holds, it offers rows.
+
+Flows in: samples, numbers of rows. Flows out: what could not be placed. Never changes memory that a pipeline refers to.
+"""
+
+import ctypes
+import weakref
+from typing import Any
+
+import numpy as np
+
+from .layout import Layout, as_array
+
+TRIAL, LANDING, OFF = "trial", "landing", "off"
+_LEAST_BYTES = 1 << 12  # smaller arrays are copied faster than a row is offered
+_TRIAL_WINDOWS = 2
+_SLACK = 4  # samples
+
+
+class Rows:
+    """The rows of one window, as one worker writes them.
+
+    Args:
+        layout: of the window's block, or None: all samples travel beside it.
+        columns: the block's arrays.
+        mode: what decoders are offered: memory on trial, rows, or nothing.
+    """
+
+    def __init__(self, layout: Layout | None, columns: list[Any], mode: str) -> None:
+        self.layout = layout
+        self.columns = columns
+        self.mode = mode
+        self.row = 0
+        self.given: list[Any] = [None] * len(columns)  # what was offered of this row: weakly, its memory and the array
+        self.views: list[weakref.ref[Any]] = []  # the memory of all that was offered
+        self._places = [column.place for column in layout.columns] if layout is not None else []
+        count = len(layout.keys) if layout is not None else 0
+        self._others = [place for place in range(count) if place not in self._places]
+
+    def expect(self, row: int) -> None:
+        """Say which row comes next."""
+        self.row = row
+        self.given = [None] * len(self.columns)
+
+    def give(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return memory of the next row for an array, or None.
+
+        Views of views refer to the array that owns the memory, not to each other. So the row is made an owner of its
+        own, a ctypes array, which lives as long as anything that looks at the row.
+        """
+        for number, column in enumerate(self.columns):
+            if column.shape[1:] != shape or column.dtype != dtype:
+                continue
+            row = column[self.row]
+            if row.nbytes < _LEAST_BYTES or self.mode == OFF:
+                return None
+            if self.mode == TRIAL:
+                scratch = np.empty(shape, dtype)
+                self.views.append(weakref.ref(scratch))
+                return scratch
+            before = self.given[number]
+            if before is None or before[0]() is None:
+                owner = (ctypes.c_ubyte * row.nbytes).from_buffer(row)
+                view = np.ndarray(shape, dtype, owner)
+                reference = weakref.ref(owner)
+                self.given[number] = reference, weakref.ref(view)
+                self.views.append(reference)
+                return view
+        return None
+
+    def put(self, row: int, sample: Any) -> tuple[bool, Any]:
+        """Write a sample into its row.
+
+        Args:
+            row: its row.
+            sample: the sample.
+
+        Returns:
+            True and the fields without a column, or False and the sample.
+        """
+        layout = self.layout
+        values = layout.values(sample) if layout is not None else None
+        if values is None or not self._written(row, values):
+            return False, sample
+        return True, [values[place] for place in self._others]
+
+    def _written(self, row: int, values: Any) -> bool:
+        moves = []
+        for number, place in enumerate(self._places):
+            value, column = values[place], self.columns[number]
+            given = self.given[number]
+            if given is not None and given[1]() is value:
+                continue
+            array = value if type(value) is np.ndarray else as_array(value)
+            if array is None or array.shape != column.shape[1:] or array.dtype != column.dtype:
+                return False
+            if given is not None and given[0]() is not None:
+                self.mode = OFF  # the pipeline keeps arrays, or gives views of them: offering rows saves nothing
+                return False
+            moves.append((column, array))
+        for column, array in moves:
+            column[row] = array
+        return True
+
+
+class Lender:
+    """Decides what a worker's decoders are offered, from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self.mode = TRIAL
+        self._drawn = 0
+        self._windows = 0
+        self._held: list[tuple[int, int, list[weakref.ref[Any]]]] = []  # samples drawn, block, what was offered
+
+    def rows(self, layout: Layout | None, columns: list[Any]) -> Rows:
+        """Return the rows of the next window."""
+        return Rows(layout, columns, self.mode)
+
+    def returned(self, rows: Rows, block: int, count: int, turn: int) -> list[int]:
+        """Look at what became of the memory that was offered.
+
+        Args:
+            rows: of the window that is done.
+            block: its block.
+            count: samples written.
+            turn: samples after which a pipeline has moved on from one.
+
+        Returns:
+            The blocks of earlier windows that the pipeline still refers to.
+        """
+        self._drawn += count
+        busy = self.busy()
+        patience = 2 * turn + _SLACK
+        if any(self._drawn - drawn > patience for drawn, _, _ in self._held):
+            self.mode = OFF  # something is kept for good
+        elif rows.mode == OFF:
+            self.mode = OFF
+        elif rows.views:
+            self._windows += 1
+            if self.mode == TRIAL and self._windows > _TRIAL_WINDOWS and self._drawn > 3 * patience:
+                self.mode = LANDING
+        if rows.views:
+            self._held.append((self._drawn, block if rows.mode != TRIAL else -1, rows.views))
+        return busy
+
+    def busy(self) -> list[int]:
+        """Return the blocks of earlier windows that the pipeline still refers to."""
+        self._held = [
+            (drawn, block, alive)
+            for drawn, block, views in self._held
+            if (alive := [view for view in views if view() is not None])
+        ]
+        return sorted({block for _, block, _ in self._held if block >= 0})

@@ -1,0 +1,310 @@
+"""How the samples of a dataset are shared between the workers of a loader, and in which order they come together.
+
+Flows in: a dataset. Flows out: for each worker a share: its samples by rising index, where all workers together have
+each index once. What a share is depends on the dataset:
+
+* an *elastic* dataset is made of virtual streams, of which each worker owns some: the order, and what a state says, do
+  not depend on the number of workers;
+* another *pipeline* is run by each worker with its part of the shards, and the workers take turns, as in a torch
+  DataLoader;
+* of what can be *indexed* worker ``w`` of ``W`` takes the items ``w, w + W, …``;
+* whatever else can be *iterated* is iterated by each worker, who keeps every W-th item.
+"""
+
+import copy
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from webdataset.flow.elastic_stream import END
+from webdataset.flow.entropy import entropy
+from webdataset.flow.pipeline import DataPipeline
+from webdataset.ground.errors import StateMismatch, UsageError
+from webdataset.ground.topology import ALONE, Place, place
+from webdataset.stages.base import Json, Run
+
+from .parts import NEVER, Share
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where an epoch begins; small, and can be pickled.
+
+    Args:
+        epoch: its number.
+        start: the index that the first sample can have.
+        state: where an elastic dataset continues, or what it begins with.
+        run: seed and epoch of another pipeline.
+        place: rank and number of ranks.
+    """
+
+    epoch: int
+    start: int = 0
+    state: Json = None
+    run: Run | None = None
+    place: Place = ALONE
+
+
+class Origin(Protocol):
+    """A dataset as a loader sees it."""
+
+    elastic: bool
+
+    def begin(self, epoch: int, state: Json) -> Beginning:
+        """Return where an epoch begins."""
+
+    def share(self, beginning: Beginning, worker: int, workers: int) -> Share:
+        """Return a worker's share of the epoch."""
+
+
+class Striding:
+    """A share whose samples have the indices ``worker + k · workers``.
+
+    Args:
+        samples: the worker's samples; or all samples, of which it keeps its own.
+        worker: its number.
+        workers: how many there are.
+        keep: ``samples`` are everybody's.
+    """
+
+    def __init__(self, samples: Iterator[Any], worker: int, workers: int, *, keep: bool = False) -> None:
+        self.following = worker
+        self.turn = 1
+        self._samples = samples
+        self._workers = workers
+        self._skip = keep
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield (index, sample)."""
+        if self._skip:
+            for index, sample in enumerate(self._samples):
+                if index == self.following:
+                    self.following += self._workers
+                    yield index, sample
+            return
+        for sample in self._samples:
+            index = self.following
+            self.following += self._workers
+            yield index, sample
+
+    def progress(self) -> None:
+        """Return None: there is no state."""
+
+    def close(self) -> None:
+        """Close the samples' iterator."""
+        close = getattr(self._samples, "close", None)
+        if close is not None:
+            close()
+
+
+class _Stateless:
+    """A dataset whose runs cannot be continued."""
+
+    elastic = False
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def begin(self, epoch: int, state: Json) -> Beginning:
+        """Return where an epoch begins.
+
+        Raises:
+            StateMismatch: it is to be continued.
+        """
+        if state is not None:
+            raise StateMismatch(
+                f"only a loader over an elastic dataset can be continued, and this is one over a "
+                f"{type(self.dataset).__name__}: write dataset.elastic()"
+            )
+        return Beginning(epoch)
+
+
+class Pipelines(_Stateless):
+    """A pipeline that shares out its shards itself (``split_by_worker``)."""
+
+    def begin(self, epoch: int, state: Json) -> Beginning:
+        """Return where an epoch begins: its seed, which all workers must have in common."""
+        beginning = super().begin(epoch, state)
+        seed, common = entropy(self.dataset.seed)
+        run = Run(seed=seed, common=common, epoch=epoch, tracked=True)
+        return Beginning(beginning.epoch, run=run)
+
+    def share(self, beginning: Beginning, worker: int, workers: int) -> Striding:
+        """Return the samples that the pipeline gives this worker; all others' too, where it does not split."""
+        dataset = copy.copy(self.dataset)
+        if beginning.run is not None:
+            dataset.adopt(beginning.run)
+        return Striding(iter(dataset), worker, workers, keep=workers > 1 and not _splits(dataset))
+
+
+def _splits(dataset: DataPipeline) -> bool:
+    return any(getattr(stage, "splits", False) for stage in dataset.pipeline)
+
+
+class Indexed(_Stateless):
+    """A list, an indexed dataset: anything with ``len()`` and ``[n]``."""
+
+    def share(self, beginning: Beginning, worker: int, workers: int) -> Striding:  # noqa: ARG002
+        """Return every W-th item."""
+        numbers = range(worker, len(self.dataset), workers)
+        return Striding((self.dataset[number] for number in numbers), worker, workers)
+
+
+class Iterated(_Stateless):
+    """Anything that can be iterated again and again, and gives the same each time."""
+
+    def share(self, beginning: Beginning, worker: int, workers: int) -> Striding:
+        """Return every W-th item.
+
+        Raises:
+            UsageError: an iterator, which can be iterated once only, and several workers.
+        """
+        set_epoch = getattr(self.dataset, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(beginning.epoch)
+        iterator = iter(self.dataset)
+        if workers > 1 and iterator is self.dataset:
+            raise UsageError(
+                f"{type(self.dataset).__name__} is an iterator, which several workers cannot share: "
+                "pass what it iterates over, or workers=1"
+            )
+        return Striding(iterator, worker, workers, keep=workers > 1)
+
+
+class Streams:
+    """The share of a worker that owns some of a rank's virtual streams.
+
+    Args:
+        run: of an elastic dataset, in this worker's place.
+        state: where it begins.
+        of_rank: numbers of the streams that the rank owns, rising.
+    """
+
+    def __init__(self, run: Any, state: Json, of_rank: list[int]) -> None:
+        self._run = run
+        self._count = int(state["streams"])
+        self._place = {stream: place for place, stream in enumerate(of_rank)}
+        self.turn = max(1, len(run.owned))
+        first = next_position(state, run.owned)
+        self.following = NEVER if first is None else self._index(first)
+
+    def _index(self, position: int) -> int:
+        turn, stream = divmod(position, self._count)
+        return turn * len(self._place) + self._place[stream]
+
+    def __iter__(self) -> Iterator[tuple[int, Any] | None]:
+        """Yield (index, sample); None where a stream is over, and something else follows than was thought."""
+        cursor = self._run._cursor()  # noqa: SLF001  the run's own iterator passes over streams that are over
+        streams, moved, count = cursor.streams, cursor.stale, self._count
+        heap = [(stream.count * count + number, number) for number, stream in streams.items() if not stream.over]
+        heapq.heapify(heap)
+        while heap:
+            position, number = heap[0]
+            sample = streams[number].advance()
+            moved.add(number)
+            here = self.following
+            if sample is END:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (position + count, number))
+            self.following = self._index(heap[0][0]) if heap else NEVER
+            yield None if sample is END else (here, sample)
+
+    def progress(self) -> Json:
+        """Return the memories of the streams that moved."""
+        return self._run.progress()
+
+    def close(self) -> None:
+        """Close the run."""
+        self._run.close()
+
+
+class Elastic:
+    """A dataset of virtual streams."""
+
+    elastic = True
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def begin(self, epoch: int, state: Json) -> Beginning:
+        """Return where an epoch begins, or continues."""
+        here = place()
+        dataset = copy.copy(self.dataset)
+        dataset.set_epoch(epoch)
+        alone = Place(here.rank, here.world_size, 0, 1)
+        with dataset.elastic_run(place=alone, state=state) as run:
+            begun, mine = run.state_dict(), run.owned
+        first = next_position(begun, mine)
+        start = 0 if first is None else indices_before(first, int(begun["streams"]), mine)
+        return Beginning(int(begun["epoch"]), start, begun, place=alone)
+
+    def advanced(self, state: Json, beginning: Beginning, count: int) -> Json:
+        """Return the state of a rank behind some more samples, which are made once more for it.
+
+        Args:
+            state: a state.
+            beginning: of the epoch.
+            count: samples to go on by.
+        """
+        with self.dataset.elastic_run(place=beginning.place, state=state) as run:
+            for _ in zip(range(count), run, strict=False):
+                pass
+            return run.state_dict()
+
+    def share(self, beginning: Beginning, worker: int, workers: int) -> Streams:
+        """Return the samples of the streams that this worker owns."""
+        where = beginning.place._replace(worker=worker, num_workers=workers)
+        state = beginning.state
+        run = self.dataset.elastic_run(place=where, state=state)
+        mine = list(range(where.rank, int(state["streams"]), where.world_size))
+        return Streams(run, state, mine)
+
+
+def next_position(state: Json, mine: Iterable[int]) -> int | None:
+    """Return the lowest position that some streams can give next; None where all of them are over.
+
+    Args:
+        state: of an elastic dataset.
+        mine: numbers of the streams.
+    """
+    streams, memories = int(state["streams"]), state["memories"]
+    positions = []
+    for stream in mine:
+        memory = memories.get(str(stream))
+        if memory is None or len(memory) > 1:  # the memory of a stream that is over is its count alone
+            positions.append((memory[0] if memory else 0) * streams + stream)
+    return min(positions, default=None)
+
+
+def indices_before(position: int, streams: int, mine: list[int]) -> int:
+    """Return how many positions of a rank are below one.
+
+    Args:
+        position: any.
+        streams: how many streams there are.
+        mine: those that the rank owns.
+    """
+    turn, stream = divmod(position, streams)
+    return turn * len(mine) + sum(1 for own in mine if own < stream)
+
+
+def origin_of(dataset: Any) -> Origin:
+    """Return a dataset as a loader sees it.
+
+    Args:
+        dataset: a pipeline, a sequence, an iterable.
+
+    Raises:
+        UsageError: nothing of these.
+    """
+    if getattr(dataset, "streams", None):
+        return Elastic(dataset)
+    if isinstance(dataset, DataPipeline):
+        return Pipelines(dataset)
+    if callable(getattr(dataset, "__getitem__", None)) and callable(getattr(dataset, "__len__", None)):
+        return Indexed(dataset)
+    if isinstance(dataset, Iterable):
+        return Iterated(dataset)
+    raise UsageError(f"a loader reads a dataset, a sequence or an iterable, and {type(dataset).__name__} is none")

@@ -1,0 +1,120 @@
+"""What a loader has done, and where the time went.
+
+Flows in: marks and parts, as they are received. Flows out: a snapshot of counters, as values, as a few words for a
+progress bar, or as Prometheus text. Counting costs two clock readings a window.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .parts import Part
+
+_MEANINGS = {
+    "epochs": "Epochs begun",
+    "batches": "Batches delivered",
+    "samples": "Samples delivered",
+    "bytes": "Bytes of the batches delivered",
+    "failures": "Errors raised to the consumer",
+    "running_seconds": "Seconds since the loader began its first epoch, while an epoch ran",
+    "waiting_seconds": "Seconds that the consumer waited for batches",
+    "worker_busy_seconds": "Seconds that a worker spent on samples",
+    "worker_waiting_seconds": "Seconds that a worker waited for leave to go on",
+    "ready_windows": "Windows of samples that are at least partly made and not delivered",
+    "memory_bytes": "Bytes of the blocks that batches are made in",
+    "workers": "Workers",
+}
+_LEVELS = {"ready_windows", "memory_bytes", "workers"}  # gauges; all else only grows
+
+
+@dataclass
+class LoaderStats:
+    """A loader's counters.
+
+    Args:
+        epochs: begun.
+        batches: delivered (samples, where the loader makes no batches).
+        samples: delivered.
+        bytes: of the batches delivered.
+        failures: errors raised to the consumer.
+        running_seconds: from the beginning of each epoch to its end or now.
+        waiting_seconds: of these, how long the consumer waited.
+        worker_busy_seconds: for each worker, spent on samples.
+        worker_waiting_seconds: for each worker, spent waiting for leave to go on: the consumer is slower.
+        ready_windows: windows that are at least partly made and not delivered.
+        memory_bytes: of the blocks that batches are made in.
+        workers: how many there are.
+    """
+
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    bytes: int = 0
+    failures: int = 0
+    running_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    worker_busy_seconds: list[float] = field(default_factory=list)
+    worker_waiting_seconds: list[float] = field(default_factory=list)
+    ready_windows: int = 0
+    memory_bytes: int = 0
+    workers: int = 0
+
+    @property
+    def waiting_share(self) -> float:
+        """Part of the time that the consumer waited, from 0 (never) to 1."""
+        return self.waiting_seconds / self.running_seconds if self.running_seconds else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples delivered in a second of an epoch."""
+        return self.samples / self.running_seconds if self.running_seconds else 0.0
+
+    def postfix(self) -> dict[str, str]:
+        """Return a few words for a progress bar: ``bar.set_postfix(loader.stats().postfix())``."""
+        return {
+            "samples/s": f"{self.samples_per_second:.0f}",
+            "MB/s": f"{self.bytes / 1e6 / self.running_seconds if self.running_seconds else 0.0:.0f}",
+            "wait": f"{self.waiting_share:.0%}",
+        }
+
+    def prometheus(self, prefix: str = "webdataset_loader", **labels: str) -> str:
+        """Return the counters in the text format that Prometheus reads.
+
+        Args:
+            prefix: of the metrics' names.
+            **labels: put on every metric, such as ``rank="0"``.
+
+        Source: https://prometheus.io/docs/instrumenting/exposition_formats/
+        """
+        lines = []
+        for each in fields(self):
+            level = each.name in _LEVELS
+            name = f"{prefix}_{each.name}" if level else f"{prefix}_{each.name}_total"
+            lines.append(f"# HELP {name} {_MEANINGS[each.name]}.")
+            lines.append(f"# TYPE {name} {'gauge' if level else 'counter'}")
+            found = getattr(self, each.name)
+            if isinstance(found, list):
+                lines += [f"{name}{_labelled({**labels, 'worker': str(n)})} {value}" for n, value in enumerate(found)]
+            else:
+                lines.append(f"{name}{_labelled(labels)} {found}")
+        return "\n".join(lines) + "\n"
+
+    def count(self, part: Part) -> None:
+        """Count a worker's part.
+
+        Args:
+            part: as received.
+        """
+        while len(self.worker_busy_seconds) <= part.worker:
+            self.worker_busy_seconds.append(0.0)
+            self.worker_waiting_seconds.append(0.0)
+        self.worker_busy_seconds[part.worker] += part.timings[0]
+        self.worker_waiting_seconds[part.worker] += part.timings[1]
+
+
+def _labelled(labels: dict[str, Any]) -> str:
+    quoted = (f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+    return f"{{{','.join(quoted)}}}" if labels else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,111 @@
+"""Batches on their way to a device, one ahead of the consumer.
+
+Theory. A copy to a GPU runs beside the GPU's work if it comes from page-locked memory and goes through a stream of its
+own. So the next batch is taken from the workers and its copy is started before the present one is handed out; the
+consumer's stream waits for the copy, not the program. A batch's block is free as soon as its copy was started: from
+pageable memory a copy returns when it has read everything, and page-locked memory is a copy that torch keeps.
+
+Flows in: batches of numpy arrays or tensors. Flows out: the same with tensors on the device; for the CPU, tensors over
+the same memory. Fields that are neither stay as they are.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import torch
+
+from webdataset.ground.errors import UsageError
+
+from .batches import END, Mark
+from .torch_batches import tensor_of
+
+
+class Mover:
+    """Moves batches.
+
+    Args:
+        device: what ``torch.device`` takes.
+        pin_memory: copy through page-locked memory, so that the copy runs beside the device's work.
+        ahead: batches whose copy is started before they are asked for (on devices with streams).
+
+    Raises:
+        UsageError: no such device here.
+    """
+
+    def __init__(self, device: Any, *, pin_memory: bool, ahead: int = 1) -> None:
+        try:
+            self.device = torch.device(device)
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise UsageError(f"device={device!r} cannot be used here: {error}") from error
+        self.pin_memory = pin_memory and self.device.type == "cuda"
+        self.ahead = ahead if self.device.type == "cuda" else 0
+
+    def moved(self, batches: Generator[tuple[Any, Mark]]) -> Generator[tuple[Any, Mark]]:
+        """Yield the batches, their arrays as tensors on the device.
+
+        Args:
+            batches: with their marks.
+        """
+        stream = torch.cuda.Stream(self.device) if self.ahead else None
+        waiting: deque[tuple[Any, Any, Mark]] = deque()
+        try:
+            for batch, mark in batches:
+                waiting.append((*self._started(batch, stream), mark))
+                del batch
+                if len(waiting) > self.ahead:
+                    yield self._handed_out(*waiting.popleft())
+            while waiting:
+                yield self._handed_out(*waiting.popleft())
+        finally:
+            batches.close()
+
+    def _started(self, batch: Any, stream: Any) -> tuple[Any, Any]:
+        """Start to copy a batch; return what it will be, and the event of its completion."""
+        if batch is END:
+            return END, None
+        if stream is None:
+            return self._each(batch), None
+        with torch.cuda.stream(stream):
+            copied = self._each(batch)
+            done = torch.cuda.Event()
+            done.record(stream)
+        return copied, done
+
+    def _handed_out(self, batch: Any, done: Any, mark: Mark) -> tuple[Any, Mark]:
+        """Let the consumer's stream wait for the copy."""
+        if done is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(done)
+            _record(batch, current)
+        return batch, mark
+
+    def _each(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._each(each) for key, each in value.items()}
+        if isinstance(value, tuple):
+            return tuple(self._each(each) for each in value)
+        if isinstance(value, list):
+            return [self._each(each) for each in value]
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in "biufc" or not value.dtype.isnative:
+                return value
+            value = tensor_of(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self.pin_memory:
+            value = value.pin_memory()
+        return value.to(self.device, non_blocking=self.pin_memory)
+
+
+def _record(value: Any, stream: Any) -> None:
+    """Keep the memory of tensors until the consumer's stream is done with them."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        for each in value:
+            _record(each, stream)
+    elif isinstance(value, torch.Tensor) and value.is_cuda:
+        value.record_stream(stream)

@@ -1,0 +1,297 @@
+"""Windows of samples, put together from the parts of all workers.
+
+Flows in: parts, in any order. Flows out: complete windows, in order. Back-pressure stands here: a worker writes a
+window only when it was granted, and no more windows are granted than ``ahead``, nor than fit into ``ahead_bytes``.
+Blocks go round: one that was delivered is granted again when nothing refers to it any more, neither here nor in a
+worker.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from webdataset.ground.errors import FlowError
+
+from .buffers import Block, Blocks
+from .layout import Layout, layout_of
+from .parts import Grant, Part
+
+_PATIENCE_SECONDS = 5.0  # for workers to notice that an epoch was given up
+_MOST_LAYOUTS = 8  # of one epoch; whose samples change shape more often sends them beside the batch
+
+
+class Crew(Protocol):
+    """The workers of a loader."""
+
+    workers: int
+    living: bool
+
+    def stop(self) -> None:
+        """Let all workers give up this epoch; each sends a last part that says it is over."""
+
+    def grant(self, grant: Grant) -> None:
+        """Let all workers write a window."""
+
+    def receive(self, timeout_seconds: float | None = None) -> Part | None:
+        """Wait for a part; raises where a worker has died. None: the time was over."""
+
+    def close(self) -> None:
+        """End the workers."""
+
+    def blocks(self, layout: Layout) -> Blocks:
+        """Return memory that all workers can write to."""
+
+
+class Window:
+    """One window, complete.
+
+    Args:
+        number: its number.
+        parts: of all workers that have rows in it.
+        layout: of its block, or None.
+        columns: the block's arrays.
+    """
+
+    def __init__(self, number: int, parts: list[Part], layout: Layout | None, columns: list[Any]) -> None:
+        self.number = number
+        self.parts = parts
+        self.layout = layout
+        self.columns = columns
+        self.count = sum(len(part.rows) for part in parts)
+        self.partly = any(any(part.placed) for part in parts)
+        self.whole = layout is not None and self.count == layout.rows and all(all(part.placed) for part in parts)
+
+    def beside(self) -> list[Any]:
+        """Return what travels beside each row, by row (for a window that is whole)."""
+        found: list[Any] = [None] * self.count
+        for part in self.parts:
+            for row, fields in zip(part.rows, part.beside, strict=True):
+                found[row] = fields
+        return found
+
+    def samples(self) -> Iterator[Any]:
+        """Yield the window's samples by rising row; arrays that were placed are views of the block."""
+        entries = [entry for part in self.parts for entry in zip(part.rows, part.placed, part.beside, strict=True)]
+        entries.sort(key=lambda entry: entry[0])
+        for row, placed, beside in entries:
+            yield self._sample(row, beside) if placed else beside
+
+    def _sample(self, row: int, beside: list[Any]) -> Any:
+        layout = self.layout
+        if layout is None:
+            raise FlowError("a row was placed where there is no block")
+        others = iter(beside)
+        columns = {column.place: number for number, column in enumerate(layout.columns)}
+        values = []
+        for place in range(len(layout.keys)):
+            number = columns.get(place)
+            if number is None:
+                values.append(next(others))
+            else:
+                values.append(out_of(self.columns[number][row], tensor=layout.columns[number].tensor))
+        if layout.kind == "dict":
+            return dict(zip(layout.keys, values, strict=True))
+        return tuple(values) if layout.kind == "tuple" else values[0]
+
+
+def out_of(array: Any, *, tensor: bool) -> Any:
+    """Return an array as what samples hold: itself, or a torch tensor over the same memory.
+
+    Args:
+        array: a column, or a row of one.
+        tensor: samples hold tensors.
+    """
+    if not tensor:
+        return array
+    from .torch_batches import tensor_of  # noqa: PLC0415  only samples with tensors need torch
+
+    return tensor_of(array)
+
+
+class Windows:
+    """The windows of one epoch after the other.
+
+    Args:
+        crew: the workers.
+        span: indices in a window.
+        ahead: windows that may be worked on or wait beyond the one that is needed next.
+        ahead_bytes: the memory that they may take; one window is always allowed.
+        placing: samples are to be written into blocks.
+    """
+
+    def __init__(self, crew: Crew, *, span: int, ahead: int, ahead_bytes: int, placing: bool) -> None:
+        self.crew = crew
+        self.span = span
+        self.ahead = ahead
+        self.ahead_bytes = ahead_bytes
+        self.layout: Layout | None = None
+        self.window_bytes = 0  # of the largest so far
+        self._placing = placing
+        self._layouts = 0
+        self._blocks: Blocks | None = None
+        self._busy: list[set[int]] = [set() for _ in range(crew.workers)]
+        self._returned: deque[_Returned] = deque()  # blocks that nobody here looks at any more
+        self.watch: Callable[[Part], None] | None = None  # called with each part
+        self._epoch = 0
+        self._begin()
+        self._over = [True] * crew.workers
+
+    def _begin(self) -> None:
+        workers = self.crew.workers
+        self._epoch += 1
+        self._next = self._granted = 0  # the next windows to be delivered, and to be granted
+        self._lent: dict[int, tuple[Layout, list[Any]]] = {}
+        self._parts: dict[int, list[Part]] = {}
+        self._reached = [0] * workers  # the first window that each worker is not done with
+        self._over = [False] * workers
+
+    @property
+    def waiting(self) -> int:
+        """Windows of which some worker is done with its rows, and that were not delivered."""
+        return len(self._parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the blocks that there are."""
+        return self._blocks.made * self._blocks.size_bytes if self._blocks is not None else 0
+
+    def epoch(self) -> Generator[Window]:
+        """Yield windows that hold samples (or progress), until all workers are over.
+
+        The crew has begun. Given up early, it waits for all workers to notice.
+
+        Raises:
+            Exception: what ended a worker, when its window's turn has come.
+            FlowError: a worker died.
+        """
+        self._begin()
+        try:
+            while not all(self._over) or self._parts:
+                self._grant()
+                while not all(map(self._ready, range(self.crew.workers))):
+                    part = self.crew.receive()
+                    if part is not None:
+                        self._register(part)
+                window = self._taken()
+                self._next += 1
+                if window is not None:
+                    yield window
+                    del window
+        finally:
+            self._lent.clear()
+            self._parts.clear()
+            if self.crew.living:
+                self._wind_up()
+
+    def _wind_up(self) -> None:
+        """Let all workers give up what they do; end those that do not answer."""
+        self.crew.stop()
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not all(self._over):
+            part = self.crew.receive(max(0.0, until - time.monotonic()))
+            if part is None:
+                self.crew.close()
+                return
+            self._register(part)
+
+    def _ready(self, worker: int) -> bool:
+        return self._over[worker] or self._reached[worker] > self._next
+
+    def _register(self, part: Part) -> None:
+        worker = part.worker
+        self._reached[worker] = part.window + 1
+        self._busy[worker] = set(part.busy)
+        self._over[worker] = part.over
+        self._parts.setdefault(part.window, []).append(part)
+        if self.watch is not None:
+            self.watch(part)
+
+    def _taken(self) -> Window | None:
+        layout, columns = self._lent.pop(self._next, (None, []))
+        parts = self._parts.pop(self._next, [])
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+        self._sort()
+        if self._blocks is not None and self._blocks.scarce:
+            columns = [column.copy() for column in columns]  # the consumer keeps its batches
+        window = Window(self._next, parts, layout, columns)
+        if not window.count and not any(part.progress for part in parts):
+            return None
+        self._learn(window)
+        return window
+
+    # -- leave to write
+
+    def _grant(self) -> None:
+        """Grant windows, as many as may be in flight."""
+        most = self.ahead
+        if self.window_bytes:
+            most = min(most, self.ahead_bytes // self.window_bytes - 1)
+        if self._placing and not self._layouts:
+            most = 0  # the first window tells what the others look like
+        while self._granted <= self._next + max(most, 0):
+            self.crew.grant(self._made_grant(self._granted))
+            self._granted += 1
+
+    def _made_grant(self, window: int) -> Grant:
+        if self.layout is None or self._blocks is None:
+            return Grant(window)
+        self._sort()
+        block = self._blocks.take()
+        returned, epoch, owner = self._returned, self._epoch, self._blocks
+        memory = block.lend(lambda block: returned.append(_Returned(epoch, window, owner, block)))
+        columns = self.layout.views(memory)
+        self._lent[window] = self.layout, columns
+        return Grant(window, block.number, self.layout, columns)
+
+    def _sort(self) -> None:
+        """Free the returned blocks that no worker refers to: each has said so with a later part."""
+        for _ in range(len(self._returned)):
+            entry = self._returned.popleft()
+            passed = entry.epoch != self._epoch or all(
+                over or reached > entry.window + 1 for over, reached in zip(self._over, self._reached, strict=True)
+            )
+            if not passed or any(entry.block.number in busy for busy in self._busy):
+                self._returned.append(entry)
+            else:
+                entry.owner.give_back(entry.block)
+
+    def _learn(self, window: Window) -> None:
+        """Learn the layout from the first window, or from one that had another than was thought."""
+        if self.layout is None and window.number % 8 == 0:
+            self.window_bytes = max(self.window_bytes, sum(map(weight, window.samples())))
+        if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
+            return
+        found = {repr(layout_of(sample, self.span)) for sample in window.samples()}
+        self._layouts += 1
+        self.layout = layout_of(next(window.samples()), self.span) if len(found) == 1 else None
+        if self.layout is not None:
+            self._blocks = self.crew.blocks(self.layout)
+            self.window_bytes = max(self.window_bytes, self.layout.size_bytes)
+
+
+class _Returned(NamedTuple):
+    """A block that nobody in the consumer looks at any more."""
+
+    epoch: int
+    window: int
+    owner: Blocks
+    block: Block
+
+
+def weight(sample: Any) -> int:
+    """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes.
+
+    Args:
+        sample: any sample.
+    """
+    if isinstance(sample, dict):
+        return sum(map(weight, sample.values()))
+    if isinstance(sample, tuple | list):
+        return sum(map(weight, sample))
+    size = getattr(sample, "nbytes", None)
+    if size is None:
+        size = len(sample) if isinstance(sample, str | bytes | bytearray) else 32
+    return int(size)

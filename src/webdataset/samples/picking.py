@@ -1,0 +1,105 @@
+"""Some samples of one shard, by address: what a restored buffer held.
+
+Theory. Where a source can go to an offset, each sample is read by itself, header by header: its own bytes, and the one
+header behind them that shows where it ends. Elsewhere (pipes, compressed shards, record shards) the shard is read from
+the first to the last of them, once.
+
+Flows in: an opened shard and addresses. Flows out: samples. Closes the stream.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from webdataset.ground.errors import FlowError
+from webdataset.tar.compression import compression_of
+from webdataset.tar.scan import TarScanner
+
+from .address import Address
+from .going import Going
+from .grouping import Grouper, Sample
+from .reading import Reading
+
+
+def picked(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
+    """Yield the samples at some addresses.
+
+    Args:
+        shard: dict with ``url`` and ``stream``.
+        reading: how the shard is read.
+        wanted: addresses in it, by rising offset.
+
+    Raises:
+        FlowError: at one of them there is no sample: the shard has changed.
+        WebDatasetError: the shard cannot be read.
+    """
+    going = Going(shard["stream"])
+    try:
+        if type(reading) is Reading and going.reaches(wanted[-1].offset):
+            if compression_of(going.read(512)) is None:
+                yield from _one_by_one(going, shard, reading, wanted)
+                return
+            going.to(0)
+        yield from _read_through({**shard, "stream": going.stream}, reading, wanted)
+    finally:
+        close = getattr(going.stream, "close", None)
+        if close is not None:
+            close()
+
+
+def _one_by_one(
+    going: Going, shard: dict[str, Any], reading: Reading, wanted: Sequence[Address]
+) -> Iterator[tuple[Address, Sample]]:
+    stamp = {name: part for name, part in shard.items() if name.startswith("__")} | {"__url__": str(shard["url"])}
+    scanner, grouper = TarScanner(reading.admit(), reading.limits), reading.grouper()
+    for address in wanted:
+        going.to(address.offset)
+        scanner.restart(address.offset)
+        grouper.open(stamp)
+        samples = _first(going, scanner, grouper)
+        if not samples or grouper.offsets[0] != address.offset:
+            raise _gone(address, shard)
+        if reading.addresses:
+            samples[0]["__address__"] = address
+        yield address, samples[0]
+
+
+def _first(going: Going, scanner: TarScanner, grouper: Grouper) -> list[Sample]:
+    """Read up to the end of one sample; return it, alone or with the next one."""
+    samples: list[Sample] = []
+    while not samples:
+        piece = going.read(scanner.least)
+        if not piece:
+            scanner.finish()
+            if scanner.error is not None:
+                raise scanner.error
+            return grouper.close()
+        samples = grouper.add(scanner.feed(piece))
+        if grouper.fault is not None and not samples:
+            raise grouper.fault
+        if scanner.error is not None and not samples:
+            raise scanner.error
+        if scanner.awaited is not None:
+            grouper.announce(scanner.awaited, samples)
+    return samples
+
+
+def _read_through(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
+    reader = reading.reader(shard, wanted[0])
+    missing = {address.offset: address for address in wanted}
+    try:
+        for samples, offsets in reader.lists():
+            for sample, offset in zip(samples, offsets, strict=True):
+                address = missing.pop(offset, None)
+                if address is not None:
+                    if reading.addresses and type(sample) is dict:
+                        sample["__address__"] = address
+                    yield address, sample
+            if not missing:
+                return
+    finally:
+        reader.close()
+    raise _gone(next(iter(missing.values())), shard)
+
+
+def _gone(address: Address, shard: dict[str, Any]) -> FlowError:
+    return FlowError(f"no sample at {address}: the shards have changed since the snapshot", url=str(shard["url"]))

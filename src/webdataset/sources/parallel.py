@@ -1,0 +1,202 @@
+"""One object over several connections, where a single one starves its reader.
+
+Flows in: an :class:`~webdataset.sources.objects.ObjectSource`, who the object is, and how the reader's time passes.
+Flows out: the bytes from some offset on, in order. Theory: a store (or the way to it) often bounds each connection, not
+their sum. A reader that mostly waits, for bytes that come slower than from a machine nearby, asks for the stretches
+ahead of it by aligned ranges over connections of their own, while its first connection goes on to where these begin.
+A range is as long as eight times its latency is worth, so that waiting for answers costs little; as many are asked for
+at once as the budget of the process and the settings allow, fewer once the reader waits no more.
+
+Each range is read by the one resuming reader, bounded: each answer must begin where it was asked to, be about the same
+object, and is taken up again where it breaks off. What goes wrong for good (a server that ignores ranges, refuses
+further connections, has another object by now) is no error here: the reader goes on with one connection from the place
+that it has reached, and hears about it there, or not at all.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from webdataset.ground import settings
+
+from .ahead import Filling
+from .ahead_budget import budget
+from .ahead_pace import Pace
+from .objects import Identity
+
+ALIGNMENT_BYTES = 8 << 20
+LONGEST_BYTES = 32 << 20
+ATTEMPTS = 4
+PATIENT_SHARE = 0.1
+
+PartOpener = Callable[[int, int], object]
+
+
+class Parallel:
+    """The further connections of one stream.
+
+    Args:
+        identity: who the object is.
+        open_part: gives the stream of the bytes from one offset up to another.
+
+    Attributes:
+        ranges: ranges asked for so far.
+    """
+
+    def __init__(self, identity: Identity, open_part: PartOpener) -> None:
+        self._length = identity.length or 0
+        self._open_part = open_part
+        self._most = settings.CONNECTIONS.get()
+        self._pace = Pace()
+        self._lock = threading.Lock()
+        self._parts: deque[Filling] = deque()
+        self._ends: deque[int] = deque()
+        self._rest = memoryview(b"")
+        self._active = self._ended = self._alone = False
+        self._boundary = self._next = self._running = self._wanted = self._part_bytes = 0
+        self._owner = os.getpid()
+        self.ranges = 0
+
+    @classmethod
+    def worthwhile(cls, identity: Identity) -> bool:
+        """Tell whether an object is long enough, and known well enough, to be read in parts.
+
+        Args:
+            identity: who it is.
+        """
+        return identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
+
+    def note(self, offset: int, moments: tuple[float, float, float], given_bytes: int, latency_seconds: float) -> None:
+        """Take note of a read, and decide how many connections there should be.
+
+        Args:
+            offset: where the reader stands now.
+            moments: when the read before ended, when this one began and ended.
+            given_bytes: what it gave.
+            latency_seconds: how long the store took to answer a request.
+        """
+        pace = self._pace
+        pace.note(*moments, given_bytes)
+        if not pace.telling:
+            return
+        if self._active:
+            more = 1 if pace.share > PATIENT_SHARE else -1
+            self._wanted = min(max(1, self._wanted + more), self._most)
+        elif pace.starving and not self._ended:
+            self._begin(offset, pace.bytes_per_second, latency_seconds)
+        pace.begin()
+
+    def _begin(self, offset: int, bytes_per_second: float, latency_seconds: float) -> None:
+        """Ask for what lies ahead of the first connection."""
+        left = self._length - offset
+        connections = min(self._most, left // ALIGNMENT_BYTES)
+        if connections < 2:
+            return
+        wish = min(8 * latency_seconds * bytes_per_second, LONGEST_BYTES, left / connections)
+        self._part_bytes = max(_aligned(wish), ALIGNMENT_BYTES)
+        self._boundary = self._next = max(_aligned(offset + self._part_bytes), offset)
+        self._wanted = connections - 1
+        self._active = True
+        self._launch()
+
+    def _launch(self) -> None:
+        """Ask for further ranges, as many as there may be."""
+        with self._lock:
+            while (
+                self._active
+                and self._next < self._length
+                and self._running < self._wanted
+                and len(self._parts) <= self._wanted
+            ):
+                grant = budget.take(self._part_bytes, spare=1 if self._alone else 0)
+                if grant is None:
+                    break
+                start, end = self._next, self._end_of_next()
+                try:
+                    part = Filling(lambda: self._open_part(start, end), end - start, grant, self._done)  # noqa: B023
+                except RuntimeError:  # no more threads
+                    grant.release()
+                    break
+                self._parts.append(part)
+                self._ends.append(end)
+                self._next = end
+                self._running += 1
+                self.ranges += 1
+
+    def _end_of_next(self) -> int:
+        """Return where the next range ends: towards the end of the object, ranges are shorter, so that all end at once."""
+        left = self._length - self._next
+        size_bytes = min(self._part_bytes, max(_aligned(left / max(1, self._wanted)), ALIGNMENT_BYTES))
+        return self._length if left < size_bytes + ALIGNMENT_BYTES // 2 else self._next + size_bytes
+
+    def _done(self, part: Filling) -> None:
+        """Let another range take the place of one that has come; called in its thread."""
+        with self._lock:
+            self._running -= 1
+        if part.failure is None and part.refused is None:
+            self._launch()
+
+    def bound(self, offset: int, size: int) -> int:
+        """Return how many of ``size`` bytes the first connection should give.
+
+        Args:
+            offset: where the reader stands.
+            size: bytes wanted.
+        """
+        return min(size, self._boundary - offset) if self._active else size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the ranges, ``b""`` where the stream should read by itself.
+
+        Args:
+            offset: where the reader stands.
+            size: bytes wanted.
+        """
+        if not self._active or offset < self._boundary:
+            return b""
+        if not self._alone:  # the first connection is given up for one more range
+            self._alone = True
+            self._launch()
+        while not self._rest:
+            piece = self._parts[0].piece() if self._parts else None
+            if piece is None:
+                if not self._parts or offset != self._ends[0]:
+                    self.stop()
+                    return b""
+                self._passed()
+            elif len(piece) <= size:
+                return piece
+            else:
+                self._rest = memoryview(piece)
+        content, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return content
+
+    def _passed(self) -> None:
+        """Leave a range behind."""
+        with self._lock:
+            part = self._parts.popleft()
+            self._ends.popleft()
+        part.stream.close()
+        part.release()
+        self._launch()
+
+    def stop(self) -> None:
+        """Give up the ranges: one connection reads on from here."""
+        self._active, self._ended = False, True
+        self._rest = memoryview(b"")
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            parts = list(self._parts)
+            self._parts.clear()
+            self._ends.clear()
+        for part in parts:
+            part.cancel()
+        for part in parts:
+            part.close()
+
+
+def _aligned(offset: float) -> int:
+    """Return the multiple of 8 MiB nearest to an offset."""
+    return round(offset / ALIGNMENT_BYTES) * ALIGNMENT_BYTES

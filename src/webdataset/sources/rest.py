@@ -1,0 +1,122 @@
+"""Requests to services over http, sent once or with patience.
+
+Flows in: a request, signed by whoever knows how. Flows out: an answer, or ``Again`` where none came. What a status
+means is for each service to say. Neither an address nor a header is ever quoted: there may be secrets in both.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from webdataset.ground.errors import SourceError
+from webdataset.ground.redaction import redacted
+
+from . import connections
+from .objects import Again
+from .patience import ATTEMPTS, Patience
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+BUSY = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
+"""Statuses after which asking again may help."""
+
+T = TypeVar("T")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})$")
+
+
+def exchanged(
+    method: str,
+    address: str,
+    headers: Mapping[str, str],
+    *,
+    url: str,
+    body: bytes | None = None,
+    streamed: bool = False,
+) -> Any:
+    """Send one request; no redirect is followed.
+
+    Args:
+        method: ``GET``, ``PUT`` …
+        address: where to; may hold secrets.
+        headers: request headers.
+        url: what the user calls it.
+        body: what is sent along.
+        streamed: leave the body of a good answer unread.
+
+    Returns:
+        A ``urllib3.HTTPResponse``; its ``data`` is there unless it is streamed.
+
+    Raises:
+        Again: no answer came.
+        SourceError: the server's certificate is not trusted.
+    """
+    try:
+        response = connections.send(method, address, headers, (CONNECT_SECONDS, READ_SECONDS), body, redirects=0)
+        if not streamed or response.status >= 300:
+            response.data  # noqa: B018  read and kept
+    except connections.failures() as error:
+        said = _said(error)
+    else:
+        return response
+    if "CERTIFICATE_VERIFY_FAILED" in said:  # raised here: urllib3's errors show the address
+        raise SourceError(f"the server's certificate is not trusted: {said}", url=url)
+    raise Again(f"no answer from the service: {said}")
+
+
+def _said(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        error = reason
+    return redacted(f"{type(error).__name__}: {error}")
+
+
+def patiently(ask: Callable[[], T], url: str, refresh: Callable[[], object], attempts: int | None = None) -> T:
+    """Ask until there is an answer.
+
+    Args:
+        ask: asks once.
+        url: what the user calls it.
+        refresh: looks for new credentials.
+        attempts: failures after which it is given up.
+
+    Raises:
+        SourceError: the service refuses, or does not answer.
+    """
+    attempts = attempts or ATTEMPTS
+    patience = Patience(attempts)
+    while True:
+        try:
+            return ask()
+        except Again as again:
+            failure = again
+        if patience.spent():
+            raise SourceError(f"no answer after {attempts} attempts: {failure}", url=url)
+        patience.pause(failure.wait_seconds)
+        if failure.expired:
+            refresh()
+
+
+def placed(response: Any) -> tuple[int, int | None, int | None]:
+    """Return where in the object an answer's body begins (-1: it does not say), the object's length, the body's.
+
+    Args:
+        response: an answer with status 200 or 206.
+    """
+    text = response.headers.get("Content-Length", "")
+    size = int(text) if text.isdigit() else None
+    if response.status != 206:
+        return 0, size, size
+    found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+    return (int(found[1]), int(found[2]), size) if found else (-1, None, size)
+
+
+def range_header(offset: int, size: int | None) -> dict[str, str]:
+    """Return the header that asks for some bytes; none for the whole object.
+
+    Args:
+        offset: the first byte.
+        size: how many; None for all to the end.
+    """
+    if not offset and size is None:
+        return {}
+    return {"Range": f"bytes={offset}-" if size is None else f"bytes={offset}-{offset + size - 1}"}

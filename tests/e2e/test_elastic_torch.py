@@ -1,0 +1,84 @@
+"""Elastic datasets under torch's DataLoader."""
+
+import itertools
+import json
+
+import pytest
+
+import webdataset as wds
+from webdataset.ground.topology import Place
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*os.fork.*:DeprecationWarning"),
+]
+
+STREAMS = 12
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    """Five shards of unequal size."""
+    folder = tmp_path_factory.mktemp("shards")
+    for number in range(5):
+        with wds.TarWriter(str(folder / f"s-{number}.tar")) as sink:
+            for index in range(9 + 4 * number):
+                sink.write({"__key__": f"{number}-{index:03d}", "txt": "x"})
+    return str(folder / "s-{0..4}.tar")
+
+
+def dataset(urls, *, epoch=None, seed=2):
+    """Return a shuffled elastic dataset of keys."""
+    key = lambda sample: sample["__key__"]  # travels by value: a worker that is spawned cannot import this file
+    made = wds.WebDataset(urls, shardshuffle=10, seed=seed).shuffle(24).map(key)
+    return (made if epoch is None else made.with_epoch(epoch)).elastic(STREAMS)
+
+
+def loader(made, workers, **options):
+    """Return a loader over single items."""
+    return torch.utils.data.DataLoader(made, batch_size=None, num_workers=workers, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_workers_give_the_order_of_positions(urls, workers):
+    """Where the workers divide the streams, a loader gives the order of one process, up to the first hole."""
+    whole = list(dataset(urls, epoch=60))
+    assert list(loader(dataset(urls, epoch=60), workers)) == whole
+    assert sorted(loader(dataset(urls), workers)) == sorted(dataset(urls))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_of_loaders(urls, persistent):
+    """Each iteration of a loader is the next epoch, as without workers."""
+    made = dataset(urls, epoch=40)
+    loaded = loader(made, 2, persistent_workers=persistent)
+    plain = dataset(urls, epoch=40)
+    for _ in range(3):
+        assert list(loaded) == list(plain)
+
+
+def test_a_loaded_state_goes_to_the_workers(urls):
+    """A state that the dataset was given is where its workers go on, once; then come whole epochs."""
+    made = dataset(urls, epoch=60)
+    made.set_epoch(3)
+    run = made.elastic_run(Place(0, 1, 0, 1))
+    list(itertools.islice(run, 24))
+    state = json.loads(json.dumps(run.state_dict()))
+    rest = list(run)
+    resumed = dataset(urls, epoch=60)
+    resumed.load_state_dict(state)
+    loaded = loader(resumed, 2)
+    assert list(loaded) == rest
+    fourth = list(made.elastic_run(state={**run.header(), "epoch": 4}))
+    assert list(loaded) == fourth
+
+
+def test_spawned_workers(urls):
+    """The order does not depend on how workers are started, and a loaded state travels."""
+    run = iter(dataset(urls, epoch=48))
+    list(itertools.islice(run, 24))
+    made = dataset(urls, epoch=48)
+    made.load_state_dict(run.state_dict())
+    assert list(loader(made, 2, multiprocessing_context="spawn")) == list(run)

@@ -1,0 +1,233 @@
+"""Locks between processes, leases on files, and what stands in for them where there are none."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+import webdataset as wds
+from webdataset.caching import eviction, locks
+from webdataset.caching.eviction import Kept, Room
+from webdataset.caching.places import Place, control_name, space_lock
+from webdataset.caching.sidecar import record_of
+from webdataset.testing import archives
+from webdataset.testing.paced_server import PacedServer
+
+fcntl = pytest.importorskip("fcntl")
+
+SHARD = archives.by_tarfile([("a.txt", b"1"), ("b.txt", b"2")])
+
+
+@pytest.fixture
+def unlocked(monkeypatch):
+    """A file system without flock."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def test_one_holder(tmp_path):
+    """A lock that is held cannot be had; its file goes with it, and a second release is nothing."""
+    path = str(tmp_path / "x.lock")
+    lock = locks.attempt(path)
+    assert locks.attempt(path) is None
+    assert locks.waited(path, 0.01) is None
+    lock.release()
+    assert not os.path.exists(path)
+    second = locks.waited(path, 1)
+    lock.release()
+    assert locks.attempt(path) is None
+    second.release()
+
+
+def test_a_deleted_lock_is_none(tmp_path, monkeypatch):
+    """Who gets the lock of a file that its holder has just deleted tries again on the new one."""
+    path = str(tmp_path / "x.lock")
+    first = locks.attempt(path)
+    flock = fcntl.flock
+    calls = []
+
+    def late(descriptor, how):
+        if how & fcntl.LOCK_EX and not calls:
+            calls.append(descriptor)
+            first.release()  # between opening the file and locking it
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    second = locks.attempt(path)
+    assert calls
+    assert locks.attempt(path) is None
+    second.release()
+
+
+def test_a_link_is_not_followed(tmp_path):
+    """A link in the place of a lock is refused."""
+    (tmp_path / "x.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="x.lock"):
+        locks.attempt(str(tmp_path / "x.lock"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["flock", "marker"])
+def test_a_fork_neither_holds_nor_releases(tmp_path, request, soft):
+    """A child's exit leaves its parent's lock held; a child that lives on does not hold it."""
+    if soft:
+        request.getfixturevalue("unlocked")
+    path = str(tmp_path / "x.lock")
+    lock = locks.attempt(path)
+    if not (child := os.fork()):
+        lock.release()
+        del lock
+        os._exit(0 if locks.attempt(path) is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert locks.attempt(path) is None
+    waiting, waking = os.pipe()
+    if not (child := os.fork()):
+        os.read(waiting, 1)
+        os._exit(0)
+    lock.release()
+    again = locks.attempt(path)
+    assert again is not None
+    again.release()
+    os.write(waking, b"x")
+    os.waitpid(child, 0)
+    os.close(waiting)
+    os.close(waking)
+
+
+def test_markers(tmp_path, unlocked):
+    """Without flock a marker file is the lock; that of a dead process is removed by the next."""
+    path = str(tmp_path / "x.lock")
+    program = """
+import errno, fcntl, os, sys
+from webdataset.caching import locks
+def refuse(*_):
+    raise OSError(errno.ENOTSUP, "no locks here")
+fcntl.flock = refuse
+lock = locks.attempt(sys.argv[1])
+os._exit(0 if lock else 1)
+"""
+    subprocess.run([sys.executable, "-c", program, path], check=True)
+    assert os.path.exists(f"{path}.soft")
+    lock = locks.waited(path, 10)
+    assert lock is not None
+    assert locks.attempt(path) is None
+    lock.release()
+    assert not os.path.exists(f"{path}.soft")
+
+
+def test_a_cache_without_flock(tmp_path, unlocked):
+    """Shards are kept, read along, and bounded all the same."""
+    pages = {f"/{number}/x.tar": archives.by_tarfile([("a.bin", os.urandom(90_000))]) for number in range(3)}
+    near = tmp_path / "near"
+    near.mkdir()
+    with PacedServer(pages) as server:
+        urls = [server.root + path for path in pages]
+        for _ in range(2):
+            dataset = wds.WebDataset(urls, shardshuffle=False, cache_dir=near, cache_size=10**7)
+            assert len(list(dataset)) == 3
+        assert server.downloads() == 3
+        assert len(list(wds.WebDataset(urls[1], shardshuffle=False, cache_dir=near, cache_size=1))) == 1
+    assert sorted(path.read_bytes() for path in near.glob("*.tar")) == sorted(pages.values())
+
+
+READER = """
+import os, sys
+from webdataset.caching import locks
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+assert locks.lease(descriptor)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_reads_stays(tmp_path):
+    """A lease of another process keeps a shard; its end frees it, and everything that belongs to the shard goes."""
+    (tmp_path / ".wds").mkdir()
+    place = Place(str(tmp_path), "x.url-0123456789abcdef.tar")
+    path = tmp_path / place.name
+    path.write_bytes(SHARD)
+    with path.open("rb") as stream:
+        record = record_of(stream, "http://h/x.tar", place.name, path.stat().st_ino).completed(path.stat())
+    record.write(place)
+    (file,) = eviction.files_in(str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout.readline() == "open\n"
+        assert not eviction.deleted(file)
+        reader.communicate()
+    assert eviction.deleted(file)
+    assert [entry.name for entry in tmp_path.rglob("*")] == [".wds"]
+    assert not eviction.deleted(file)
+
+
+def test_room_counts_what_is_to_come(tmp_path):
+    """A download counts with what it may grow to; a second finds no room, and a bound of nothing is none."""
+    (tmp_path / ".wds").mkdir()
+    room, records = Room(str(tmp_path), 1000, verbose=False), []
+    for name in ("a.tar", "b.tar"):
+        place = Place(str(tmp_path), name)
+        with open(place.part, "wb") as part:
+            record = record_of(part, f"http://h/{name}", name, os.fstat(part.fileno()).st_ino)
+        held = locks.attempt(place.lock)
+        records.append(room.reserve(place, record, 600))
+        if name == "b.tar":
+            held.release()
+    assert records[0].reserved_bytes == 600
+    assert records[1] is None
+    assert Room(str(tmp_path), 0, verbose=False).reserve(place, record, 600).reserved_bytes == 600
+    assert sum(file.size_bytes for file in eviction.files_in(str(tmp_path))) == 1200
+
+
+def test_the_lock_on_room_is_not_waited_for_endlessly(tmp_path, monkeypatch):
+    """Where somebody holds it and never lets go, a shard is streamed."""
+    (tmp_path / ".wds").mkdir()
+    monkeypatch.setattr(eviction, "_WAIT_SECONDS", 0.01)
+    lock = locks.attempt(space_lock(str(tmp_path)))
+    place = Place(str(tmp_path), "a.tar")
+    with open(place.part, "wb") as part:
+        record = record_of(part, "http://h/a.tar", "a.tar", 1)
+    assert Room(str(tmp_path), 10, verbose=False).reserve(place, record, 1) is None
+    lock.release()
+
+
+def test_a_users_file_under_a_downloads_name(tmp_path):
+    """A file that has taken the place of a download is its owner's, and stays."""
+    (tmp_path / ".wds").mkdir()
+    place = Place(str(tmp_path), "mine.tar")
+    (tmp_path / "mine.tar").write_bytes(SHARD)
+    with open(place.final, "rb") as stream:
+        record_of(stream, "http://h/x.tar", place.name, 1).write(place)
+    (file,) = eviction.files_in(str(tmp_path))
+    assert isinstance(file, Kept)
+    assert not eviction.deleted(file)
+    assert (tmp_path / "mine.tar").exists()
+
+
+def test_control_names():
+    """They are the shards' own where they can be, and never shared."""
+    assert control_name("x.tar") == "x.tar"
+    names = ["a/b.tar", "a_b.tar", "c/b.tar", "x" * 250 + ".tar", "x" * 251 + ".tar", "日" * 80 + ".tar"]
+    controls = {control_name(name) for name in names}
+    assert len(controls) == len(names)
+    assert all(len(os.fsencode(name)) < 220 and "/" not in name for name in controls)
+
+
+def test_sweeping(tmp_path):
+    """Parts that cannot be resumed, records of nothing and dead markers go; what is held or can be used stays."""
+    control = tmp_path / ".wds"
+    control.mkdir()
+    for name in ("old.tar.part", "old.tar.json.new", "gone.tar.json", "dead.tar.lock", "held.tar.part"):
+        (control / name).write_bytes(b"{}")
+    (tmp_path / "whole.tar").write_bytes(SHARD)
+    (control / "whole.tar.json").write_bytes(b"{}")
+    lock = locks.attempt(str(control / "held.tar.lock"))
+    eviction._swept.discard(str(tmp_path))
+    eviction.tidy(str(tmp_path))
+    assert {path.name for path in control.iterdir()} == {"held.tar.part", "held.tar.lock", "whole.tar.json"}
+    lock.release()

@@ -1,0 +1,405 @@
+"""The loader without workers and with threads."""
+
+import gc
+import json
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import webdataset as wds
+from webdataset.ground.errors import FlowError, SampleError, StateMismatch, UsageError
+
+
+def squares(count=50, size=4):
+    """Return samples whose array, number and text agree."""
+    return [{"__key__": str(n), "x": np.full((size, size), n), "n": n, "t": f"text {n}"} for n in range(count)]
+
+
+def numbers(batches):
+    """Return the numbers of all batches of (array, number) in order."""
+    return [int(number) for batch in batches for number in batch[1]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+def test_batches_equal_the_collated_samples(workers):
+    """Every batch holds what collating its samples gives: arrays stacked, numbers an array, texts a list."""
+    samples = squares()
+    with wds.Loader(samples, 8, workers=workers) as loader:
+        for _ in range(2):
+            for start, batch in zip(range(0, 50, 8), loader, strict=True):
+                expected = wds.default_collation_fn(samples[start : start + 8])
+                assert list(batch) == list(expected)
+                for field, column in expected.items():
+                    assert type(batch[field]) is type(column)
+                    assert np.array_equal(batch[field], column)
+                    assert getattr(batch[field], "dtype", None) == getattr(column, "dtype", None)
+
+
+@pytest.mark.parametrize("sample", [np.arange(6.0), [np.zeros(3), 1], (np.zeros((2, 2), bool), "a", None)], ids=repr)
+def test_samples_of_any_kind_are_batched(sample):
+    """Bare arrays, lists and tuples become what the collation of the pipeline makes of them."""
+    with wds.Loader([sample] * 6, 3, workers=2) as loader:
+        for batch in loader:
+            expected = wds.default_collation_fn([sample] * 3)
+            assert repr(batch) == repr(expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
+def test_order_of_an_elastic_dataset_does_not_depend_on_threads(elastic, order, workers):
+    """Any number of threads gives the order of one run, in every epoch another."""
+    with wds.Loader(elastic, 8, workers=workers) as loader:
+        loader.set_epoch(0)
+        first = list(loader)
+        assert numbers(first) == order
+        assert all((batch[0] == batch[1][:, None, None]).all() for batch in first)
+        assert [len(batch[1]) for batch in first[:-1]] == [8] * (len(first) - 1)
+        second = numbers(loader)
+        assert sorted(second) == sorted(order)
+        assert second != order
+
+
+@pytest.mark.parametrize(("batch_size", "workers", "again"), [(8, 2, 3), (8, 0, 2), (None, 2, 0), (5, 3, 1)])
+def test_a_state_continues_with_another_number_of_workers(elastic, order, batch_size, workers, again):
+    """What a state leaves out is exactly what was received, at every step, whatever workers ran ahead."""
+    with wds.Loader(elastic, batch_size, workers=workers) as loader, wds.Loader(elastic, 8, workers=again) as other:
+        loader.set_epoch(0)
+        received = []
+        for step, batch in enumerate(loader):
+            received += np.atleast_1d(batch[1]).tolist()
+            if step % 13 == 4 or len(received) > len(order) - 12:
+                other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+                assert received + numbers(other) == order
+        assert received == order
+
+
+def test_a_state_at_the_end_says_so(elastic):
+    """Behind the last batch an epoch has nothing left, and the next iteration is the next epoch."""
+    with wds.Loader(elastic, 8, workers=2) as loader:
+        loader.set_epoch(0)
+        list(loader)
+        state = loader.state_dict()
+        following = numbers(loader)
+    with wds.Loader(elastic, 8) as other:
+        other.load_state_dict(state)
+        assert list(other) == []
+        assert numbers(other) == following
+
+
+def test_a_state_before_the_first_batch_is_the_beginning(elastic, order):
+    """A loader that gave nothing yet has a state, too."""
+    with wds.Loader(elastic, 8) as loader:
+        loader.set_epoch(0)
+        state = loader.state_dict()
+        loader.set_epoch(3)
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        assert numbers(loader) == order
+
+
+def test_ranks_together_give_the_batches_of_one(elastic, order, monkeypatch):
+    """Two ranks' batches of half the size are, step by step, the batches of one rank; exactly, to the end."""
+    with wds.Loader(elastic, 12, workers=2, exact=True) as loader:
+        loader.set_epoch(0)
+        whole = [sorted(batch[1].tolist()) for batch in loader]
+    ranks = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with wds.Loader(elastic, 6, workers=2, exact=True) as loader:
+            loader.set_epoch(0)
+            ranks.append([batch[1].tolist() for batch in loader])
+    longest = max(map(len, ranks))
+    halves = [each + [[]] * (longest - len(each)) for each in ranks]
+    assert sorted(sum(whole, [])) == sorted(order)
+    full = [batch for batch in whole if len(batch) == 12]
+    assert [sorted(a + b) for a, b in zip(*halves, strict=True)][: len(full)] == full
+    assert sorted(number for each in ranks for batch in each for number in batch) == sorted(order)
+
+
+def test_an_exact_loader_continues_at_its_windows(elastic):
+    """With exact batches, continuing gives the same smaller batches at the end."""
+    with wds.Loader(elastic, 6, workers=2, exact=True) as loader, wds.Loader(elastic, 6, exact=True) as other:
+        loader.set_epoch(0)
+        every = [batch[1].tolist() for batch in loader]
+        assert {len(batch) for batch in every} > {6}
+        loader.set_epoch(0)
+        for step, _ in enumerate(loader, 1):
+            if step % 5 == 0 or step > len(every) - 8:
+                other.load_state_dict(loader.state_dict())
+                assert [batch[1].tolist() for batch in other] == every[step:]
+
+
+def test_set_epoch_does_not_forget_a_state(elastic):
+    """A loop that begins at the wrong epoch is told, instead of starting over silently."""
+    with wds.Loader(elastic, 8) as loader:
+        loader.set_epoch(2)
+        next(iter(loader))
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        loader.set_epoch(2)
+        with pytest.raises(StateMismatch, match="epoch 2"):
+            loader.set_epoch(0)
+
+
+def test_a_dataset_that_is_not_elastic_has_no_state(numbered):
+    """It says what to write."""
+    loader = wds.Loader(wds.WebDataset(numbered), 4)
+    with pytest.raises(FlowError, match=r"elastic\(\)"):
+        loader.state_dict()
+    with pytest.raises(StateMismatch, match=r"elastic\(\)"):
+        loader.load_state_dict({"epoch": 0})
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_another_pipeline_is_shared_by_its_own_splitter(numbered, workers):
+    """A plain dataset gives every sample once, with each thread reading its own shards."""
+    seen = set()
+
+    def noted(sample):
+        seen.add((sample["__url__"], threading.get_ident()))
+        return sample
+
+    dataset = wds.WebDataset(numbered, shardshuffle=100).map(noted)
+    with wds.Loader(dataset.decode().to_tuple("npy", "cls"), 8, workers=workers) as loader:
+        found = numbers(loader)
+    assert sorted(found) == list(range(140))
+    assert len(seen) == 7
+
+
+def test_a_pipeline_without_a_splitter_gives_each_sample_once():
+    """Threads that all run the same list keep their own part of it, in order."""
+    dataset = wds.DataPipeline([[(np.zeros(1), n) for n in range(20)]], wds.map(lambda sample: sample))
+    with wds.Loader(dataset, 4, workers=3) as loader:
+        assert numbers(loader) == list(range(20))
+
+
+def test_an_iterator_cannot_be_shared():
+    """Two threads on one iterator would lose or repeat samples: they are refused."""
+    with wds.Loader(iter([1, 2, 3]), workers=2) as loader, pytest.raises(UsageError, match="iterator"):
+        list(loader)
+    with wds.Loader(iter([1, 2, 3])) as loader:
+        assert list(loader) == [1, 2, 3]
+
+
+def test_an_iterable_is_told_the_epoch():
+    """An object with ``set_epoch`` hears of it."""
+
+    class Counting:
+        epoch = None
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __iter__(self):
+            return iter([self.epoch] * 3)
+
+    with wds.Loader(Counting()) as loader:
+        assert [list(loader), list(loader)] == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_arrays_of_different_shapes_become_a_list_or_an_error():
+    """Ragged fields fall back to a list; ``ragged=False`` refuses them."""
+    samples = [{"x": np.full(n % 3 + 1, n), "n": n} for n in range(12)]
+    with wds.Loader(samples, 4, workers=2) as loader:
+        batches = list(loader)
+    assert [array.tolist() for batch in batches for array in batch["x"]] == [s["x"].tolist() for s in samples]
+    assert np.concatenate([batch["n"] for batch in batches]).tolist() == list(range(12))
+    with wds.Loader(samples, 4, ragged=False) as loader, pytest.raises(SampleError, match="different shapes"):
+        list(loader)
+
+
+def test_shapes_may_change_from_batch_to_batch():
+    """A batch of one shape is an array even where the batches before had another shape."""
+    samples = [(np.full((2 + n // 8, 3), n), n) for n in range(32)]
+    with wds.Loader(samples, 4, workers=2) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            assert [batch[0].shape for batch in batches] == [(4, 2 + n // 2, 3) for n in range(8)]
+            assert numbers(batches) == list(range(32))
+            assert all((batch[0][:, 0, 0] == batch[1]).all() for batch in batches)
+
+
+def test_samples_with_other_fields_are_an_error():
+    """A batch whose samples do not fit together says which fields they have."""
+    with wds.Loader([{"a": 1}, {"b": 2}], 2) as loader, pytest.raises(SampleError, match=r"\['a'\] and \['b'\]"):
+        list(loader)
+
+
+def test_collate_and_drop_last():
+    """A function of the user's makes the batch; a smaller last batch can be left out."""
+    with wds.Loader(squares(10), 4, workers=2, collate=lambda s: [each["n"] for each in s], drop_last=True) as loader:
+        assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_batches_that_are_kept_are_never_overwritten():
+    """Memory is used again only when the batch, and every view of it, is gone."""
+    samples = [(np.full((100, 100), n), n) for n in range(64)]
+    with wds.Loader(samples, 4, workers=2) as loader:
+        kept = [batch[0][1, ::2] for batch in loader]
+        assert [int(view[3, 3]) for view in kept] == list(range(1, 64, 4))
+        made = loader.stats().memory_bytes
+        del kept
+        for _ in range(3):
+            for batch in loader:
+                assert (batch[0] == batch[1][:, None, None]).all()
+        assert loader.stats().memory_bytes == made
+
+
+def test_memory_goes_round():
+    """A consumer that lets batches go needs as many blocks as may be in flight, not one a batch."""
+    samples = [(np.full((64, 64), n), n) for n in range(400)]
+    with wds.Loader(samples, 4, workers=2, prefetch=3) as loader:
+        for _ in loader:
+            pass
+        assert loader.stats().memory_bytes <= 7 * 4 * 64 * 64 * 8
+
+
+def test_workers_wait_for_a_slow_consumer():
+    """Threads read no further ahead than was allowed."""
+    drawn = []
+
+    class Source:
+        def __len__(self):
+            return 400
+
+        def __getitem__(self, n):
+            drawn.append(n)
+            return np.zeros(1000), n
+
+    with wds.Loader(Source(), 4, workers=2, prefetch=2) as loader:
+        for step, batch in enumerate(loader):
+            assert numbers([batch]) == list(range(4 * step, 4 * step + 4))
+            assert max(drawn) < 4 * (step + 4)
+            if step == 20:
+                break
+
+
+def test_in_flight_memory_is_bounded_in_bytes():
+    """The bound in bytes holds before the one in batches, also for samples that travel beside the batch."""
+    drawn = []
+
+    class Source:
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, n):
+            drawn.append(n)
+            return np.zeros(1000 + n), n  # of different shapes
+
+    with wds.Loader(Source(), 4, workers=2, prefetch=50, prefetch_bytes=3 * 4 * 8200) as loader:
+        for step, _ in enumerate(loader):
+            if step == 30:
+                break
+            assert step < 10 or max(drawn) < 4 * (step + 5)
+
+
+def test_an_error_comes_in_its_turn_and_the_loader_goes_on():
+    """Batches before the failing sample arrive; then the error, with the thread's traceback; a new epoch works."""
+
+    class Source:
+        broken = True
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, n):
+            if n == 21 and self.broken:
+                raise KeyError("sample 21")
+            return np.zeros(2), n
+
+    source = Source()
+    with wds.Loader(source, 4, workers=2) as loader:
+        got = []
+        with pytest.raises(KeyError, match="sample 21") as caught:
+            got.extend(loader)
+        assert numbers(got) == list(range(20))
+        assert any(entry.name == "__getitem__" for entry in caught.traceback)
+        assert loader.stats().failures == 1
+        source.broken = False
+        assert numbers(loader) == list(range(40))
+
+
+def test_a_dataset_that_cannot_start_says_so():
+    """An error before the first sample arrives as well."""
+
+    class Source:
+        def __iter__(self):
+            raise OSError("no disk")
+
+    with wds.Loader(Source(), 4, workers=2) as loader, pytest.raises(OSError, match="no disk"):
+        list(loader)
+
+
+def test_system_exit_in_a_thread_reaches_the_consumer():
+    """A user's function that exits does not leave the consumer waiting."""
+
+    def leave(sample):
+        raise SystemExit(3)
+
+    with wds.Loader(wds.DataPipeline([[1, 2]], wds.map(leave)), 1, workers=1) as loader, pytest.raises(SystemExit):
+        list(loader)
+
+
+def test_leaving_early_ends_the_epoch_and_no_thread():
+    """Breaking out of an epoch fifty times needs no more threads than one does; closing ends them all."""
+    before = threading.active_count()
+    loader = wds.Loader(squares(200), 4, workers=2)
+    for _ in range(50):
+        for batch in loader:
+            assert batch["n"].tolist() == [0, 1, 2, 3]
+            break
+        assert threading.active_count() == before + 2
+    loader.close()
+    assert threading.active_count() == before
+    loader.close()
+
+
+def test_a_forgotten_loader_ends_its_threads():
+    """Threads do not keep a loader alive."""
+    before = threading.active_count()
+    for batch in wds.Loader(squares(), 4, workers=2):
+        assert threading.active_count() == before + 2
+        break
+    del batch
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_a_new_iteration_ends_the_one_before():
+    """One loader runs one epoch at a time."""
+    with wds.Loader(squares(), 4, workers=2) as loader:
+        first = iter(loader)
+        next(first)
+        second = iter(loader)
+        assert next(second)["n"].tolist() == [0, 1, 2, 3]
+        assert list(first) == []
+        assert len(list(second)) == 12
+
+
+def test_a_loader_travels_with_its_state(elastic, order):
+    """A pickled loader has no workers, and goes on where it was."""
+    with wds.Loader(elastic, 8, workers=2) as loader:
+        loader.set_epoch(0)
+        batches = iter(loader)
+        got = [next(batches) for _ in range(3)]
+        other = pickle.loads(pickle.dumps(loader))
+    with other:
+        assert numbers(got) + numbers(other) == order
+
+
+def test_wrong_arguments_are_refused():
+    """Each mistake says what to write."""
+    for wrong in ({"batch_size": 0}, {"workers": -1}, {"mode": "fibres"}, {"prefetch": -1}, {"pin_memory": True}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            wds.Loader([], **wrong)
+    with pytest.raises(UsageError, match="int"):
+        wds.Loader(3)
+
+
+def test_samples_without_batches_come_as_they_are():
+    """Without a batch size, the dataset's own items are delivered, the same objects."""
+    samples = squares(40)
+    with wds.Loader(samples, workers=3) as loader:
+        assert [id(sample) for sample in loader] == [id(sample) for sample in samples]

@@ -1,0 +1,99 @@
+"""What a shuffle remembers: exact at every step, small, and without influence on the order."""
+
+import json
+
+import pytest
+
+from webdataset.flow.running import Flow
+from webdataset.ground.errors import StateMismatch
+from webdataset.ground.topology import Stream
+from webdataset.stages.base import Run
+from webdataset.stages.shuffling import shuffle
+
+ITEMS = list(range(700))
+
+
+def flow(*, bufsize, stream=None, state=None, initial=20, seed=1, items=ITEMS):
+    """Return a run of a shuffle over numbers."""
+    stages = [items, shuffle(bufsize, initial=initial)]
+    return Flow(stages, Run(seed=seed, tracked=True, stream=stream), state)
+
+
+@pytest.mark.parametrize("stream", [None, Stream(0, 1), Stream(1, 2)])
+@pytest.mark.parametrize("bufsize", [1, 2, 10, 140, 2000])
+def test_every_step(stream, bufsize):
+    """Restored from any step, and saved again at once: the same state, the same rest."""
+    run = flow(bufsize=bufsize, stream=stream)
+    seen, states = [], [json.dumps(run.snapshot())]
+    for item in run:
+        seen.append(item)
+        states.append(json.dumps(run.snapshot()))
+    for step in range(0, len(states), 7):
+        again = flow(bufsize=bufsize, stream=stream, state=json.loads(states[step]))
+        assert json.dumps(again.snapshot()) == states[step]
+        assert list(again) == seen[step:]
+
+
+@pytest.mark.parametrize("stream", [None, Stream(0, 1)])
+def test_how_often_one_looks_does_not_matter(stream):
+    """The order is the same whether snapshots are taken never, always or now and then."""
+    orders = []
+    for every in (1, 3, 50, 10_000):
+        run, seen = flow(bufsize=100, stream=stream), []
+        for step, item in enumerate(run):
+            seen.append(item)
+            if step % every == 0 and every < 10_000:
+                run.snapshot()
+        orders.append(seen)
+    assert orders[1:] == orders[:-1]
+    assert sorted(orders[0]) == ITEMS
+    assert orders[0] != ITEMS
+
+
+def test_lives(tmp_path):
+    """Saved and restored every few steps, over borders and chunks: the same order."""
+    whole = list(flow(bufsize=150, stream=Stream(0, 1)))
+    run, seen = flow(bufsize=150, stream=Stream(0, 1)), []
+    while True:
+        part = [item for _, item in zip(range(11), run, strict=False)]
+        seen += part
+        if not part:
+            break
+        run = flow(bufsize=150, stream=Stream(0, 1), state=json.loads(json.dumps(run.snapshot())))
+    assert seen == whole
+
+
+def test_most_steps_write_little():
+    """Between two bases, a snapshot differs from the one before by one address."""
+    run = flow(bufsize=400, items=list(range(4000)))
+    memories = []
+    for _ in zip(range(2000), run, strict=False):
+        memories.append(run.snapshot()["memories"][-1])
+    bases = [memory["waiting"] for memory in memories[500:]]
+    assert 10 < len(set(bases)) < 20
+    same = [
+        (before, after)
+        for before, after in zip(memories[500:], memories[501:], strict=False)
+        if before["waiting"] == after["waiting"]
+    ]
+    assert all(len(after["tail"]) <= 31 and after["given"] == before["given"] + 1 for before, after in same)
+
+
+def test_foreign_addresses_stay_in_their_order():
+    """Addresses that cannot be ordered are kept as they come."""
+    run = flow(bufsize=40, stream=Stream(0, 1))
+    run.levels[-1].memory.origin = lambda: None
+    assert sorted(run) == ITEMS
+
+
+@pytest.mark.parametrize(
+    "change", [{"given": 10_000}, {"since": ["", ""]}, {"waiting": "!"}, {"tail": None}, {"phase": None}]
+)
+def test_broken_states(change):
+    """A state that does not follow from itself is refused."""
+    run = flow(bufsize=200)
+    for _ in zip(range(300), run, strict=False):
+        state = run.snapshot()
+    state["memories"][-1] |= change
+    with pytest.raises(StateMismatch):
+        flow(bufsize=200, state=state)

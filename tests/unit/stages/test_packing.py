@@ -1,0 +1,80 @@
+"""Addresses packed into texts come back as they were, and small."""
+
+import base64
+import random
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from webdataset.ground.errors import StateMismatch
+from webdataset.samples.address import Address
+from webdataset.stages.packing import flat, packed, unpacked
+
+NUMBERS = st.integers(-(1 << 62), (1 << 62))
+ROW = st.tuples(st.integers(0, 5000), st.integers(0, 9), st.integers(0, 1 << 40).map(lambda n: n * 512))
+NESTED = st.tuples(st.integers(0, 3), st.tuples(st.integers(0, 9), ROW))
+ANY = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda parts: st.lists(parts))
+
+
+def listed(address):
+    """Return an address as JSON has it."""
+    return [listed(part) for part in address] if isinstance(address, tuple | list) else address
+
+
+@settings(max_examples=60)
+@given(st.one_of(*(st.lists(kind, max_size=40) for kind in (NUMBERS, ROW, NESTED, ANY))), st.booleans())
+def test_back_again(addresses, in_order):
+    """Whatever the addresses, sorted or not: the same, in the same order."""
+    assert unpacked(packed(addresses, in_order=in_order)) == listed(addresses)
+
+
+def buffer(count, size):
+    """Return the addresses in a shuffle buffer behind many samples of some size."""
+    draws, held, offset = random.Random(1), [], 0
+    for ordinal in range(count * 5):
+        address = Address(ordinal // 20_000, ordinal % 20_000, offset)
+        offset += 1024 + draws.randrange(size // 2, size * 2) // 512 * 512
+        if len(held) < count:
+            held.append(address)
+        else:
+            held[draws.randrange(count)] = address
+    return held
+
+
+@pytest.mark.parametrize(("size", "most"), [(2_000, 50_000), (100_000, 60_000)])
+def test_size(size, most):
+    """The addresses of 10 000 samples take less than 64 KB in any order, and 40 KB in their own."""
+    held = buffer(10_000, size)
+    assert unpacked(packed(held)) == listed(held)
+    assert len(packed(held)) < most
+    assert len(packed(sorted(held), in_order=True)) < 40_000
+
+
+def test_flat():
+    """The numbers of nested addresses, in order; anything else has none."""
+    assert flat(Address(1, 2, 3)) == (1, 2, 3)
+    assert flat([1, [2, (3, 4)]]) == (1, 2, 3, 4)
+    assert flat(7) == (7,)
+    for other in ("text", None, [1, "a"], 1.5):
+        with pytest.raises(TypeError):
+            flat(other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!",
+        "AAAA",
+        base64.b64encode(zlib.compress(b"")).decode(),
+        base64.b64encode(zlib.compress(b"\1[0,2,true,[[1,0,0,1]]]\n")).decode(),
+        base64.b64encode(zlib.compress(b"\1[0,2,true,[[1,0,0,1]]]\n1234")).decode(),
+        base64.b64encode(zlib.compress(b"\0{")).decode(),
+        3,
+    ],
+)
+def test_what_is_no_such_text(text):
+    """Anything else is a StateMismatch."""
+    with pytest.raises(StateMismatch):
+        unpacked(text)
