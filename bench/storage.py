@@ -1,9 +1,9 @@
 """How fast are shards read over a network, against a curl pipe and against webdataset 1.0.2?
 
 ``http``: W1 from a web server nearby (nginx): bytes alone and samples, CPU seconds with children, and wall time.
-``slow http`` and ``slow s3``: the same server, and SeaweedFS, behind a line in a process of its own, 50 ms a request and
-60 MB/s a connection: what part of the joint limit of five connections is reached. SeaweedFS is left out where it is not
-installed.
+``slow http`` and ``slow s3``: the same server, and SeaweedFS, behind a line in a process of its own, 50 ms a request
+and 60 MB/s a connection: what part of the joint limit of five connections is reached. SeaweedFS is left out where it is
+not installed.
 """
 
 import contextlib

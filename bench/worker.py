@@ -5,6 +5,7 @@ versions share. One job is one warm measurement; the process stays, so that cach
 """
 
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -49,9 +50,7 @@ def chain(shards):
 
 def stream(urls):
     """Read every byte of some urls; return how many there were."""
-    import webdataset.gopen
-
-    gopen = sys.modules["webdataset.gopen"].gopen
+    gopen = importlib.import_module("webdataset.gopen").gopen
     total = 0
     for url in urls:
         with gopen(url, "rb") as source:

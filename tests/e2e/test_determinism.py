@@ -230,3 +230,31 @@ def test_a_dataset_under_a_loader_can_be_told_its_epoch(urls, workers):
             told.set_epoch(number)
             assert keys(loader) == epochs[number]
         assert keys(loader) == epochs[1]
+
+
+SHUFFLES = {
+    "open shards": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=2, open_shards=6).shuffle(12),
+    "blocks": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=2).block_shuffle(20),
+    "bytes": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=2).shuffle(30, initial=6, max_bytes=400),
+    "drawn": lambda urls: wds.WebDataset(urls, resampled=True, seed=2).map(drawn, rng=True).shuffle(9).slice(40),
+}
+
+
+def drawn(sample, generator):
+    """Key and a draw."""
+    return {"__key__": f"{sample['__key__']} {generator.random()}"}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_the_shuffles_of_elastic_datasets_resume_exactly(urls, name):
+    """In each stream, behind any sample."""
+    make = lambda: SHUFFLES[name](urls).elastic(streams=3)
+    whole = keys(make())
+    assert sorted(whole) == sorted(keys(SHUFFLES[name](urls))) or name == "drawn"
+    run = iter(make())
+    for given in range(len(whole)):
+        if given % 9 == 0:
+            again = make()
+            again.load_state_dict(json.loads(json.dumps(run.state_dict())))
+            assert keys(again) == whole[given:]
+        assert next(run)["__key__"] == whole[given]

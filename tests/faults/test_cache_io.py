@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import signal
 import warnings
 
 import pytest
@@ -120,3 +121,51 @@ def test_every_call_fails_once(memory_folder, monkeypatch, call, warm):
         else:
             pytest.fail("there is no end to the calls")
     assert (calls > 0) is (call in ("open", "read", "flock", "stat", "utime", "list") if warm else call != "utime")
+
+
+class Killing(Failing):
+    """Kills the process at the n-th call, before it is made."""
+
+    def __call__(self, *arguments, **options):
+        """Call it, or end."""
+        if self.mine(arguments[0]):
+            self.count += 1
+            if self.count == self.ordinal:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.function(*arguments, **options)
+
+
+def killed_at(server, folder, call, ordinal):
+    """Let a forked process read, and die at a call; tell whether it came to that."""
+    child = os.fork()
+    if not child:
+        home, name = CALLS[call]
+        setattr(home, name, Killing(getattr(home, name), ordinal, 0, in_folder(folder)))
+        with contextlib.suppress(BaseException):
+            read(server, folder)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("call", ["open", "write", "rename", "fsync", "flock", "unlink", "stat"])
+def test_killed_before_every_call(memory_folder, call):
+    """Whatever is killed, and when: final files are whole, and the next start gives all samples and leaves nothing."""
+    expected = [bytes([number, index]) * 35_000 for number in range(2) for index in range(3)]
+    with PacedServer(PAGES) as server:
+        ordinal, resumed = 1, 0
+        while True:
+            folder = memory_folder / f"{ordinal}"
+            folder.mkdir()
+            dead = killed_at(server, folder, call, ordinal)
+            assert {path.read_bytes() for path in folder.glob("*.tar")} <= set(PAGES.values())
+            forget(folder)
+            server.asked.clear()
+            assert read(server, folder) == expected
+            resumed += any(one.start for one in server.asked)
+            assert sorted(path.read_bytes() for path in folder.glob("*.tar")) == sorted(PAGES.values())
+            assert {path.suffix for path in (folder / ".wds").iterdir()} == {".json"}
+            if not dead:
+                break
+            ordinal += 1
+    assert ordinal > 2
+    assert resumed or call != "write"

@@ -1,4 +1,4 @@
-"""What resuming reads: the samples that waited and one sample a stream, from any kind of source; and what it notices."""
+"""What resuming reads: the samples that waited and one sample a stream, from any kind of source; what it notices."""
 
 import gzip
 import io
@@ -9,7 +9,7 @@ import random
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import StateMismatch, WebDatasetError
+from webdataset.ground.errors import WebDatasetError
 from webdataset.sources import ahead_pace
 from webdataset.testing.sources import RangeServer
 
@@ -31,7 +31,11 @@ def shards():
         with wds.TarWriter(stream) as sink:
             for index in range(SAMPLES):
                 sink.write(
-                    {"__key__": f"{number}-{index:03d}", "bin": draws.randbytes(draws.randrange(2_000, 40_000)), "cls": 1}
+                    {
+                        "__key__": f"{number}-{index:03d}",
+                        "bin": draws.randbytes(draws.randrange(2_000, 40_000)),
+                        "cls": 1,
+                    }
                 )
         found[f"s-{number}.tar"] = stream.getvalue()
     return found
@@ -160,13 +164,13 @@ def test_records(tmp_path):
     assert list(make().elastic_run(state=state)) == rest
 
 
-@pytest.mark.parametrize("change", ["shorter", "longer names", "swapped", "gone"])
+@pytest.mark.parametrize("change", ["shorter", "moved by a block", "swapped", "gone"])
 def test_changed_shards(tmp_path, shards, change):
-    """Shards that are not what they were are noticed, or give what is left of them; never another sample."""
+    """Shards that are not what they were are noticed."""
     for name, content in shards.items():
         (tmp_path / name).write_bytes(content)
     urls = [str(tmp_path / name) for name in shards]
-    rest, state = stopped(elastic(urls), 100)
+    _, state = stopped(elastic(urls), 100)
     for name, content in shards.items():
         path = tmp_path / name
         if change == "shorter":
@@ -178,8 +182,7 @@ def test_changed_shards(tmp_path, shards, change):
         else:
             path.write_bytes(bytes(512) + content)
     with pytest.raises(WebDatasetError):
-        assert list(elastic(urls).elastic_run(state=state)) == rest
-        raise StateMismatch("the same samples came")  # nothing was changed, as far as this run can tell
+        list(elastic(urls).elastic_run(state=state))
 
 
 def test_big_buffers_have_small_states(tmp_path):

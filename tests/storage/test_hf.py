@@ -217,6 +217,12 @@ def test_where_the_token_comes_from(hub, monkeypatch, tmp_path):
     (tmp_path / "elsewhere").write_text(TOKEN)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "elsewhere"))
     assert drained(url) == BODY
+    monkeypatch.delenv("HF_TOKEN_PATH")
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "huggingface").mkdir(parents=True)
+    (tmp_path / "cache" / "huggingface" / "token").write_text(TOKEN)
+    assert drained(url) == BODY
 
 
 def test_the_token_stays_at_the_hub(hub, proxied):

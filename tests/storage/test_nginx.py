@@ -195,6 +195,14 @@ def test_uploads_are_sent_again(proxied, waits, web):
     assert len(waits) == 2
 
 
+def test_uploads_follow_redirects(web):
+    """All of the body goes to where the server sends it, also from a temporary file."""
+    for name, content in (("small", BODY), ("large", BODY * 50)):
+        with wds.gopen(f"{web.plain}/moved/{name}", "wb") as stream:
+            stream.write(content)
+        assert (web.files / name).read_bytes() == content
+
+
 def test_refused_uploads_are_errors(web, waits):
     """No password, a wrong one, a folder in place of a name: SourceError, which says what to do."""
     with pytest.raises(SourceError, match="401.*credentials"), wds.gopen(f"{web.plain}/private/x", "wb") as stream:
@@ -351,6 +359,13 @@ def test_certificates_are_checked(web, waits, authority, tmp_path):
     with wds.gopen(f"{web.secure}/up-tls", "wb", storage_options={"verify": str(authority[1])}) as stream:
         stream.write(BODY)
     assert (web.files / "up-tls").read_bytes() == BODY
+
+
+def test_no_certificate_is_checked_where_that_is_wanted(web):
+    """``verify=False`` reads, and urllib3 warns each time."""
+    insecure = pytest.importorskip("urllib3").exceptions.InsecureRequestWarning
+    with pytest.warns(insecure):
+        assert drained(f"{web.secure}/x", storage_options={"verify": False}) == BODY
 
 
 @pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])

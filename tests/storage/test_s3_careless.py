@@ -39,7 +39,7 @@ def url(careless, monkeypatch, request):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.CARELESS[0])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.CARELESS[1])
     s3_clients._clients.clear()
-    yield f"s3://shards/{request.node.name}/object"
+    yield f"s3://shards/{request.node.name.translate(str.maketrans('[]', '__'))}/object"
     s3_clients._clients.clear()
 
 

@@ -330,6 +330,43 @@ def test_an_encrypted_key(far, server, tmp_path):
     assert drained(f"ssh://127.0.0.1:{server.port}{far.folder}/x", storage_options=options) == BODY
 
 
+def test_passwords(far, server, monkeypatch):
+    """In the url or the options; a server that asks for one, since sshd would ask for those of this machine."""
+    import asyncssh
+
+    class Door(asyncssh.SSHServer):
+        def begin_auth(self, _username):
+            return True
+
+        def password_auth_supported(self):
+            return True
+
+        def validate_password(self, username, password):
+            return (username, password) == ("me", f"{CANARY}@")
+
+    monkeypatch.setenv("FAR_PASSWORD", f"{CANARY}@")
+    key = str(server.home.parent / "host_key")
+    start = asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Door, sftp_factory=True)
+
+    async def begin():
+        return await start
+
+    async def end():
+        listening.close()
+        await listening.wait_closed()
+
+    listening = loop.done(begin(), 10)
+    try:
+        port, options = listening.get_port(), {"known_hosts": False, "key_filename": []}
+        assert drained(f"ssh://me:{CANARY}%40@127.0.0.1:{port}{far.folder}/x", storage_options=options) == BODY
+        options |= {"username": "me", "password": "env:FAR_PASSWORD"}
+        assert drained(f"ssh://127.0.0.1:{port}{far.folder}/x", storage_options=options) == BODY
+        with pytest.raises(SourceError, match="lets nobody in"):
+            drained(f"ssh://127.0.0.1:{port}/x", storage_options={**options, "password": "other"})
+    finally:
+        loop.done(end(), 10)
+
+
 def test_keys_of_the_agent(far, server, monkeypatch, tmp_path):
     """A key that the agent holds need not be named."""
     shown = subprocess.run(

@@ -13,6 +13,8 @@ from typing import Any
 from webdataset.ground.errors import UsageError
 
 from .files import busy
+from .locks import read_by_somebody
+from .places import CONTROL, Place
 
 log = logging.getLogger("webdataset")
 
@@ -20,7 +22,7 @@ log = logging.getLogger("webdataset")
 class LRUCleanup:
     """Deletes the oldest files of a directory until the rest is no larger than allowed.
 
-    Cached files that this process reads, and downloads under way, stay.
+    Cached files that a process of this host reads, and downloads under way, stay.
 
     Args:
         cache_dir: the directory, with everything below it; one that does not exist is empty.
@@ -70,17 +72,32 @@ class LRUCleanup:
         for _, path, size in files:
             if total <= self.cache_size:
                 return
-            if busy(path) or (self.deletable is not None and not self.deletable(path)):
+            if busy(path) or _is_read(path) or (self.deletable is not None and not self.deletable(path)):
                 continue
             if self.verbose:
                 log.warning("cache: deleting %s", path)
             Path(path).unlink(missing_ok=True)
+            Path(Place(str(self.cache_dir), os.path.relpath(path, self.cache_dir)).record).unlink(missing_ok=True)
             total -= size
+
+
+def _is_read(path: str) -> bool:
+    """Tell whether some process has a lease on a file; one that cannot be opened has nobody who could say so."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        return read_by_somebody(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> Iterator[tuple[Any, str, int]]:
     """Yield age, path and size of each file below a folder; files that vanish meanwhile are left out."""
-    for parent, _, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
+        if CONTROL in folders:  # locks, and what only their holders may delete
+            folders.remove(CONTROL)
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118  keyfn takes texts
             try:

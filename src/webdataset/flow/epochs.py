@@ -43,10 +43,23 @@ class EpochCount:
             return own
         if self._page is None:
             return (self._arrived or 0) // int(info.num_workers) + own
-        place = info.id % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size
-        (count,) = _SLOT.unpack_from(self._page, place)
-        _SLOT.pack_into(self._page, place, count + 1)
+        (count,) = _SLOT.unpack_from(self._page, _place(info))
+        _SLOT.pack_into(self._page, _place(info), count + 1)
         return self._first + int(count)
+
+    def reached(self, epoch: int) -> None:
+        """Take note, in a worker, which epoch comes next: it was told which one it is in.
+
+        Args:
+            epoch: number of the next epoch, which is also the dataset's own count by now.
+        """
+        info = worker_info()
+        if info is None:
+            return
+        if self._page is None:
+            self._arrived = 0
+        else:
+            _SLOT.pack_into(self._page, _place(info), epoch - self._first)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the number of travels before, if this is a journey to a new process."""
@@ -54,3 +67,8 @@ class EpochCount:
             return EpochCount, ()
         self._sent += 1
         return EpochCount, (self._sent - 1,)
+
+
+def _place(info: Any) -> int:
+    """Return where in the page a worker counts."""
+    return int(info.id) % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size

@@ -96,7 +96,9 @@ class InStreams:
         if state is not None:
             seed, epoch = state["seed"], state["epoch"]
         run = Run(seed=seed, common=seed, epoch=epoch)
-        self.epoch = max(self.epoch, epoch + 1) if self._count is None else epoch + 1
+        self.epoch = epoch + 1
+        if self._count is not None:
+            self._count.reached(self.epoch)
         return self._planned(run, state)
 
     def _planned(self, run: Run, state: Json) -> Plan:

@@ -41,7 +41,7 @@ class Bounds:
         Args:
             stream: which stream, of how many.
         """
-        items = None if self.items is None else len(range(stream.number, self.items, stream.count))
+        items = None if self.items is None else len(range(stream.number, self.items, stream.of))
         if self.passes < ENDLESS or self.endless:
             return replace(self, items=items)
         return replace(self, items=items, retries=max(self.retries, EMPTY_PASSES), endless=True)

@@ -108,6 +108,8 @@ class WebDataset(DataPipeline, FluidInterface):
 
         options = {"storage_options": rules.get("storage_options")}
         source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
+        if not type(source).__module__.startswith("webdataset."):  # it may wait for what reading brings about
+            rules.setdefault("prefetch", 0)
         if isinstance(source, Mix):
             building = specs.Building(
                 reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust

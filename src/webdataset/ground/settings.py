@@ -125,7 +125,10 @@ HUGGING_FACE_HUB_TOKEN = Variable[str | None](
 HF_TOKEN_PATH = Variable[str | None](
     "HF_TOKEN_PATH", None, str, "file with the token for the hub; unset: `token` in HF_HOME"
 )
-HF_HOME = Variable("HF_HOME", "~/.cache/huggingface", str, "folder of the hub's own programs, with their token")
+HF_HOME = Variable[str | None](
+    "HF_HOME", None, str, "folder of the hub's own programs, with their token; unset: `huggingface` in XDG_CACHE_HOME"
+)
+CACHE_HOME = Variable("XDG_CACHE_HOME", "~/.cache", str, "folder of the user's files that programs can make again")
 CONFIG = Variable[str | None]("WDS_CONFIG", None, str, "configuration file of S3 profiles, in place of the usual ones")
 S3_PROFILE = Variable[str | None]("WDS_S3_PROFILE", None, str, "S3 profile of s3:// urls that no route takes")
 PETREL_CONF = Variable[str | None]("WDS_PETREL_CONF", None, str, "petrel's file; unset: ~/petreloss.conf, where it is")

@@ -32,7 +32,7 @@ class Stream(NamedTuple):
     """One of the virtual streams of an elastic dataset."""
 
     number: int
-    count: int
+    of: int
 
 
 class _Standing(threading.local):

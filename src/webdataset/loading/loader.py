@@ -21,7 +21,6 @@ from .shares import Beginning, Elastic, origin_of
 from .statistics import LoaderStats
 from .windows import Windows, weight
 
-_UNBATCHED_SPAN = 16  # samples that a worker makes at a time where there are no batches
 _GIGABYTE = 1 << 30
 
 
@@ -35,7 +34,7 @@ class Loader:
         workers: threads or processes that read and decode; 0 does so in this thread.
         mode: ``threads`` or ``processes``.
         start_method: of processes: ``fork``, ``forkserver``, ``spawn``; None is Python's own choice.
-        prefetch: batches that workers may be ahead by.
+        prefetch: batches that workers may be ahead by (without a batch size, samples of each worker).
         prefetch_bytes: the memory that these may take; one batch is always allowed.
         drop_last: leave out a last batch that is smaller.
         collate: from a list of samples to a batch, called here; None makes columns: arrays of one shape are joined,
@@ -145,14 +144,20 @@ class Loader:
         if beginning.state is not None:
             self._received = Received({**beginning.state, "memories": dict(beginning.state["memories"])})
         found = windows.epoch()
+        nothing = True
         try:
-            yield from singles(found) if self.batch_size is None else self._batching.batches(found)
+            for delivered in singles(found) if self.batch_size is None else self._batching.batches(found):
+                if nothing and delivered[0] is END:
+                    self._origin.check(beginning)
+                nothing = False
+                yield delivered
+                del delivered
         finally:
             found.close()
 
     def _started(self) -> Windows:
         if self._windows is None or self._crew is None or not self._crew.living:
-            span = self.batch_size or _UNBATCHED_SPAN
+            span = self.batch_size or max(1, self.workers)  # without batches, about one sample of each worker
             crew = self._crew = self._hired(span)
             weakref.finalize(self, crew.close)
             placing = self.batch_size is not None and self._batching.collate is None

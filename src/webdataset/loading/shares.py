@@ -57,6 +57,9 @@ class Origin(Protocol):
     def share(self, beginning: Beginning, worker: int, workers: int) -> Share:
         """Return a worker's share of the epoch."""
 
+    def check(self, beginning: Beginning) -> None:
+        """Raise what a run of one process raises where it gives nothing; called where no sample came."""
+
 
 class Striding:
     """A share whose samples have the indices ``worker + k · workers``.
@@ -118,6 +121,9 @@ class _Stateless:
                 f"{type(self.dataset).__name__}: write dataset.elastic()"
             )
         return Beginning(epoch)
+
+    def check(self, beginning: Beginning) -> None:
+        """Raise nothing: each worker's run has raised what there was to be raised."""
 
 
 class Pipelines(_Stateless):
@@ -239,6 +245,11 @@ class Elastic:
         first = next_position(begun, mine)
         start = 0 if first is None else indices_before(first, int(begun["streams"]), mine)
         return Beginning(int(begun["epoch"]), start, begun, place=alone)
+
+    def check(self, beginning: Beginning) -> None:
+        """Raise NoSamples where the dataset is empty, and may not be."""
+        with self.dataset.elastic_run(place=beginning.place, state=beginning.state) as run:
+            next(run, None)
 
     def advanced(self, state: Json, beginning: Beginning, count: int) -> Json:
         """Return the state of a rank behind some more samples, which are made once more for it.

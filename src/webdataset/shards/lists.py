@@ -187,7 +187,7 @@ class ResampledShards(ShardList):
             raise NoShards("no shards to draw from")
         generator = self._generator(epoch, draw)
         stream = standing.stream
-        for drawn in range(self.nshards) if stream is None else range(stream.number, self.nshards, stream.count):
+        for drawn in range(self.nshards) if stream is None else range(stream.number, self.nshards, stream.of):
             if self.dataset_name is not None and drawn and drawn % count == 0:
                 log.warning("dataset %s: %d shards were drawn, %d times all", self.dataset_name, drawn, drawn // count)
             yield {"url": urls[generator.randrange(count)]}

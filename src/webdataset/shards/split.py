@@ -93,7 +93,7 @@ class StreamShare:
         yield together[place] | ({"share": (number // len(together), among)} if among > 1 else {})
 
     def __repr__(self) -> str:
-        return f"stream_share({self.stream.number} of {self.stream.count})"
+        return f"stream_share({self.stream.number} of {self.stream.of})"
 
 
 class StreamItems:
@@ -110,10 +110,10 @@ class StreamItems:
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Yield every V-th item, from the stream's own number on."""
-        return islice(source, self.stream.number, None, self.stream.count)
+        return islice(source, self.stream.number, None, self.stream.of)
 
     def __repr__(self) -> str:
-        return f"stream_items({self.stream.number} of {self.stream.count})"
+        return f"stream_items({self.stream.number} of {self.stream.of})"
 
 
 def non_empty(src: Iterable[Any]) -> Iterator[Any]:

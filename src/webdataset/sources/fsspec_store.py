@@ -118,7 +118,7 @@ class Place:
         except MissingExtra:
             raise
         except ImportError as error:
-            failure: Exception = MissingExtra(f"this scheme is served by fsspec, which says: {error}", url=self.url)
+            failure: Exception = MissingExtra(f"fsspec serves this scheme, and says: {error}", url=self.url)
         except Exception as error:  # noqa: BLE001  file systems raise what they like
             failure = self.translated(error)
         else:

@@ -117,6 +117,9 @@ class Again(Exception):
 class ObjectSource(Protocol):
     """One object of a store.
 
+    It may also have ``latency_bytes`` (how many bytes could be read in the time that one more request takes), and
+    ``judges_ranges = True`` where it refuses by itself what is no answer to a request for a range.
+
     Attributes:
         url: what the user calls it; no secrets.
     """

@@ -125,7 +125,7 @@ class Parallel:
                 self.ranges += 1
 
     def _end_of_next(self) -> int:
-        """Return where the next range ends: towards the end of the object, ranges are shorter, so that all end at once."""
+        """Return where the next range ends: ranges near the end are shorter, so that all come at once."""
         left = self._length - self._next
         size_bytes = min(self._part_bytes, max(_aligned(left / max(1, self._wanted)), ALIGNMENT_BYTES))
         return self._length if left < size_bytes + ALIGNMENT_BYTES // 2 else self._next + size_bytes

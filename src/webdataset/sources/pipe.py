@@ -100,7 +100,7 @@ class Pipe(io.BufferedIOBase):
         return content
 
     def read_some(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes, as many as come without a pause; waits for the first. At the end as :meth:`read`.
+        """Return up to ``size`` bytes, as many as come without a pause, one at least; at the end as :meth:`read`.
 
         A command that writes fast fills whole chunks; what one that writes slowly has written comes at once.
         """

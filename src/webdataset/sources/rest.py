@@ -1,11 +1,12 @@
 """Requests to services over http, sent once or with patience.
 
-Flows in: a request, signed by whoever knows how. Flows out: an answer, or ``Again`` where none came. What a status
-means is for each service to say. Neither an address nor a header is ever quoted: there may be secrets in both.
+Flows in: a request, signed by whoever knows how. Flows out: an answer, or ``Again`` where none came. Who asks, and what
+a status means, is for each service to say (:class:`Calls`). Neither an address nor a header is ever quoted: there may
+be secrets in both.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, TypeVar
 
 from webdataset.ground.errors import SourceError
@@ -19,6 +20,8 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 BUSY = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
 """Statuses after which asking again may help."""
+GOOD = frozenset((200, 201, 202, 204, 206))
+CHANGED = frozenset((412, 416))
 
 T = TypeVar("T")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})$")
@@ -120,3 +123,103 @@ def range_header(offset: int, size: int | None) -> dict[str, str]:
     if not offset and size is None:
         return {}
     return {"Range": f"bytes={offset}-" if size is None else f"bytes={offset}-{offset + size - 1}"}
+
+
+class Calls:
+    """Requests about one object or container; a service says who asks, and what its refusals mean.
+
+    Args:
+        url: what the user calls it.
+        attempts: failures in a row after which a request is given up.
+
+    Attributes:
+        url: what the user calls it.
+        requests: requests sent so far.
+    """
+
+    def __init__(self, url: str, attempts: int | None = None) -> None:
+        self.url = url
+        self.requests = 0
+        self._attempts = attempts
+        self._doubted = False
+
+    def refresh(self) -> None:
+        """Look for credentials anew."""
+        raise NotImplementedError
+
+    def _signed(self, method: str, address: str, headers: dict[str, str], size: int) -> tuple[str, dict[str, str]]:
+        """Return address and headers of a request that says who asks.
+
+        Args:
+            method: ``GET`` ….
+            address: where to.
+            headers: of the request.
+            size: bytes of its body.
+        """
+        raise NotImplementedError
+
+    def _refused(self, response: Any, offset: int) -> Again | SourceError:
+        """Return the error to raise for an answer that is none of the good ones.
+
+        Args:
+            response: the answer, read.
+            offset: where in the object we are.
+        """
+        raise NotImplementedError
+
+    def _doubt(self) -> bool:
+        """Tell whether credentials that were refused may be looked up again: once between two good answers."""
+        before, self._doubted = self._doubted, True
+        return not before
+
+    def ask(
+        self,
+        method: str,
+        address: str,
+        headers: dict[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        streamed: bool = False,
+        good: Container[int] = GOOD,
+        offset: int = 0,
+    ) -> Any:
+        """Send a request once.
+
+        Args:
+            method: ``GET`` ….
+            address: where to.
+            headers: beside those that say who asks.
+            body: what is sent along.
+            streamed: leave the body of the answer unread.
+            good: statuses that the caller understands.
+            offset: where in the object we are, for messages.
+
+        Raises:
+            Again: asking again may help.
+            NotFound: nothing is there.
+            ShardChanged: it is another object by now.
+            SourceError: the service refuses.
+        """
+        target, sent = self._signed(method, address, headers or {}, len(body or b""))
+        self.requests += 1
+        response = exchanged(method, target, sent, url=self.url, body=body, streamed=streamed)
+        if response.status in good:
+            self._doubted = False
+            return response
+        response.close()
+        raise self._refused(response, offset)
+
+    def call(self, method: str, address: str, headers: dict[str, str] | None = None, **options: Any) -> Any:
+        """Send a request until it is answered.
+
+        Args:
+            method: ``GET`` ….
+            address: where to.
+            headers: beside those that say who asks.
+            **options: as for :meth:`ask`.
+
+        Raises:
+            NotFound: nothing is there.
+            SourceError: the service refuses, or does not answer.
+        """
+        return patiently(lambda: self.ask(method, address, headers, **options), self.url, self.refresh, self._attempts)

@@ -125,7 +125,7 @@ class StreamPart:
         self.stream = stream
 
     def __iter__(self) -> Iterator[Any]:
-        return islice(self.dataset, self.stream.number, None, self.stream.count)
+        return islice(self.dataset, self.stream.number, None, self.stream.of)
 
     def __repr__(self) -> str:
         return repr(self.dataset)

@@ -114,7 +114,7 @@ class OpenShards(ReadShards):
 
     def divided(self, stream: Stream) -> ReadShards:
         """Return the reader of one stream: streams take turns as shards do, so all of them open ``count`` shards."""
-        count = -(-self.count // stream.count)
+        count = -(-self.count // stream.of)
         return self.reader if count == 1 else OpenShards(self.reader, count)
 
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -120,7 +120,7 @@ def _columns(shape: Any, rows: list[tuple[int, ...]], *, in_order: bool) -> byte
     """Return rows of numbers as bytes: a JSON line about the columns, then the columns."""
     count = len(rows)
     if in_order:
-        columns = list(zip(*rows, strict=True))
+        columns: list[Sequence[int]] = list(zip(*rows, strict=True))
     else:
         order = _sorted(rows)
         columns = [*zip(*map(rows.__getitem__, order), strict=True), order]

@@ -186,7 +186,7 @@ class Shuffle(Passing):
     def divided(self, stream: Stream) -> "Shuffle":
         """Return the shuffle of one stream: the buffers of all streams together are as large as this one."""
         part = copy.copy(self)
-        part.bufsize, part.initial = -(-self.bufsize // stream.count), -(-self.initial // stream.count)
+        part.bufsize, part.initial = -(-self.bufsize // stream.of), -(-self.initial // stream.of)
         return part
 
     def flow(self, upstream: Iterator[Any], memory: Buffer) -> Iterator[Any]:

@@ -82,7 +82,7 @@ class BlockShuffle(Passing):
 
     def divided(self, stream: Stream) -> "BlockShuffle":
         """Return the shuffle of one stream: the blocks of all streams together are as large as this one's."""
-        return BlockShuffle(-(-self.size // stream.count), self.seed)
+        return BlockShuffle(-(-self.size // stream.of), self.seed)
 
     def begin(self, run: Run) -> Block:
         """Return a memory that stands before the first block."""

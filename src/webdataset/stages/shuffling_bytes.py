@@ -85,11 +85,11 @@ class ShuffleBytes(Shuffle):
     def divided(self, stream: Stream) -> "ShuffleBytes":
         """Return the shuffle of one stream: the buffers of all streams together are as large as this one."""
         return ShuffleBytes(
-            -(-self.bufsize // stream.count),
-            -(-self.initial // stream.count),
+            -(-self.bufsize // stream.of),
+            -(-self.initial // stream.of),
             self.rng,
             self.seed,
-            -(-self.max_bytes // stream.count),
+            -(-self.max_bytes // stream.of),
         )
 
     def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:

@@ -14,9 +14,9 @@ from zlib import adler32
 from webdataset.ground.errors import BadHeader, Truncated
 
 from . import header
-from .assembly import NOTHING, Admit, Assembly, Body, Member
+from .assembly import Admit, Assembly, Body, Member
 from .header import BLOCK, REGULAR, Limits
-from .records import DECISIVE
+from .records import DECISIVE, NOTHING
 
 CHUNK = 384 * 1024
 FIRST_CHUNK = 32 * 1024

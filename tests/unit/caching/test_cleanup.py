@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from webdataset.caching import locks
 from webdataset.caching.cleanup import LRUCleanup
 from webdataset.caching.files import CachedFile
 from webdataset.caching.names import pipe_cleaner
@@ -100,3 +101,16 @@ def test_what_is_in_use_stays(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"open", live}
     LRUCleanup(tmp_path, 0, interval=None).cleanup()
     assert [path.name for path in tmp_path.iterdir()] == [live]
+
+
+def test_what_others_read_stays(tmp_path):
+    """A shard on which somebody has a lease stays, and so does what belongs to the cache itself; records go along."""
+    pytest.importorskip("fcntl")
+    (tmp_path / ".wds").mkdir()
+    for name in ("read.tar", "idle.tar", ".wds/read.tar.json", ".wds/idle.tar.json", ".wds/new.tar.part"):
+        (tmp_path / name).write_bytes(b"x" * 9)
+    with (tmp_path / "read.tar").open("rb") as stream:
+        assert locks.lease(stream.fileno())
+        LRUCleanup(tmp_path, 0, interval=None).cleanup()
+    left_over = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left_over == {"read.tar", ".wds/read.tar.json", ".wds/new.tar.part"}

@@ -61,28 +61,22 @@ PIPELINES = {
     "repeat up to": lambda urls: keyed(wds.WebDataset(urls, shardshuffle=10, seed=1).shuffle(12).repeat(3, 61)),
     "resampled": lambda urls: keyed(wds.WebDataset(urls, resampled=True, seed=1).shuffle(12).with_epoch(60)),
     "user's stage": lambda urls: keyed(wds.WebDataset(urls, shardshuffle=10, seed=1).compose(doubled).shuffle(12)),
-    "random mix": lambda urls: (
-        wds.DataPipeline(
-            wds.RandomMix(
-                [wds.WebDataset(urls, shardshuffle=5).shuffle(6), wds.WebDataset(urls.replace("{0..3}", "{0..1}"))],
-                [2, 1],
-                longest=True,
-            ),
-            wds.map(key),
-            wds.shuffle(8),
-        ).elastic(6)
-    ),
-    "seeded mix": lambda urls: (
-        wds.DataPipeline(
-            wds.RandomMix([wds.WebDataset(urls).shuffle(6), wds.WebDataset(urls)], [2, 1], seed=5), wds.map(key)
-        ).elastic(6)
-    ),
-    "round robin": lambda urls: (
-        wds.DataPipeline(
-            wds.RoundRobin([wds.WebDataset(urls).repeat(2), wds.WebDataset(urls).with_epoch(20)], longest=True),
-            wds.map(key),
-        ).elastic(6)
-    ),
+    "random mix": lambda urls: wds.DataPipeline(
+        wds.RandomMix(
+            [wds.WebDataset(urls, shardshuffle=5).shuffle(6), wds.WebDataset(urls.replace("{0..3}", "{0..1}"))],
+            [2, 1],
+            longest=True,
+        ),
+        wds.map(key),
+        wds.shuffle(8),
+    ).elastic(6),
+    "seeded mix": lambda urls: wds.DataPipeline(
+        wds.RandomMix([wds.WebDataset(urls).shuffle(6), wds.WebDataset(urls)], [2, 1], seed=5), wds.map(key)
+    ).elastic(6),
+    "round robin": lambda urls: wds.DataPipeline(
+        wds.RoundRobin([wds.WebDataset(urls).repeat(2), wds.WebDataset(urls).with_epoch(20)], longest=True),
+        wds.map(key),
+    ).elastic(6),
     "specification": lambda urls: keyed(
         wds.WebDataset(
             {"version": 1, "mix": "exhaust", "sources": [{"shards": urls}, {"shards": urls, "shuffle": 9}]},

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError, SampleError, StateMismatch, UsageError
+from webdataset.ground.errors import FlowError, NoSamples, SampleError, StateMismatch, UsageError
 
 
 def squares(count=50, size=4):
@@ -225,6 +225,18 @@ def test_samples_with_other_fields_are_an_error():
     """A batch whose samples do not fit together says which fields they have."""
     with wds.Loader([{"a": 1}, {"b": 2}], 2) as loader, pytest.raises(SampleError, match=r"\['a'\] and \['b'\]"):
         list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_empty_dataset_is_an_error(tmp_path, workers):
+    """Shards without samples raise, as without a loader; an empty epoch that was asked for does not."""
+    path = str(tmp_path / "empty.tar")
+    wds.TarWriter(path).close()
+    for dataset in (wds.WebDataset(path), wds.WebDataset(path).elastic(streams=2)):
+        with wds.Loader(dataset, 4, workers=workers) as loader, pytest.raises(NoSamples):
+            list(loader)
+    with wds.Loader(wds.WebDataset(path, empty_check=False).elastic(streams=2), 4, workers=workers) as loader:
+        assert list(loader) == []
 
 
 def test_collate_and_drop_last():

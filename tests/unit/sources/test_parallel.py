@@ -105,7 +105,7 @@ def hungry(monkeypatch):
     monkeypatch.setattr(patience, "sleep", lambda _seconds: None)
     yield
     gc.collect()
-    for _ in range(300):
+    for _ in range(1500):
         if threads() == 0 and (budget.size_bytes, budget.connections) == (0, 0):
             break
         time.sleep(0.01)
@@ -252,7 +252,7 @@ def test_memory_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize("how", ["close", "drop"])
 def test_leaving_early_leaves_nothing(how):
-    """A stream that is closed, or forgotten, in the middle ends its threads, even those whose server has gone silent."""
+    """A stream that is closed, or forgotten, in the middle ends its threads, even where the server has gone silent."""
     store = Store()
     stream = ResumingStream(store)
     while len(ranges(store)) < 3:

@@ -79,7 +79,12 @@ class AisObject:
         if self.place.transformed():
             return Answer(response, start, Identity(None, None, None, total), size)
         vouched = self.place.whole() and response.status == 200
-        return Answer(response, start, _identity(headers, total), size, digest=_digest(headers) if vouched else None)
+        return Answer(
+            response, start, self._identity(headers, total), size, digest=_digest(headers) if vouched else None
+        )
+
+    def _identity(self, headers: Mapping[str, str], length: int | None) -> Identity:
+        return _identity(headers, length, counted=self.place.provider == "ais")
 
     def _certain(self, found: Identity, known: Identity | None, offset: int) -> Identity:
         """Return who the object is of which a range came, by the checksum of all of it."""
@@ -90,21 +95,25 @@ class AisObject:
         response = self.cluster.ask("HEAD", self.place.path(), self.place.query(), {})
         response.close()
         text = response.headers.get("Content-Length", "")
-        whole = _identity(response.headers, int(text) if text.isdigit() else found.length)
+        whole = self._identity(response.headers, int(text) if text.isdigit() else found.length)
         if (whole.version, whole.length) != (found.version, found.length):
             raise changed(self.url, offset) if known is not None else Again("the object was replaced just now")
         return whole
 
 
-def _identity(headers: Mapping[str, str], length: int | None) -> Identity:
+def _identity(headers: Mapping[str, str], length: int | None, *, counted: bool) -> Identity:
+    """Read who an object is.
+
+    Args:
+        headers: of an answer.
+        length: bytes of the object.
+        counted: versions are numbers that begin anew when the object does: without more they prove nothing.
+    """
     kind, sum_ = headers.get("Ais-Checksum-Type", "none"), headers.get("Ais-Checksum-Value")
     etag = f"{kind}:{sum_}" if sum_ and kind != "none" else headers.get("ETag")
-    return Identity(
-        None if etag is None or etag.startswith("W/") else etag,
-        headers.get("Ais-Version") or None,
-        headers.get("Last-Modified"),
-        length,
-    )
+    etag = None if etag is None or etag.startswith("W/") else etag
+    modified, version = headers.get("Last-Modified"), headers.get("Ais-Version") or None
+    return Identity(etag, None if counted and etag is None else version, modified, length)
 
 
 def _digest(headers: Mapping[str, str]) -> tuple[str, str] | None:

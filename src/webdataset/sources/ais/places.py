@@ -26,7 +26,7 @@ PROVIDERS = {
 
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<namespace>(?:@[^/#]*)?#[^/]*/|@[^/#]*/)?(?P<bucket>[^/]+)"
-    rf"/(?P<name>.*?)(?:\?(?P<query>(?:{QUERY})=[^&]*(?:&(?:{QUERY})=[^&]*)*))?$",
+    rf"/(?P<name>.*?)(?:\?(?P<query>(?:{QUERY})=[^&]*(?:&(?:{QUERY})=[^&]*)*))?\Z",
     re.DOTALL,
 )
 _MEMBER = re.compile(r"\.(?:tar|tgz|tar\.gz|tar\.lz4|zip)/", re.IGNORECASE)
@@ -106,7 +106,7 @@ def place_of(url: str, provider: str | None = None) -> Place:
         scheme = provider
     if scheme not in PROVIDERS:
         raise UsageError(f"AIStore has no provider for {scheme!r}: it has {', '.join(PROVIDERS)}", url=url)
-    if re.search(r"\?versionId=[\w.~-]+$", match["name"]):
+    if re.search(r"\?versionId=[\w.~-]+\Z", match["name"]):
         raise UsageError("one version of an object is not read through AIStore: leave versionId out", url=url)
     if {".", ".."}.intersection((match["bucket"], *match["name"].split("/"))):
         raise UsageError("the name of an object has no parts '.' and '..'", url=url)

@@ -13,7 +13,7 @@ from typing import Any
 from webdataset.sources.objects import Again
 from webdataset.sources.rest import patiently
 
-from .calls import Calls
+from .calls import AzureCalls
 from .places import place_of
 
 PAGE = 5000
@@ -40,7 +40,7 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
         SourceError: the service refuses, or does not answer.
     """
     place = place_of(stem, storage_options)
-    calls, marker = Calls(place, stem), None
+    calls, marker = AzureCalls(place, stem), None
     while True:
         address = place.address(
             restype="container", comp="list", prefix=prefix or None, marker=marker, maxresults=str(PAGE)
@@ -52,7 +52,7 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
             return
 
 
-def _page(calls: Calls, address: str) -> ET.Element:
+def _page(calls: AzureCalls, address: str) -> ET.Element:
     try:
         return ET.fromstring(calls.ask("GET", address).data)  # noqa: S314  of the service that was asked; expat is bounded
     except ET.ParseError as error:  # lists have no length: one that broke off looks like a whole answer

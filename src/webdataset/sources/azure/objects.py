@@ -11,7 +11,7 @@ from webdataset.sources import connections
 from webdataset.sources.objects import Answer, Identity
 from webdataset.sources.rest import placed, range_header
 
-from .calls import Calls
+from .calls import AzureCalls
 from .places import place_of
 
 
@@ -34,7 +34,7 @@ class AzureObject:
             raise UsageError(
                 "names no blob: a url of Azure Storage is az://container/blob (list_urls lists a folder)", url=url
             )
-        self._calls = Calls(self.place, url)
+        self._calls = AzureCalls(self.place, url)
 
     @property
     def requests(self) -> int:

@@ -14,15 +14,15 @@ from webdataset.ground.errors import UsageError
 from .accounts import Service, service
 
 _PLACE = re.compile(
-    r"(?:az|abfss?)://(?P<container>[^/@]+)(?:@(?P<host>[^/@]+))?/(?P<key>.*)$", re.IGNORECASE | re.DOTALL
+    r"(?:az|abfss?)://(?P<container>[^/@]+)(?:@(?P<host>[^/@]+))?/(?P<key>.*)\Z", re.IGNORECASE | re.DOTALL
 )
 _HOST = re.compile(
     r"(?P<account>[a-z0-9-]{3,63})\.(?P<zone>z[0-9]+\.)?(?:blob|dfs)\."
     r"(?P<suffix>core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net|cloudapi\.de)"
-    r"|storage\.azure\.net|fabric\.microsoft\.com)$",
+    r"|storage\.azure\.net|fabric\.microsoft\.com)\Z",
     re.IGNORECASE,
 )
-_ACCOUNT = re.compile(r"[a-z0-9-]{3,63}$", re.IGNORECASE)
+_ACCOUNT = re.compile(r"[a-z0-9-]{3,63}\Z", re.IGNORECASE)
 _SIGNED = re.compile(r"\?.*\bsig=", re.DOTALL)
 
 

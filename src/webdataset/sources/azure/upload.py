@@ -12,7 +12,7 @@ from typing import Any
 from webdataset.ground.errors import UsageError
 from webdataset.sources.uploading import Upload
 
-from .calls import Calls
+from .calls import AzureCalls
 from .places import place_of
 
 PART_BYTES = 16 << 20
@@ -42,7 +42,7 @@ class AzureUpload(Upload):
         self._place = place_of(url, storage_options)
         if not self._place.key or self._place.key.endswith("/"):
             raise UsageError("names no blob that can be written: az://container/blob", url=url)
-        self._calls = Calls(self._place, url, attempts)
+        self._calls = AzureCalls(self._place, url, attempts)
         self._name = uuid.uuid4().hex  # blocks of two writers of one blob must not mix
         super().__init__(url, part_bytes)
 

@@ -11,7 +11,7 @@ from typing import Any
 from webdataset.sources.objects import Again
 from webdataset.sources.rest import patiently
 
-from .calls import Calls
+from .calls import GsCalls
 from .places import place_of
 
 PAGE = 1000
@@ -38,7 +38,7 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
         SourceError: the service refuses, or does not answer.
     """
     place = place_of(stem, storage_options)
-    calls, token = Calls(place, stem), None
+    calls, token = GsCalls(place, stem), None
     while True:
         address = place.address(
             prefix=prefix or None, fields="items/name,nextPageToken", pageToken=token, maxResults=str(PAGE)
@@ -50,7 +50,7 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
             return
 
 
-def _page(calls: Calls, address: str) -> dict[str, Any]:
+def _page(calls: GsCalls, address: str) -> dict[str, Any]:
     try:
         page: dict[str, Any] = json.loads(calls.ask("GET", address).data)
     except ValueError as error:  # an answer without a length that broke off looks like a whole one

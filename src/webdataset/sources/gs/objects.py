@@ -12,7 +12,7 @@ from webdataset.sources import connections
 from webdataset.sources.objects import Answer, Identity, changed, crc32_of
 from webdataset.sources.rest import placed, range_header
 
-from .calls import Calls
+from .calls import GsCalls
 from .places import place_of
 
 
@@ -34,7 +34,7 @@ class GsObject:
             raise UsageError(
                 "names no object: a url of Google Cloud Storage is gs://bucket/key (list_urls lists a folder)", url=url
             )
-        self._calls = Calls(self.place, url)
+        self._calls = GsCalls(self.place, url)
 
     @property
     def requests(self) -> int:

@@ -18,7 +18,7 @@ ENDPOINT = "https://storage.googleapis.com"
 ANONYMOUS = "anon"
 
 _PLACE = re.compile(
-    r"(?:gs|gcs)://(?P<bucket>[^/]+)/(?P<key>.*?)(?:#(?P<generation>[0-9]{16}))?$", re.IGNORECASE | re.DOTALL
+    r"(?:gs|gcs)://(?P<bucket>[^/]+)/(?P<key>.*?)(?:#(?P<generation>[0-9]{16}))?\Z", re.IGNORECASE | re.DOTALL
 )
 _FOUND = frozenset(("google_default", "cloud"))  # as gcsfs has them
 

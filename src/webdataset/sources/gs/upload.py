@@ -11,10 +11,10 @@ from typing import Any
 
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.sources.objects import Again, Answer, Identity, crc32_of
-from webdataset.sources.rest import patiently
+from webdataset.sources.rest import GOOD, patiently
 from webdataset.sources.uploading import Upload
 
-from .calls import GOOD, Calls
+from .calls import GsCalls
 from .places import ENDPOINT, place_of
 
 PART_BYTES = 16 << 20
@@ -52,7 +52,7 @@ class GsUpload(Upload):
             raise UsageError("names no object that can be written: gs://bucket/key", url=url)
         if part_bytes % QUANTUM_BYTES:
             raise UsageError(f"part_bytes is a multiple of {QUANTUM_BYTES}, not {part_bytes}", url=url)
-        self._calls = Calls(place, url, attempts)
+        self._calls = GsCalls(place, url, attempts)
         self._attempts = attempts
         self._session = ""
         self._sum = 0

@@ -201,7 +201,8 @@ class Hub:
 
 
 def _of_file() -> str:
-    place = settings.HF_TOKEN_PATH.get() or f"{settings.HF_HOME.get()}/token"
+    home = settings.HF_HOME.get() or f"{settings.CACHE_HOME.get()}/huggingface"
+    place = settings.HF_TOKEN_PATH.get() or f"{home}/token"
     try:
         with Path(settings.environment_expanded(place)).open("rb") as file:
             return file.read(1 << 12).decode("ascii", "ignore").strip()

@@ -17,7 +17,6 @@ from webdataset.sources.objects import Again, Answer, Identity
 from .hub import Hub, Told
 from .places import place_of
 
-
 SIGNED_SECONDS = 60.0
 """How long a signed url is used for further ranges; the hub signs for longer."""
 

@@ -54,7 +54,10 @@ class HttpUpload(SpooledUpload):
 
 
 class _Body:
-    """What urllib3 reads the body from, again from the start where a redirect is followed."""
+    """What urllib3 reads the body from, again from the start where a redirect is followed.
+
+    Before each request it asks where the body begins, but after a redirect it does not go back there: asking does.
+    """
 
     def __init__(self, kept: Any) -> None:
         self._kept = kept
@@ -64,8 +67,7 @@ class _Body:
         return content
 
     def tell(self) -> int:
-        place: int = self._kept.tell()
-        return place
+        return self.seek(0)
 
     def seek(self, place: int) -> int:
         self._kept.seek(place)

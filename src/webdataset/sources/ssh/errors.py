@@ -49,9 +49,8 @@ def translated(error: Exception, url: str, login: Login) -> Again | SourceError:
         )
     if kinds & _ABSENT:
         return NotFound("nothing is there", url=url)
-    if "ChannelOpenError" in kinds and getattr(error, "code", None) in _LATER:
-        return Again(said)
-    hint = next((text for name, text in _WAYS_OUT.items() if name in kinds), None)
+    later = "ChannelOpenError" in kinds and getattr(error, "code", None) in _LATER
+    hint = None if later else next((text for name, text in _WAYS_OUT.items() if name in kinds), None)
     if hint is not None:
         return SourceError(f"{hint} ({said})", url=url)
     if kinds & _LOCAL and not kinds & {"ConnectionError"}:

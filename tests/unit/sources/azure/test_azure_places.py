@@ -50,7 +50,7 @@ def test_accounts_in_urls(host, account, endpoint):
 @pytest.mark.parametrize(
     "url",
     [
-        "abfs://c@evil.example/k", "abfs://c@me1.dfs.core.windows.net.evil.example/k", "abfs://c@x@me1/k", "az://c",
+        "abfs://c@evil.example/k", "abfs://c@me1.dfs.core.windows.net.evil.example/k", "abfs://c@x@me1/k", "az://c", "abfs://c@me1\n/k",
         "az://c/k?sv=1&sig=CANARY", "az://c/a/../k", "az://c/..",
     ],
 )  # fmt: skip

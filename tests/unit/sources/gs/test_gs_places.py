@@ -37,6 +37,7 @@ def test_addresses():
         ("gs://b/k#12345678901234567", "k#12345678901234567", None),
         ("GS://b/line\nbreak", "line\nbreak", None),
         ("gs://b/", "", None),
+        ("gs://b/k#1234567890123456\n", "k#1234567890123456\n", None),
     ],
 )
 def test_generations_have_sixteen_digits(url, key, generation):

@@ -1,0 +1,109 @@
+"""The loader with tensors: as samples, as batches, on a device."""
+
+import json
+
+import numpy as np
+import pytest
+
+import webdataset as wds
+from webdataset.ground.errors import UsageError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+MODES = [(0, "threads"), (2, "threads"), (2, "processes")]
+
+
+def loader(samples, batch_size=None, workers=0, mode="threads", **kw):
+    """Return a loader; processes are forked."""
+    start_method = "fork" if mode == "processes" else None
+    return wds.Loader(samples, batch_size, workers=workers, mode=mode, start_method=start_method, **kw)
+
+
+@pytest.mark.parametrize(("workers", "mode"), MODES)
+def test_samples_with_tensors_become_batches_of_tensors(workers, mode):
+    """Tensors are stacked, those that numpy cannot hold too, and keep their type."""
+    kinds = (torch.float32, torch.int64, torch.bool, torch.bfloat16)
+    samples = [{"n": n, **{str(kind): torch.full((3, 2), n % 2).to(kind) for kind in kinds}} for n in range(20)]
+    with loader(samples, 4, workers, mode) as batches:
+        for _ in range(2):
+            for start, batch in zip(range(0, 20, 4), batches, strict=True):
+                expected = wds.default_collation_fn(samples[start : start + 4])
+                for field, column in expected.items():
+                    assert type(batch[field]) is type(column)
+                    assert batch[field].dtype == column.dtype
+                    assert (batch[field] == column).all()
+
+
+@pytest.mark.parametrize(("workers", "mode"), MODES)
+def test_a_device_gives_tensors(workers, mode):
+    """Arrays arrive as tensors on the device; numbers of no tensor's kind, and texts, as they are."""
+    samples = [(np.full((3, 2), n, np.float32), n, f"text {n}", np.array(["a"])) for n in range(20)]
+    with loader(samples, 4, workers, mode, device="cpu") as batches:
+        for start, (pixels, numbers, texts, words) in zip(range(0, 20, 4), batches, strict=True):
+            assert isinstance(pixels, torch.Tensor)
+            assert pixels.dtype == torch.float32
+            assert pixels[:, 0, 0].tolist() == list(range(start, start + 4))
+            assert isinstance(numbers, torch.Tensor)
+            assert numbers.tolist() == list(range(start, start + 4))
+            assert texts == [f"text {n}" for n in range(start, start + 4)]
+            assert isinstance(words, np.ndarray)
+
+
+def test_tensors_are_the_batch_without_a_copy():
+    """A tensor on the CPU is the memory that workers wrote to, and holds it while it lives."""
+    samples = [(np.full((64, 64), n), n) for n in range(80)]
+    with loader(samples, 4, 2, device="cpu", prefetch=2) as batches:
+        kept = [pixels[1:3, 0] for pixels, _ in batches]
+        assert [int(view[0, 0]) for view in kept] == list(range(1, 80, 4))
+        size = 4 * 64 * 64 * 8
+        assert batches.stats().memory_bytes >= len(kept) * size - 3 * size
+
+
+def test_states_belong_to_what_was_moved(tmp_path):
+    """With a device, too, a state is behind the batch that was received."""
+    path = str(tmp_path / "a.tar")
+    with wds.TarWriter(path) as writer:
+        for n in range(40):
+            writer.write({"__key__": f"{n:03d}", "npy": np.full(3, n), "cls": n})
+    dataset = wds.WebDataset(path, seed=1).decode().to_tuple("npy", "cls").elastic(streams=4)
+    with loader(dataset, 8, 2, device="cpu") as batches:
+        received = []
+        for _, (_, numbers) in zip(range(2), batches, strict=False):
+            received += numbers.tolist()
+            state = json.loads(json.dumps(batches.state_dict()))
+    with loader(dataset, 8) as others:
+        others.load_state_dict(state)
+        received += [int(n) for _, numbers in others for n in numbers]
+    assert sorted(received) == list(range(40))
+
+
+def test_lists_of_ragged_arrays_are_moved_one_by_one():
+    """A ragged column is a list of tensors."""
+    samples = [{"x": np.full(n + 1, n)} for n in range(4)]
+    with loader(samples, 4, device="cpu") as batches:
+        (batch,) = list(batches)
+    assert [each.tolist() for each in batch["x"]] == [[0], [1, 1], [2, 2, 2], [3, 3, 3, 3]]
+    assert all(isinstance(each, torch.Tensor) for each in batch["x"])
+
+
+def test_a_device_that_is_not_there_is_refused():
+    """The message names it."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(UsageError, match="cuda"):
+        loader([1], device="cuda")
+
+
+def test_a_batch_on_a_gpu_is_what_it_is_here():
+    """Batches copied ahead, through page-locked memory or not, hold what the workers wrote."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    samples = [(np.full((256, 256), n, np.float32), n) for n in range(200)]
+    for pin_memory in (False, True):
+        with loader(samples, 8, 2, device="cuda", pin_memory=pin_memory) as batches:
+            for _ in range(2):
+                for start, (pixels, numbers) in zip(range(0, 200, 8), batches, strict=True):
+                    assert pixels.is_cuda
+                    assert numbers.tolist() == list(range(start, start + 8))
+                    assert (pixels == numbers[:, None, None]).all()
