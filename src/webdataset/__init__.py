@@ -24,12 +24,13 @@ _HOMES = {
         pipelinefilter rename rename_keys rng rsample select shuffle sibling_fields slice to_dict to_tuple
         transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
-    "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards write_indexes",
-    "loading": "Loader LoaderStats",
+    "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards sample_counts write_indexes",
+    "loading": "Loader LoaderStats check_ranks equal_steps",
     "mix": "RandomMix RoundRobin",
     "pipeline": "DataPipeline explain merge_states",
     "shardlists": """DirectoryShardList InfiniteShardList MultiShardSample NamedResampledShards ResampledShards
-        SimpleShardList expand_urls non_empty resampled shardspec single_node_only split_by_node split_by_worker""",
+        SimpleShardList expand_urls non_empty resampled shardspec single_node_only split_by_node split_by_sample
+        split_by_worker""",
     "specs": "DatasetSpec from_open_clip from_spec load_spec",
     "tariterators": "sibling_keys tarfile_samples tarfile_to_samples url_opener",
     "utils": "PipelineStage repeatedly",

@@ -119,9 +119,15 @@ from .index import (
     IndexedShard as IndexedShard,
     index_shard as index_shard,
     index_shards as index_shards,
+    sample_counts as sample_counts,
     write_indexes as write_indexes,
 )
-from .loading import Loader as Loader, LoaderStats as LoaderStats
+from .loading import (
+    Loader as Loader,
+    LoaderStats as LoaderStats,
+    check_ranks as check_ranks,
+    equal_steps as equal_steps,
+)
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
 from .shardlists import (
@@ -137,6 +143,7 @@ from .shardlists import (
     shardspec as shardspec,
     single_node_only as single_node_only,
     split_by_node as split_by_node,
+    split_by_sample as split_by_sample,
     split_by_worker as split_by_worker,
 )
 from .shards.lists import SimpleShardList as ShardList
@@ -207,10 +214,12 @@ __all__ = [
     "cached_tarfile_to_samples",
     "cbors2_to_samples",
     "cbors_to_samples",
+    "check_ranks",
     "compose",
     "decode",
     "default_collation_fn",
     "detshuffle",
+    "equal_steps",
     "expand_urls",
     "explain",
     "extract_keys",
@@ -252,6 +261,7 @@ __all__ = [
     "resampled",
     "rng",
     "rsample",
+    "sample_counts",
     "select",
     "shardspec",
     "shuffle",
@@ -260,6 +270,7 @@ __all__ = [
     "single_node_only",
     "slice",
     "split_by_node",
+    "split_by_sample",
     "split_by_worker",
     "tarfile_samples",
     "tarfile_to_samples",

@@ -15,7 +15,7 @@ from .shards.lists import resampled_shards as resampled_
 from .shards.named import InfiniteShardList, NamedResampledShards
 from .shards.patterns import envlookup, envsubst, expand
 from .shards.specs import MSSource, MultiShardSample, shardspec
-from .shards.split import non_empty, single_node_only, split_by_node, split_by_worker
+from .shards.split import non_empty, single_node_only, split_by_node, split_by_sample, split_by_worker
 from .stages.base import pipelinefilter
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "shardspec",
     "single_node_only",
     "split_by_node",
+    "split_by_sample",
     "split_by_worker",
     "without_last_extension",
 ]

@@ -148,7 +148,11 @@ def test_row_05_both_names_of_the_rewriting_variable(shards, tmp_path, monkeypat
     assert keys(plain("mine:/shard-0.tar")) == ["0-0", "0-1"]
 
 
-@row(6, "`htgs:` urls: it is said when one is asked for", "Streams and children are closed when a shard ends or the iteration is given up")
+@row(
+    6,
+    "`htgs:` urls: it is said when one is asked for",
+    "Streams and children are closed when a shard ends or the iteration is given up",
+)
 def test_row_06_unserved_schemes_say_the_way_out_and_children_end(shards):
     """The error for htgs names what to write; a command that is given up half way does not stay."""
     with pytest.raises(ValueError, match="meanwhile write the https: url"):

@@ -82,3 +82,19 @@ def test_spawned_workers(urls):
     made = dataset(urls, epoch=48)
     made.load_state_dict(run.state_dict())
     assert list(loader(made, 2, multiprocessing_context="spawn")) == list(run)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_web_loader(urls, workers):
+    """A WebLoader tells its dataset the epoch; the first one behind a loaded state is that of the state."""
+    run = iter(dataset(urls, epoch=40))
+    list(run)
+    run = dataset(urls, epoch=40).elastic_run(state={**run.header(), "epoch": 2})
+    list(itertools.islice(run, 14))
+    made = dataset(urls, epoch=40)
+    made.load_state_dict(json.loads(json.dumps(run.state_dict())))
+    loaded = wds.WebLoader(made, batch_size=None, num_workers=workers)
+    assert list(loaded) == list(run)
+    assert list(loaded) == list(dataset(urls, epoch=40).elastic_run(state={**run.header(), "epoch": 3}))
+    with pytest.raises(wds.WebDatasetError, match="make the dataset that it loads elastic"):
+        list(wds.WebLoader(made, batch_size=None).elastic())

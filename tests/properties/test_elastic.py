@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 
 LENGTHS = st.lists(st.integers(0, MOST), min_size=1, max_size=10).filter(any)
-TOPOLOGY = st.tuples(st.integers(1, 4), st.integers(1, 3))
+TOPOLOGY = st.tuples(st.integers(1, 8), st.integers(1, 4))
 STAGES = {
     "plain": lambda ds: ds,
     "shuffled": lambda ds: ds.shuffle(9, initial=4),

@@ -23,7 +23,7 @@ from . import freshness, locks
 from .eviction import Room
 from .growing import NearStream
 from .leading import Leader
-from .names import shard_of
+from .names import is_stored_name, shard_of
 from .places import Place
 from .sidecar import Record, boot, digest, record_at
 
@@ -31,6 +31,10 @@ Source = Callable[[Iterable[dict[str, Any]], Handler], Iterable[dict[str, Any]]]
 """Shards and a handler to opened shards: what opens them where the cache does not."""
 
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
+_WHOLE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe in its place is not waited for
+_BY_DESCRIPTOR = os.utime in os.supports_fd
+
+_two_of_a_name: set[str] = set()  # paths of which somebody was told that two shards are to have them
 
 
 @dataclass
@@ -88,11 +92,13 @@ class Sought(ABC):
         if record is None or record.shard == digest(shard_of(self.url)):
             return
         if _is_used(self.place, record):
-            warnings.warn(
-                f"url_to_name gives {self.place.name!r} for two shards, one of them from {record.url}: the other, "
-                f"{redacted(self.url)}, is kept under a name of its own. Let url_to_name give different names",
-                stacklevel=2,
-            )
+            if self.place.final not in _two_of_a_name:
+                _two_of_a_name.add(self.place.final)
+                warnings.warn(
+                    f"url_to_name gives {self.place.name!r} for two shards, one of them from {record.url}: others, as "
+                    f"{redacted(self.url)}, are kept under names of their own. Let url_to_name give different names",
+                    stacklevel=2,
+                )
             self.place, self.other = self.other, None
 
     def opened_whole(self) -> NearStream | None:
@@ -102,7 +108,7 @@ class Sought(ABC):
             PermissionError: it may not be read.
         """
         try:
-            descriptor = os.open(self.place.final, os.O_RDONLY)
+            descriptor = os.open(self.place.final, _WHOLE)
         except PermissionError:
             raise
         except (OSError, ValueError):
@@ -111,8 +117,10 @@ class Sought(ABC):
             status = os.fstat(descriptor)
             usable = stat.S_ISREG(status.st_mode) and locks.lease(descriptor) and os.fstat(descriptor).st_nlink > 0
             if usable and self._is_current(status):
-                with contextlib.suppress(OSError):  # not our file
-                    os.utime(self.place.final, ns=(time.time_ns(), status.st_mtime_ns))
+                with contextlib.suppress(OSError):  # not our file; the path may be another's by now
+                    os.utime(
+                        descriptor if _BY_DESCRIPTOR else self.place.final, ns=(time.time_ns(), status.st_mtime_ns)
+                    )
                 return NearStream(self, descriptor, None, whole=True)
         except OSError:
             os.close(descriptor)
@@ -121,10 +129,12 @@ class Sought(ABC):
         return None
 
     def _is_current(self, status: os.stat_result) -> bool:
-        if self.now is None:
-            return True
         record = record_at(self.place.record)
-        return record is None or not record.is_about(status) or not record.identity.contradicts(self.now)
+        if record is None or not record.whole:
+            return True
+        if not record.is_about(status):  # under a chosen name it may be a user's own file
+            return record.size_bytes == status.st_size or not is_stored_name(os.path.basename(self.place.name))  # noqa: PTH119
+        return self.now is None or not record.identity.contradicts(self.now)
 
     def fits(self, record: Record | None, status: os.stat_result) -> bool:
         """Tell whether a part is of this shard, and can be gone on with."""

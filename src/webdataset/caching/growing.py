@@ -19,7 +19,7 @@ from webdataset.sources.stream import length_of
 
 from . import locks
 from .files import Unwritable, forget_use, note_use
-from .leading import Leader, shut
+from .leading import Leader, agrees, damaged, shut
 from .places import Place
 from .sidecar import Record, record_at
 
@@ -220,8 +220,26 @@ class NearStream(io.RawIOBase):
         if self._is_led() and self._leader is not None:
             self._leader.leave()
         self._leader = None
-        self._direct, self._opening = self._origin.rest(self._known(), self._at, error)
+        known = self._known()
+        if known is not None and known.vouched and self._at and self._at == known.length and not self._whole:
+            self._compare(known, error)
+        self._direct, self._opening = self._origin.rest(known, self._at, error)
         self._whole = False
+
+    def _compare(self, known: Record, error: Exception | None) -> None:
+        """Ask the store for its checksum: all bytes were read here, and nobody says any more whether they are right."""
+        stream, opening = self._origin.rest(known, self._at - 1, error)
+        try:
+            stream.read(1)
+            right = agrees(self._descriptor(), stream)
+        except Unwritable as trouble:
+            raise SourceError(
+                f"cannot be compared with its checksum: {trouble}; read it again", url=known.url
+            ) from error
+        finally:
+            shut(stream, opening)
+        if not right:
+            raise damaged(known.url)
 
     def _known(self) -> Record | None:
         """Return what is known of the file, if it is about this one."""

@@ -23,7 +23,7 @@ from . import freshness
 from .content import is_whole
 from .eviction import Room
 from .files import Unwritable, writing
-from .locks import Lock
+from .locks import Lock, is_at
 from .places import Place
 from .sidecar import Record
 
@@ -73,6 +73,9 @@ class Download:
 
     def discard(self) -> None:
         """Remove what there is; readers that have it open go on reading."""
+        with contextlib.suppress(OSError):
+            if not is_at(self.descriptor, self.place.part):  # locks do not hold here: it is another's by now
+                return
         for path in (self.place.part, *([] if os.path.lexists(self.place.final) else [self.place.record])):
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108  one call of the system
@@ -144,12 +147,22 @@ class Leader:
             self._left = True
             self._stop = self._stop or length is None or 2 * self.valid < length
             unread = self.ended and self.rest is not None
+            waiting = self._stop and not self.ended
         if unread:
             shut(self.download.stream, self.download.opening)
+        elif waiting:
+            self._wake()
 
     def stop(self) -> None:
         """Stop soon."""
         self._stop = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let a read that waits for its source fail: whoever waits for the lock could do better."""
+        interrupt = getattr(self.download.stream, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
 
     def run(self) -> None:
         """Download; called once."""
@@ -211,7 +224,7 @@ class Leader:
         """Reserve more room where nobody said how long it gets."""
         record = self.download.record
         if record.length is None and size_bytes > record.reserved_bytes and self._room.size_bytes > 0:
-            step = max(1, min(_STEP_BYTES, int(self._room.size_bytes) // 8))
+            step = max(1, int(min(_STEP_BYTES, self._room.size_bytes / 8)))
             with writing():
                 granted = self._room.reserve(self.download.place, record, size_bytes + step)
             if granted is None:
@@ -244,8 +257,9 @@ class Leader:
                 self.download.discard()
                 raise FormatError(f"{name} refuses it, so it is not cached", url=record.url)
             return True
-        if self.download.start:
-            verify(part, self.download.stream, record.url)
+        if self.download.start and not agrees(self.download.descriptor, self.download.stream):
+            self.download.discard()
+            raise damaged(record.url)
         return record.length is not None or is_whole(part)
 
 
@@ -258,37 +272,44 @@ def publish(place: Place, descriptor: int, record: Record) -> None:
         record: what is known of it.
 
     Raises:
-        Unwritable: the directory refuses.
+        Unwritable: the directory refuses, or somebody who should not has replaced the part.
     """
     with writing():
         os.fsync(descriptor)
+        if not is_at(descriptor, place.part):
+            raise Unwritable("another process has replaced a part, though it was locked: its locks do not hold")
         os.makedirs(os.path.dirname(place.final), exist_ok=True)  # noqa: PTH103, PTH120
         record.completed(os.fstat(descriptor)).write(place)
         os.replace(place.part, place.final)  # noqa: PTH105
 
 
-def verify(part: str, stream: Any, url: str) -> None:
-    """Compare a part that was written in several goes with the store's checksum, if it names one.
+def agrees(descriptor: int, stream: Any) -> bool:
+    """Tell whether a file that was written in several goes has the store's checksum, or the store names none.
 
     Args:
-        part: the file.
-        stream: what gave the last bytes of it.
-        url: for the message.
+        descriptor: the file, open for reading.
+        stream: what gave the last bytes of it, begun behind its first.
 
     Raises:
-        ShortRead: they differ; the part is removed.
+        Unwritable: it cannot be read.
     """
     expected, summing = getattr(stream, "vouched", (None, None))
     if expected is None or summing is None:
-        return
-    found = 0
-    with writing(), open(part, "rb", buffering=0) as file:  # noqa: PTH123
-        while piece := file.read(_LARGEST_PIECE):
-            found = summing(piece, found)
-    if found != expected:
-        with contextlib.suppress(OSError):
-            os.unlink(part)  # noqa: PTH108
-        raise ShortRead("its checksum is not the one that the store names; read it again", url=url)
+        return True
+    found = offset = 0
+    with writing():
+        while piece := os.pread(descriptor, _LARGEST_PIECE, offset):
+            found, offset = summing(piece, found), offset + len(piece)
+    return bool(found == expected)
+
+
+def damaged(url: str) -> ShortRead:
+    """Return the error to raise where a file has not the store's checksum.
+
+    Args:
+        url: the shard's.
+    """
+    return ShortRead("its checksum is not the one that the store names; read it again", url=url)
 
 
 def soon(stream: Any) -> Callable[[int], bytes]:

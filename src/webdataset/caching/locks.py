@@ -23,6 +23,7 @@ except ImportError:  # Windows
     fcntl = None
 
 _UNSUPPORTED = frozenset((errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL))
+_STALE = frozenset((errno.ESTALE,) if hasattr(errno, "ESTALE") else ())  # on NFS: another host has deleted it
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
 _held: set[int] = set()  # descriptors of this process's locks
@@ -57,7 +58,9 @@ class Lock:
         self._owner = os.getpid()
 
     def __del__(self) -> None:
-        if self._owner != os.getpid() and self._soft is not None:
+        if self._owner == os.getpid():
+            self.release()  # lost by an interrupt: nobody else would ever have it
+        elif self._soft is not None:
             _of_the_parent.append(self._soft)
 
     def release(self) -> None:
@@ -101,9 +104,11 @@ def attempt(path: str) -> Lock | None:
             return None
         except OSError as error:
             _let_go(descriptor)
-            if error.errno not in _UNSUPPORTED:
+            if error.errno in _UNSUPPORTED:
+                return _marked(path)
+            if error.errno not in _STALE:
                 raise
-            return _marked(path)
+            continue
         _let_go(descriptor)  # its holder has deleted it meanwhile: this is no lock on anything
 
 
@@ -153,8 +158,10 @@ def is_at(descriptor: int, path: str) -> bool:
     """
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))  # noqa: PTH116
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or error.errno in _STALE:
+            return False
+        raise
 
 
 def lease(descriptor: int) -> bool:

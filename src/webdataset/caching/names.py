@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from webdataset.ground.errors import UsageError
 
+from .places import CONTROL
+
 _REMOTE = re.compile(r"(https?|hdfs|gs|ais|s3):")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?([^?#]*)")
 _ENDINGS = re.compile(r"(?:\.\w{1,5}){0,2}$", re.ASCII)
@@ -103,12 +105,14 @@ def is_stored_name(name: str) -> bool:
 def placed_names(url: str) -> list[str]:
     """Return the names under which a user may place a shard: as webdataset 0.2 would keep it, and its plain name.
 
+    A url whose file is called as another's download is has none: it must not be answered with that.
+
     Args:
         url: as the user wrote it; a ``pipe:`` command without a url in it has no such name.
     """
     path = _path(url)
     plain = path.rpartition("/")[2]
-    named = plain and not plain.startswith(".") and ".." not in path.split("/")
+    named = plain and not plain.startswith(".") and not is_stored_name(plain) and not _leads_astray(path)
     return [_flattened(path), plain] if named and _speaks(url) else []
 
 
@@ -120,11 +124,11 @@ def chosen_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
         url_to_name: url to a relative path, or to another url.
 
     Raises:
-        UsageError: no name, or one outside the cache directory.
+        UsageError: no name, or one outside the cache directory or in its hidden folder.
     """
     path = _path(url_to_name(url)).lstrip("/")
     parts = path.split("/")
-    if parts[-1] in ("", ".", "..") or ".." in parts or not path.isprintable():
+    if parts[-1] in ("", ".") or _leads_astray(path) or not path.isprintable():
         raise UsageError(f"url_to_name gives {path!r}, which is no name of a file in the cache directory", url=url)
     return [os.path.normpath(path), _flattened(path)]
 
@@ -136,6 +140,11 @@ def shard_of(url: str) -> str:
         url: as the user wrote it. Host, query and scheme may change from one day or mirror to the next.
     """
     return _path(url).lstrip("/") if _speaks(url) else url
+
+
+def _leads_astray(path: str) -> bool:
+    """Tell whether a path leaves the directory, or leads into what only this library writes."""
+    return any(part == ".." or part.lower() == CONTROL for part in path.split("/"))
 
 
 def _speaks(url: str) -> bool:

@@ -42,6 +42,7 @@ from .files import Unwritable, writing
 from .finding import Sought
 from .growing import NearStream
 from .leading import FIRST_PIECE, Download, Leader, shut, soon
+from .names import is_stored_name
 from .places import CONTROL
 from .sidecar import Record, record_at, record_of
 
@@ -142,9 +143,8 @@ class Wanted(Sought):
             if size and size == record.length and record.resumed and record.vouched:
                 size -= 1  # nobody has compared the checksum: the store is asked for it, and for the last byte
                 os.ftruncate(descriptor, size)
-            granted = self.room.reserve(
-                self.place, replace(record, resumed=size < (record.length or 0)), record.length or 0
-            )
+            resumed = replace(record, whole=False, resumed=record.resumed or size < (record.length or 0))
+            granted = self.room.reserve(self.place, resumed, record.length or 0)
         if granted is None:
             raise Unwritable("no room")
         stream = freshness.rest_of(record, self.target, self.options, size)
@@ -166,7 +166,10 @@ class Wanted(Sought):
         """
         descriptor = os.open(self.place.part, _APPEND)
         try:
-            download = self.continued(lock, record, descriptor, os.fstat(descriptor).st_size)
+            status, latest = os.fstat(descriptor), record_at(self.place.record)
+            if latest is not None and latest.grows(status) and latest.identity == record.identity:
+                record = latest  # others may have gone on with it meanwhile
+            download = self.continued(lock, record, descriptor, status.st_size)
         except BaseException:  # the download will not close it
             os.close(descriptor)
             raise
@@ -207,11 +210,13 @@ class Wanted(Sought):
     def _part(self, lock: locks.Lock, stream: Any, opening: Any) -> Download | None:
         """Create the part and its record; None where there is no room."""
         with writing():
+            self._clear()
             descriptor = os.open(self.place.part, _APPEND | os.O_CREAT | os.O_EXCL, 0o600)
             record = record_of(stream, self.url, self.place.name, os.fstat(descriptor).st_ino)
             download = Download(self.place, lock, descriptor, record, stream, opening)
             try:
-                granted = self.room.reserve(self.place, record, record.length or 0)
+                size = FIRST_PIECE if record.length is None else record.length
+                granted = self.room.reserve(self.place, record, size)
             except OSError:
                 self._abandon(download)
                 raise
@@ -219,6 +224,20 @@ class Wanted(Sought):
             self._abandon(download)
             return None
         return replace(download, record=granted)
+
+    def _clear(self) -> None:
+        """Remove the record of what was here before, and a download of another version.
+
+        The new part's record takes the place of that one's: a copy without record would never be compared again. And a
+        part without record must not be taken for the file whose inode it has been given.
+        """
+        place, known = self.place, record_at(self.place.record)
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(place.final)
+            if is_stored_name(os.path.basename(place.name)) or (known is not None and known.is_about(status)):  # noqa: PTH119
+                os.unlink(place.final)  # noqa: PTH108
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(place.record)  # noqa: PTH108
 
     def _head(self, stream: Any) -> bytes:
         """Read the first bytes of a shard.

@@ -33,7 +33,7 @@ from .obtaining import Wanted
 from .places import Place
 
 _given_up: set[str] = set()  # directories that refused a file: this process puts nothing more there
-_plain: dict[str, str] = {}  # user's file to the url it was read for
+_plain: dict[str, str] = {}  # user's file to the url it was read for; to nothing once somebody was told of a second
 
 log = logging.getLogger("webdataset")
 
@@ -269,7 +269,8 @@ def local_path(url: Any, *, level: str | None = None) -> str | None:
 def _beware_of_two(path: str, url: str) -> None:
     """Warn where one user's file is read for two urls."""
     first = _plain.setdefault(path, url)
-    if first != url:
+    if first not in ("", url):
+        _plain[path] = ""
         warnings.warn(
             f"{path} is read for two urls, {redacted(first)} and {redacted(url)}, since both have its name. If they "
             "are two shards, rename the file or pass url_to_name",

@@ -79,7 +79,8 @@ class Record:
         Args:
             status: the file's.
         """
-        return self.inode == status.st_ino and self.boot == boot()
+        ours = self.inode == status.st_ino and self.boot == boot()
+        return ours and (not self.whole or self.is_about(status))  # inodes are given out again
 
     def can_be_resumed(self) -> bool:
         """Tell whether the rest can be asked for, and recognised."""
@@ -124,7 +125,7 @@ class Record:
         os.replace(fresh, place.record)  # noqa: PTH105  one call of the system
 
 
-_NAMES = frozenset(field.name for field in fields(Record))
+_FIELDS: dict[str, Any] = {field.name: field.type for field in fields(Record)}
 
 
 def record_at(path: str) -> Record | None:
@@ -135,9 +136,10 @@ def record_at(path: str) -> Record | None:
     """
     try:
         content = json.loads(Path(path).read_bytes())
-        return Record(**{name: value for name, value in content.items() if name in _NAMES})
+        record = Record(**{name: value for name, value in content.items() if name in _FIELDS})
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+    return record if all(isinstance(getattr(record, name), kind) for name, kind in _FIELDS.items()) else None
 
 
 def record_of(stream: Any, url: str, name: str, inode: int) -> Record:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from webdataset.ground.errors import NoSamples, UsageError
 from webdataset.ground.topology import Place, Stream, physical
-from webdataset.stages.base import Json, Run
+from webdataset.stages.base import Address, Json, Run
 
 from .elastic_state import KIND, VERSION, checked, compare, memories_for, whole
 from .elastic_stream import END, VirtualStream
@@ -227,6 +227,28 @@ class ElasticRun:
         moved = {name: cursor.memories[name] for name in cursor.unsent}
         cursor.unsent.clear()
         return moved
+
+    def address(self) -> Address:
+        """Return the address of the item given last: its stream, and its address there."""
+        cursor = self._cursor()
+        if cursor.position is None:
+            return None
+        number = cursor.position % cursor.plan.streams
+        return [number, cursor.streams[number].address()]
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make items of this epoch once more, those of any stream, whoever owns it.
+
+        Args:
+            addresses: of the items; each stream's are made in one pass.
+        """
+        plan = self._cursor().plan
+        found: dict[int, Iterator[Any]] = {}
+        for number in {number for number, _ in addresses}:
+            stream = plan.stream(number, None)
+            found[number] = iter(stream.fetch([address for owner, address in addresses if owner == number]))
+            stream.close()
+        return [next(found[number]) for number, _ in addresses]
 
     def load_state_dict(self, state: Json) -> None:
         """Go on behind a state, whatever this run has given.

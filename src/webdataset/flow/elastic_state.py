@@ -99,6 +99,17 @@ def memories_for(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Js
     return {number: memories[str(number)] for number in owned}
 
 
+def next_positions(memories: Mapping[str, Json], streams: int) -> list[int]:
+    """Return the positions of the items that some streams give next, without those that are known to be over.
+
+    Args:
+        memories: number of the stream, as text, to memory.
+        streams: how many the dataset has.
+    """
+    waiting = [(int(name), memory) for name, memory in memories.items() if memory is None or len(memory) > 1]
+    return [number + (0 if memory is None else memory[0]) * streams for number, memory in waiting]
+
+
 def whole(header: Mapping[str, Any], memories: Mapping[str, Json]) -> dict[str, Any]:
     """Return a state.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from webdataset.ground.errors import FlowError, StateMismatch
 from webdataset.ground.topology import standing, within
-from webdataset.stages.base import Json, Run
+from webdataset.stages.base import Address, Json, Run
 
 from .looping import Bounds, Loop
 from .running import VERSION, outline
@@ -103,8 +103,30 @@ class VirtualStream:
             )
         if self._loop is None:
             return self._memory
-        with within(self.stream):
+        before, standing.stream = standing.stream, self.stream
+        try:
             return self._loop.essence()
+        finally:
+            standing.stream = before
+
+    def address(self) -> Address:
+        """Return the address of the item given last, within this stream."""
+        if self._loop is None:
+            return None
+        with within(self.stream):
+            return self._loop.address()
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more.
+
+        Args:
+            addresses: within this stream.
+        """
+        if self._loop is None:
+            with within(self.stream):
+                self._start()
+        with within(self.stream):
+            return self._loop.fetch(addresses) if self._loop is not None else []
 
     def close(self) -> None:
         """Close everything that is open; the memory can still be read."""

@@ -14,7 +14,7 @@ def entropy(seed: int | None) -> tuple[int, int]:
     Returns:
         ``seed`` twice where there is one (``WDS_SEED`` counts). Otherwise fresh entropy: within a torch DataLoader, the
         seed that torch drew for all workers of this epoch; across ranks, one derived from the job's name (torchrun,
-        SLURM), or a constant, since ranks that draw different orders before splitting shards would lose some and
+        SLURM, PMIx), or a constant, since ranks that draw different orders before splitting shards would lose some and
         repeat others.
     """
     if seed is None:
@@ -25,5 +25,5 @@ def entropy(seed: int | None) -> tuple[int, int]:
     own = info.seed - info.id if info is not None else fresh()
     if place().world_size == 1:
         return own, own
-    job = settings.RUN_ID.get() or settings.SLURM_JOB_ID.get()
+    job = settings.RUN_ID.get() or settings.SLURM_JOB_ID.get() or settings.PMIX_NAMESPACE.get()
     return own, fold("job", job)

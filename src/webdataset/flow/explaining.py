@@ -71,6 +71,8 @@ def _runs(pipeline: Any) -> list[str]:
     lines = [told, f"next epoch {pipeline.epoch}", "one pass" if pipeline.repetitions == 1 else passes]
     if pipeline.nsamples is not None:
         lines.append(f"{pipeline.nsamples} items an iteration")
+    if getattr(pipeline, "evenness", None) is not None:
+        lines.append(str(pipeline.evenness))
     if isinstance(pipeline, InStreams):
         lines.append(f"{pipeline.streams} virtual streams, between which the bounds below are divided")
     if pipeline.size is not None:

@@ -25,6 +25,7 @@ class Present:
     def __init__(self, state: Json = None) -> None:
         self.run: ElasticRun | None = None
         self.state = state
+        self.shift = 0 if state is None else None  # from a loader's epochs to ours; None: not known yet
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Present, (self.state,)
@@ -47,6 +48,8 @@ class InStreams:
     streams: int = STREAMS
     _present: Present
     _begin: Callable[[], Run]  # seed and epoch of the next run
+    _entries: Callable[[Run], list[Any]]
+    _stream_limits: Callable[[int, Place | None], Bounds]
 
     def in_streams(self, streams: int) -> None:
         """Take up a number of streams.
@@ -74,17 +77,15 @@ class InStreams:
         Raises:
             StateMismatch: the state belongs to another dataset (when the run starts).
         """
-        if state is None:
-            return ElasticRun(self._prepared, place)
-        given = checked(state)
-        return ElasticRun(lambda loaded: self._prepared(given if loaded is None else loaded), place)
+        given = None if state is None else checked(state)
+        return ElasticRun(lambda loaded: self._prepared(given if loaded is None else loaded, place), place)
 
     def __iter__(self) -> ElasticRun:
         """Return the run of this rank and worker; each is a new epoch."""
         self._present.run = run = self.elastic_run()
         return run
 
-    def _prepared(self, state: Json) -> Plan:
+    def _prepared(self, state: Json, place: Place | None) -> Plan:
         """Return what a run reads that starts now."""
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
@@ -99,17 +100,31 @@ class InStreams:
         self.epoch = epoch + 1
         if self._count is not None:
             self._count.reached(self.epoch)
-        return self._planned(run, state)
+        return self._planned(run, state, place)
 
-    def _planned(self, run: Run, state: Json) -> Plan:
-        bounds = Bounds(self.repetitions, self.nsamples)
-        plan = planned(self.pipeline, self.streams, bounds, run, self._description(), state)
+    def _planned(self, run: Run, state: Json, place: Place | None = None) -> Plan:
+        bounds = self._stream_limits(self.streams, place)
+        described = description(self.pipeline, bounds)
+        plan = planned(self._entries(run), self.streams, bounds, run, described, state)
         if state is not None and self.seed is not None:
             compare(state, {**plan.header(), "seed": self.seed})
         return plan
 
-    def _description(self) -> dict[str, Any]:
-        return description(self.pipeline, Bounds(self.repetitions, self.nsamples))
+    def shifted(self, epoch: int) -> int:
+        """Return the epoch that a loader's epoch is here: the first one behind a state is that of the state.
+
+        Args:
+            epoch: number of the loader's epoch.
+        """
+        present = self._present
+        if present.shift is None:
+            present.shift = present.state["epoch"] - epoch if present.state is not None else 0
+        return epoch + present.shift
+
+    @property
+    def present(self) -> ElasticRun | None:
+        """The run that ``iter()`` gave last."""
+        return self._present.run
 
     # -- state
 

@@ -6,6 +6,7 @@ only its description and the number of the next epoch.
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from webdataset.ground.errors import FlowError, UsageError
@@ -15,6 +16,7 @@ from webdataset.stages.base import Json, Run
 from .elastic import STREAMS
 from .entropy import entropy
 from .epochs import EpochCount
+from .equally import EqualEpochs
 from .in_streams import InStreams
 from .looping import ENDLESS, Bounds, Loop
 from .running import Flow
@@ -22,7 +24,7 @@ from .running import Flow
 Pipeline = TypeVar("Pipeline", bound="DataPipeline")
 
 
-class DataPipeline(IterableDataset):
+class DataPipeline(EqualEpochs, IterableDataset):
     """A chain of stages.
 
     Args:
@@ -214,8 +216,8 @@ class DataPipeline(IterableDataset):
             run = self._begin()
         if tracked and not run.tracked:
             run = Run(**{**run.__dict__, "tracked": True})
-        bounds = Bounds(self.repetitions, self.nsamples)
-        return Loop(self.pipeline, run, bounds if run.stream is None else bounds.shared(run.stream), state)
+        bounds = self._limits()
+        return Loop(self._entries(run), run, bounds if run.stream is None else bounds.shared(run.stream), state)
 
     def __iter__(self) -> Iterator[Any]:
         """Run the pipeline; each iteration is a new epoch."""
@@ -223,12 +225,12 @@ class DataPipeline(IterableDataset):
             raise UsageError("this pipeline has no stages, or was closed")
         run = self._begin()
         self.epoch = run.epoch + 1
-        bounds = Bounds(self.repetitions, self.nsamples)
+        bounds = self._limits()
         if bounds == Bounds():
             with Flow(self.pipeline, run) as flow:
                 yield from flow
         else:
-            with Loop(self.pipeline, run, bounds) as loop:
+            with Loop(self._entries(run), run, bounds) as loop:
                 try:
                     yield from loop.quickly()
                 finally:
@@ -297,6 +299,15 @@ class ElasticPipeline(InStreams, DataPipeline):
         return result
 
     __copy__ = _copied
+
+    def adopt(self, run: Run, *, persistent: bool = False) -> None:
+        """Take part in the run of a pipeline that reads this one through a loader; see ``DataPipeline.adopt``.
+
+        Args:
+            run: its run. The first one behind a state that was loaded is in that state's epoch.
+            persistent: the loader's workers live on, and would not hear of it.
+        """
+        super().adopt(replace(run, epoch=self.shifted(run.epoch)), persistent=persistent)
 
     def close(self) -> None:
         """Close the present run, and the stages that can be closed; forget all of them."""

@@ -39,6 +39,7 @@ class Flow:
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
         self.run = run
         self.levels = _levels(stages, run)
+        self._first = _last_rewinding(self.levels)
         if state is not None:
             self._restore(state)
         for level in self.levels:
@@ -74,7 +75,7 @@ class Flow:
         """
         if not self.run.tracked:
             raise StateMismatch("this run keeps no addresses: start it tracked to take snapshots")
-        first = self._rewinding()
+        first = self._first
         return {
             "version": VERSION,
             "seed": self.run.seed,
@@ -88,7 +89,7 @@ class Flow:
 
     def essence(self) -> Json:
         """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
-        first = self._rewinding()
+        first = self._first
         levels = self.levels[first:]
         ended = next((n for n in range(len(self.levels) - 1, first - 1, -1) if self.levels[n].ended), None)
         return [ended, [level.snapshot() for level in levels]]
@@ -101,11 +102,8 @@ class Flow:
         """Make the items at some addresses of this run once more."""
         return self._last.fetch(addresses) if self._last is not None else []
 
-    def _rewinding(self) -> int:
-        return _last_rewinding(self.levels)
-
     def _restore(self, state: Json) -> None:
-        first = self._rewinding()
+        first = self._first
         names = [level.name for level in self.levels[first:]]
         if state["first"] != first or state["stages"] != names:
             raise StateMismatch(

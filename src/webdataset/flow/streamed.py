@@ -12,11 +12,12 @@ from typing import Any
 from webdataset.ground.errors import UsageError
 from webdataset.ground.topology import Stream
 from webdataset.shards.directory import DirectoryShardList
-from webdataset.shards.lists import ResampledShards
+from webdataset.shards.lists import ResampledShards, resampled_shards
 from webdataset.shards.split import StreamItems, StreamShare
 from webdataset.stages.base import Stage
 from webdataset.stages.caching import Cached
 from webdataset.stages.checking import CheckSamples
+from webdataset.stages.disk_caching import LMDBCached
 from webdataset.stages.mixing import Mixture
 from webdataset.stages.reading import ReadShards
 
@@ -36,6 +37,9 @@ def streamed(stages: Sequence[Any], stream: Stream) -> tuple[list[Any], int]:
     inner = [stage for stage in stages if not isinstance(stage, CheckSamples)]  # a stream may have no samples
     if not inner or isinstance(inner[0], Mixture | ResampledShards):  # these take the share, or draw, by themselves
         return _divided(inner, stream), 0
+    sharing = [place for place, stage in enumerate(inner) if getattr(stage, "shares_streams", False)]
+    if sharing:
+        return _divided(inner, stream), sharing[0]
     reads = [place for place, stage in enumerate(inner) if isinstance(stage, ReadShards)]
     place = reads[0] if reads and reads[0] > 0 else 1
     share = StreamShare(stream) if reads else StreamItems(stream)
@@ -60,7 +64,9 @@ def _admit(stage: Any) -> None:
 def _reason(stage: Any) -> str | None:
     if isinstance(stage, DirectoryShardList):
         return "who claims a shard depends on timing; name the shards in a list"
-    if isinstance(stage, Cached) or type(stage).__name__ == "LMDBCached":
+    if getattr(stage, "f", stage) is resampled_shards:
+        return "it draws from the operating system; say resampled=True, or begin with ResampledShards"
+    if isinstance(stage, Cached | LMDBCached):
         return "it keeps one order of samples, and each stream has its own; cache shards with cache_dir= instead"
     if getattr(stage, "rng", None) is not None:
         return "its generator would be shared by all streams; give it seed= instead, or nothing"

@@ -123,7 +123,7 @@ class WebDataset(DataPipeline, FluidInterface):
                 self.append(stage)
             self.append(reader())
             if empty_check:
-                self.append(ordering.CheckSamples())
+                self.append(ordering.CheckSamples(ordering.count_of(source)))
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
 

@@ -3,15 +3,36 @@
 Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: a pipeline over its batches.
 """
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 from webdataset.flow.elastic import STREAMS
+from webdataset.flow.entropy import entropy
+from webdataset.flow.in_streams import InStreams
+from webdataset.flow.looping import Bounds, Loop
 from webdataset.flow.pipeline import DataPipeline
+from webdataset.ground.errors import StateMismatch, UsageError
+from webdataset.ground.topology import physical
 from webdataset.loading.torch_loader import data_loader
-from webdataset.stages.base import Run
+from webdataset.stages.base import Json, Run
 
 from .elastic import ElasticDataset
 from .interface import FluidInterface
+
+
+VERSION = 1
+KIND = "webdataset.loader"
+
+
+class Running:
+    """The present run of a loader with stages behind it, or the state that its next run begins with."""
+
+    def __init__(self, pending: Json = None) -> None:
+        self.loop: Loop | None = None
+        self.pending = pending
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Running, (self.pending,)
 
 
 class FluidWrapper(DataPipeline, FluidInterface):
@@ -37,6 +58,9 @@ class FluidWrapper(DataPipeline, FluidInterface):
 class WebLoader(DataPipeline, FluidInterface):
     """torch's DataLoader with the chainable methods. Stages behind it draw from the seed of its dataset.
 
+    Over an elastic dataset it has a state: what its consumer has received, not what workers ran ahead. See
+    docs/resume-loaders.md.
+
     Args:
         *args: passed on to ``torch.utils.data.DataLoader``.
         **kw: passed on to it.
@@ -48,6 +72,7 @@ class WebLoader(DataPipeline, FluidInterface):
     def __init__(self, *args: Any, **kw: Any) -> None:
         loader = data_loader(*args, **kw)
         super().__init__(loader)
+        self._running = Running()
         if isinstance(loader.dataset, DataPipeline):
             self.seed = loader.dataset.seed
 
@@ -57,4 +82,121 @@ class WebLoader(DataPipeline, FluidInterface):
         if isinstance(dataset, DataPipeline) and dataset.told is not None:
             self.set_epoch(dataset.told)
             self.told = dataset.told = None
+        if self.seed is None and self._lent is None and isinstance(dataset, InStreams):
+            self._lent = entropy(None)  # one seed for all epochs of this loader: a state names it
         return super()._begin()
+
+    def _copied(self) -> Self:
+        result = super()._copied()
+        result._running = Running()
+        return result
+
+    __copy__ = _copied
+
+    def _bare(self) -> bool:
+        """Tell whether this is the loader alone, so that its state is its dataset's."""
+        return len(self.pipeline) == 1 and Bounds(self.repetitions, self.nsamples) == Bounds()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
+        if not self.pipeline or not isinstance(self.pipeline[0].dataset, InStreams) or self._bare():
+            return super().__iter__()
+        return self._kept()
+
+    def _kept(self) -> Iterator[Any]:
+        """Yield items, and keep the run, so that it can be asked for its state."""
+        running = self._running
+        pending, running.pending = running.pending, None
+        run = self._begin()
+        self.epoch = run.epoch + 1
+        with self.start(run, pending) as loop:
+            running.loop = loop
+            try:
+                yield from loop.quickly()
+                running.loop = None if running.loop is loop else running.loop
+            finally:
+                if self._running is running:  # no other state was loaded meanwhile
+                    self.epoch = max(self.epoch, run.epoch + loop.passed)
+                    self.pipeline[0].forget()
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the item received last: a JSON value.
+
+        Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers. With
+        stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind the end
+        of an epoch, it is the beginning of the next one.
+
+        Raises:
+            UsageError: the dataset is not elastic.
+            FlowError: a stage's state cannot be written down.
+        """
+        loader = self._loader()
+        if self._bare():
+            return dict(loader.state_dict())
+        here, running = physical(), self._running
+        loop = running.pending if running.loop is None else running.loop.snapshot()
+        dataset = loader.dataset
+        begin = {**loader.state_dict(), "epoch": dataset.shifted(self.epoch), "received": 0, "memories": {}}
+        return {
+            "version": VERSION,
+            "kind": KIND,
+            "ranks": [here.rank, here.world_size],
+            "items": self.nsamples,
+            "begin": begin if loop is None else None,
+            "loop": loop,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on behind a state.
+
+        Args:
+            state: what ``state_dict`` of an equal loader returned; of a loader alone also one of its dataset, or the
+                merged one of all ranks.
+
+        Raises:
+            UsageError: the dataset is not elastic.
+            StateMismatch: it belongs to another dataset, to other stages, or to another rank; the message says what
+                differs.
+        """
+        loader, given, self._running = self._loader(), dict(state), Running()
+        if given.get("kind") == KIND:
+            given = self._inner(given)
+        elif not self._bare() and given.get("memories"):
+            raise StateMismatch(
+                "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load it "
+                "into the loader alone, or save the state of this loader"
+            )
+        loop = self._running.pending
+        begun, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
+        loader.load_state_dict(given)
+        loader.dataset.shifted(begun)  # which of our epochs is the state's
+        self.epoch = begun - passed
+        self.told = self._count = None
+        if self.seed is None:
+            self._lent = (given["seed"], given["seed"])
+
+    def _inner(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Take up a state of loader and stages, and return that of the loader."""
+        here = physical()
+        expected = {"version": VERSION, "ranks": [here.rank, here.world_size], "items": self.nsamples}
+        differing = [f"{name} {given.get(name)} (here {own})" for name, own in expected.items() if given.get(name) != own]
+        if self._bare():
+            differing.append("stages behind the loader (here none)")
+        if differing:
+            raise StateMismatch(
+                f"the state belongs to another loader; it has {'; '.join(differing)}. Stages behind a loader hold items "
+                "of one rank: put them into the dataset, in front of elastic(), to resume on another number of ranks"
+            )
+        loop = given["loop"]
+        if loop is None:
+            return dict(given["begin"])
+        self._running.pending = loop
+        return dict(loop["flow"]["memories"][0])
+
+    def _loader(self) -> Any:
+        loader = self.pipeline[0] if self.pipeline else None
+        if not isinstance(getattr(loader, "dataset", None), InStreams):
+            raise UsageError("the state of a WebLoader is that of its dataset: make it elastic, WebDataset(...).elastic()")
+        return loader

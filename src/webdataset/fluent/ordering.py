@@ -105,12 +105,21 @@ def splitters_for(source: Any, nodesplitter: Splitter | None, workersplitter: Sp
         workersplitter: likewise.
     """
     wanted = [splitter for splitter in (nodesplitter, workersplitter) if splitter]
+    if shardlists.split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
+        ours = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)
+        wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
     if isinstance(source, (shardlists.ResampledShards, shardlists.DirectoryShardList)):
         return []
     if isinstance(source, ShardList):
         return wanted
     defaults = (shardlists.single_node_only, shardlists.split_by_worker)
     return [splitter for splitter in wanted if splitter not in defaults]
+
+
+def count_of(source: Any) -> int | None:
+    """Return the number of shards of a list, or None where it is not known."""
+    urls = getattr(source, "urls", None)
+    return len(urls) if isinstance(urls, list) else None
 
 
 def shard_cache(

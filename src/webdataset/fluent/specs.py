@@ -140,6 +140,8 @@ def _joined(mix: Mix, building: Building) -> DataPipeline:
 def _shared(shards: Any, cache: str | None, building: Building, *, shuffle: bool) -> list[Any]:
     """Return the stages that share shards out, and read this worker's part of them."""
     node, worker = building.nodesplitter, building.workersplitter
+    if shardlists.split_by_sample in (node, worker):  # which is what is done here with the two others
+        node, worker = shardlists.split_by_node, shardlists.split_by_worker
     ours = {shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker, None}
     shuffles = ordering.shard_shuffle(
         building.shardshuffle if shuffle else 0, building.seed, deterministic=building.deterministic

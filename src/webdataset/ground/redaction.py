@@ -27,7 +27,9 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<name>\bbearer[:=\s]+)[^\s'\"]+", re.IGNORECASE)
-_IN_QUERY = re.compile(r"(?P<name>[?&;#](?:key|se|sp|upload_id|x-(?:amz|goog)-[a-z-]{1,40})=)[^&;#\s'\"]+", re.IGNORECASE)
+_IN_QUERY = re.compile(
+    r"(?P<name>[?&;#](?:key|se|sp|upload_id|x-(?:amz|goog)-[a-z-]{1,40})=)[^&;#\s'\"]+", re.IGNORECASE
+)
 _ASSIGNED = re.compile(rf"{_START}{_NAME}={_VALUE}", re.IGNORECASE)
 _OPTION = re.compile(rf"(?<![\w./-])--{_NAME}(?P<space>\s+)(?!-|[^\s'\"]*://){_VALUE}", re.IGNORECASE)
 _LOGIN = re.compile(

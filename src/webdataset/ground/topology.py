@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from . import settings
+from . import environment, settings
 from .extras import loaded
 
 
@@ -97,26 +97,24 @@ def found(group: Any = None) -> Place:
         group: a torch.distributed process group, or None for the default one.
 
     Returns:
-        ``RANK``/``WORLD_SIZE`` from the environment first, else torch.distributed where it is initialised, else
-        0 of 1; ``WORKER``/``NUM_WORKERS`` from the environment first, else torch's DataLoader worker, else 0 of 1.
-        Within a virtual stream, 0 of 1.
+        What :mod:`webdataset.ground.environment` finds out about the rank; ``WORKER``/``NUM_WORKERS`` from the
+        environment first, else torch's DataLoader worker, else 0 of 1. Within a virtual stream, 0 of 1.
     """
     return _looked_up(group) if standing.stream is None else ALONE
 
 
+def only_launched(group: Any = None) -> bool:
+    """Tell whether only a launcher (MPI, SLURM) says that there are several ranks: they may know nothing of each other.
+
+    Args:
+        group: a torch.distributed process group, or None for the default one.
+    """
+    return switch.replaced is None and environment.rank(group).launcher
+
+
 def _looked_up(group: Any) -> Place:
-    return Place(*_rank(group), *_worker())
-
-
-def _rank(group: Any) -> tuple[int, int]:
-    rank, world_size = settings.RANK.get(), settings.WORLD_SIZE.get()
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    distributed = loaded("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        group = group or distributed.group.WORLD
-        return distributed.get_rank(group=group), distributed.get_world_size(group=group)
-    return 0, 1
+    said = environment.rank(group)
+    return Place(said.rank, said.world_size, *_worker())
 
 
 def _worker() -> tuple[int, int]:

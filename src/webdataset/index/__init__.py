@@ -15,6 +15,7 @@ _HOMES = {
     "energon_shards": "formats.energon_reading",
     "index_shard": "building",
     "index_shards": "building",
+    "sample_counts": "counts",
     "write_indexes": "publishing",
 }
 

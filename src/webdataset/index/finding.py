@@ -49,7 +49,8 @@ def index_of(url: str, ranges: Ranges, index: IndexSpec, reading: Reading) -> Sh
         check_size(url, index.size_bytes, ranges)
         return index
     if index is not None and index is not False:
-        content = _content(index, _most(ranges), reading.trust)
+        same = os.fspath(index).partition(":")[0] == url.partition(":")[0]  # options of one store are none of another
+        content = _content(index, _most(ranges), reading.trust, reading.storage_options if same else None)
         return _loaded(url, ranges, content, os.fspath(index), reading, as_listed=True)
     found = _found_beside(url, ranges, reading) if index is None else None
     if found is not None:
@@ -58,6 +59,21 @@ def index_of(url: str, ranges: Ranges, index: IndexSpec, reading: Reading) -> Sh
     if found is None:
         raise NoRandomAccess("the shard is compressed: decompress it to read samples out of order", url=url)
     return found
+
+
+def samples_beside(url: str, ranges: Ranges, reading: Reading) -> int | None:
+    """Return how many samples the index beside a shard lists; None where no index lies there.
+
+    Args:
+        url: the shard.
+        ranges: the shard, open for positioned reads.
+        reading: the rules of reading.
+
+    Raises:
+        StaleIndex: an index that does not describe the shard.
+    """
+    found = _found_beside(url, ranges, reading)
+    return None if found is None else len(found)
 
 
 def _candidates(url: str) -> list[str]:
@@ -71,7 +87,7 @@ def _candidates(url: str) -> list[str]:
 def _found_beside(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None:
     """Return what a file beside the shard says, or None; names like ``X.json`` are used for other things, too."""
     for name in _candidates(url):
-        content = _beside(name, _most(ranges), reading.trust)
+        content = _beside(name, _most(ranges), reading)
         if content is None:
             continue
         try:
@@ -84,13 +100,13 @@ def _found_beside(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | No
     return None
 
 
-def _beside(name: str, most: int, level: str | None) -> bytes | None:
+def _beside(name: str, most: int, reading: Reading) -> bytes | None:
     """Return what lies beside the shard if it may be an index, else None."""
-    path = local_path(name, level=level)
+    path = local_path(name, level=reading.trust)
     if path is not None and not os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
         return None
     try:
-        return _content(name, most, level, beside=True)
+        return _content(name, most, reading.trust, reading.storage_options, beside=True)
     except (SourceError, BadIndex):  # not there, not for us, or something else: the headers say it, too
         return None
 
@@ -100,9 +116,11 @@ def _most(ranges: Ranges) -> int:
     return min(max(ranges.length, _USUAL), _LARGEST)
 
 
-def _content(name: str | os.PathLike[str], most: int, level: str | None, *, beside: bool = False) -> bytes:
+def _content(
+    name: str | os.PathLike[str], most: int, level: str | None, storage_options: Any, *, beside: bool = False
+) -> bytes:
     """Return the bytes of an index file; of one that only lies there, no more than is needed to see that it is none."""
-    stream = open_stream(name, level=level)
+    stream = open_stream(name, level=level, storage_options=storage_options)
     try:
         pieces: list[bytes] = []
         size = 0

@@ -6,7 +6,7 @@ The names here are loaded when they are first used.
 import importlib
 from typing import Any
 
-_HOMES = {"Loader": "loader", "LoaderStats": "statistics"}
+_HOMES = {"check_ranks": "torch_ranks", "equal_steps": "torch_equal", "Loader": "loader", "LoaderStats": "statistics"}
 
 __all__ = list(_HOMES)
 

@@ -26,17 +26,19 @@ class Board:
         """Return the size of a page for so many workers."""
         return workers * _BYTES
 
-    def write(self, index: int, sample: Any) -> None:
+    def write(self, index: int, sample: Any, reading: bytes) -> None:
         """Note a sample.
 
         Args:
             index: its index.
             sample: any; key and url are known where it is a dictionary that has them.
+            reading: url of the shard, for other samples.
         """
-        key = url = b""
+        key, url = b"", reading
         if type(sample) is dict:
             key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:200]
-            url = str(sample.get("__url__", "")).encode("utf-8", "replace")[:800]
+            url = str(sample.get("__url__", "")).encode("utf-8", "replace") or reading
+        url = url[:800]
         memory = self._memory
         end = _HEAD.size + len(key) + len(url)
         memory[_HEAD.size : end] = key + url

@@ -27,7 +27,7 @@ from webdataset.ground.seeds import fold
 from .board import Board
 from .layout import Layout
 from .parcels import Sender, receive_block
-from .parts import Filling, GivenUp, Grant, Part, Work
+from .parts import Filling, GivenUp, Grant, Part, Share, Work
 from .rows import Lender
 from .shares import Beginning, Origin
 
@@ -110,6 +110,8 @@ class Child:
         self._running = self._stopped = False
         self._lender = Lender()
         self._looked = 0.0
+        self._share: Share | None = None
+        self._reading = b""
 
     def work(self) -> None:
         """Work on one epoch after the other."""
@@ -150,10 +152,10 @@ class Child:
 
     def _epoch(self, beginning: Beginning) -> None:
         duty = self._duty
-        _seed(fold("loader", repr(beginning), duty.number))
+        _seed(fold("loader", beginning.seed, beginning.epoch, beginning.place.rank, duty.number))
         sent = 0
         try:
-            share = duty.origin.share(beginning, duty.number, duty.workers)
+            share = self._share = duty.origin.share(beginning, duty.number, duty.workers)
             work = Work(share, duty.span, beginning.start, duty.number, self._leave, self._look, self._lender)
             for part in Filling(work).parts():
                 sent = part.window
@@ -183,10 +185,13 @@ class Child:
 
     def _look(self, index: int, sample: Any) -> None:
         """Say what was read last, and look for orders now and then."""
-        if self._board is not None:
-            self._board.write(index, sample)
         now = time.monotonic()
-        if now - self._looked > _LOOK_SECONDS:
+        due = now - self._looked > _LOOK_SECONDS
+        if due and self._share is not None:
+            self._reading = self._share.reading().encode("utf-8", "replace")
+        if self._board is not None:
+            self._board.write(index, sample, self._reading)
+        if due:
             self._looked = now
             while self._pipe.poll():
                 self._hear()

@@ -203,4 +203,5 @@ class Threads(Crewed):
             each.orders.put(None)
         until = time.monotonic() + _PATIENCE_SECONDS
         for each in self._threads:
-            each.thread.join(max(0.0, until - time.monotonic()))
+            if each.thread is not threading.current_thread():  # which may be the one that forgets the loader
+                each.thread.join(max(0.0, until - time.monotonic()))

@@ -124,7 +124,7 @@ class Loader:
                 stats.bytes += weight(batch)
                 yield batch
                 del batch
-        except Exception:
+        except Exception:  # counted and raised again
             stats.failures += 1
             raise
         finally:
@@ -212,7 +212,9 @@ class Loader:
         if self._state is not None:
             return dict(self._state)
         if self._received is None or self._beginning is None:
-            return dict(self._origin.begin(self.epoch, None).state)
+            state = self._origin.begin(self.epoch, None).state
+            self._state = state if any(state["memories"].values()) else None  # the dataset had one to begin with, and gave it away
+            return dict(state)
         state = self._received.state_dict()
         return self._origin.advanced(state, self._beginning, self._beyond) if self._beyond else state
 

@@ -39,6 +39,9 @@ class Share(Protocol):
     def __iter__(self) -> Iterator[tuple[int, Any] | None]:
         """Yield (index, sample), the index being ``following`` as it was; None where ``following`` only moved on."""
 
+    def reading(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+
     def progress(self) -> Any:
         """Return what changed in the state since the last call, as a JSON value; None where there is none."""
 

@@ -61,7 +61,7 @@ class Processes(Crewed):
         self._boards: list[Board] = []
         try:
             self._start(origin, span, _context(start_method))
-        except BaseException:
+        except BaseException:  # raised again, with no process left behind
             self.close()
             raise
 

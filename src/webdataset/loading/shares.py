@@ -14,7 +14,7 @@ each index once. What a share is depends on the dataset:
 import copy
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from webdataset.flow.elastic_stream import END
@@ -37,6 +37,7 @@ class Beginning:
         state: where an elastic dataset continues, or what it begins with.
         run: seed and epoch of another pipeline.
         place: rank and number of ranks.
+        seed: of the global generators in worker processes, together with epoch, rank and worker.
     """
 
     epoch: int
@@ -44,6 +45,7 @@ class Beginning:
     state: Json = None
     run: Run | None = None
     place: Place = ALONE
+    seed: int = 0
 
 
 class Origin(Protocol):
@@ -91,6 +93,10 @@ class Striding:
             self.following += self._workers
             yield index, sample
 
+    def reading(self) -> str:
+        """Return nothing: what is read is not known."""
+        return ""
+
     def progress(self) -> None:
         """Return None: there is no state."""
 
@@ -120,7 +126,7 @@ class _Stateless:
                 f"only a loader over an elastic dataset can be continued, and this is one over a "
                 f"{type(self.dataset).__name__}: write dataset.elastic()"
             )
-        return Beginning(epoch)
+        return Beginning(epoch, seed=entropy(None)[0], place=place())
 
     def check(self, beginning: Beginning) -> None:
         """Raise nothing: each worker's run has raised what there was to be raised."""
@@ -134,7 +140,7 @@ class Pipelines(_Stateless):
         beginning = super().begin(epoch, state)
         seed, common = entropy(self.dataset.seed)
         run = Run(seed=seed, common=common, epoch=epoch, tracked=True)
-        return Beginning(beginning.epoch, run=run)
+        return replace(beginning, run=run, seed=seed)
 
     def share(self, beginning: Beginning, worker: int, workers: int) -> Striding:
         """Return the samples that the pipeline gives this worker; all others' too, where it does not split."""
@@ -192,6 +198,8 @@ class Streams:
         self._count = int(state["streams"])
         self._place = {stream: place for place, stream in enumerate(of_rank)}
         self.turn = max(1, len(run.owned))
+        self._streams: dict[int, Any] = {}
+        self._last = 0
         first = next_position(state, run.owned)
         self.following = NEVER if first is None else self._index(first)
 
@@ -202,11 +210,13 @@ class Streams:
     def __iter__(self) -> Iterator[tuple[int, Any] | None]:
         """Yield (index, sample); None where a stream is over, and something else follows than was thought."""
         cursor = self._run._cursor()  # noqa: SLF001  the run's own iterator passes over streams that are over
+        self._streams = cursor.streams
         streams, moved, count = cursor.streams, cursor.stale, self._count
         heap = [(stream.count * count + number, number) for number, stream in streams.items() if not stream.over]
         heapq.heapify(heap)
         while heap:
             position, number = heap[0]
+            self._last = number
             sample = streams[number].advance()
             moved.add(number)
             here = self.following
@@ -216,6 +226,15 @@ class Streams:
                 heapq.heapreplace(heap, (position + count, number))
             self.following = self._index(heap[0][0]) if heap else NEVER
             yield None if sample is END else (here, sample)
+
+    def reading(self) -> str:
+        """Return the url of the shard that the present stream reads; nothing where that is not known."""
+        loop = getattr(self._streams.get(self._last), "_loop", None)
+        for level in getattr(getattr(loop, "flow", None), "levels", ()):
+            url = getattr(getattr(level.memory, "position", None), "_url", "")
+            if url:
+                return str(url)
+        return ""
 
     def progress(self) -> Json:
         """Return the memories of the streams that moved."""
@@ -244,7 +263,7 @@ class Elastic:
             begun, mine = run.state_dict(), run.owned
         first = next_position(begun, mine)
         start = 0 if first is None else indices_before(first, int(begun["streams"]), mine)
-        return Beginning(int(begun["epoch"]), start, begun, place=alone)
+        return Beginning(int(begun["epoch"]), start, begun, place=alone, seed=int(begun["seed"]))
 
     def check(self, beginning: Beginning) -> None:
         """Raise NoSamples where the dataset is empty, and may not be."""

@@ -140,6 +140,7 @@ class Windows:
     def _begin(self) -> None:
         workers = self.crew.workers
         self._epoch += 1
+        self._layouts = min(self._layouts, 1)
         self._next = self._granted = 0  # the next windows to be delivered, and to be granted
         self._lent: dict[int, tuple[Layout, list[Any]]] = {}
         self._parts: dict[int, list[Part]] = {}
@@ -264,9 +265,12 @@ class Windows:
             self.window_bytes = max(self.window_bytes, sum(map(weight, window.samples())))
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
             return
-        found = {repr(layout_of(sample, self.span)) for sample in window.samples()}
+        first, *others = (layout_of(sample, self.span) for sample in window.samples())
+        alike = all(other == first for other in others)
+        if alike and first == self.layout and self._layouts:
+            return  # it was granted before the layout was known
         self._layouts += 1
-        self.layout = layout_of(next(window.samples()), self.span) if len(found) == 1 else None
+        self.layout = first if alike else None
         if self.layout is not None:
             self._blocks = self.crew.blocks(self.layout)
             self.window_bytes = max(self.window_bytes, self.layout.size_bytes)

@@ -7,6 +7,7 @@ the sample given last. Nothing is counted per sample.
 from collections.abc import Iterator
 from typing import Any
 
+from webdataset.ground.errors import StaleIndex
 from webdataset.ground.seeds import fold
 
 from .address import Address
@@ -61,17 +62,45 @@ class Position:
 
 
 def shared_out(
-    lists: Iterator[tuple[list[Any], list[int]]], shard: dict[str, Any], *, resumed: bool
+    lists: Iterator[tuple[list[Any], list[int]]], shard: dict[str, Any], resumed: int | None
 ) -> Iterator[tuple[list[Any], list[int]]]:
-    """Return the lists of samples that a reader makes, without those that belong to other streams.
+    """Return the lists of samples that a reader makes, without those that belong to other streams or workers.
 
     Args:
         lists: samples and where they start.
-        shard: ``share``, where the shard is shared by sample: (number of the first sample, step to the next).
-        resumed: the first list begins with a sample of the share, not with the shard's first.
+        shard: ``share``, where the shard is shared by sample: (number of the first sample, step to the next); or
+            ``part``, where it is cut: (number of the first sample, number behind the last, samples in the shard).
+        resumed: the lists begin with this sample of the share; None: with the shard's first.
     """
+    if "part" in shard:
+        start, stop, count = shard["part"]
+        return _between(lists, start, stop, count, resumed)
     share = shard.get("share")
-    return lists if share is None else _every(lists, 0 if resumed else share[0], share[1])
+    return lists if share is None else _every(lists, share[0] if resumed is None else 0, share[1])
+
+
+def _between(
+    lists: Iterator[tuple[list[Any], list[int]]], start: int, stop: int, count: int, resumed: int | None
+) -> Iterator[tuple[list[Any], list[int]]]:
+    """Yield the samples ``[start, stop)`` of a shard that is said to hold ``count``.
+
+    Raises:
+        StaleIndex: it holds another number. (Seen by whoever reads the shard's last samples.)
+    """
+    here = 0 if resumed is None else start + resumed
+    for samples, offsets in lists:
+        low, high = max(start - here, 0), max(stop - here, 0)
+        here += len(samples)
+        kept, starts = samples[low:high], offsets[low:high]
+        del samples
+        if kept:
+            yield kept, starts
+        if here > count:
+            raise StaleIndex(f"the shard is said to hold {count} samples, and holds more: count them again")
+        if here >= stop and stop < count:
+            return
+    if here < count:
+        raise StaleIndex(f"the shard is said to hold {count} samples, and holds {here}: count them again")
 
 
 def _every(

@@ -117,7 +117,8 @@ def read_samples(
     """Read opened shards one after the other.
 
     Args:
-        shards: dicts with ``url`` and ``stream`` (an object with ``read(n)`` and ``close()``).
+        shards: dicts with ``url`` and ``stream`` (an object with ``read(n)`` and ``close()``), and perhaps ``number``,
+            the shard's place in the run where some could not be opened.
         reading: how to read.
         position: kept up to date for the caller.
         start: the address of the sample to start at; ``shards`` begins with its shard.
@@ -132,12 +133,13 @@ def read_samples(
     position = position or Position()
     first = start.shard if start is not None else 0
     for index, shard in enumerate(shards, first):
-        position.begin(index, str(shard["url"]))
+        position.begin(shard.get("number", index), str(shard["url"]))
         reader = reading.reader(shard, start if index == first else None)
-        if start is not None and index == first:
-            position.ordinal = start.ordinal
+        resumed = start.ordinal if start is not None and index == first else None
+        if resumed is not None:
+            position.ordinal = resumed
         try:
-            for samples, offsets in shared_out(reader.lists(), shard, resumed=start is not None and index == first):
+            for samples, offsets in shared_out(reader.lists(), shard, resumed):
                 if reading.addresses:
                     _stamp_addresses(samples, offsets, position)
                 pending = position.present(samples, offsets)

@@ -12,16 +12,22 @@ So streams differ in length by little, and no shard is too few.
 Flows in: shards. Flows out: this process's share of them, in order.
 """
 
+import functools
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from webdataset.ground.errors import NoSamples, UsageError
-from webdataset.ground.topology import Stream, place
+from webdataset.ground.topology import Stream, only_launched, place
+
+log = logging.getLogger("webdataset")
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     """Pass everything on, and refuse to run in more than one rank: there, all ranks would read the same shards.
+
+    Where nobody but a launcher (MPI, SLURM) says that there are several, they may each do something else: it is logged.
 
     Args:
         src: shards.
@@ -32,14 +38,21 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     """
     where = place(group)
     if where.world_size > 1:
-        raise UsageError(
+        told = (
             f"this is rank {where.rank} of {where.world_size}, and every rank would read all shards: you need to add "
             "an explicit nodesplitter to your input pipeline for multi-node training. Pass "
-            "nodesplitter=wds.split_by_node to share the shards out, nodesplitter=None to read all of them on every "
-            "rank, or resampled=True",
-            stage="single_node_only",
+            "nodesplitter=wds.split_by_node to share the shards out (wds.split_by_sample where there are fewer than "
+            f"workers), nodesplitter=None to read all of them on all {where.world_size} ranks, or resampled=True"
         )
+        if not only_launched(group):
+            raise UsageError(told, stage="single_node_only")
+        _warn_once(told)
     yield from src
+
+
+@functools.cache
+def _warn_once(told: str) -> None:
+    log.warning("%s", told)
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
@@ -64,8 +77,26 @@ def split_by_worker(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     yield from islice(src, where.worker, None, where.num_workers) if where.num_workers > 1 else src
 
 
+def split_by_sample(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+    """Keep this worker's share among the workers of all ranks, cutting shards where there are too few to go round.
+
+    Of each round of as many shards as there are workers in all, every worker takes one. The shards of the last round,
+    where it is not full, are shared by sample: several workers read the same shard, and each keeps every n-th sample.
+    So one shard is enough for any number of workers, and no sample is given twice or left out.
+
+    Args:
+        src: shards, dicts with ``url``, in the same order everywhere.
+        group: a ``torch.distributed`` process group; None for the default one.
+    """
+    where = place(group)
+    workers = where.world_size * where.num_workers
+    share = StreamShare(Stream(where.rank + where.world_size * where.worker, workers))
+    yield from share(src) if workers > 1 else src
+
+
 split_by_node.splits = True  # type: ignore[attr-defined]
 split_by_worker.splits = True  # type: ignore[attr-defined]
+split_by_sample.splits = True  # type: ignore[attr-defined]
 
 
 class StreamShare:
@@ -134,6 +165,7 @@ def non_empty(src: Iterable[Any]) -> Iterator[Any]:
         raise NoSamples(
             "pipeline stage received no data at all and this was declared as an error: "
             f"rank {where.rank} of {where.world_size}, worker {where.worker} of {where.num_workers} has no share; use "
-            "at least as many shards as there are workers in all",
+            f"at least as many shards as there are workers in all ({where.world_size * where.num_workers}), or "
+            "wds.split_by_sample in the place of wds.split_by_node and wds.split_by_worker",
             stage="non_empty",
         )

@@ -6,12 +6,13 @@ connection survives a fork: two processes on one socket would read each other's 
 
 import functools
 import importlib
+import re
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from webdataset.ground.errors import SourceError, UsageError
+from webdataset.ground.errors import ConfigError, SourceError, UsageError
 
 from . import logs
 from .forks import PerProcess
@@ -21,6 +22,8 @@ REDIRECTS = 10
 
 Tls = tuple[tuple[str, str], ...]
 """Names and texts for urllib3: ``ca_certs``, ``cert_file``, ``key_file``, ``cert_reqs``; empty: as everybody does."""
+
+_UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 
 _pools: PerProcess[Any] = PerProcess()
 
@@ -41,9 +44,8 @@ def failures() -> tuple[type[Exception], ...]:
 
 @functools.cache
 def unanswered() -> tuple[type[Exception], ...]:
-    """Return the errors that a request raises when no answer comes and asking again may help."""
-    known = _urllib3().exceptions
-    return (known.MaxRetryError, known.ProtocolError, known.TimeoutError, known.NewConnectionError)
+    """Return the errors that a request raises when no answer comes, or none that makes sense: asking again may help."""
+    return (_urllib3().exceptions.HTTPError,)
 
 
 def get(url: str, headers: Mapping[str, str], timeouts: tuple[float, float]) -> Any:
@@ -92,11 +94,13 @@ def send(
 
     Raises:
         UsageError: the url makes no sense.
+        ConfigError: a header, or a proxy, that cannot be.
         SourceError: a redirect to something else than http and https.
         Exception: one of :func:`unanswered`.
     """
     urllib3 = _urllib3()
     address, credentials = _split(url)
+    refuse_unsendable(headers)
     try:
         return _pool(address, tls).request(
             method,
@@ -115,6 +119,23 @@ def send(
                 "the server redirects to a url that is not followed: only http and https are", url=url
             ) from None
         raise UsageError(f"not a url that can be opened: {error}", url=url) from error
+
+
+def refuse_unsendable(headers: Mapping[str, str]) -> None:
+    """Refuse what no header can hold, before others do: they would quote it, and it may be a secret.
+
+    Args:
+        headers: request headers.
+
+    Raises:
+        ConfigError: a line break, a control character, or one that is not of Latin-1.
+    """
+    for name, text in headers.items():
+        if _UNSENDABLE.search(text) or _UNSENDABLE.search(name):
+            raise ConfigError(
+                f"what is to be sent as header {name!r} holds a line break, or a character that no header may have: "
+                "check the token (or the value) where it comes from"
+            )
 
 
 def _retries(redirects: int, private: frozenset[str]) -> Any:
@@ -161,7 +182,15 @@ def _pool(url: str, tls: Tls) -> Any:
 
 def _made(proxy: str, tls: Tls) -> Any:
     urllib3, settings = _urllib3(), {"maxsize": CONNECTIONS_PER_HOST, "block": False, **dict(tls)}
-    return urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+    if not proxy:
+        return urllib3.PoolManager(**settings)
+    address, login = _split(proxy)
+    shown = {f"proxy-{name}": text for name, text in login.items()}
+    try:
+        return urllib3.ProxyManager(address, proxy_headers=shown, **settings)
+    except urllib3.exceptions.LocationValueError:
+        kind = address.partition("://")[0]
+    raise ConfigError(f"the environment names a proxy of kind {kind!r}: http and https proxies are served")
 
 
 def _proxy(url: str) -> str:

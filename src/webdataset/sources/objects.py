@@ -9,12 +9,15 @@ import base64
 import binascii
 import functools
 import hashlib
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from webdataset.ground.errors import ShardChanged
 from webdataset.ground.extras import available
+
+_DIGITS = re.compile(r"[0-9a-fA-F]{1,256}\Z")
 
 Summing = Callable[[bytes, int], int]
 """A piece, and the checksum of what came before it, to the checksum of both."""
@@ -92,7 +95,8 @@ class Answer(NamedTuple):
         """
         if self.digest is not None:
             summing = _digesting(self.digest[0])
-            return (None, crc32) if summing is None else (int(self.digest[1], 16), summing)
+            digits = _DIGITS.match(self.digest[1])
+            return (None, crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
         if self.crc32 is None and self.crc32c is not None:
             summing = _castagnoli()
             return (None, crc32) if summing is None else (self.crc32c, summing)

@@ -21,9 +21,12 @@ READ_SECONDS = 60.0
 BUSY = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
 """Statuses after which asking again may help."""
 GOOD = frozenset((200, 201, 202, 204, 206))
+WITH_BYTES = frozenset((200, 203, 206))
+"""Statuses of answers whose body is the object, or a part of it."""
 CHANGED = frozenset((412, 416))
 
 T = TypeVar("T")
+_LENGTH = re.compile(r"[0-9]{1,19}\Z")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})$")
 
 
@@ -103,14 +106,35 @@ def placed(response: Any) -> tuple[int, int | None, int | None]:
     """Return where in the object an answer's body begins (-1: it does not say), the object's length, the body's.
 
     Args:
-        response: an answer with status 200 or 206.
+        response: an answer with a good status.
+
+    Raises:
+        Again: it holds no object: nothing, or a promise.
     """
-    text = response.headers.get("Content-Length", "")
-    size = int(text) if text.isdigit() else None
-    if response.status != 206:
-        return 0, size, size
-    found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-    return (int(found[1]), int(found[2]), size) if found else (-1, None, size)
+    if response.status not in WITH_BYTES:
+        response.close()
+        raise Again(f"status {response.status} came, and no object")
+    size = length_of(response.headers.get("Content-Length", ""))
+    return (0, size, size) if response.status != 206 else (*span_of(response.headers.get("Content-Range", "")), size)
+
+
+def span_of(text: str) -> tuple[int, int | None]:
+    """Return where in the object a range begins, and the object's length; -1 and None where that is not said.
+
+    Args:
+        text: ``Content-Range``.
+    """
+    found = _CONTENT_RANGE.match(text)
+    return (int(found[1]), int(found[2])) if found else (-1, None)
+
+
+def length_of(text: str) -> int | None:
+    """Return the number that a header with a length holds; None where it holds none.
+
+    Args:
+        text: the header.
+    """
+    return int(text) if _LENGTH.match(text) else None
 
 
 def range_header(offset: int, size: int | None) -> dict[str, str]:

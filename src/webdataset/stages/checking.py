@@ -28,7 +28,13 @@ class CheckSamples(Passing):
     """Raises at the end of a pass that gave no sample at all.
 
     Flow: in order; remembers one bit; resumes exactly.
+
+    Args:
+        shards: number of shards of the dataset, for the message; None where it is not known.
     """
+
+    def __init__(self, shards: int | None = None) -> None:
+        self._shards = shards
 
     def begin(self, run: Run) -> SeenMemory:  # noqa: ARG002
         """Return a memory that has seen nothing."""
@@ -46,14 +52,25 @@ class CheckSamples(Passing):
             break
         yield from upstream
         if not memory.seen:
-            where = place()
-            raise NoSamples(
-                f"no samples found in this pass on rank {where.rank} of {where.world_size}, worker {where.worker} of "
-                f"{where.num_workers}: there are fewer shards than workers ({where.world_size * where.num_workers} in "
-                "all), or the shards are empty, were stepped over by the handler, or hold no selected member "
-                "with an extension. Use fewer workers or more shards, resampled=True, or pass empty_check=False to let "
-                "such workers give nothing"
-            )
+            raise NoSamples(self._explained())
+
+    def _explained(self) -> str:
+        where = place()
+        workers = where.world_size * where.num_workers
+        told = (
+            f"no samples found in this pass on rank {where.rank} of {where.world_size}, worker {where.worker} of "
+            f"{where.num_workers}: "
+        )
+        others = "the shards are empty, were stepped over by the handler, or hold no selected member with an extension"
+        fix = (
+            "Pass nodesplitter=wds.split_by_sample to cut shards between workers, use fewer workers or more shards, "
+            "resampled=True, or pass empty_check=False to let such workers give nothing"
+        )
+        if self._shards is None:
+            return f"{told}there are fewer shards than workers ({workers} in all), or {others}. {fix}"
+        if self._shards < workers:
+            return f"{told}there are {self._shards} shards, fewer than the {workers} workers in all. {fix}"
+        return f"{told}there are {self._shards} shards for {workers} workers in all; {others}. {fix}"
 
     def __repr__(self) -> str:
         return "check_samples()"

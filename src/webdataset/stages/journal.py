@@ -3,7 +3,8 @@
 Theory. Writing the addresses of a whole buffer takes longer than a step may. But a buffer follows from an earlier one,
 from the addresses that came in since, and from the generator's numbers; replaying that takes no sample. So a snapshot
 is a *base* (all addresses, written down at some step), the addresses that came in behind it, and how many went out.
-Each time that a quarter of a buffer has come in, a new base is written, if anybody takes snapshots.
+Each time that a quarter of a buffer, and no less than 128, has come in, a new base is written, if anybody takes
+snapshots.
 
 A base is smaller where the buffer is in the order of addresses, since the order need not be told then. In the streams
 of elastic datasets, buffers are put into that order at each such border, whether or not anybody takes snapshots: it is
@@ -21,7 +22,8 @@ from webdataset.ground.errors import StateMismatch
 from .base import Address, Json, Memory
 from .packing import flat, packed, unpacked
 
-CHUNK = 32
+CHUNK = 64
+FEWEST = 128
 Replay = Callable[[Iterator[Address], list[Address]], Iterator[Address]]
 
 
@@ -36,7 +38,7 @@ class Journal:
     """
 
     def __init__(self, bufsize: int, waiting: list[Any], random: Callable[[], Json], *, sorts: bool) -> None:
-        self.border = max(bufsize // 4, CHUNK)
+        self.border = max(bufsize // 4, FEWEST)
         self.waiting = waiting
         self.random = random
         self.sorts = sorts
@@ -127,4 +129,3 @@ def _ordered(waiting: list[Any]) -> bool:
     except TypeError:  # addresses of a foreign kind
         return False
     return True
-

@@ -86,7 +86,7 @@ def _flat(addresses: Sequence[Address]) -> tuple[Any, list[tuple[int, ...]] | No
     shape = _shape(first)
     if shape is None:
         return None, None
-    if isinstance(first, tuple | list) and all(inner is int for inner in shape):
+    if isinstance(first, tuple | list) and all(inner == 0 for inner in shape):
         width = len(shape)
         rows = list(map(tuple, addresses)) if all(map(_is_sequence, addresses)) else []
         plain = set(map(len, rows)) == {width} and set(map(type, chain.from_iterable(rows))) == {int}
@@ -97,9 +97,9 @@ def _flat(addresses: Sequence[Address]) -> tuple[Any, list[tuple[int, ...]] | No
 
 
 def _shape(address: Address) -> Any:
-    """Return an address with ``int`` for each number in it; None where it holds anything else."""
+    """Return an address with 0 for each number in it; None where it holds anything else."""
     if type(address) is int:
-        return int
+        return 0
     if not isinstance(address, list | tuple):
         return None
     inner = [_shape(part) for part in address]
@@ -129,7 +129,7 @@ def _columns(shape: Any, rows: list[tuple[int, ...]], *, in_order: bool) -> byte
         head, body = _column(column, differences=column is not columns[-1] or in_order)
         heads.append(head)
         bodies.append(body)
-    written = json.dumps([json.loads(json.dumps(shape, default=_zero)), count, in_order, heads], separators=(",", ":"))
+    written = json.dumps([shape, count, in_order, heads], separators=(",", ":"))
     return written.encode() + b"\n" + b"".join(bodies)
 
 
@@ -144,10 +144,6 @@ def _sorted(rows: list[tuple[int, ...]]) -> list[int]:
 
 def _is_sequence(address: Address) -> bool:
     return isinstance(address, list | tuple)
-
-
-def _zero(kind: Any) -> int:  # noqa: ARG001  any ``int`` of a shape
-    return 0
 
 
 def _column(column: Sequence[int], *, differences: bool) -> tuple[list[int], bytes]:

@@ -77,9 +77,10 @@ class ReadShards(Stage):
 
     def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
         """Yield samples."""
+        shards = _numbered(upstream) if memory.origin is not None else upstream
         if memory.start is None:
-            return read_samples(self.opened(upstream), self.reading, memory.position)
-        return self._resumed(upstream, memory, memory.start)
+            return read_samples(self.opened(shards), self.reading, memory.position)
+        return self._resumed(shards, memory, memory.start)
 
     def _resumed(self, upstream: Iterator[Any], memory: ReaderMemory, start: Address) -> Iterator[Sample]:
         """Go on behind the sample at an address, which was given before the snapshot."""
@@ -119,6 +120,12 @@ class ReadShards(Stage):
 
     def __repr__(self) -> str:
         return f"tarfile_samples({self.reading.handler.__name__})"
+
+
+def _numbered(shards: Iterator[Any]) -> Iterator[Any]:
+    """Number shards, so that those which cannot be opened, and are stepped over, still count."""
+    for number, shard in enumerate(shards):
+        yield {**shard, "number": number} if isinstance(shard, dict) else shard
 
 
 def _beginning_with(url: int | None, shards: Iterator[Any], start: Address) -> Iterator[Any]:

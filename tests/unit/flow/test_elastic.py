@@ -372,6 +372,7 @@ def test_stages_that_cannot_run_in_streams(urls, tmp_path):
         (wds.Cached(), "cache_dir"),
         (wds.shuffle(5, rng=random.Random(1)), "seed="),
         (wds.LMDBCached(str(tmp_path / "x")), "cache_dir"),
+        (wds.resampled(10), "resampled=True"),
     ):
         with pytest.raises(UsageError, match=message):
             next(iter(wds.WebDataset(urls).compose(stage).elastic(2)))

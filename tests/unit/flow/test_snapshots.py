@@ -1,6 +1,7 @@
 """A run that is stopped anywhere and restored continues as if it had not been stopped."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -284,3 +285,32 @@ def test_closing_closes_streams(urls):
         next(run)
         assert len(os.listdir("/proc/self/fd")) > before
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_shards_that_were_stepped_over(urls, tmp_path):
+    """A shard that cannot be opened, and one that is damaged, are stepped over in a restored run as before."""
+    expanded = wds.expand_urls(urls)
+    (tmp_path / "damaged.tar").write_bytes(Path(expanded[3]).read_bytes()[:6000])
+    mixed = [
+        str(tmp_path / "none.tar"),
+        expanded[0],
+        str(tmp_path / "damaged.tar"),
+        str(tmp_path / "no.tar"),
+        *expanded[1:],
+    ]
+    for make in (
+        lambda: wds.WebDataset(mixed, shardshuffle=False, seed=1, handler=wds.ignore_and_continue).shuffle(4),
+        lambda: wds.WebDataset(mixed, shardshuffle=9, seed=1, handler=wds.ignore_and_continue).shuffle(9).elastic(2),
+    ):
+        elastic = hasattr(make(), "elastic_run")
+        begin = (
+            (lambda state: make().elastic_run(state=state)) if elastic else (lambda state: make().start(state=state))
+        )
+        run = begin(None)
+        seen, states = [], []
+        for sample in run:
+            seen.append(sample["__key__"])
+            states.append(json.dumps(run.state_dict() if elastic else run.snapshot()))
+        assert len(seen) > 46
+        for step in range(1, len(states) + 1, 3):
+            assert [sample["__key__"] for sample in begin(json.loads(states[step - 1]))] == seen[step:], step

@@ -26,7 +26,7 @@ def test_shares_of_shards(shards, streams, lengths):
         for shard in StreamShare(Stream(number, streams))({"url": str(url)} for url in range(shards)):
             url = int(shard["url"])
             lists = iter([(list(range(n, min(n + 3, lengths[url]))), []) for n in range(0, lengths[url], 3)])
-            taken += [(url, sample) for samples, _ in shared_out(lists, shard, resumed=False) for sample in samples]
+            taken += [(url, sample) for samples, _ in shared_out(lists, shard, None) for sample in samples]
             assert ("share" in shard) <= (url >= shards // streams * streams)
     assert sorted(taken) == [(url, sample) for url in range(shards) for sample in range(lengths[url])]
 
@@ -43,8 +43,8 @@ def test_how_even_shares_are():
 def test_a_share_from_its_own_sample_on():
     """A reader that begins at an address begins with a sample of the share."""
     lists = iter([([20, 21, 22], [7, 8, 9]), ([23, 24], [10, 11])])
-    assert list(shared_out(lists, {"share": (2, 3)}, resumed=True)) == [([20], [7]), ([23], [10])]
-    assert list(shared_out(iter([([1], [0])]), {}, resumed=True)) == [([1], [0])]
+    assert list(shared_out(lists, {"share": (2, 3)}, 4)) == [([20], [7]), ([23], [10])]
+    assert list(shared_out(iter([([1], [0])]), {}, 4)) == [([1], [0])]
 
 
 @given(st.integers(0, 50), st.integers(1, 9))

@@ -143,6 +143,19 @@ def test_set_epoch_does_not_forget_a_state(elastic):
             loader.set_epoch(0)
 
 
+def test_a_state_loaded_into_the_dataset_counts(elastic, order):
+    """What the dataset was told to go on from, its loader goes on from, also where the state was looked at before."""
+    with wds.Loader(elastic, 8) as loader:
+        loader.set_epoch(0)
+        batches = iter(loader)
+        got = numbers([next(batches) for _ in range(4)])
+        state = loader.state_dict()
+    elastic.load_state_dict(state)
+    with wds.Loader(elastic, 8, workers=2) as other:
+        assert other.state_dict()["memories"] == state["memories"]
+        assert got + numbers(other) == order
+
+
 def test_a_dataset_that_is_not_elastic_has_no_state(numbered):
     """It says what to write."""
     loader = wds.Loader(wds.WebDataset(numbered), 4)

@@ -250,6 +250,7 @@ def test_a_killed_worker_is_reported(elastic, order, when):
         assert caught.value.exit_code == -9
         assert caught.value.worker in (0, 1)
         assert "of index" in str(caught.value)
+        assert "shard-" in caught.value.url
         assert not multiprocessing.active_children()
         state = loader.state_dict()
         loader.load_state_dict(state)
@@ -281,9 +282,9 @@ def test_leaving_early_costs_no_process_and_no_descriptor():
             for batch in loader:
                 assert numbers([batch]) == [0, 1, 2, 3]
                 break
-            counts.append((len(os.listdir("/proc/self/fd")), len(multiprocessing.active_children())))
-        assert set(counts[1:]) == {counts[1]}
-        assert counts[1][1] == 2
+            counts.append(len(os.listdir("/proc/self/fd")))
+            assert len(multiprocessing.active_children()) == 2
+        assert max(counts[30:]) - max(counts[:10]) < 15  # blocks that happen to be in use, not one an epoch
     assert not multiprocessing.active_children()
 
 
@@ -312,6 +313,19 @@ def test_workers_draw_differently():
     assert [n for n, _, _ in found] == list(range(40))
     assert len({own for _, own, _ in found}) == 40
     assert len({own for _, _, own in found}) == 40
+
+
+def test_what_workers_draw_follows_a_seed_and_the_epoch(numbered):
+    """Generators of workers are reproducible where the dataset is, and differ from epoch to epoch and run to run."""
+
+    def drawn(dataset, epoch):
+        with processes(dataset.map(lambda sample: random.random()).elastic(streams=4)) as loader:
+            loader.set_epoch(epoch)
+            return list(loader)
+
+    seeded = wds.WebDataset(numbered[:2], seed=3)
+    assert drawn(seeded, 0) == drawn(seeded, 0) != drawn(seeded, 1)
+    assert drawn(wds.WebDataset(numbered[:2]), 0) != drawn(wds.WebDataset(numbered[:2]), 0)
 
 
 def test_batches_stand_in_memory_without_a_name():

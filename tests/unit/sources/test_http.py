@@ -185,7 +185,9 @@ def test_a_fork_gets_connections_of_its_own(web):
     if pid == 0:
         try:
             os._exit(
-                0 if drained(gopen_http(web.url("whole/child"))) == web.body and len(connections._pools._kept) == 1 else 1
+                0
+                if drained(gopen_http(web.url("whole/child"))) == web.body and len(connections._pools._kept) == 1
+                else 1
             )
         except BaseException:
             os._exit(2)

@@ -94,8 +94,8 @@ class AisObject:
             return found
         response = self.cluster.ask("HEAD", self.place.path(), self.place.query(), {})
         response.close()
-        text = response.headers.get("Content-Length", "")
-        whole = self._identity(response.headers, int(text) if text.isdigit() else found.length)
+        length = rest.length_of(response.headers.get("Content-Length", ""))
+        whole = self._identity(response.headers, found.length if length is None else length)
         if (whole.version, whole.length) != (found.version, found.length):
             raise changed(self.url, offset) if known is not None else Again("the object was replaced just now")
         return whole

@@ -13,6 +13,8 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from webdataset.sources.connections import refuse_unsendable
+
 PIECE = 1 << 20
 ANSWER_SECONDS = 2.0
 """How long a gateway may take to answer before the body is sent after all."""
@@ -59,7 +61,9 @@ def put(
     Raises:
         OSError: the connection failed.
         http.client.HTTPException: what came is no answer.
+        ConfigError: a header that cannot be.
     """
+    refuse_unsendable(headers)
     parts = urllib.parse.urlsplit(url)
     with _connected(parts, tls, seconds) as connection:
         connection.putrequest("PUT", urllib.parse.urlunsplit(("", "", parts.path, parts.query, "")))

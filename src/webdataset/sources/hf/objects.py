@@ -73,8 +73,8 @@ class HfObject:
             self.place = self.place._replace(revision=known.version)
         told = self._told(headers, again=known is not None and size is not None)
         answer = _answer(told)
-        promised = told.headers.get("X-Linked-Size", "") if told.elsewhere else ""
-        if promised.isdigit() and answer.identity.length not in (None, int(promised)):
+        promised = rest.length_of(told.headers.get("X-Linked-Size", "")) if told.elsewhere else None
+        if promised is not None and answer.identity.length not in (None, promised):
             answer.body.close()
             raise Again(f"{answer.identity.length} bytes come, where the hub promises {promised}")
         if answer.identity.version:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from webdataset.ground.errors import SourceError
 from webdataset.sources.spooling import SpooledUpload
 
 from .asking import Asking
@@ -11,6 +12,7 @@ from .asking import Asking
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 300.0
 ATTEMPTS = 7
+SEE_OTHER = 303
 
 
 class HttpUpload(SpooledUpload):
@@ -48,6 +50,13 @@ class HttpUpload(SpooledUpload):
         response = self._asking.ask("PUT", {"Content-Length": str(self._size)}, self._timeouts, body)
         if response.status >= 300:
             raise self._asking.refused(response)
+        if any(step.status == SEE_OTHER for step in response.retries.history):  # followed by a GET, without the body
+            response.close()
+            raise SourceError(
+                "the server led the upload to another page (status 303), so that nobody knows whether it was taken: "
+                "check the url, and the credentials",
+                url=self.name,
+            )
         with contextlib.suppress(Exception):  # the answer was good; what follows it is of no interest
             response.drain_conn()
         response.release_conn()

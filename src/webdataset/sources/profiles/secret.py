@@ -19,8 +19,8 @@ class Secret:
     """A secret, or where it is to be found.
 
     Args:
-        text: ``env:NAME`` for an environment variable, ``file:PATH`` for a file's content (without the newline at its
-            end), anything else for the secret itself.
+        text: ``env:NAME`` for an environment variable, ``file:PATH`` for a file's content (both without line breaks at
+            their end), anything else for the secret itself.
     """
 
     __slots__ = ("_hidden", "reference")
@@ -54,7 +54,7 @@ class Secret:
         if self.reference is None:
             return str(object.__getattribute__(self, "_hidden"))
         kind, _, place = self.reference.partition(":")
-        found = settings.looked_up(place) if kind == "env" else _content(place)
+        found = ((settings.looked_up(place) or "") if kind == "env" else _content(place)).rstrip("\r\n")
         if not found:
             thing = f"environment variable {place} is not set" if kind == "env" else f"file {place} is empty"
             raise ConfigError(f"a secret is to be found at {self.reference}, but {thing}")
@@ -115,7 +115,7 @@ def _content(place: str) -> str:
     if not readable:
         content = b""
         raise ConfigError(f"a secret is to be found at file:{place}, but that is no short text file")
-    return content.decode().rstrip("\r\n")
+    return content.decode()
 
 
 def _is_text(content: bytes) -> bool:

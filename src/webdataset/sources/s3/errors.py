@@ -63,6 +63,12 @@ def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile 
     if hint is not None:
         return SourceError(hint + by, url=url)
     said = f"{type(error).__name__}: {error}"
+    if "header value" in said or "UnicodeEncodeError" in said:  # it would be quoted, and may be a secret
+        return SourceError(
+            "the credentials hold a line break, or a character that no header may have: check them where they come "
+            f"from{by}",
+            url=url,
+        )
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
     if kinds.intersection(_AGAIN_LATER):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from webdataset.ground.errors import UsageError
-from webdataset.sources import connections
+from webdataset.sources import connections, rest
 from webdataset.sources.objects import Answer, Identity, crc32_of
 from webdataset.sources.profiles.choosing import profile_for
 from webdataset.sources.profiles.profile import Profile
@@ -24,7 +24,6 @@ _PLACE = re.compile(
     r"s3://(?P<bucket>arn:[^/]+:accesspoint/[^/]+|[^/]+)/(?P<key>.*?)(?:\?versionId=(?P<version>[\w.~-]+))?\Z",
     re.IGNORECASE | re.DOTALL,
 )
-_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/([0-9]{1,19})$")
 
 
 class Place(NamedTuple):
@@ -133,13 +132,9 @@ def _answer(response: Mapping[str, Any]) -> Answer:
     headers = facts["HTTPHeaders"]
     body = response["Body"]
     body = getattr(body, "_raw_stream", body)  # below botocore's wrapper: half the work, and urllib3's own errors
-    size, etag = headers.get("content-length", ""), headers.get("etag")
-    length = int(size) if size.isdigit() else None
-    start, total = 0, length
+    length, etag = rest.length_of(headers.get("content-length", "")), headers.get("etag")
     whole = facts["HTTPStatusCode"] == 200
-    if not whole:
-        found = _CONTENT_RANGE.match(headers.get("content-range", ""))
-        start, total = (int(found[1]), int(found[2])) if found else (-1, None)
+    start, total = (0, length) if whole else rest.span_of(headers.get("content-range", ""))
     version = headers.get("x-amz-version-id")
     identity = Identity(
         None if etag is None or etag.startswith("W/") else etag,

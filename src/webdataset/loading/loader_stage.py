@@ -1,0 +1,80 @@
+"""A loader over an elastic dataset as the source of a pipeline: its state, and its items made again.
+
+Flows in: nothing. Flows out: the loader's batches. Its memory is the loader's state, so that stages behind the loader
+are saved and resumed with it; the items in their buffers are made again by address, in the consumer's process.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from webdataset.stages.base import Address, Fetch, Json, Memory, Run, Stage
+
+
+class LoaderMemory(Memory):
+    """What the source remembers: the loader's present run.
+
+    Args:
+        loader: the loader.
+        run: seed and epoch; tracked where stages stand behind the loader.
+    """
+
+    def __init__(self, loader: Any, run: Run) -> None:
+        self._loader = loader
+        self._tracked = run.tracked
+        loader.adopt(replace(run, tracked=True))
+        self._begun: Any = None
+
+    @property
+    def run(self) -> Any:
+        """The loader's run, begun when it is first asked for."""
+        if self._begun is None:
+            self._begun = self._loader.begin(addresses=self._tracked)
+        return self._begun
+
+    @property
+    def address(self) -> Address:  # type: ignore[override]
+        """Address of the item given last."""
+        return self.run.address()
+
+    def snapshot(self) -> Json:
+        """Return the loader's state."""
+        return self.run.state_dict()
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Go on behind a state."""
+        self._loader.load_state_dict(state)
+
+
+class LoaderStage(Stage):
+    """The source of a pipeline over a loader.
+
+    Flow: the loader's batches in their order; resumed by the loader's state, whatever the number of its workers.
+
+    Args:
+        loader: over an elastic dataset.
+    """
+
+    rewinds = True
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def begin(self, run: Run) -> LoaderMemory:
+        """Return the memory of one run."""
+        return LoaderMemory(self.loader, run)
+
+    def flow(self, upstream: Iterator[Any], memory: LoaderMemory) -> Iterator[Any]:  # noqa: ARG002
+        """Yield the loader's batches."""
+        run = memory.run
+        try:
+            yield from run
+        finally:
+            run.close()
+
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+        """Make items once more, in this process."""
+        return list(memory.run.fetch(addresses))
+
+    def __repr__(self) -> str:
+        return type(self.loader).__name__

@@ -1,0 +1,324 @@
+"""torch's DataLoader over an elastic dataset, with a state: what the consumer has received, not what workers ran ahead.
+
+Theory. A worker calls ``collate_fn`` once for each batch, right after taking its items from the dataset. There the batch
+is put in a parcel, together with the memories of the streams that moved; the consumer takes parcels apart and keeps the
+memories. So the state is behind the batch received last, whatever waits in queues. Where to begin is told to workers by
+``worker_init_fn``, before they ask the dataset for its iterator.
+
+torch asks its workers in turn, the first one first, also after a resume. The turn of the stopped loader is kept by
+giving the workers other numbers: the first one reads the streams of that worker whose turn it is.
+
+Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: its batches, unchanged, and states.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+from torch.utils.data import DataLoader, get_worker_info
+
+from webdataset.flow.elastic import ElasticRun
+from webdataset.flow.elastic_state import Received, checked, next_positions
+from webdataset.flow.entropy import entropy
+from webdataset.ground.errors import FlowError
+from webdataset.ground.topology import Place, physical, standing
+from webdataset.stages.base import Address, Json, Run, Stage
+
+from .loader_stage import LoaderStage
+
+
+class Parcel:
+    """A batch on its way from a worker, and how far the streams behind it have moved.
+
+    Args:
+        batch: what ``collate_fn`` made.
+        position: of its last item.
+        progress: memories of the streams that moved.
+        run: seed and epoch of the worker's run, for the check that all read the same.
+        address: of the item, where it was asked for.
+    """
+
+    __slots__ = ("address", "batch", "position", "progress", "run")
+
+    def __init__(self, batch: Any, position: int, progress: Json, run: tuple[int, int], address: Address) -> None:
+        self.batch = batch
+        self.position = position
+        self.progress = progress
+        self.run = run
+        self.address = address
+
+    def pin_memory(self) -> Self:
+        """Copy the batch's tensors to page-locked memory; called by torch's thread for that."""
+        from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415  torch's own, where CUDA is
+
+        self.batch = pin_memory(self.batch)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Parcel, (self.batch, self.position, self.progress, self.run, self.address)
+
+
+class Sending:
+    """A collate function that sends progress along with each batch, in workers only.
+
+    Args:
+        collate: the function that makes the batch.
+
+    Attributes:
+        addresses: send the address of each item too.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+        self.addresses = False
+
+    def __call__(self, items: Any) -> Any:
+        """Return the batch, in a worker as a parcel.
+
+        Args:
+            items: what was taken from the dataset.
+        """
+        batch = self.collate(items)
+        worker = get_worker_info()
+        if worker is None:
+            return batch
+        run = worker.dataset.present  # type: ignore[attr-defined]  an elastic dataset
+        address = run.address() if self.addresses else None
+        return Parcel(batch, run.position, run.progress(), (run.seed, run.epoch), address)
+
+
+class Beginning:
+    """What a worker does first: it learns where to begin, and whose streams it reads.
+
+    Args:
+        own: the user's ``worker_init_fn``, or None.
+
+    Attributes:
+        state: where to begin.
+        turn: number of the worker whose streams the first one reads.
+    """
+
+    def __init__(self, own: Callable[[int], Any] | None) -> None:
+        self.own = own
+        self.state: Json = None
+        self.turn = 0
+
+    def __call__(self, number: int) -> None:
+        """Begin.
+
+        Args:
+            number: torch's number of the worker.
+        """
+        if self.own is not None:
+            self.own(number)
+        worker = get_worker_info()
+        if worker is None or self.state is None:
+            return
+        if self.turn:
+            standing.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
+        worker.dataset.load_state_dict(self.state)  # type: ignore[attr-defined]  an elastic dataset
+
+
+class LoaderRun:
+    """One epoch of a loader: an iterator over batches with a state.
+
+    Args:
+        loader: the loader.
+        addresses: keep the addresses of items, for stages behind the loader.
+    """
+
+    def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
+        here = physical()
+        self._place = Place(here.rank, here.world_size, 0, max(1, loader.num_workers))
+        self._plain: ElasticRun = loader.dataset.elastic_run(Place(here.rank, here.world_size, 0, 1))  # type: ignore[attr-defined]
+        self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
+        self._known = (self.begun["seed"], self.begun["epoch"])
+        self._workers = loader.num_workers
+        self._turn = self._first(loader.turned)
+        self._received = Received(self.begun)
+        self._address: Address = None
+        self.over = False
+        self._batches: Iterator[Any] = loader.started(self.begun, self._turn, self._known, addresses=addresses)
+        self._own: ElasticRun | None = None if self._workers else loader.dataset.present  # type: ignore[attr-defined]
+
+    def _first(self, turned: Json) -> int:
+        """Return the number of the worker whose turn it is."""
+        if not self._workers or not any(self.begun["memories"].values()):
+            return 0
+        if turned is not None and turned[:3] == [self._place.rank, self._place.world_size, self._workers]:
+            return int(turned[3])
+        waiting = next_positions(self.begun["memories"], self.begun["streams"])
+        return self._owner(min(waiting)) if waiting else 0
+
+    def _owner(self, position: int) -> int:
+        return position % int(self.begun["streams"]) // self._place.world_size % max(1, self._workers)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            parcel = next(self._batches)
+        except StopIteration:
+            self._end()
+            raise
+        if type(parcel) is not Parcel:
+            return parcel
+        if parcel.run != self._known:
+            raise FlowError(
+                f"a worker reads seed and epoch {parcel.run}, the loader {self._known}: the dataset was changed in the "
+                "worker, where no state knows of it"
+            )
+        self._received.take(parcel.progress)
+        self._turn = (self._owner(parcel.position) + 1) % self._workers
+        self._address = parcel.address
+        return parcel.batch
+
+    def _end(self) -> None:
+        """Take note that all streams are over."""
+        known = self._received.state_dict()["memories"]
+        self._received.take({name: [0 if memory is None else memory[0]] for name, memory in known.items()})
+        self.over = True
+        self.close()
+
+    def next_header(self) -> dict[str, Any]:
+        """Return the state at the beginning of the next epoch."""
+        return {**self._plain.header(), "epoch": self.begun["epoch"] + 1}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the batch given last, of this epoch."""
+        state = self._received.state_dict() if self._own is None else self._own.state_dict()
+        if self._workers:
+            state["turn"] = [*self._place[:2], self._workers, self._turn]
+        return state
+
+    def address(self) -> Address:
+        """Return the address of the item given last."""
+        return self._address if self._own is None else self._own.address()
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more."""
+        return self._plain.fetch(addresses)
+
+    def close(self) -> None:
+        """Let go of the workers, unless they are persistent; the state can still be read."""
+        self._batches = iter(())
+        self._plain.close()
+
+
+class StateLoader(DataLoader[Any]):
+    """torch's DataLoader over an elastic dataset, with ``state_dict`` and ``load_state_dict``.
+
+    Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
+    hear of a state that was loaded or an epoch that was set.
+
+    Args:
+        dataset: an elastic one.
+        *args: further arguments of torch's DataLoader.
+        **kw: the same.
+    """
+
+    def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
+        super().__init__(dataset, *args, **kw)
+        given, begin = self.collate_fn, self.worker_init_fn  # those of a StateLoader, where a trainer makes it again
+        self.collate_fn = self._sending = Sending(given.collate if isinstance(given, Sending) else given)
+        self.worker_init_fn = self._beginning = Beginning(begin.own if isinstance(begin, Beginning) else begin)
+        self.turned: Json = None  # whose turn it is behind a state that was loaded
+        self._present: LoaderRun | None = None
+        self._heard: tuple[int, int] | None = None  # seed and epoch that living workers would read next
+
+    def adopt(self, run: Run) -> None:
+        """Take part in the run of a pipeline whose source this is.
+
+        Args:
+            run: its seed and epoch.
+        """
+        self.dataset.adopt(run)  # type: ignore[attr-defined]
+
+    def as_stage(self) -> Stage:
+        """Return this loader as the source of a pipeline."""
+        return LoaderStage(self)
+
+    def begin(self, *, addresses: bool = False) -> LoaderRun:
+        """Begin the next epoch, or go on where ``load_state_dict`` said.
+
+        Args:
+            addresses: keep the addresses of items; needs ``batch_size=None``.
+
+        Raises:
+            FlowError: addresses of items that torch puts into batches.
+        """
+        if addresses and self.batch_size is not None:
+            raise FlowError(
+                "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
+                "batch_size=None, and .batched(n) in the dataset or behind the loader"
+            )
+        dataset: Any = self.dataset
+        if dataset.seed is None and dataset._lent is None:  # noqa: SLF001  one seed for all epochs: living workers know it
+            seed, common = entropy(None)
+            dataset.adopt(Run(seed=seed, common=common, epoch=dataset.epoch, tracked=True))
+        run = LoaderRun(self, addresses=addresses)
+        self._present, self.turned = run, None
+        return run
+
+    def __iter__(self) -> Any:
+        """Return an iterator over the batches of the next epoch; it has ``state_dict``."""
+        return self.begin()
+
+    def started(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[Any]:
+        """Return torch's iterator, its workers told where to begin.
+
+        Args:
+            state: where.
+            turn: which worker's streams the first one reads.
+            known: seed and epoch.
+            addresses: send the addresses of items along.
+        """
+        fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
+        if self._iterator is not None and not (fresh and known == self._heard):
+            self._iterator = None  # torch ends persistent workers with their iterator
+        self._heard = None if turn else (known[0], known[1] + 1)
+        self._sending.addresses = addresses
+        self._beginning.state, self._beginning.turn = state, turn
+        if not self.num_workers:
+            self._to_dataset(state)
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the batch received last: a JSON value, to be loaded under any topology.
+
+        Behind the end of an epoch, it is the beginning of the next one.
+
+        Raises:
+            FlowError: a stage's state cannot be written down.
+        """
+        if self._present is not None:
+            return self._present.next_header() if self._present.over else self._present.state_dict()
+        return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on behind a state, whichever number of ranks and workers it was taken under.
+
+        Args:
+            state: of this rank, or the merged one of all ranks.
+
+        Raises:
+            StateMismatch: it belongs to another dataset; the message says what differs.
+        """
+        given = checked(state)
+        self._to_dataset(given)
+        self.turned, self._present = given.get("turn"), None
+
+    def forget(self) -> None:
+        """Forget a state that was loaded and has not been begun with."""
+        dataset: Any = self.dataset
+        dataset._present.state = self.turned = None  # noqa: SLF001  see InStreams
+
+    def _to_dataset(self, state: Json) -> None:
+        """Let the dataset begin with a state, its epochs numbered against ours as before."""
+        dataset: Any = self.dataset
+        shift = dataset._present.shift  # noqa: SLF001  see ElasticPipeline.adopt
+        dataset.load_state_dict(state)
+        dataset._present.shift = shift  # noqa: SLF001
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None}

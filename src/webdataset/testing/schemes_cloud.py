@@ -1,0 +1,211 @@
+"""Schemes of object stores: S3, Google Cloud Storage, Azure, the Hugging Face hub, AIStore.
+
+See :mod:`webdataset.testing.schemes`. Objects are put there by other clients than ours where there is one.
+"""
+
+import datetime as dt
+import urllib.parse
+import urllib.request
+from typing import Any, ClassVar
+
+from webdataset.ground.extras import require
+
+from . import azure_server, s3_server
+from .ais_server import AisServer
+from .hf_server import TOKEN, HfServer
+from .schemes import Folder, Scheme, Target
+from .services import Running
+
+_PURPOSE = "testing against a service"
+
+
+class S3(Scheme):
+    """SeaweedFS, which checks signatures; the bucket is open, so that requests without one are answered, too.
+
+    Args:
+        folder: where it may keep files.
+        worker: as for :class:`Scheme`.
+        server: the running service.
+    """
+
+    name: ClassVar[str] = "s3"
+
+    def __init__(self, folder: Folder, worker: str, server: Running) -> None:
+        super().__init__(folder, worker)
+        self.endpoint = server.endpoint
+        self.cleartext = server.endpoint.removeprefix("http://")
+        self.environment = {"MATRIX_S3_ID": s3_server.WRITER[0], "MATRIX_S3_SECRET": s3_server.WRITER[1]}
+        session = require("botocore.session", extra="s3", purpose=_PURPOSE).Session()
+        session.set_credentials(*s3_server.WRITER)
+        self._client = session.create_client("s3", endpoint_url=server.endpoint, region_name="us-east-1")
+        known = self._client.exceptions
+        try:
+            self._client.create_bucket(Bucket="open")
+        except (known.BucketAlreadyOwnedByYou, known.BucketAlreadyExists):
+            pass
+
+    def put(self, key: str, content: bytes) -> None:
+        """Put an object there, by botocore."""
+        self._client.put_object(Bucket="open", Key=f"{self.worker}/{key}", Body=content)
+
+    def target(self, key: str, address: str | None = None) -> Target:
+        """Return its url, keys by reference, and the endpoint."""
+        options: dict[str, Any] = {
+            "endpoint_url": address or self.endpoint,
+            "region": "us-east-1",
+            "key": "env:MATRIX_S3_ID",
+            "secret": "env:MATRIX_S3_SECRET",
+        }
+        if (address or "").startswith("https:"):
+            options["verify"] = str(self.folder.authority)
+        return Target(f"s3://open/{self.worker}/{key}", options)
+
+
+class Gs(Scheme):
+    """fake-gcs-server.
+
+    Args:
+        folder: where it may keep files.
+        worker: as for :class:`Scheme`.
+        server: the running service.
+    """
+
+    name: ClassVar[str] = "gs"
+
+    def __init__(self, folder: Folder, worker: str, server: Running) -> None:
+        super().__init__(folder, worker)
+        self.endpoint = server.endpoint
+        self.cleartext = server.endpoint.removeprefix("http://")
+
+    def put(self, key: str, content: bytes) -> None:
+        """Put an object there, by the interface of the service."""
+        name = urllib.parse.quote(f"{self.worker}/{key}", safe="")
+        address = f"{self.endpoint}/upload/storage/v1/b/shards/o?uploadType=media&name={name}"
+        request = urllib.request.Request(address, content, method="POST")  # noqa: S310  of this machine
+        urllib.request.urlopen(request).close()  # noqa: S310
+
+    def target(self, key: str, address: str | None = None) -> Target:
+        """Return its url, and the endpoint."""
+        return Target(
+            f"gs://shards/{self.worker}/{key}", {"endpoint_url": address or self.endpoint, "anonymous": True}
+        )
+
+
+class Az(Scheme):
+    """Azurite; requests carry a signature in their address, since a proxy leaves out headers that could be signed.
+
+    Args:
+        folder: where it may keep files.
+        worker: as for :class:`Scheme`.
+        server: the running service.
+    """
+
+    name: ClassVar[str] = "az"
+
+    def __init__(self, folder: Folder, worker: str, server: Running) -> None:
+        super().__init__(folder, worker)
+        self.endpoint = server.endpoint
+        self.cleartext = urllib.parse.urlsplit(server.endpoint).netloc
+        blob = require("azure.storage.blob", extra="azure", purpose=_PURPOSE)
+        exists = require("azure.core.exceptions", extra="azure", purpose=_PURPOSE).ResourceExistsError
+        self._client = blob.ContainerClient.from_connection_string(
+            azure_server.connection_string(server.endpoint), "shards"
+        )
+        try:
+            self._client.create_container()
+        except exists:
+            pass
+        self.environment = {"MATRIX_AZ_SAS": self.signature()}
+
+    def signature(self) -> str:
+        """Return a shared access signature for an hour."""
+        made: str = require("azure.storage.blob", extra="azure", purpose=_PURPOSE).generate_container_sas(
+            azure_server.ACCOUNT, "shards", account_key=azure_server.KEY, permission="rwdl",
+            expiry=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1),
+        )  # fmt: skip
+        return made
+
+    def close(self) -> None:
+        """Let go of the other client's connections."""
+        self._client.close()
+
+    def put(self, key: str, content: bytes) -> None:
+        """Put a blob there, by Azure's own client."""
+        self._client.upload_blob(f"{self.worker}/{key}", content, overwrite=True)
+
+    def target(self, key: str, address: str | None = None) -> Target:
+        """Return its url, the account, and a signature by reference."""
+        options = {
+            "account_name": azure_server.ACCOUNT,
+            "endpoint_url": self.endpoint if address is None else f"{address}/{azure_server.ACCOUNT}",
+            "sas_token": "env:MATRIX_AZ_SAS",
+        }
+        return Target(f"az://shards/{self.worker}/{key}", options)
+
+
+class Hf(Scheme):
+    """A stand-in for the Hugging Face hub; proxies stand before the server with the bytes.
+
+    Args:
+        folder: where it may keep files.
+        worker: as for :class:`Scheme`.
+        server: the running stand-in.
+    """
+
+    name: ClassVar[str] = "hf"
+    heeds: ClassVar[bool] = False
+
+    def __init__(self, folder: Folder, worker: str, server: HfServer) -> None:
+        super().__init__(folder, worker)
+        self.server = server
+        self.cleartext = server.cdn.removeprefix("http://")
+        self.environment = {"MATRIX_HF_TOKEN": TOKEN}
+
+    def put(self, key: str, content: bytes) -> None:
+        """Make a commit."""
+        self.server.put("me/data", {key: content}, access="private")
+
+    def announce(self, address: str | None) -> None:
+        """Let the hub send its readers to another address."""
+        self.server.announced = address or self.server.cdn
+
+    def target(self, key: str, address: str | None = None) -> Target:  # noqa: ARG002  the hub says where the bytes are
+        """Return its url, the hub, and a token by reference."""
+        options = {"endpoint_url": self.server.endpoint, "token": "env:MATRIX_HF_TOKEN"}
+        return Target(f"hf://datasets/me/data/{key}", options)
+
+
+class Ais(Scheme):
+    """A stand-in for an AIStore cluster; proxies stand before its target.
+
+    Args:
+        folder: where it may keep files.
+        worker: as for :class:`Scheme`.
+        server: the running stand-in.
+    """
+
+    name: ClassVar[str] = "ais"
+    heeds: ClassVar[bool] = False
+
+    def __init__(self, folder: Folder, worker: str, server: AisServer) -> None:
+        super().__init__(folder, worker)
+        self.server = server
+        self.cleartext = server.target.removeprefix("http://")
+        self.environment = {"MATRIX_AIS_TOKEN": str(server.token)}
+
+    def put(self, key: str, content: bytes) -> None:
+        """Put an object there."""
+        self.server.put("bucket", key, content)
+
+    def announce(self, address: str | None) -> None:
+        """Let gateways send their readers to another address."""
+        self.server.announced = address or self.server.target
+
+    def target(self, key: str, address: str | None = None) -> Target:  # noqa: ARG002  gateways say where the bytes are
+        """Return its url, the gateway, and a token by reference."""
+        options = {
+            "endpoint_url": self.server.endpoints[0],
+            "token": "env:MATRIX_AIS_TOKEN",
+            "verify": str(self.folder.authority),
+        }
+        return Target(f"ais://bucket/{key}", options)

@@ -1,0 +1,374 @@
+"""Corners of the shard cache: what a refresh leaves that fails, damaged bytes, reused inodes, hostile names and files."""
+
+import io
+import json
+import os
+import sys
+import threading
+import time
+import types
+import warnings
+import zlib
+
+import pytest
+
+from webdataset.caching import freshness, growing, leading, locks, names
+from webdataset.caching.places import Place
+from webdataset.caching.shards import ShardCache
+from webdataset.caching.sidecar import record_at
+from webdataset.ground.errors import ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.ground.policies import reraise_exception
+from webdataset.samples.opening import open_shards
+from webdataset.sources.objects import Answer, Identity
+from webdataset.sources.stores import opener_for
+from webdataset.testing import archives
+from webdataset.testing.paced_server import PacedServer
+
+
+def shard(letter="a", count=8):
+    """Return a shard of samples of 60 kB."""
+    return archives.by_tarfile([(f"{letter}{index}.bin", os.urandom(60_000)) for index in range(count)])
+
+
+@pytest.fixture
+def near(tmp_path):
+    """An empty cache directory."""
+    folder = tmp_path / "near"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def server():
+    """A server with one shard."""
+    with PacedServer({"/x.tar": shard()}) as running:
+        yield running
+
+
+def opened(url, near, source=open_shards, **options):
+    """Open a shard through the cache; return its stream."""
+    (one,) = ShardCache(str(near), **options).opened([{"url": url}], source, reraise_exception)
+    return one["stream"]
+
+
+def read(url, near, **options):
+    """Read a shard through the cache."""
+    with opened(url, near, **options) as stream:
+        return stream.read()
+
+
+def until(condition):
+    """Wait until something is the case."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def anew():
+    """Let this process ask its stores again, as a later one would."""
+    freshness._asked.clear()
+    freshness._silent.clear()
+
+
+def test_a_refresh_that_fails_is_not_the_last(server, near):
+    """A copy that is known to be of another version is never read again, though its replacement did not come."""
+    url = f"{server.root}/x.tar"
+    read(url, near)
+    server.pages["/x.tar"] = shard("b")
+    server.hold("/x.tar", 100_000)
+    anew()
+    opened(url, near).close()  # asks, begins the new version, and goes
+    until(lambda: not list(near.glob(".wds/*.lock")))
+    server.release()
+    for _ in range(2):
+        anew()
+        assert read(url, near) == server.pages["/x.tar"]
+    assert len(list(near.glob("*.tar"))) == 1
+
+
+class Vouching:
+    """An object of a store that names a checksum."""
+
+    def __init__(self, url, body):
+        self.url, self.body, self.asked = url, body, []
+        self.refusing = False
+        self.held = threading.Event()
+        self.held.set()
+
+    def open_at(self, offset, known, size=None):
+        """Answer."""
+        self.asked.append(offset)
+        if self.refusing:
+            raise SourceError("refused", url=self.url)
+        end = len(self.body) if size is None else offset + size
+        body = io.BytesIO(self.body[offset:end])
+        read = body.read
+
+        def patient(size=-1):
+            self.held.wait()
+            return read(size)
+
+        body = types.SimpleNamespace(read=patient, close=body.close)
+        identity = Identity(etag='"1"', length=len(self.body))
+        return Answer(body, offset, identity, crc32=zlib.crc32(self.body))
+
+    def refresh(self):
+        """There is nothing to refresh."""
+
+    def failures(self):
+        """Nothing fails."""
+        return (ConnectionError,)
+
+
+@pytest.fixture
+def vouching(monkeypatch):
+    """A store of one object with a checksum."""
+    import webdataset as wds
+
+    source = Vouching("vouching://bucket/x.tar", shard())
+    monkeypatch.setitem(
+        sys.modules, "webdataset.sources.vouching", types.SimpleNamespace(object_of=lambda url, options: source)
+    )
+    monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", opener_for("vouching"))
+    return source
+
+
+def left_part(vouching, near, size, **changes):
+    """Leave a part of so many bytes, as a killed process would; return its path."""
+    read(vouching.url, near)
+    (final,) = near.glob("*.tar")
+    (record,) = near.glob(".wds/*.json")
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "whole": False, **changes}))
+    with final.open("rb+") as file:
+        file.truncate(size)
+    part = near / ".wds" / f"{final.name}.part"
+    os.rename(final, part)
+    vouching.asked.clear()
+    return part
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_who_reads_along_is_told_of_damage(vouching, near, damaged):
+    """A reader that has all bytes of a part which is then refused for its checksum gets an error, not an end."""
+    part = left_part(vouching, near, len(vouching.body) - 1000, resumed=True)
+    if damaged:
+        with part.open("rb+") as file:
+            file.seek(1000)
+            file.write(b"damage")
+    vouching.held.clear()
+    leading_one = opened(vouching.url, near)
+    along = opened(vouching.url, near)
+    vouching.held.set()
+    if damaged:
+        with pytest.raises(ShortRead, match="checksum"):
+            leading_one.read()
+        with pytest.raises(ShortRead, match="checksum"):
+            along.read()
+    else:
+        assert leading_one.read() == along.read() == vouching.body
+    leading_one.close()
+    along.close()
+
+
+def test_a_file_that_goes_after_its_last_byte(vouching, near):
+    """Somebody deletes the finished shard before its reader has noticed the end: the bytes are compared, and right."""
+    part = left_part(vouching, near, len(vouching.body) - 1000)
+    vouching.held.clear()
+    first, along = opened(vouching.url, near), opened(vouching.url, near)
+    vouching.held.set()
+    assert first.read() == vouching.body
+    first.close()
+    (final,) = near.glob("*.tar")
+    os.unlink(final)
+    assert not part.exists()
+    assert along.read() == vouching.body
+    along.close()
+
+
+def test_who_takes_over_knows_what_happened_meanwhile(vouching, near):
+    """A part that others went on with in between is compared with the checksum by whoever finishes it."""
+    part = left_part(vouching, near, 100_000)
+    place = Place(str(near), part.name.removesuffix(".part"))
+    lock = locks.attempt(place.lock)
+    along = opened(vouching.url, near)  # reads along with whoever has the lock
+    assert along.read(10) == vouching.body[:10]
+    with part.open("ab") as file:  # another goes on, to the end, with damaged bytes, and dies
+        file.write(b"x" * 50_000 + vouching.body[150_000:])
+    record = json.loads(open(place.record).read())
+    with open(place.record, "w") as file:
+        json.dump({**record, "resumed": True}, file)
+    lock.release()
+    with pytest.raises(ShortRead, match="checksum"):
+        along.read()
+    along.close()
+    assert list(near.glob("*.tar")) == []
+
+
+def test_a_part_of_another_is_not_published(server, near):
+    """Where locks do not hold (a mount with local locks only), nobody gives his name to another's part."""
+    url = f"{server.root}/x.tar"
+    server.hold("/x.tar", 100_000)
+    stream = opened(url, near)
+    (part,) = near.glob(".wds/*.part")
+    part.unlink()
+    part.write_bytes(b"of another host, half done")
+    server.release()
+    with pytest.warns(UserWarning, match="another"):
+        assert stream.read() == server.pages["/x.tar"]
+    stream.close()
+    assert list(near.glob("*.tar")) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_record_of_before_about_a_reused_inode(server, near, whole, monkeypatch):
+    """Between a part's creation and its record nobody reads along by the record of a file that had its inode."""
+    url = f"{server.root}/x.tar"
+    read(url, near)
+    (final,) = near.glob("*.tar")
+    (record,) = near.glob(".wds/*.json")
+    old = json.loads(record.read_text())
+    final.unlink()
+    seen = []
+    known = leading.FIRST_PIECE
+    assert known
+    from webdataset.caching import eviction
+
+    reserve = eviction.Room.reserve
+
+    def watched(self, place, fresh, wanted_bytes):
+        left = record_at(place.record)
+        if left is not None:  # as if the inode had been reused
+            seen.append(types.SimpleNamespace(**old))
+        return reserve(self, place, fresh, wanted_bytes)
+
+    monkeypatch.setattr(eviction.Room, "reserve", watched)
+    record.write_text(json.dumps({**old, "whole": whole}))
+    assert read(url, near) == server.pages["/x.tar"]
+    assert seen == []
+
+
+def test_a_record_of_a_whole_file_is_not_about_a_part(server, near):
+    """An inode that comes again does not make the record of a deleted shard one of the part that has it now."""
+    read(f"{server.root}/x.tar", near)
+    (final,) = near.glob("*.tar")
+    record = record_at(Place(str(near), final.name).record)
+    assert record.grows(final.stat())  # killed before the renaming
+    with final.open("ab") as file:
+        file.write(b"x")
+    assert not record.grows(final.stat())
+
+
+def test_a_fifo_hangs_nobody(server, near):
+    """A pipe in the place of a shard is no shard, and is not waited for."""
+    os.mkfifo(near / "x.tar")
+    assert read(f"{server.root}/x.tar", near) == server.pages["/x.tar"]
+
+
+def test_a_copy_that_lost_its_end(server, near):
+    """A download that is not as long as its record says is fetched again, whoever damaged it."""
+    url = f"{server.root}/x.tar"
+    read(url, near)
+    (final,) = near.glob("*.tar")
+    os.truncate(final, 1000)
+    assert read(url, near) == server.pages["/x.tar"]
+    os.truncate(final, 0)
+    assert read(url, near, revalidate="never") == server.pages["/x.tar"]
+    assert final.read_bytes() == server.pages["/x.tar"]
+
+
+def test_names_that_reach_into_the_cache(server, near):
+    """A url does not name another shard's download, nor anything in the hidden folder; nor does ``url_to_name``."""
+    server.pages["/secret/x.tar"] = shard("s")
+    read(f"{server.root}/secret/x.tar", near)
+    (final,) = near.glob("*.tar")
+    for path in (f"/{final.name}", f"/.wds/{final.name}"):
+        server.pages[path] = shard("o")
+        (near / ".wds" / final.name).write_bytes(final.read_bytes())
+        assert read(f"{server.root}{path}", near) == server.pages[path]
+        (near / ".wds" / final.name).unlink()
+    for name in (".wds/x.tar", "a/.wds/x.tar", ".WDS/x.tar", "x/.wds"):
+        with pytest.raises(UsageError, match="no name"):
+            names.chosen_names("http://h/x.tar", lambda _, name=name: name)
+
+
+def test_a_lock_on_a_stale_handle(tmp_path, monkeypatch):
+    """On NFS a lock file that its holder has just deleted is stale: it is tried again, on the new one."""
+    failing = [116, 116]
+    flock = locks.fcntl.flock
+
+    def stale(descriptor, how):
+        if how & locks.fcntl.LOCK_EX and failing:
+            raise OSError(failing.pop(), "Stale file handle")
+        return flock(descriptor, how)
+
+    monkeypatch.setattr(locks, "fcntl", types.SimpleNamespace(**{**vars(locks.fcntl), "flock": stale}))
+    lock = locks.attempt(str(tmp_path / "x.lock"))
+    assert lock is not None
+    assert failing == []
+    lock.release()
+
+
+def test_a_lock_that_is_dropped_is_free(tmp_path):
+    """An interrupt in an unlucky place loses a lock, but does not keep it."""
+    path = str(tmp_path / "x.lock")
+    lock = locks.attempt(path)
+    assert locks.attempt(path) is None
+    del lock
+    second = locks.attempt(path)
+    assert second is not None
+    second.release()
+
+
+def test_warnings_come_once(server, near):
+    """One chosen name for many shards, and one placed file for many urls, are each said once."""
+    for number in range(4):
+        server.pages[f"/{number}/y.tar"] = server.pages[f"/{number}/z.tar"] = shard(count=1)
+    (near / "y.tar").write_bytes(shard("placed", 1))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for number in range(4):
+                read(f"{server.root}/{number}/y.tar", near)
+                read(f"{server.root}/{number}/z.tar", near, url_to_name=lambda _: "one.tar")
+    assert len(told) == 2, [str(one.message) for one in told]
+
+
+def test_an_endless_bound(near):
+    """``float("inf")`` is a bound that nothing exceeds."""
+    with PacedServer({"/x.tar": shard()}, lengths=False) as server:
+        assert read(f"{server.root}/x.tar", near, size_bytes=float("inf")) == server.pages["/x.tar"]
+    assert len(list(near.glob("*.tar"))) == 1
+
+
+@pytest.mark.parametrize("content", ['{"name": 1}', "[]", '"x"', "{", "null"])
+@pytest.mark.parametrize("change", [{}, {"length": "many"}, {"inode": "x"}, {"etag": 3}, {"whole": "yes"}])
+def test_damaged_records(server, near, content, change):
+    """A record that does not hold what it should is none, and harms nobody."""
+    url = f"{server.root}/x.tar"
+    read(url, near)
+    (record,) = near.glob(".wds/*.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), **change}) if change else content)
+    assert record_at(str(record)) is None
+    anew()
+    assert read(url, near) == server.pages["/x.tar"]
+
+
+def test_use_is_noted_on_the_file_itself(server, near, monkeypatch):
+    """A shard that is replaced at the moment when its use is noted keeps its own date."""
+    url = f"{server.root}/x.tar"
+    read(url, near)
+    (final,) = near.glob("*.tar")
+    replacement = final.with_suffix(".new")
+    replacement.write_bytes(b"newer")
+    os.utime(replacement, (1e9, 1e9))
+    utime = os.utime
+
+    def late(path, *arguments, **options):
+        os.replace(replacement, final)
+        return utime(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "utime", late)
+    opened(url, near).close()
+    assert final.stat().st_mtime == 1e9
