@@ -129,8 +129,14 @@ class TarSamples(ReadShards):
         if cache is None:
             return source(shards, self.reading.handler)
         reading = self.reading
+        ours = getattr(url_opener, "__module__", "").startswith("webdataset.") and not gopen_replaced()
         opened: Iterator[dict[str, Any]] = cache.opened(
-            shards, source, reading.handler, level=reading.trust, storage_options=reading.storage_options
+            shards,
+            source,
+            reading.handler,
+            level=reading.trust,
+            storage_options=reading.storage_options,
+            prefetch=reading.prefetch if ours else 0,
         )
         return opened
 

@@ -4,7 +4,7 @@ Arguments: folder of the shards, rank, number of ranks. Writes ``result-<rank>.j
 DistributedDataParallel, so that ranks with unequal steps would hang, and fail by the group's timeout.
 """
 
-import datetime
+import datetime as dt
 import json
 import os
 import random
@@ -127,7 +127,7 @@ def main():
         init_method=f"file://{FOLDER}/meeting",
         rank=RANK,
         world_size=WORLD,
-        timeout=datetime.timedelta(seconds=25),
+        timeout=dt.timedelta(seconds=25),
     )
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     result = {"steps": {}, "wrong": {}}

@@ -277,3 +277,66 @@ def az(request, monkeypatch):
     yield made
     for proxy in made.proxies:
         proxy.__exit__()
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory, request):
+    """Return a function from the name of a scheme to its running server, started when it is first asked for."""
+    import contextlib
+
+    from webdataset.ground.errors import MissingExtra
+    from webdataset.testing import scheme_servers
+    from webdataset.testing.schemes import Folder
+
+    pytest.importorskip("trustme")
+    own, made = tmp_path_factory.mktemp("schemes"), {}
+    folder = Folder(own, folder_of_run(tmp_path_factory, request), *scheme_servers.certified(own))
+    worker = f"matrix-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+    with contextlib.ExitStack() as stack:
+
+        def start(name):
+            if name not in made:
+                try:
+                    made[name] = stack.enter_context(scheme_servers.running(name, folder, worker))
+                except (NotFound, MissingExtra) as error:
+                    made[name] = str(error)
+            if isinstance(made[name], str):
+                pytest.skip(made[name])
+            return made[name]
+
+        yield start
+
+
+@pytest.fixture
+def scheme_of(started, monkeypatch, tmp_path):
+    """Return a function as ``started``, in the environment of somebody who uses the scheme and nothing else."""
+    from webdataset.sources import connections
+    from webdataset.sources.ssh import loop, sessions
+
+    def clear():
+        connections._pools.clear()
+        s3_clients._clients.clear()
+
+    private = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR", "CLOUDSDK_", "HF_", "HUGGING_FACE_", "AIS_", "WDS_")
+    others = ("http_proxy", "https_proxy", "all_proxy", "requests_ca_bundle", "ssl_cert_dir", "ssh_auth_sock")
+    for name in [name for name in os.environ if name.startswith(private) or name.lower() in others]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "HF_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    clear()
+
+    def get(name):
+        scheme = started(name)
+        monkeypatch.setenv("SSL_CERT_FILE", str(scheme.folder.authority))
+        for variable, value in scheme.environment.items():
+            monkeypatch.setenv(variable, value)
+        return scheme
+
+    yield get
+    clear()
+    for login in list(sessions._sessions):
+        loop.done(sessions.dropped(login), 10)
+    from webdataset.testing.schemes_local import forget_far
+
+    forget_far()

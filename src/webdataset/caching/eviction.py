@@ -35,15 +35,31 @@ class Kept(NamedTuple):
         used: when it was last used, in seconds since 1970.
         path: the file.
         size_bytes: room that it takes, or may grow to.
-        place: the shard's place.
-        ours: whether it may be deleted.
+        folder: the cache directory.
+        name: the shard's relative path in it; empty where nobody knows.
+        hidden: the names in the hidden folder.
     """
 
     used: float
     path: str
     size_bytes: int
-    place: Place
-    ours: bool
+    folder: str
+    name: str
+    hidden: frozenset[str]
+
+    @property
+    def place(self) -> Place:
+        """The shard's place."""
+        return Place(self.folder, self.name)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it may be deleted: users may have put files of their own beside the downloads."""
+        if self.path.endswith(".part") and self.path == self.place.part:
+            return True
+        return bool(self.name) and (
+            is_stored_name(self.name.rpartition("/")[2]) or control_name(self.name) + ".json" in self.hidden
+        )
 
 
 @dataclass(frozen=True)
@@ -92,9 +108,11 @@ class Room:
     def _fits(self, place: Place, wanted_bytes: int) -> bool:
         kept = [file for file in files_in(self.folder) if file.path not in (place.part, place.final)]
         total = sum(file.size_bytes for file in kept)
-        ours = [file for file in kept if file.ours]
+        if total + wanted_bytes <= self.size_bytes:
+            return True
+        ours = sorted((file for file in kept if file.ours), key=_age)
         left = len(ours)
-        for file in sorted(ours):
+        for file in ours:
             if total + wanted_bytes <= self.size_bytes:
                 return True
             if deleted(file):
@@ -105,6 +123,10 @@ class Room:
         return total + wanted_bytes <= self.size_bytes or not left
 
 
+def _age(file: Kept) -> float:
+    return file.used
+
+
 def files_in(folder: str) -> list[Kept]:
     """Return the files of a cache directory that take room; those that vanish meanwhile are left out.
 
@@ -112,35 +134,40 @@ def files_in(folder: str) -> list[Kept]:
         folder: the directory.
     """
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
-    hidden = set(os.listdir(control))  # noqa: PTH208
+    hidden = frozenset(os.listdir(control))  # noqa: PTH208
     found = []
-    for path, status in _walked(folder):
-        place = Place(folder, os.path.relpath(path, folder))
-        ours = is_stored_name(os.path.basename(path)) or control_name(place.name) + ".json" in hidden  # noqa: PTH119
-        found.append(Kept(status.st_atime, path, status.st_size, place, ours))
+    for name, entry in _walked(folder):  # asked for each download, of perhaps 100,000 files
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        found.append(Kept(status.st_atime, entry.path, status.st_size, folder, name, hidden))
     for name in hidden:
         if name.endswith(".part"):
             with contextlib.suppress(FileNotFoundError):
-                found.append(_growing(folder, os.path.join(control, name)))  # noqa: PTH118
+                found.append(_growing(folder, os.path.join(control, name), hidden))  # noqa: PTH118
     return found
 
 
-def _growing(folder: str, path: str) -> Kept:
+def _growing(folder: str, path: str, hidden: frozenset[str]) -> Kept:
     status = os.stat(path)  # noqa: PTH116
     record = record_at(path.removesuffix(".part") + ".json")
     reserved = record.reserved_bytes if record is not None and record.inode == status.st_ino else 0
     name = "" if record is None else record.name
-    return Kept(status.st_mtime, path, max(reserved, status.st_size), Place(folder, name), bool(name))
+    return Kept(status.st_mtime, path, max(reserved, status.st_size), folder, name, hidden)
 
 
-def _walked(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    for parent, folders, names in os.walk(folder):
-        if CONTROL in folders:
-            folders.remove(CONTROL)
-        for name in names:
-            path = os.path.join(parent, name)  # noqa: PTH118
-            with contextlib.suppress(FileNotFoundError):
-                yield path, os.lstat(path)
+def _walked(folder: str, above: str = "") -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """Yield the relative path and the entry of each file that is not in a hidden folder of ours."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # deleted meanwhile, or not ours to look into
+        return
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            yield above + entry.name, entry
+        elif entry.name != CONTROL:
+            yield from _walked(entry.path, f"{above}{entry.name}/")
 
 
 def deleted(file: Kept) -> bool:
@@ -212,7 +239,7 @@ def tidy(folder: str) -> None:
 def _swept_up(folder: str, names: set[str]) -> None:
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
     stems = {name.rpartition(".")[0].removesuffix(".json") for name in names if not name.endswith(".json")}
-    finals = {control_name(os.path.relpath(path, folder)) for path, _ in _walked(folder)}
+    finals = {control_name(name) for name, _ in _walked(folder)}
     stems |= {name.removesuffix(".json") for name in names if name.endswith(".json")} - finals
     for stem in stems - {"space"}:
         _swept_stem(os.path.join(control, stem), whole=stem in finals)  # noqa: PTH118

@@ -53,6 +53,7 @@ class Sought(ABC):
         complain: told why the directory cannot be used.
         other: the place for it where another shard has this one.
         now: who the store says that the object is at present, where it was asked.
+        archives: whether it is a tar archive.
     """
 
     place: Place
@@ -66,6 +67,7 @@ class Sought(ABC):
     complain: Callable[[object], None]
     other: Place | None = None
     now: Identity | None = None
+    archives: bool = True
 
     @property
     def url(self) -> str:

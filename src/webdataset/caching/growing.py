@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from webdataset.ground.errors import SourceError
@@ -25,6 +26,7 @@ from .sidecar import Record, record_at
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0005, 0.02
 _PIECE = 1 << 20
+LOOK_BYTES = 1 << 20  # whoever takes a sample and leaves has read less
 
 
 class Origin(Protocol):
@@ -61,6 +63,7 @@ class NearStream(io.RawIOBase):
         path: the same.
         kept: whether there is, or comes, a file under that path.
         length: bytes of the shard, or None where nobody knows.
+        look: called once, when it is seen that somebody reads: one may begin what comes next. Or None.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class NearStream(io.RawIOBase):
             self._rest, self._direct, self._opening = direct
         self._owner = os.getpid()
         self._at = 0
+        self.look: Callable[[], None] | None = None
         note_use(self, self.path)
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -105,6 +109,9 @@ class NearStream(io.RawIOBase):
             return self.readall()
         if self.closed:
             raise ValueError("read from a closed stream")
+        if self.look is not None and self._at >= LOOK_BYTES:
+            look, self.look = self.look, None
+            look()
         if self._direct is not None:
             return self._from_source(size)
         piece = self._from_file(size)

@@ -249,7 +249,7 @@ class Wanted(Sought):
         head = read(FIRST_PIECE)
         while head and len(head) < 512 and (piece := read(FIRST_PIECE)):
             head += piece
-        if self.validator is None and not is_shard(head):
+        if self.archives and self.validator is None and not is_shard(head):
             raise FormatError(f"not a tar archive, so it is not cached; it begins with {head[:60]!r}", url=self.url)
         return head
 

@@ -25,6 +25,7 @@ from webdataset.sources.rewrite import rewritten
 from webdataset.sources.stores import service_of
 
 from . import freshness, names
+from .ahead import Coming
 from .content import check_tar_format
 from .eviction import Room, tidy
 from .finding import Source
@@ -92,6 +93,8 @@ class ShardCache:
         *,
         level: str | None = None,
         storage_options: Any = None,
+        prefetch: int | None = 0,
+        archives: bool = True,
     ) -> Iterator[dict[str, Any]]:
         """Open each shard, from the cache where it can be.
 
@@ -100,7 +103,11 @@ class ShardCache:
             source: opens shards without the cache.
             handler: asked where one cannot be opened; true goes on with the next.
             level: the trust level that a dataset names.
-            storage_options: what ``source`` opens S3 urls with: they tell one service's shards from another's.
+            storage_options: what ``source`` opens urls with: they tell one service's shards from another's.
+            prefetch: 0: open nothing before its turn; anything else, and None where ``WDS_PREFETCH_BYTES`` is not 0:
+                bring the next two shards while one is read. ``source`` is called in threads then.
+            archives: whether shards are tar archives: what does not begin as one is an error, and not kept. Others
+                are kept where their length is told.
 
         Yields:
             The dicts with ``stream``.
@@ -114,19 +121,33 @@ class ShardCache:
             answers.append(bool(handler(error)))
             return answers[-1]
 
-        for shard in shards:
-            try:
-                near = self._near(shard, source, level, storage_options)
-            except Exception as error:  # noqa: BLE001  the handler decides
-                if not handler(located(error, url=str(shard["url"]), stage="cache")):
+        def opening(shard: Any) -> dict[str, Any] | None:
+            return self._near(shard, source, level, storage_options, archives=archives)
+
+        coming = Coming(iter(shards), opening, 0 if self.complete or self.validator else prefetch, level)
+        first = True
+        try:
+            while (place := coming.next()) is not None:
+                shard = place.shard
+                try:
+                    near = (place.begun and place.begun.taken()) or opening(shard)
+                except Exception as error:  # noqa: BLE001  the handler decides
+                    if not handler(located(error, url=str(shard["url"]), stage="cache")):
+                        return
+                    continue
+                if near is None:
+                    yield from source([shard], asked)
+                else:
+                    if first:
+                        near["stream"].look = coming.look
+                    else:
+                        coming.look()
+                    first = False
+                    yield near
+                if not answers[-1]:
                     return
-                continue
-            if near is not None:
-                yield near
-            else:
-                yield from source([shard], asked)
-            if not answers[-1]:
-                return
+        finally:
+            coming.close()
 
     def fetched(self, url: str | os.PathLike[str], source: Source, *, level: str | None = None) -> str:
         """Return the path of a file with a url's bytes: a local file itself, or the copy in the cache.
@@ -155,7 +176,14 @@ class ShardCache:
         return path
 
     def _near(
-        self, shard: Any, source: Source, level: str | None, options: Any = None, *, complete: bool = False
+        self,
+        shard: Any,
+        source: Source,
+        level: str | None,
+        options: Any = None,
+        *,
+        complete: bool = False,
+        archives: bool = True,
     ) -> dict[str, Any] | None:
         """Return a shard opened from the cache, or None where its source has to be read."""
         url = shard.get("url") if isinstance(shard, dict) else None
@@ -166,7 +194,7 @@ class ShardCache:
         if (is_local(target) or (target == given and not isinstance(url, str))) and not self.always:
             return None
         wanted = self._wanted({**shard, "url": given}, target, source, options)
-        wanted.shard, wanted.complete = shard, complete or self.complete
+        wanted.shard, wanted.complete, wanted.archives = shard, complete or self.complete, archives
         stream = self._placed(wanted, given) or self._obtained(wanted)
         if stream is None:
             return None

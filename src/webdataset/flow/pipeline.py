@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
+from webdataset.ground import environment
 from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.stages.base import Json, Run
@@ -267,7 +268,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
         from .travel import packed  # noqa: PLC0415  only travellers pay for it
 
         kind = type(self)
-        return _rebuilt, (packed((_unsized(kind), kind is not _unsized(kind), self.__dict__)),)
+        return _rebuilt, (packed((_unsized(kind), kind is not _unsized(kind), self.__dict__, environment.parting())),)
 
 
 class ElasticPipeline(InStreams, DataPipeline):
@@ -318,7 +319,8 @@ class ElasticPipeline(InStreams, DataPipeline):
 def _rebuilt(parcel: bytes) -> Any:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    kind, sized, attributes = cloudpickle.loads(parcel)
+    kind, sized, attributes, rank = cloudpickle.loads(parcel)
+    environment.arrive(rank)
     result = kind.__new__(_sized(kind) if sized else kind)
     result.__dict__.update(attributes)
     return result

@@ -111,6 +111,7 @@ class WebDataset(DataPipeline, FluidInterface):
         if not type(source).__module__.startswith("webdataset."):  # it may wait for what reading brings about
             rules.setdefault("prefetch", 0)
         if isinstance(source, Mix):
+            specs.refuse_strangers(source, rules.get("storage_options"))
             building = specs.Building(
                 reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust
             )

@@ -11,9 +11,10 @@ from typing import Any
 from webdataset import filters, shardlists
 from webdataset.flow.looping import ENDLESS, Bounds, Loop
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.ground.errors import UsageError
+from webdataset.ground.errors import UnsafeSpec, UsageError
 from webdataset.shards.specs.description import Mix, Source
 from webdataset.shards.specs.passes import Allowed, MixedShards, SourceShards
+from webdataset.sources.profiles import options
 from webdataset.stages.base import Json, Run
 from webdataset.stages.evenly import Concat, EvenMix
 from webdataset.stages.labelling import first_of, kept, labelled
@@ -99,6 +100,32 @@ def mixture(mix: Mix, building: Building) -> Mixture:
     if mix.how == "roundrobin":
         return RoundRobin(pipelines, goes_on)
     return EvenMix(pipelines, mix.shares(), longest=goes_on)
+
+
+def refuse_strangers(mix: Mix, storage_options: Any) -> None:
+    """Refuse to show headers and tokens of the user to servers that a specification from the network names.
+
+    Args:
+        mix: what to read.
+        storage_options: what the user says about storage.
+
+    Raises:
+        UnsafeSpec: a url of the web leads to another server than the specification came from.
+    """
+    checked = options.storage_options(storage_options)
+    private = sorted({"headers", "token"}.intersection({} if checked is None else checked.as_mapping()))
+    for source in mix.sources if private else ():
+        if source.mix is not None:
+            refuse_strangers(source.mix, storage_options)
+            continue
+        stranger = next(filter(source.origin.foreign, source.urls()), None)
+        if stranger is not None:
+            raise UnsafeSpec(
+                f"{source.origin.name} came over the network and names another server, which would be shown "
+                f"{' and '.join(private)} of storage_options: save the specification as a local file, read it, and "
+                "load that",
+                url=stranger,
+            )
 
 
 def pipeline(source: Source, building: Building) -> DataPipeline:

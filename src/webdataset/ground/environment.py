@@ -5,7 +5,8 @@ Who is asked, in this order; the first one that knows decides:
 1. ``WDS_RANK`` and ``WDS_WORLD_SIZE``: the user;
 2. ``RANK`` and ``WORLD_SIZE``: torchrun, and whoever does as it does;
 3. torch.distributed, where it is initialised;
-4. JAX, where ``jax.distributed`` is initialised;
+4. JAX, where ``jax.distributed`` is initialised; in a worker that was spawned, and has neither, its parent's word,
+   which comes with the dataset;
 5. Open MPI, MVAPICH, then MPICH and Intel MPI (PMI), by their launchers' variables;
 6. SLURM, for the tasks of ``srun``. The shell of ``sbatch`` or ``salloc`` is one process, however many tasks the job
    was granted, and so is a shell that ``srun`` started as its only task.
@@ -16,6 +17,7 @@ says so. Imports neither of them.
 
 import logging
 from collections.abc import Callable, Iterator
+from multiprocessing import context
 from typing import Any, NamedTuple
 
 from . import settings
@@ -64,6 +66,7 @@ def rank(group: Any = None) -> Claim:
     return first
 
 
+_PARENT = "the process that started this one"
 _USER = "WDS_RANK and WDS_WORLD_SIZE"
 _TORCHRUN = "RANK and WORLD_SIZE"
 
@@ -74,6 +77,7 @@ def _claims(group: Any) -> Iterator[Claim]:
     yield from _pair(_TORCHRUN, settings.RANK, settings.WORLD_SIZE, launcher=False)
     yield from _torch(group)
     yield from _jax()
+    yield from _arrived
     yield from _pair("Open MPI's variables", settings.OMPI_RANK, settings.OMPI_SIZE)
     yield from _pair("MVAPICH's variables", settings.MV2_RANK, settings.MV2_SIZE)
     yield from _pair("PMI_RANK and PMI_SIZE", settings.PMI_RANK, settings.PMI_SIZE)
@@ -124,6 +128,27 @@ def _slurm() -> Iterator[Claim]:
     shell = step is not None and step >= _SPECIAL_STEPS
     if task is not None and tasks is not None and not shell:
         yield Claim("SLURM's variables", task, tasks, launcher=True)
+
+
+_arrived: list[Claim] = []
+
+
+def parting() -> Claim | None:
+    """Return what a process that is being started should know of this one, and that no variable tells it."""
+    if context.get_spawning_popen() is None:
+        return None
+    first = next(_claims(None), ALONE)
+    return first if first.who in ("torch.distributed", "jax.distributed", _PARENT) else None
+
+
+def arrive(claim: Claim | None) -> None:
+    """Take note, in a process that another one started, which rank that one is.
+
+    Args:
+        claim: what ``parting`` returned there.
+    """
+    if claim is not None:
+        _arrived[:] = [claim._replace(who=_PARENT)]
 
 
 def _tell_conflicts(first: Claim, others: Iterator[Claim]) -> None:

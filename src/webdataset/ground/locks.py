@@ -7,7 +7,8 @@ not exist in a forked child, so that nobody would ever release it there.
 import os
 import threading
 import weakref
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 _live: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
@@ -15,13 +16,15 @@ _live: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 class ForkSafeLock:
     """A lock, free in every forked child; it pickles as a lock of its own."""
 
+    _made: Callable[[], Any] = staticmethod(threading.Lock)
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = self._made()
         _live.add(self)
 
     def renew(self) -> None:
         """Be free, whoever held it."""
-        self._lock = threading.Lock()
+        self._lock = self._made()
 
     def __enter__(self) -> Self:
         self._lock.acquire()
@@ -31,7 +34,13 @@ class ForkSafeLock:
         self._lock.release()
 
     def __reduce__(self) -> tuple[type["ForkSafeLock"], tuple[()]]:
-        return ForkSafeLock, ()
+        return type(self), ()
+
+
+class ForkSafeRLock(ForkSafeLock):
+    """One that its holder may take again: a finaliser may run, and want it, in the middle of what it guards."""
+
+    _made = staticmethod(threading.RLock)
 
 
 def _renew_all() -> None:

@@ -62,9 +62,9 @@ def _unknown(missing: Sequence[str], among: int) -> str:
     named = ", ".join(redacted(_name(url)) for url in missing[:_SHOWN]) + (", …" if len(missing) > _SHOWN else "")
     return (
         f"the number of samples is not known of {len(missing)} of {among} shards ({named}). Put a sizes.json "
-        f'({{"{redacted(_name(missing[0]))}": 1000, …}}) beside them, write indexes with wds.write_indexes(urls), pass '
-        "counts={url: number}, or pass counts=True to read the shards' headers. Without counts: "
-        "equal_epochs('resample', steps=n), or wds.equal_steps(loader)"
+        f'({{"{redacted(_name(missing[0]))}": 1000, …}}) beside them, write indexes with '
+        "wds.write_indexes(urls, 'dali'), pass counts={url: number}, or pass counts=True to read the shards' headers. "
+        "Without counts: equal_epochs('resample', steps=n), or wds.equal_steps(loader)"
     )
 
 

@@ -23,7 +23,8 @@ class Mark:
     """What the consumer has received with a batch.
 
     Args:
-        progress: of the workers, up to the end of a window.
+        progress: of the workers, up to the end of a window: for each part its worker, its number of samples, and what
+            changed in the worker's state, or None where the part does not say.
         beyond: samples received behind that window.
         samples: in this batch.
     """
@@ -165,7 +166,7 @@ class _Carried:
 
 
 def _progress(window: Window) -> list[Any]:
-    return [part.progress for part in window.parts if part.progress]
+    return [(part.worker, len(part.rows), part.progress) for part in window.parts]
 
 
 def _columns(window: Window) -> Any:

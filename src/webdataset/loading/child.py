@@ -130,9 +130,9 @@ class Child:
             (self._beginning,) = rest
             self._grants.clear()
         elif kind == "grant":
-            window, number = rest
+            window, number, eager = rest
             layout, columns = self._blocks.get(number, (None, []))
-            self._grants.append(Grant(window, number, layout, columns))
+            self._grants.append(Grant(window, number, layout, columns, eager))
         elif kind == "stop":
             self._stopped = True
         elif kind == "free":

@@ -22,6 +22,7 @@ from .statistics import LoaderStats
 from .windows import Windows, weight
 
 _GIGABYTE = 1 << 30
+_OFTEN = 50  # batches between two states
 
 
 class Loader:
@@ -82,10 +83,12 @@ class Loader:
         self._crew: Any = None
         self._windows: Windows | None = None
         self._current: weakref.ref[Any] | None = None
-        self._state: Json = None  # to begin the next epoch with
+        self._state: Json = self._origin.pending()  # to begin the next epoch with
         self._beginning: Beginning | None = None
         self._received: Received | None = None
         self._beyond = 0
+        self._untold: dict[int, int] = {}  # samples received from each worker since it said its state
+        self._saved = -_OFTEN  # batches when a state was asked for last
         self._device = _device(device, pin_memory=pin_memory)
 
     # -- iteration
@@ -141,6 +144,7 @@ class Loader:
         self._crew.begin(beginning)
         self._beginning = beginning
         self._beyond = 0
+        self._untold = {}
         if beginning.state is not None:
             self._received = Received({**beginning.state, "memories": dict(beginning.state["memories"])})
         found = windows.epoch()
@@ -180,8 +184,12 @@ class Loader:
     def _take(self, mark: Mark) -> None:
         self._beyond = mark.beyond
         if self._received is not None:
-            for progress in mark.progress:
-                self._received.take(progress)
+            for worker, count, progress in mark.progress:
+                if progress is None:
+                    self._untold[worker] = self._untold.get(worker, 0) + count
+                else:
+                    self._received.take(progress)
+                    self._untold[worker] = 0
 
     # -- epochs and states
 
@@ -212,11 +220,13 @@ class Loader:
         if self._state is not None:
             return dict(self._state)
         if self._received is None or self._beginning is None:
-            state = self._origin.begin(self.epoch, None).state
-            self._state = state if any(state["memories"].values()) else None  # the dataset had one to begin with, and gave it away
-            return dict(state)
+            return dict(self._origin.begin(self.epoch, None).state)
+        if self._windows is not None:  # who saves often makes workers say their states always
+            self._windows.eager = self._windows.eager or self._stats.batches - self._saved < _OFTEN
+        self._saved = self._stats.batches
         state = self._received.state_dict()
-        return self._origin.advanced(state, self._beginning, self._beyond) if self._beyond else state
+        untold = self._beyond + sum(self._untold.values())
+        return self._origin.advanced(state, self._beginning, untold) if untold else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue behind a state with the next iteration.

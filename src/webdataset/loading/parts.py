@@ -20,6 +20,7 @@ from .layout import Layout
 from .rows import OFF, Lender, Rows
 
 _OVER: Any = object()
+_SAVING = 100  # at most 1 % of the time goes into states that nobody may want
 NEVER = 1 << 62  # an index that is never reached
 
 
@@ -58,12 +59,14 @@ class Grant:
         block: the number of its block; -1 for none.
         layout: of the block, or None: samples travel as they are.
         columns: the block's arrays.
+        eager: the part must say what changed in the worker's state.
     """
 
     window: int
     block: int = -1
     layout: Layout | None = None
     columns: list[Any] = field(default_factory=list)
+    eager: bool = False
 
 
 @dataclass
@@ -76,7 +79,7 @@ class Part:
         rows: rows in order.
         beside: for each row, the fields without a column (where ``placed``), or the whole sample.
         placed: for each row, whether its columns are written.
-        progress: what changed in the worker's state.
+        progress: what changed in the worker's state since the last part that said so; None: this one does not.
         over: the worker has no more samples.
         busy: blocks of earlier windows that the worker's pipeline still refers to.
         error: what ended the worker, where something did.
@@ -133,6 +136,7 @@ class Filling:
         self.work = work
         self.share = work.share
         self._at = 0  # the window that it works on
+        self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
         self._working = self._waiting = 0.0
 
     def parts(self) -> Iterator[Part]:
@@ -213,8 +217,18 @@ class Filling:
         self._working += time.perf_counter() - began
 
     def _finished(self, part: Part, rows: Rows, granted: Grant) -> Part:
-        part.progress = self.share.progress()
+        part.progress = self._progress(due=granted.eager or part.over)
         part.busy = self.work.lender.returned(rows, granted.block, len(part.rows), self.share.turn)
         part.timings = self._working, self._waiting
         self._working = self._waiting = 0.0
         return part
+
+    def _progress(self, *, due: bool) -> Any:
+        """Return what changed in the state: where it must be said, or where saying it takes little of the time."""
+        self._since += self._working
+        if not due and self._since < self._cost * _SAVING:
+            return None
+        began = time.perf_counter()
+        progress = self.share.progress()
+        self._cost, self._since = time.perf_counter() - began, 0.0
+        return progress

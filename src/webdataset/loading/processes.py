@@ -122,7 +122,7 @@ class Processes(Crewed):
                 receiver.flush()
             except OSError:
                 self._died(number)
-        self._send_all(("grant", grant.window, grant.block))
+        self._send_all(("grant", grant.window, grant.block, grant.eager))
 
     def blocks(self, layout: Layout) -> Blocks:
         """Return memory that all workers map."""

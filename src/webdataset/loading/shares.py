@@ -56,6 +56,9 @@ class Origin(Protocol):
     def begin(self, epoch: int, state: Json) -> Beginning:
         """Return where an epoch begins."""
 
+    def pending(self) -> Json:
+        """Return the state that the dataset itself was told to go on from, if it was."""
+
     def share(self, beginning: Beginning, worker: int, workers: int) -> Share:
         """Return a worker's share of the epoch."""
 
@@ -127,6 +130,10 @@ class _Stateless:
                 f"{type(self.dataset).__name__}: write dataset.elastic()"
             )
         return Beginning(epoch, seed=entropy(None)[0], place=place())
+
+    def pending(self) -> Json:
+        """Return None: there is no state."""
+        return None
 
     def check(self, beginning: Beginning) -> None:
         """Raise nothing: each worker's run has raised what there was to be raised."""
@@ -264,6 +271,10 @@ class Elastic:
         first = next_position(begun, mine)
         start = 0 if first is None else indices_before(first, int(begun["streams"]), mine)
         return Beginning(int(begun["epoch"]), start, begun, place=alone, seed=int(begun["seed"]))
+
+    def pending(self) -> Json:
+        """Return what ``dataset.load_state_dict`` was given, if no iteration has used it yet."""
+        return getattr(getattr(self.dataset, "_present", None), "state", None)
 
     def check(self, beginning: Beginning) -> None:
         """Raise NoSamples where the dataset is empty, and may not be."""

@@ -10,11 +10,12 @@ from webdataset.ground.errors import UsageError
 from webdataset.ground.extras import require
 from webdataset.ground.topology import place
 
+_ORDER = "order of shards before they are shared out"
 _WAYS_OUT = {
     "seed": "give all ranks the same seed=",
     "urls": "give all ranks the same list of shards in the same order (sort what a folder listing gives)",
     "shards": "give all ranks the same list of shards",
-    "order of shards before they are shared out": (
+    _ORDER: (
         "a shuffle before the split draws differently: give the dataset a seed=, or put the shuffle behind the split"
     ),
     "ranks": "one process does not know of the others: set WDS_RANK and WDS_WORLD_SIZE, or unset RANK and WORLD_SIZE",
@@ -73,7 +74,11 @@ def _told(dataset: Any, own: int, world: int, *, whole: bool) -> dict[str, Any]:
 
 
 def _names(found: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for told in found for name in told))
+    """Return what is compared; where the shards are others, so is their order."""
+    names = dict.fromkeys(name for told in found for name in told)
+    if len({told["urls"] for told in found}) > 1:
+        del names[_ORDER]
+    return list(names)
 
 
 def _differing(name: str, values: list[Any]) -> str:
@@ -83,6 +88,9 @@ def _differing(name: str, values: list[Any]) -> str:
     by_value: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(str(value)[:_SHOWN], []).append(rank)
-    shown = ", ".join(f"{value} on rank {' '.join(map(str, ranks))}" for value, ranks in by_value.items())
+    shown = ", ".join(
+        f"{value} on rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
+        for value, ranks in by_value.items()
+    )
     advice = _WAYS_OUT.get(name)
     return f"{name}: {shown}" + (f" ({advice})" if advice else "")

@@ -133,6 +133,7 @@ class Windows:
         self._busy: list[set[int]] = [set() for _ in range(crew.workers)]
         self._returned: deque[_Returned] = deque()  # blocks that nobody here looks at any more
         self.watch: Callable[[Part], None] | None = None  # called with each part
+        self.eager = False  # every part must say what changed in its worker's state
         self._epoch = 0
         self._begin()
         self._over = [True] * crew.workers
@@ -238,14 +239,14 @@ class Windows:
 
     def _made_grant(self, window: int) -> Grant:
         if self.layout is None or self._blocks is None:
-            return Grant(window)
+            return Grant(window, eager=self.eager)
         self._sort()
         block = self._blocks.take()
         returned, epoch, owner = self._returned, self._epoch, self._blocks
         memory = block.lend(lambda block: returned.append(_Returned(epoch, window, owner, block)))
         columns = self.layout.views(memory)
         self._lent[window] = self.layout, columns
-        return Grant(window, block.number, self.layout, columns)
+        return Grant(window, block.number, self.layout, columns, self.eager)
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""

@@ -84,23 +84,35 @@ def _between(
 ) -> Iterator[tuple[list[Any], list[int]]]:
     """Yield the samples ``[start, stop)`` of a shard that is said to hold ``count``.
 
+    Whoever reads the shard's last samples sees whether that is so, before the last of them are given: behind these,
+    nobody may ask for more.
+
     Raises:
-        StaleIndex: it holds another number. (Seen by whoever reads the shard's last samples.)
+        StaleIndex: it holds another number.
     """
     here = 0 if resumed is None else start + resumed
-    for samples, offsets in lists:
-        low, high = max(start - here, 0), max(stop - here, 0)
-        here += len(samples)
-        kept, starts = samples[low:high], offsets[low:high]
-        del samples
-        if kept:
-            yield kept, starts
-        if here > count:
-            raise StaleIndex(f"the shard is said to hold {count} samples, and holds more: count them again")
-        if here >= stop and stop < count:
-            return
-    if here < count:
-        raise StaleIndex(f"the shard is said to hold {count} samples, and holds {here}: count them again")
+    held: list[tuple[list[Any], list[int]]] = []
+    try:
+        for samples, offsets in lists:
+            low, high = max(start - here, 0), max(stop - here, 0)
+            here += len(samples)
+            kept = samples[low:high], offsets[low:high]
+            del samples
+            if here > count:
+                break
+            if here == count:
+                held += [kept] if kept[0] else []
+            elif kept[0]:
+                yield kept
+            if here >= stop and stop < count:
+                return
+    except Exception:  # whatever the shard's end is like, its samples are good
+        yield from held
+        raise
+    if here != count:
+        holds = "more" if here > count else f"{here}"
+        raise StaleIndex(f"the shard is said to hold {count} samples, and holds {holds}: count them again")
+    yield from held
 
 
 def _every(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from webdataset.ground.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.sources.profiles import storage_options
 from webdataset.sources.profiles.travel import CarriesProfiles
 from webdataset.tar.compression import Decompressor, compression_of
 
@@ -48,9 +49,12 @@ class RecordReading(CarriesProfiles):
         limit_bytes: size of the largest item that is read.
         trust: trust level under which shards are opened; None is the process's.
         cache: a :class:`webdataset.caching.shards.ShardCache` to open shards through; None opens their sources.
+        storage_options: what urls are opened with: ``{"profile": NAME}``, or fields of a profile.
+        prefetch: bytes of the next shards that may be read ahead, where they are not local; 0 for none, None is
+            ``WDS_PREFETCH_BYTES``.
 
     Raises:
-        UsageError: another word for ``items``, or no room for an item.
+        UsageError: another word for ``items``, no room for an item, or storage options that cannot be read.
     """
 
     cut: Callable[[int, int], Cut]
@@ -61,8 +65,11 @@ class RecordReading(CarriesProfiles):
     limit_bytes: int = LIMIT_BYTES
     trust: str | None = None
     cache: Any = None
+    storage_options: Any = None
+    prefetch: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options))
         if self.items not in ("any", "samples") or self.limit_bytes < 1:
             raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
 

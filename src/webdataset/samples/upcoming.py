@@ -2,8 +2,12 @@
 
 Flows in: ``{"url"}`` dicts. Flows out: the same dicts in the same order, each with what a thread has opened for it, if
 anything. The list of shards is asked for a few more than are read, and only while a shard is read that lies on another
-machine or behind a command; what the list raises is raised when its turn comes. Local files, objects that are open and
-urls that somebody else's code opens are never opened ahead.
+machine or behind a command, and only by whoever reads; what the list raises is raised when its turn comes. Local files,
+objects that are open and urls that somebody else's code opens are never opened ahead.
+
+While the reader starves, a thread that has read a shard begins another one at once: connections should be busy all the
+time. Shards of up to 48 MiB are read whole, since each request costs its latency; of larger ones so much that their
+further connections (``sources.parallel``) find the time to begin.
 """
 
 import os
@@ -14,7 +18,7 @@ from typing import Any, NamedTuple
 
 from webdataset.ground import settings
 from webdataset.ground.errors import WebDatasetError
-from webdataset.sources.ahead import Filling
+from webdataset.sources.ahead_filling import Filling, close_all
 from webdataset.sources.ahead_budget import Grant, budget
 from webdataset.sources.ahead_pace import Pace
 from webdataset.sources.open import opens_afar
@@ -22,7 +26,8 @@ from webdataset.sources.open import opens_afar
 BUFFER_BYTES = 1 << 20
 STARVING_BUFFER_BYTES = 48 << 20
 FEWEST = 2
-MOST = 4
+MOST = 8
+CALM_SECONDS = 2.0
 
 Shard = Any
 Opener = Callable[[Any], Any]
@@ -69,7 +74,10 @@ class Upcoming:
         self._depth = FEWEST
         self._buffer_bytes = BUFFER_BYTES
         self._starving = False
-        self._ended = False
+        self._calm_seconds = 0.0
+        self._longest = 0
+        self._current: Filling | None = None
+        self._ended = self._closed = False
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
@@ -78,6 +86,7 @@ class Upcoming:
         self._at_home()
         with self._lock:
             coming = self._waiting.popleft() if self._waiting else self._asked()
+            self._current = None if coming is None else coming.filling
         if coming is not None and coming.failure is not None:
             raise coming.failure
         return coming
@@ -88,23 +97,43 @@ class Upcoming:
             try:
                 self._adapt()
                 if self.pace.far or self._starving:
-                    self._look()
+                    self._ask_ahead()
+                    self._begin_all()
             finally:
                 self._lock.release()
 
-    def _look(self) -> None:
+    def _go_on(self, _filling: Filling) -> None:
+        """Open what comes next in place of what has been read; called in its thread, which asks the list for nothing."""
+        if self._starving and not self._closed and self._lock.acquire(blocking=False):
+            try:
+                self._begin_all()
+            finally:
+                self._lock.release()
+
+    def _ask_ahead(self) -> None:
+        """Ask the list for what may come next; behind one that is not opened ahead there is no need to look."""
         waiting = self._waiting
-        for number in range(self._depth):
-            if number == len(waiting):
-                coming = self._asked()
-                if coming is None:
+        while len(waiting) < self._depth and (not waiting or self.opens_ahead(waiting[-1].shard)):
+            coming = self._asked()
+            if coming is None:
+                return
+            waiting.append(coming)
+
+    def _begin_all(self) -> None:
+        """Begin to open what is known to come next, as far as there is room."""
+        waiting = self._waiting
+        for number, coming in enumerate(list(waiting)[: self._depth]):
+            if coming.filling is not None:
+                self._longest = max(self._longest, coming.filling.length or 0)
+            else:
+                filling = self._begun(coming.shard)
+                if filling is None:  # no room, or none that is opened ahead
                     return
-                waiting.append(coming)
-            if waiting[number].filling is None:
-                filling = self._begun(waiting[number].shard)
-                if filling is None:  # no room, or none that is opened ahead: no need to look behind it
-                    return
-                waiting[number] = waiting[number]._replace(filling=filling)
+                try:
+                    waiting[number] = coming._replace(filling=filling)
+                finally:
+                    if self._closed:  # a finaliser may have run in between
+                        filling.close()
 
     def opens_ahead(self, shard: Shard) -> bool:
         """Tell whether a shard is one that is opened ahead of its turn.
@@ -121,12 +150,11 @@ class Upcoming:
 
     def close(self) -> None:
         """Stop the threads and close what they have opened."""
-        fillings = [coming.filling for coming in self._waiting if coming.filling is not None]
-        self._waiting.clear()
-        for filling in fillings:
-            filling.cancel()
-        for filling in fillings:
-            filling.close()
+        self._closed = True
+        waiting = list(self._waiting)
+        self._waiting = deque()
+        self._current = None
+        close_all(coming.filling for coming in waiting if coming.filling is not None)
 
     def _asked(self) -> Next | None:
         """Ask the list for one more."""
@@ -145,32 +173,46 @@ class Upcoming:
         """Open a shard ahead of its turn, if it is of that kind and there is room."""
         if not self.opens_ahead(shard):
             return None
-        grant: Grant | None = budget.take(min(self._buffer_bytes, self.room // self._depth))
+        size_bytes = min(self._buffer_bytes, self.room // FEWEST, self._longest or self.room)
+        grant: Grant | None = None
+        if self._has_room(size_bytes):
+            grant = budget.take(size_bytes, spare=1 if self._current is not None and self._current.whole else 0)
         if grant is None:
             return None
         url, opener = shard["url"], self._opener
         try:
-            return Filling(lambda: opener(url), grant.size_bytes, grant)
+            return Filling(lambda: opener(url), size_bytes, grant, self._go_on)
         except RuntimeError:  # no more threads
             grant.release()
             return None
 
+    def _has_room(self, size_bytes: int) -> bool:
+        """Tell whether this list of shards may hold so many bytes more; some are left to the present shard's ranges."""
+        ahead = sum(coming.filling.grant.held_bytes for coming in self._waiting if coming.filling is not None)
+        present = 0 if self._current is None else self._current.grant.held_bytes
+        most = self.room * 4 // 5 if self._starving else self.room
+        return ahead + size_bytes <= most and ahead + present + size_bytes <= self.room
+
     def _adapt(self) -> None:
-        """Look further ahead while the reader waits for slow sources."""
-        if self.pace.telling:
-            self._starving = starving = self.pace.starving
-            self._depth = MOST if starving else FEWEST
-            buffer_bytes = STARVING_BUFFER_BYTES if starving else BUFFER_BYTES
-            if buffer_bytes > self._buffer_bytes and self.room >= self._depth * buffer_bytes:
-                for coming in self._waiting:
-                    if coming.filling is not None:
-                        coming.filling.extend(buffer_bytes - self._buffer_bytes)
-            self._buffer_bytes = buffer_bytes
-            self.pace.begin()
+        """Look further ahead while the reader waits for slow sources, and for some time after that."""
+        pace = self.pace
+        if not pace.telling:
+            return
+        starving = pace.starving
+        self._calm_seconds = 0.0 if starving else self._calm_seconds + pace.elapsed_seconds
+        pace.begin()
+        if starving and not self._starving:
+            self._starving, self._depth, self._buffer_bytes = True, MOST, STARVING_BUFFER_BYTES
+            for coming in self._waiting:
+                if coming.filling is not None and self._has_room(STARVING_BUFFER_BYTES):
+                    coming.filling.extend(STARVING_BUFFER_BYTES)
+        elif self._starving and self._calm_seconds > CALM_SECONDS:
+            self._starving, self._depth, self._buffer_bytes = False, FEWEST, BUFFER_BYTES
 
     def _at_home(self) -> None:
         """After a fork, forget what the parent's threads had begun."""
         if self._owner != os.getpid():
             self._owner = os.getpid()
             self._lock = threading.Lock()
+            self._current = None
             self._waiting = deque(coming._replace(filling=None) for coming in self._waiting)

@@ -15,6 +15,9 @@ from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local, opener_of
 from webdataset.sources.rewrite import rewritten
 
+_MACHINE = "a machine that is logged in to, or a file system of another package"
+_MACHINES = frozenset(("ssh", "memory", "fsspec_store"))
+
 _ROOTED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/?#]*")
 
 
@@ -136,20 +139,35 @@ def refuse_local(url: str, document: str | None, *, level: str | None = None, ne
         network: the document came over the network, wherever its text was taken from.
 
     Raises:
-        UnsafeSpec: a ``pipe:`` command or a local file, as it stands or as the environment rewrites it, in a document
-            from the network, without full trust.
+        UnsafeSpec: a ``pipe:`` command, a local file, or what only this user's logins and packages reach, as it stands
+            or as the environment rewrites it, in a document from the network, without full trust.
     """
     if not (network or from_network(document)) or trust.level(level) == "full":
         return url
     for name in (url, rewritten(url)):
-        if name[:5].lower() == "pipe:" or name == "-" or is_local(name):
-            kind = "a command" if name[:5].lower() == "pipe:" else "a local file"
+        kind = _unsafe(name)
+        if kind and not (kind is _MACHINE and _beside(name, document)):
             raise UnsafeSpec(
                 f"{redacted(document or 'this document')} came over the network and names {kind}, {redacted(name)!r}: "
-                "it may name urls only. Pass trust='full' if you trust whoever wrote it",
+                "it may name urls only, of the web and of object stores. Pass trust='full' if you trust whoever wrote it",
                 url=url,
             )
     return url
+
+
+def _unsafe(name: str) -> str | None:
+    """Return what a url names that a document from the network may not, or None."""
+    if name[:5].lower() == "pipe:":
+        return "a command"
+    if name == "-" or is_local(name):
+        return "a local file"
+    return _MACHINE if getattr(opener_of(name), "store", None) in _MACHINES else None
+
+
+def _beside(url: str, document: str | None) -> bool:
+    """Tell whether a url leads to the very machine that the document came from."""
+    there, own = _ROOTED.match(url), _ROOTED.match(document or "")
+    return there is not None and own is not None and there[0].lower() == own[0].lower()
 
 
 def _undotted(url: str) -> str:

@@ -1,220 +1,25 @@
-"""Streams that a thread opens, and begins to read, before anybody asks for them.
+"""Streams, part of which a thread has read before anybody asked for them.
 
-Flows in: what opens a stream, and a bound in bytes. Flows out: the same bytes in the same order, and the same error in
-the same place. The thread ends as soon as the bound is reached, the stream has ended or failed, or its turn has come;
-it never waits for the reader, so that no thread is parked anywhere. Whoever reads drains what was read ahead, then
-reads on by itself: a stream read ahead costs the reader nothing further.
+Flows in: an open stream, and what a thread has read of it (``ahead_filling``). Flows out: the same bytes in the same
+order, and the same error in the same place. Whoever reads drains what was read ahead, then reads on by itself: a stream
+read ahead costs the reader nothing further.
 
 In a forked child the thread does not exist. A stream that nobody has read from is opened anew there (by
 ``samples.opening``); one that is being read goes on behind the last byte that is known, on a connection of its own.
 """
 
-import atexit
-import contextlib
 import io
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from webdataset.ground.errors import SourceError
 
-from .ahead_budget import Grant
+from .ahead_filling import Filling
 from .ahead_pace import Pace
 
-PIECE_BYTES = 384 * 1024
-FAREWELL_SECONDS = 1.0
 FIRST_LOOK = 3  # whoever takes one sample and leaves has read twice
-
-
-class Filling:
-    """A stream that a thread opens and reads up to a bound.
-
-    Args:
-        opener: gives the stream; called in the thread.
-        limit_bytes: how much is read ahead; one piece more may be held.
-        grant: given back when the bytes are gone.
-        done: called in the thread when it has read to the bound or the end.
-
-    Attributes:
-        stream: the stream, once it is open.
-        refused: what opening raised, or None.
-        failure: what reading raised, or None.
-        given_bytes: what was taken of it so far.
-        latency_seconds: between asking for it and its first bytes.
-
-    Raises:
-        RuntimeError: no thread can be started.
-    """
-
-    def __init__(
-        self,
-        opener: Callable[[], Any],
-        limit_bytes: int,
-        grant: Grant,
-        done: Callable[["Filling"], None] | None = None,
-    ) -> None:
-        self.stream: Any = None
-        self.refused: BaseException | None = None
-        self.failure: BaseException | None = None
-        self.given_bytes = 0
-        self._pieces: SimpleQueue[bytes | None] = SimpleQueue()
-        self._opened = threading.Event()
-        self._enough = self._cancelled = False
-        self._grant = grant
-        self.owner = os.getpid()
-        self._left = limit_bytes
-        self._whole = False
-        self.latency_seconds = 0.0
-        _live.add(self)
-        self._start(self._run, opener, done)
-
-    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
-        self._thread = threading.Thread(target=run, args=arguments, name="webdataset-ahead", daemon=True)
-        self._thread.start()
-
-    def _run(self, opener: Callable[[], Any], done: Callable[["Filling"], None] | None) -> None:
-        began = time.monotonic()
-        try:
-            self.stream = stream = opener()
-        except BaseException as error:  # noqa: BLE001  kept for the moment when this stream's turn comes
-            self.refused = error
-        else:
-            _told(stream, ahead=not self._enough)
-            self._opened.set()
-            self._read(stream, began)
-        finally:
-            self._opened.set()
-            self._over()
-            if done is not None:
-                done(self)
-
-    def _go_on(self) -> None:
-        try:
-            self._read(self.stream)
-        finally:
-            self._over()
-
-    def _over(self) -> None:
-        self._grant.disconnected()
-        self._pieces.put(None)
-
-    def _read(self, stream: Any, began: float | None = None) -> None:
-        read = getattr(stream, "read_some", stream.read)
-        try:
-            while self._left > 0 and not self._enough:
-                piece = read(min(PIECE_BYTES, self._left))
-                if began is not None:
-                    self.latency_seconds, began = time.monotonic() - began, None
-                if not piece:
-                    self._whole = True
-                    break
-                self._left -= len(piece)
-                self._pieces.put(piece)
-        except BaseException as error:  # noqa: BLE001  kept, as above
-            self.failure = error
-        if self._cancelled:
-            _closed(stream)
-
-    @property
-    def running(self) -> bool:
-        """True while the thread reads."""
-        return self._thread.is_alive()
-
-    def extend(self, size_bytes: int) -> None:
-        """Read further ahead than was planned, if there is room and anything left.
-
-        Args:
-            size_bytes: how much further.
-        """
-        if self._enough or self._whole or self.refused or self.failure or not self._grant.grow(size_bytes):
-            return
-        self._left += size_bytes  # what the thread subtracts at this moment may be lost: it reads a piece more
-        if not self.running:
-            read, self._pieces = self._pieces, SimpleQueue()
-            while (piece := read.get()) is not None:
-                self._pieces.put(piece)
-            self._start(self._go_on)
-
-    def claim(self) -> None:
-        """Say that the turn has come: the thread reads no further than it must, and its connection is the reader's."""
-        self._enough = True
-        self._grant.disconnected()
-
-    def take(self) -> Any:
-        """Return the stream once it is open, None if it was refused."""
-        self.claim()
-        self._opened.wait()
-        if self.stream is not None:
-            _told(self.stream, ahead=False)
-        return self.stream
-
-    def piece(self) -> bytes | None:
-        """Return the next piece that the thread has read, or None where there are no more; waits for the thread."""
-        content = self._pieces.get()
-        if content is not None:
-            self.given_bytes += len(content)
-        return content
-
-    def inherited(self) -> tuple[bytes, bool]:
-        """Return, in a forked child, what the thread has left behind, and whether it had come to its end."""
-        pieces = []
-        with contextlib.suppress(Empty):
-            while (piece := self._pieces.get_nowait()) is not None:
-                pieces.append(piece)
-            return b"".join(pieces), True
-        return b"".join(pieces), False
-
-    def release(self) -> None:
-        """Give back the bytes, which are gone."""
-        self._grant.release()
-
-    def cancel(self) -> None:
-        """Ask the thread to stop soon; see :meth:`close`."""
-        self._enough = self._cancelled = True
-        if self.stream is not None and self.owner == os.getpid():
-            interrupt = getattr(self.stream, "interrupt", None)
-            if interrupt is not None and self.running:
-                interrupt()
-
-    def close(self) -> None:
-        """Stop the thread and close the stream; where the thread cannot be woken, it closes the stream itself."""
-        self.cancel()
-        if self.owner != os.getpid():
-            return
-        if self._thread is not threading.current_thread():
-            self._thread.join(FAREWELL_SECONDS)
-        if not self.running and self.stream is not None:
-            _closed(self.stream)
-        self._grant.release()
-
-
-_live: "weakref.WeakSet[Filling]" = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """Stop all threads before the interpreter ends: a thread that it freezes in a read holds that stream's lock."""
-    fillings = [filling for filling in list(_live) if filling.owner == os.getpid() and filling.running]
-    for filling in fillings:
-        filling.cancel()
-    for filling in fillings:
-        filling.close()
-
-
-def _told(stream: Any, *, ahead: bool) -> None:
-    """Tell a stream, if it cares, whether a thread reads it before its turn."""
-    if hasattr(stream, "ahead"):
-        stream.ahead = ahead
-
-
-def _closed(stream: Any) -> None:
-    """Close a stream that nobody wants; what it has to say no longer matters."""
-    with contextlib.suppress(Exception):
-        stream.close()
 
 
 class AheadStream(io.RawIOBase):

@@ -6,7 +6,7 @@ Flows in: wishes. Flows out: grants, or None: whoever gets none goes on without.
 import os
 
 from webdataset.ground import settings
-from webdataset.ground.locks import ForkSafeLock
+from webdataset.ground.locks import ForkSafeRLock
 
 
 class Grant:
@@ -32,39 +32,58 @@ class Grant:
         Args:
             size_bytes: how many more.
         """
-        wanted = 1 - self._connections
-        granted = self._owner == os.getpid() and self._budget.more(size_bytes, wanted)
-        if granted:
-            self.size_bytes += size_bytes
-            self._size += size_bytes
-            self._connections = 1
+        if self._owner != os.getpid():
+            return False
+        with self._budget.lock:
+            granted = self._budget.more(size_bytes, 1 - self._connections)
+            if granted:
+                self.size_bytes += size_bytes
+                self._size += size_bytes
+                self._connections = 1
         return granted
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are granted still."""
+        return self._size
+
+    def shrink(self, size_bytes: int) -> None:
+        """Give back some of the bytes: they have been read, or never will be.
+
+        Args:
+            size_bytes: how many.
+        """
+        self._give(size_bytes, 0)
 
     def disconnected(self) -> None:
         """Give the connection back."""
-        self._give(0, self._connections)
-        self._connections = 0
+        self._give(0, 1)
 
     def release(self) -> None:
         """Give back what is left."""
-        self._give(self._size, self._connections)
-        self._size = self._connections = 0
+        self._give(self._size, 1)
 
     def _give(self, size_bytes: int, connections: int) -> None:
         if self._owner == os.getpid():
-            self._budget.give(size_bytes, connections)
+            with self._budget.lock:  # the reader and the thread both give back, each what it knows of
+                size_bytes, connections = min(size_bytes, self._size), min(connections, self._connections)
+                self._size -= size_bytes
+                self._connections -= connections
+                self._budget.size_bytes -= size_bytes
+                self._budget.connections -= connections
 
 
 class Budget:
     """Bytes and connections of one process.
 
     Attributes:
+        lock: held while they are counted; whoever holds it may be interrupted by a finaliser that gives back.
         size_bytes: granted now.
         connections: granted now.
     """
 
     def __init__(self) -> None:
-        self._lock = ForkSafeLock()
+        self.lock = ForkSafeRLock()
         self.size_bytes = self.connections = 0
 
     def take(self, size_bytes: int, *, spare: int = 0) -> Grant | None:
@@ -85,23 +104,17 @@ class Budget:
             spare: as for :meth:`take`.
         """
         most, widest = settings.PREFETCH_BYTES.get(), settings.CONNECTIONS.get() - 1 + spare
-        with self._lock:
+        with self.lock:
             if self.size_bytes + size_bytes > most or (connections and self.connections + connections > widest):
                 return False
             self.size_bytes += size_bytes
             self.connections += connections
         return True
 
-    def give(self, size_bytes: int, connections: int) -> None:
-        """Take back.
-
-        Args:
-            size_bytes: bytes no longer held.
-            connections: connections no longer used.
-        """
-        with self._lock:
-            self.size_bytes -= size_bytes
-            self.connections -= connections
+    @property
+    def idle_connections(self) -> int:
+        """How many further connections would be granted now."""
+        return settings.CONNECTIONS.get() - 1 - self.connections
 
     def forget(self) -> None:
         """Begin anew, in a forked child: nothing that the parent holds is held here."""

@@ -4,15 +4,19 @@ Flows in: a url whose scheme an installed fsspec knows and nobody else here serv
 {…}}`` for its file system. Flows out: objects, uploads, lists. Who an object is, is told by what fsspec says of it
 (ETag, version, checksum, time); where that is its length alone, a connection that drops cannot be taken up again.
 
+File systems keep their connections, also dead ones, and few of them have a bound on waiting: after a failure the file
+system is made anew, and a call that takes longer than five minutes has failed.
+
 What leads to this machine is not served, whoever wrote it: file systems that are local, and chains (``::``) of one
 within another, since a url from afar could name any file by them.
 """
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from webdataset.ground.errors import ConfigError, MissingExtra, NotFound, SourceError, UsageError
 from webdataset.ground.extras import available, require
@@ -20,7 +24,7 @@ from webdataset.ground.redaction import redacted
 
 from .objects import Again, Answer, Identity, changed
 from .patience import ATTEMPTS
-from .profiles.options import options_for
+from .profiles.options import StorageOptions, options_for
 from .profiles.secret import Secret
 from .rest import patiently
 from .spooling import SpooledUpload
@@ -59,6 +63,9 @@ _FINAL = (
     NotADirectoryError,
 )
 _PIECE = 1 << 20
+READ_SECONDS = 300.0
+
+T = TypeVar("T")
 
 
 def serves(scheme: str) -> bool:
@@ -76,6 +83,39 @@ def serves(scheme: str) -> bool:
 
 def _fsspec() -> ModuleType:
     return require("fsspec", extra="fsspec", purpose="opening urls through fsspec")
+
+
+def _options(storage_options: Any, url: str) -> StorageOptions:
+    """Return the options of the file system.
+
+    Raises:
+        ConfigError: they are no mapping.
+    """
+    given = options_for("fsspec", storage_options, url).get("fsspec", StorageOptions(()))
+    if not isinstance(given, StorageOptions):
+        raise ConfigError("storage_options: fsspec is a mapping of options for its file system", url=url)
+    return given
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, StorageOptions):
+        return {name: _revealed(part) for name, part in value.options}
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+def _secrets(value: Any) -> Iterator[Secret]:
+    if isinstance(value, Secret):
+        yield value
+    elif isinstance(value, StorageOptions):
+        for _, part in value.options:
+            yield from _secrets(part)
+
+
+def _shown(value: Any) -> str:
+    """Return what tells options apart, without secrets."""
+    if isinstance(value, StorageOptions):
+        return " ".join(sorted(f"{name}={_shown(part)}" for name, part in value.options))
+    return value.reference or "" if isinstance(value, Secret) else str(value)
 
 
 class Place:
@@ -99,10 +139,7 @@ class Place:
                 "pass the stream, or set gopen_schemes[…] = f(url, mode, bufsize, **kw)",
                 url=url,
             )
-        given = options_for("fsspec", storage_options, url).get("fsspec", ())
-        if not isinstance(given, tuple):
-            raise ConfigError("storage_options: fsspec is a mapping of options for its file system", url=url)
-        self._options = given
+        self._options = _options(storage_options, url)
 
     def filesystem(self) -> tuple[Any, str]:
         """Return the file system, and the path in it; made by fsspec, once for each process.
@@ -112,9 +149,9 @@ class Place:
             Again: it cannot be reached.
             SourceError: it refuses.
         """
-        options = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self._options}
+        options = {name: _revealed(value) for name, value in self._options.options}
         try:
-            found = _fsspec().core.url_to_fs(self.url, **options)
+            found = _bounded(lambda: _fsspec().core.url_to_fs(self.url, **options))
         except MissingExtra:
             raise
         except ImportError as error:
@@ -133,13 +170,14 @@ class Place:
             error: the error.
         """
         said = f"{type(error).__name__}: {error}"
-        for _, value in self._options:
-            if isinstance(value, Secret):
-                said = said.replace(value.reveal() or "\0", "***")
+        for secret in _secrets(self._options):
+            said = said.replace(secret.reveal() or "\0", "***")
         if isinstance(error, FileNotFoundError):
             return NotFound("nothing is there", url=self.url)
         if isinstance(error, _FINAL):
             return SourceError(f"fsspec cannot open this: {redacted(said)}", url=self.url)
+        with contextlib.suppress(Exception):  # what fails may have lost its connection for good
+            _fsspec().core.get_filesystem_class(self._scheme).clear_instance_cache()
         return Again(redacted(said))
 
 
@@ -185,9 +223,9 @@ class FsspecObject:
         """
         filesystem, path = self.place.filesystem()
         try:
-            identity = _identity(filesystem, path)
+            identity = _bounded(lambda: _identity(filesystem, path))
             if known is None or not known.contradicts(identity):
-                return self._answer(filesystem, path, (offset, size), identity)
+                return _bounded(lambda: self._answer(filesystem, path, (offset, size), identity))
         except Exception as error:  # noqa: BLE001  file systems raise what they like
             failure = self.place.translated(error)
         else:
@@ -223,17 +261,43 @@ class _Body:
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` bytes, ``b""`` at the end."""
-        content: bytes = self._stream.read(min(size, _PIECE))
+        content: bytes = _bounded(lambda: self._stream.read(min(size, _PIECE)))
         if self._left is not None:
             self._left -= len(content)
-            if not self._left and _identity(self._filesystem, self._path) != self._identity:
+            if not self._left and _bounded(lambda: _identity(self._filesystem, self._path)) != self._identity:
                 raise ConnectionError("the object changed while it was being read")  # the reader asks again
         return content
 
     def close(self) -> None:
         """Let go of the file."""
         with contextlib.suppress(Exception):  # file systems raise what they like, and nothing depends on it
-            self._stream.close()
+            _bounded(self._stream.close)
+
+
+def _bounded(call: Callable[[], T]) -> T:
+    """Call a file system, which may wait for ever, and wait for it no longer than :data:`READ_SECONDS`.
+
+    Raises:
+        TimeoutError: it took longer; its thread is left alone.
+        Exception: what it raises.
+    """
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # noqa: BLE001  raised in the thread that asked
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="webdataset-fsspec", daemon=True)
+    thread.start()
+    thread.join(READ_SECONDS)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError(f"the file system gave no answer within {READ_SECONDS:g} s")
+    return found[0]
 
 
 def _identity(filesystem: Any, path: str) -> Identity:
@@ -292,11 +356,23 @@ class FsspecUpload(SpooledUpload):
         try:
             while content := self._kept.read(_PIECE):
                 stream.write(content)
+            stream.close()
         except BaseException:  # an interrupt, too, must not publish a part
-            with contextlib.suppress(Exception):  # the first failure is the one to tell
-                getattr(stream, "discard", stream.close)()
+            _given_up(stream, filesystem, path)
             raise
+
+
+def _given_up(stream: Any, filesystem: Any, path: str) -> None:
+    """Let go of a file that is written in part, so that nobody takes it for the whole."""
+    if isinstance(stream, _fsspec().spec.AbstractBufferedFile):
+        with contextlib.suppress(Exception):  # the first failure is the one to tell
+            stream.discard()
+        stream.closed = True  # closing publishes, and a finaliser closes
+        return
+    with contextlib.suppress(Exception):
         stream.close()
+    with contextlib.suppress(Exception):  # what was there before is gone since the file was opened
+        filesystem.rm_file(path)
 
 
 def split(url: str) -> tuple[str, str]:
@@ -338,6 +414,4 @@ def upload_to(url: str, storage_options: Any = None, **options: Any) -> FsspecUp
 
 def service_of(url: str, storage_options: Any = None) -> str:
     """Return which account a url is opened with, without secrets; see :mod:`webdataset.sources.stores`."""
-    given = options_for("fsspec", storage_options, url).get("fsspec", ())
-    shown = ((name, value.reference or "" if isinstance(value, Secret) else value) for name, value in given)
-    return " ".join(sorted(f"{name}={value}" for name, value in shown))
+    return _shown(_options(storage_options, url))

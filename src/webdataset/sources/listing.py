@@ -8,14 +8,14 @@ files; an object whose key is just the text is taken before wildcards are tried.
 import re
 from typing import Any
 
-from webdataset.ground.errors import NotFound
+from webdataset.ground.errors import NotFound, UsageError
 
 from .open import opener_of
 from .stores import loaded
 
 _WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:name|args|pipeline)|latest-ver)=)")
 _PIECES = re.compile(
-    r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+)\]|(?P<text>.)", re.DOTALL
+    r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+|\][^]]*)\]|(?P<text>.)", re.DOTALL
 )
 _UNLISTED = frozenset(("http",))  # the web has no lists; not imported to be asked
 
@@ -67,11 +67,11 @@ def listed(url: str, storage_options: Any = None) -> list[str] | None:
     wild = _WILD.search(key)
     prefix = key[: wild.start()] if wild else key
     names = store.keys(stem, prefix, storage_options, **_bounds(store, key, prefix))
-    found = [name for name in names if not name.endswith("/")]
+    found = [name for name in names if name.startswith(prefix) and not name.endswith("/")]
     if wild and key in found:
         return [url]
     if wild:
-        pattern = re.compile(_regex(key), re.DOTALL)
+        pattern = _pattern(key, url)
         found = [name for name in found if pattern.fullmatch(name)]
     if not found:
         raise NotFound("no object matches" if wild else "no objects are in this folder", url=url)
@@ -85,8 +85,11 @@ def _bounds(store: Any, key: str, prefix: str) -> dict[str, int]:
     return {"depth": key[len(prefix) :].count("/")}
 
 
-def _regex(pattern: str) -> str:
-    return "".join(map(_translated, _PIECES.finditer(pattern)))
+def _pattern(key: str, url: str) -> re.Pattern[str]:
+    try:
+        return re.compile("".join(map(_translated, _PIECES.finditer(key))), re.DOTALL)
+    except re.error as error:
+        raise UsageError(f"the wildcards make no sense: {error.msg}", url=url) from error
 
 
 def _translated(piece: re.Match[str]) -> str:
@@ -97,5 +100,5 @@ def _translated(piece: re.Match[str]) -> str:
     if piece["one"]:
         return "[^/]"
     if piece["set"]:
-        return ("[^/" if piece["not"] else "[") + re.sub(r"([\\\[^])", r"\\\1", piece["set"]) + "]"
+        return ("(?!/)[^" if piece["not"] else "(?!/)[") + re.sub(r"([][\\^&~|]|--)", r"\\\1", piece["set"]) + "]"
     return re.escape(piece["text"])

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from webdataset.ground import settings
 
-from .ahead import Filling
+from .ahead_filling import Filling, close_all
 from .ahead_budget import budget
 from .ahead_pace import Pace
 from .objects import Identity
@@ -49,7 +49,7 @@ class Parallel:
         self._open_part = open_part
         self._most = settings.CONNECTIONS.get()
         self._pace = Pace()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may want to stop what is being begun
         self._parts: deque[Filling] = deque()
         self._ends: deque[int] = deque()
         self._rest = memoryview(b"")
@@ -88,17 +88,18 @@ class Parallel:
         pace.begin()
 
     def _begin(self, offset: int, bytes_per_second: float, latency_seconds: float) -> None:
-        """Ask for what lies ahead of the first connection."""
+        """Ask for what lies ahead of the first connection, if there are further ones to be had."""
         left = self._length - offset
-        connections = min(self._most, left // ALIGNMENT_BYTES)
+        connections = min(self._most, left // ALIGNMENT_BYTES, 1 + budget.idle_connections)
         if connections < 2:
             return
         wish = min(8 * latency_seconds * bytes_per_second, LONGEST_BYTES, left / connections)
         self._part_bytes = max(_aligned(wish), ALIGNMENT_BYTES)
         self._boundary = self._next = max(_aligned(offset + self._part_bytes), offset)
         self._wanted = connections - 1
-        self._active = True
+        self._active, self._alone = True, False
         self._launch()
+        self._active = bool(self._parts)
 
     def _launch(self) -> None:
         """Ask for further ranges, as many as there may be."""
@@ -113,15 +114,19 @@ class Parallel:
                 if grant is None:
                     break
                 start, end = self._next, self._end_of_next()
+                grant.shrink(self._part_bytes - (end - start))
                 try:
-                    part = Filling(lambda: self._open_part(start, end), end - start, grant, self._done)  # noqa: B023
+                    part = Filling(lambda: self._open_part(start, end), end - start, grant, self._done, exact=True)  # noqa: B023
                 except RuntimeError:  # no more threads
                     grant.release()
+                    break
+                self._running += 1
+                if not self._active:  # a finaliser has run in between
+                    part.close()
                     break
                 self._parts.append(part)
                 self._ends.append(end)
                 self._next = end
-                self._running += 1
                 self.ranges += 1
 
     def _end_of_next(self) -> int:
@@ -159,9 +164,12 @@ class Parallel:
             self._alone = True
             self._launch()
         while not self._rest:
-            piece = self._parts[0].piece() if self._parts else None
+            if not self._parts:  # no room for further ones: the first connection goes on, for now
+                self._active = False
+                return b""
+            piece = self._parts[0].piece()
             if piece is None:
-                if not self._parts or offset != self._ends[0]:
+                if offset != self._ends[0]:
                     self.stop()
                     return b""
                 self._passed()
@@ -191,10 +199,7 @@ class Parallel:
             parts = list(self._parts)
             self._parts.clear()
             self._ends.clear()
-        for part in parts:
-            part.cancel()
-        for part in parts:
-            part.close()
+        close_all(parts)
 
 
 def _aligned(offset: float) -> int:

@@ -102,6 +102,22 @@ def patiently(ask: Callable[[], T], url: str, refresh: Callable[[], object], att
             refresh()
 
 
+def next_page(token: str | None, before: str | None, url: str) -> str | None:
+    """Return what asks for the next page of a list; None after the last.
+
+    Args:
+        token: what this page says.
+        before: what asked for this page.
+        url: what is listed.
+
+    Raises:
+        SourceError: the list would never end.
+    """
+    if token and token == before:
+        raise SourceError("the service gives the same page of its list over and over", url=url)
+    return token or None
+
+
 def placed(response: Any) -> tuple[int, int | None, int | None]:
     """Return where in the object an answer's body begins (-1: it does not say), the object's length, the body's.
 

@@ -142,7 +142,7 @@ class ResumingStream(io.RawIOBase):
     def _of_connection(self, size: int, *, idle: bool) -> bytes:
         """Read from the connection; where it breaks off, take it up again."""
         if self._body is None:
-            self._resume(None, idle=True)
+            self._return()
         while True:
             try:
                 content: bytes = self._body.read(size)
@@ -306,6 +306,13 @@ class ResumingStream(io.RawIOBase):
             self._patience = Patience(self._attempts)
         self._patience.progress(self._received)
         self._reconnect("the connection ended early" if cause is None else _said(cause))
+
+    def _return(self) -> None:
+        """Ask for the rest after other connections: nothing has failed, so that nothing is waited for."""
+        try:
+            self._body = self._asked(self._received, self.identity).body
+        except Again:
+            self._resume(None, idle=True)
 
     def _reconnect(self, said: str) -> None:
         wish: Again | None = None

@@ -16,6 +16,7 @@ from webdataset.ground.errors import SourceError
 from webdataset.ground.redaction import redacted
 
 from .rest import patiently
+from .uploading import interrupted, refuse_copy
 
 MEMORY_BYTES = 16 << 20
 
@@ -34,7 +35,8 @@ class SpooledUpload(io.RawIOBase):
         self._attempts = attempts
         self._owner, self._size = os.getpid(), 0
         self._broken: SourceError | None = None
-        self._kept = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES, prefix="webdataset-")  # noqa: SIM115  until close
+        # unbuffered: a forked copy would write its share of a buffer into the file of both when it lets go of it
+        self._kept = tempfile.SpooledTemporaryFile(MEMORY_BYTES, buffering=0, prefix="webdataset-")  # noqa: SIM115  until close
 
     def _sent(self) -> None:
         """Send what is kept, from its start.
@@ -60,15 +62,18 @@ class SpooledUpload(io.RawIOBase):
         """Take bytes.
 
         Raises:
-            SourceError: no space is left for the temporary file.
+            SourceError: no space is left for the temporary file, or this is a copy in a forked process.
         """
         if self.closed:
             raise ValueError("write to a closed stream")
         if self._broken is not None:
             raise self._broken
         view = memoryview(content).cast("B")
+        refuse_copy(self._owner, self.name)
+        left = view
         try:
-            self._kept.write(view)
+            while left:  # the system may take a part of it
+                left = left[self._kept.write(left) :]
         except OSError as error:
             self._broken = SourceError(
                 f"an upload of this size is kept in a temporary file ({error.strerror}): point TMPDIR to a folder "
@@ -76,6 +81,9 @@ class SpooledUpload(io.RawIOBase):
                 url=self.name,
             )
             raise self._broken from error
+        except BaseException as error:  # an interrupt: some of it is lost, and whoever closes must not send
+            self._broken = interrupted(error, self.name)
+            raise
         self._size += len(view)
         return len(view)
 

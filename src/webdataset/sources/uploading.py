@@ -24,6 +24,30 @@ _THREADS = "webdataset-upload"
 log = logging.getLogger("webdataset")
 
 
+def refuse_copy(owner: int, url: str) -> None:
+    """Raise where a stream was opened by another process, which alone can publish what is written.
+
+    Args:
+        owner: the process that opened it.
+        url: the object.
+
+    Raises:
+        SourceError: it was.
+    """
+    if owner != os.getpid():
+        raise SourceError("this upload belongs to the process that opened it: open it in this one", url=url)
+
+
+def interrupted(error: BaseException, url: str) -> SourceError:
+    """Return the error of an upload of which a part is lost.
+
+    Args:
+        error: what interrupted a write.
+        url: the object.
+    """
+    return SourceError(f"a write was interrupted ({type(error).__name__}): nothing is published", url=url)
+
+
 class Upload(io.RawIOBase):
     """A stream to a new object.
 
@@ -100,7 +124,7 @@ class Upload(io.RawIOBase):
         """Take bytes; a full part is sent while the next one fills.
 
         Raises:
-            SourceError: the service refused an earlier part.
+            SourceError: the service refused an earlier part, or this is a copy in a forked process.
             UsageError: more parts than an object may have.
         """
         if self.closed:
@@ -108,6 +132,16 @@ class Upload(io.RawIOBase):
         if self._broken is not None:
             raise self._broken
         view = memoryview(content).cast("B")
+        refuse_copy(self._owner, self.name)
+        try:
+            self._taken(view)
+        except BaseException as error:  # an interrupt, too: some of it is lost, and whoever closes must not publish
+            self._broken = self._broken or interrupted(error, self.name)
+            raise
+        return len(view)
+
+    def _taken(self, view: memoryview) -> None:
+        """Take bytes into the buffer; send it where it is full."""
         self._size += len(view)
         offset = 0
         while offset < len(view):  # a full buffer waits for the next byte: the last part is never empty
@@ -116,7 +150,6 @@ class Upload(io.RawIOBase):
             space = self._part_bytes - len(self._buffer)
             self._buffer += view[offset : offset + space]
             offset += space
-        return len(view)
 
     def _send(self) -> None:
         """Hand the buffer over as one part; wait where enough of them are on their way."""

@@ -14,7 +14,7 @@ Flows in: addresses, as items enter a buffer. Flows out: a JSON value.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from webdataset.ground.errors import StateMismatch
@@ -22,7 +22,7 @@ from webdataset.ground.errors import StateMismatch
 from .base import Address, Json, Memory
 from .packing import flat, packed, unpacked
 
-CHUNK = 64
+CHUNK = 32
 FEWEST = 128
 Replay = Callable[[Iterator[Address], list[Address]], Iterator[Address]]
 
@@ -47,6 +47,7 @@ class Journal:
         self._size = 0  # addresses in the base
         self._phase = 0  # what had come in between the border and the base
         self._sealed: list[str] = []  # of what came in, packed chunk by chunk
+        self._texts: list[str] = []  # of what came in behind the last chunk
         self._wanted = False  # somebody has taken a snapshot since the border
 
     def noted(self, upstream: Iterator[Any], origin: Callable[[], Address]) -> Iterator[tuple[Address, Any]]:
@@ -71,13 +72,16 @@ class Journal:
     def _cross(self) -> None:
         """Begin anew at a border; the buffer is complete between two items that are given."""
         ordered = self.sorts and _ordered(self.waiting)
-        self.entered.clear()
-        self._sealed.clear()
+        self._empty()
         self._phase = 0
         self._base = None
         if self._wanted:
             self._write(in_order=ordered)
         self._wanted = False
+
+    def _empty(self) -> None:
+        for part in (self.entered, self._sealed, self._texts):
+            part.clear()
 
     def _write(self, *, in_order: bool) -> None:
         addresses = [address for address, _ in self.waiting]
@@ -90,15 +94,26 @@ class Journal:
         entered, sealed = self.entered, self._sealed
         if self._base is None:
             self._phase += len(entered)
-            entered.clear()
+            self._empty()
             self._write(in_order=False)
         while len(entered) - len(sealed) * CHUNK >= CHUNK:
             start = len(sealed) * CHUNK
             sealed.append(packed(entered[start : start + CHUNK], in_order=True))
+            self._texts.clear()
         given = self._size + len(entered) - len(self.waiting)
-        tail = entered[len(sealed) * CHUNK :]
-        tail = list(map(list, tail)) if tail and isinstance(tail[0], tuple) else tail
+        tail = self._told(entered[len(sealed) * CHUNK :])
         return {**(self._base or {}), "since": sealed.copy(), "tail": tail, "given": given}
+
+    def _told(self, tail: list[Address]) -> Json:
+        """Return the addresses behind the last chunk: a text of differences, where all are a reader's."""
+        texts = self._texts
+        for place in range(len(texts), len(tail)):
+            address, (shard, ordinal, offset) = tail[place], tail[place - 1] if place else (0, 0, 0)
+            if not _is_readers(address):
+                texts.clear()
+                return tail
+            texts.append(f"{address[0] - shard} {address[1] - ordinal} {address[2] - offset}")
+        return ";".join(texts)
 
     def reread(self, state: Json, replay: Replay) -> list[Address]:
         """Take up what ``written`` returned, and return the addresses of the buffer.
@@ -114,8 +129,9 @@ class Journal:
         buffer = unpacked(state["waiting"])
         self._base = {name: state[name] for name in ("waiting", "random", "phase")}
         self._size, self._phase = len(buffer), int(state["phase"])
+        self._empty()
         self._sealed[:] = state["since"]
-        self.entered[:] = [address for chunk in self._sealed for address in unpacked(chunk)] + state["tail"]
+        self.entered[:] = [address for chunk in self._sealed for address in unpacked(chunk)] + _heard(state["tail"])
         given = sum(1 for _ in islice(replay(iter(self.entered), buffer), state["given"]))
         if given != state["given"] or len(self.entered) // CHUNK != len(self._sealed):
             raise StateMismatch("the snapshot's shuffle buffer does not follow from what came into it")
@@ -129,3 +145,20 @@ def _ordered(waiting: list[Any]) -> bool:
     except TypeError:  # addresses of a foreign kind
         return False
     return True
+
+
+def _is_readers(address: Address) -> bool:
+    return isinstance(address, tuple | list) and len(address) == 3 and {type(part) for part in address} == {int}
+
+
+def _heard(tail: Json) -> list[Address]:
+    """Return the addresses that ``_told`` told of."""
+    if isinstance(tail, list):
+        return tail
+    if not isinstance(tail, str):
+        raise StateMismatch("the snapshot holds addresses that cannot be read")
+    try:
+        rows = [list(map(int, text.split())) for text in tail.split(";") if text]
+        return [list(row) for row in zip(*map(accumulate, zip(*rows, strict=True)), strict=True)]
+    except ValueError as error:
+        raise StateMismatch("the snapshot holds addresses that cannot be read") from error

@@ -59,14 +59,23 @@ class ReadRecords(ReadShards):
     def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open each shard, through the cache if there is one."""
         rules = self.reading
-        trust: dict[str, Any] = {} if rules.trust is None else {"level": rules.trust}
+        given = {"level": rules.trust, "storage_options": rules.storage_options, "prefetch": rules.prefetch}
+        options: dict[str, Any] = {name: rule for name, rule in given.items() if rule is not None}
 
         def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
-            return open_shards(shards, handler=handler, **trust)
+            return open_shards(shards, handler=handler, **options)
 
         if rules.cache is None:
             return source(shards, rules.handler)
-        opened: Iterator[dict[str, Any]] = rules.cache.opened(shards, source, rules.handler, level=rules.trust)
+        opened: Iterator[dict[str, Any]] = rules.cache.opened(
+            shards,
+            source,
+            rules.handler,
+            level=rules.trust,
+            storage_options=rules.storage_options,
+            prefetch=rules.prefetch,
+            archives=False,
+        )
         return opened
 
     def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Any]:
@@ -88,7 +97,7 @@ def cbors_to_samples(handler: Handler = reraise_exception, **options: Any) -> Re
     Args:
         handler: asked where a shard cannot be opened or read; true goes on with the next shard.
         **options: ``items`` ("any", the default, or "samples", which takes dicts only), ``addresses``,
-            ``limit_bytes`` (of one item), ``trust``, ``cache``; see
+            ``limit_bytes`` (of one item), ``trust``, ``cache``, ``storage_options``, ``prefetch``; see
             :class:`~webdataset.samples.records.RecordReading`.
 
     Raises:

@@ -20,7 +20,12 @@ from webdataset.ground.seeds import generator
 
 KINDS = ("reset", "cut", "stall", "busy", "throttled", "rangeless", "misplaced", "swapped", "expired")
 
-_STATUS = {"busy": (503, "SlowDown"), "throttled": (429, "TooManyRequests"), "expired": (400, "ExpiredToken")}
+_STATUS = {
+    "busy": (503, "SlowDown"),
+    "throttled": (429, "TooManyRequests"),
+    "expired": (400, "ExpiredToken"),
+    "denied": (403, "AuthenticationFailed"),
+}
 _PIECE = 1 << 16
 _NOT_PASSED = frozenset(("connection", "transfer-encoding", "keep-alive"))
 _START = re.compile(r"(bytes )(\d+)(?=-)")
@@ -30,7 +35,7 @@ class Fault(NamedTuple):
     """What goes wrong with one answer.
 
     Args:
-        kind: ``reset`` and ``cut`` end the body after ``after`` bytes (by RST, by an orderly end), ``stall`` goes
+        kind: one of :data:`KINDS`, or ``denied`` (403). ``reset`` and ``cut`` end the body after ``after`` bytes (by RST, by an orderly end), ``stall`` goes
             silent there; ``busy`` (503), ``throttled`` (429 with ``Retry-After``) and ``expired`` (400
             ``ExpiredToken``) are refusals; ``rangeless`` ignores the range, ``misplaced`` names another range than it
             sends; ``swapped`` resets after the object was replaced.
@@ -188,6 +193,7 @@ class _Passing(BaseHTTPRequestHandler):
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as planned</Message></Error>".encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/xml")
+        self.send_header("x-ms-error-code", code)
         self.send_header("Content-Length", str(len(body)))
         if fault.wait_seconds is not None:
             self.send_header("Retry-After", str(fault.wait_seconds))

@@ -82,9 +82,10 @@ def impatient(patch: Setting, read_seconds: float, *, share: float = 0.01) -> li
     from webdataset.sources.s3 import clients  # noqa: PLC0415
     from webdataset.sources.ssh import sessions  # noqa: PLC0415
 
-    for module in (rest, http_objects, clients, sessions, fsspec_store):
-        if hasattr(module, "READ_SECONDS"):
-            patch(module, "READ_SECONDS", read_seconds)
+    patch(fsspec_store, "READ_SECONDS", max(3.0, read_seconds))  # holds for logging in, too
+    for module in (rest, http_objects, clients, sessions):
+        patch(module, "READ_SECONDS", read_seconds)
+        patch(module, "CONNECT_SECONDS", max(3.0, read_seconds))
     noted, sleep = [], patience.sleep
 
     def note(seconds: float) -> None:
@@ -131,7 +132,7 @@ def sampled(target: Target) -> str:
         target: where the shard is.
     """
     dataset = wds.WebDataset([target.url], shardshuffle=False, prefetch=0, storage_options=target.options)
-    return _digest(dataset)
+    return digest_of(dataset)
 
 
 def cached(target: Target, folder: Path) -> str:
@@ -139,12 +140,13 @@ def cached(target: Target, folder: Path) -> str:
 
     Args:
         target: where the shard is.
-        folder: of the cache.
+        folder: of the cache; made where it is absent.
     """
+    folder.mkdir(exist_ok=True)
     dataset = wds.WebDataset(
         [target.url], shardshuffle=False, cache_dir=str(folder), storage_options=target.options, prefetch=0
     )
-    return _digest(dataset)
+    return digest_of(dataset)
 
 
 def indexed(target: Target) -> str:
@@ -154,10 +156,15 @@ def indexed(target: Target) -> str:
         target: where the shard is.
     """
     with IndexedShard(target.url, storage_options=target.options) as opened:
-        return _digest(opened[number] for number in range(len(opened)))
+        return digest_of(opened[number] for number in range(len(opened)))
 
 
-def _digest(samples: Iterable[dict[str, object]]) -> str:
+def digest_of(samples: Iterable[dict[str, object]]) -> str:
+    """Return the digest of samples of a :func:`shard`, as :func:`digests_of` computes it from the bytes.
+
+    Args:
+        samples: with ``__key__``, ``bin`` and ``txt``.
+    """
     digest = hashlib.sha256()
     for sample in samples:
         for name in ("bin", "txt"):

@@ -4,6 +4,7 @@ See :mod:`webdataset.testing.schemes`.
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -139,6 +140,17 @@ def register_far() -> Any:
     made = type("Far", (base,), names)
     registry.register_implementation("wdsfar", made, clobber=True)
     return made
+
+
+def forget_far() -> None:
+    """Close the connections that fsspec keeps for ``wdsfar``, in this process."""
+    known = sys.modules.get("fsspec.registry")
+    kind: Any = None if known is None else known.registry.get("wdsfar")
+    if kind is None:
+        return
+    for kept in list(kind._cache.values()):  # noqa: SLF001  fsspec has no other way
+        kept.client.close()
+    kind.clear_instance_cache()
 
 
 class Memory(Scheme):

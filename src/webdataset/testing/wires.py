@@ -26,12 +26,14 @@ class CutWire:
     Attributes:
         port: where it listens.
         connections: how many there were.
+        sent: bytes that came from the server, over all of them.
     """
 
     def __init__(self, port: int, plan: Iterable[int | None] = (), kind: str = "reset") -> None:
         self._target, self.plan, self.kind = port, list(plan), kind
-        self.connections = 0
+        self.connections = self.sent = 0
         self.port = 0
+        self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
 
@@ -72,14 +74,17 @@ class CutWire:
                 allowed = self.plan.pop(0) if self.plan else None
                 far = socket.create_connection(("127.0.0.1", self._target))
                 self._open += [near, far]
-                self._start(self._carry, near, far, None)
-                self._start(self._carry, far, near, allowed)
+                self._start(self._carry, near, far, None, False)
+                self._start(self._carry, far, near, allowed, True)
 
-    def _carry(self, source: socket.socket, target: socket.socket, allowed: int | None) -> None:
+    def _carry(self, source: socket.socket, target: socket.socket, allowed: int | None, answers: bool) -> None:  # noqa: FBT001
         with contextlib.suppress(OSError):
             while allowed is None or allowed > 0:
                 piece = source.recv(_PIECE if allowed is None else min(_PIECE, allowed))
                 target.sendall(piece)
+                if answers:
+                    with self._lock:
+                        self.sent += len(piece)
                 if not piece:
                     target.shutdown(socket.SHUT_WR)
                     return

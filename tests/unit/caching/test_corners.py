@@ -1,4 +1,4 @@
-"""Corners of the shard cache: what a refresh leaves that fails, damaged bytes, reused inodes, hostile names and files."""
+"""Corners of the shard cache: failed refreshes, damaged bytes, reused inodes, hostile names and files."""
 
 import io
 import json
@@ -12,11 +12,12 @@ import zlib
 
 import pytest
 
-from webdataset.caching import freshness, growing, leading, locks, names
+import webdataset as wds
+from webdataset.caching import eviction, freshness, locks, names
 from webdataset.caching.places import Place
 from webdataset.caching.shards import ShardCache
 from webdataset.caching.sidecar import record_at
-from webdataset.ground.errors import ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.ground.errors import ShortRead, UsageError
 from webdataset.ground.policies import reraise_exception
 from webdataset.samples.opening import open_shards
 from webdataset.sources.objects import Answer, Identity
@@ -92,15 +93,12 @@ class Vouching:
 
     def __init__(self, url, body):
         self.url, self.body, self.asked = url, body, []
-        self.refusing = False
         self.held = threading.Event()
         self.held.set()
 
     def open_at(self, offset, known, size=None):
         """Answer."""
         self.asked.append(offset)
-        if self.refusing:
-            raise SourceError("refused", url=self.url)
         end = len(self.body) if size is None else offset + size
         body = io.BytesIO(self.body[offset:end])
         read = body.read
@@ -124,8 +122,6 @@ class Vouching:
 @pytest.fixture
 def vouching(monkeypatch):
     """A store of one object with a checksum."""
-    import webdataset as wds
-
     source = Vouching("vouching://bucket/x.tar", shard())
     monkeypatch.setitem(
         sys.modules, "webdataset.sources.vouching", types.SimpleNamespace(object_of=lambda url, options: source)
@@ -196,9 +192,8 @@ def test_who_takes_over_knows_what_happened_meanwhile(vouching, near):
     assert along.read(10) == vouching.body[:10]
     with part.open("ab") as file:  # another goes on, to the end, with damaged bytes, and dies
         file.write(b"x" * 50_000 + vouching.body[150_000:])
-    record = json.loads(open(place.record).read())
-    with open(place.record, "w") as file:
-        json.dump({**record, "resumed": True}, file)
+    record = near / ".wds" / f"{place.name}.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "resumed": True}))
     lock.release()
     with pytest.raises(ShortRead, match="checksum"):
         along.read()
@@ -222,31 +217,23 @@ def test_a_part_of_another_is_not_published(server, near):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_record_of_before_about_a_reused_inode(server, near, whole, monkeypatch):
-    """Between a part's creation and its record nobody reads along by the record of a file that had its inode."""
+def test_no_record_of_before_beside_a_new_part(server, near, whole, monkeypatch):
+    """While a part has no record yet, there is none of a file that may have had its inode; nobody reads along by it."""
     url = f"{server.root}/x.tar"
     read(url, near)
     (final,) = near.glob("*.tar")
     (record,) = near.glob(".wds/*.json")
-    old = json.loads(record.read_text())
+    record.write_text(json.dumps({**json.loads(record.read_text()), "whole": whole}))
     final.unlink()
-    seen = []
-    known = leading.FIRST_PIECE
-    assert known
-    from webdataset.caching import eviction
-
-    reserve = eviction.Room.reserve
+    seen, reserve = [], eviction.Room.reserve
 
     def watched(self, place, fresh, wanted_bytes):
-        left = record_at(place.record)
-        if left is not None:  # as if the inode had been reused
-            seen.append(types.SimpleNamespace(**old))
+        seen.append((os.path.exists(place.part), os.path.exists(place.record)))
         return reserve(self, place, fresh, wanted_bytes)
 
     monkeypatch.setattr(eviction.Room, "reserve", watched)
-    record.write_text(json.dumps({**old, "whole": whole}))
     assert read(url, near) == server.pages["/x.tar"]
-    assert seen == []
+    assert seen == [(True, False)]
 
 
 def test_a_record_of_a_whole_file_is_not_about_a_part(server, near):
@@ -342,14 +329,17 @@ def test_an_endless_bound(near):
     assert len(list(near.glob("*.tar"))) == 1
 
 
-@pytest.mark.parametrize("content", ['{"name": 1}', "[]", '"x"', "{", "null"])
-@pytest.mark.parametrize("change", [{}, {"length": "many"}, {"inode": "x"}, {"etag": 3}, {"whole": "yes"}])
-def test_damaged_records(server, near, content, change):
+@pytest.mark.parametrize(
+    "damage",
+    ['{"name": 1}', "[]", '"x"', "{", "null", {"length": "many"}, {"inode": "x"}, {"etag": 3}, {"whole": "yes"}],
+)
+def test_damaged_records(server, near, damage):
     """A record that does not hold what it should is none, and harms nobody."""
     url = f"{server.root}/x.tar"
     read(url, near)
     (record,) = near.glob(".wds/*.json")
-    record.write_text(json.dumps({**json.loads(record.read_text()), **change}) if change else content)
+    whole = json.loads(record.read_text())
+    record.write_text(damage if isinstance(damage, str) else json.dumps({**whole, **damage}))
     assert record_at(str(record)) is None
     anew()
     assert read(url, near) == server.pages["/x.tar"]
@@ -372,3 +362,32 @@ def test_use_is_noted_on_the_file_itself(server, near, monkeypatch):
     monkeypatch.setattr(os, "utime", late)
     opened(url, near).close()
     assert final.stat().st_mtime == 1e9
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+def test_shards_that_are_no_archives(near, lengths):
+    """Shards of msgpack items are kept where their length is told, and read in any case."""
+    msgpack = pytest.importorskip("msgpack")
+    body = b"".join(msgpack.packb({"__key__": str(number), "x": number}) for number in range(1000))
+    stage = wds.msgpacks_to_samples(cache=ShardCache(str(near)))
+    with PacedServer({"/x.mp": body}, lengths=lengths) as server:
+        for _ in range(2):
+            assert [sample["x"] for sample in stage([{"url": f"{server.root}/x.mp"}])] == list(range(1000))
+        assert server.downloads() == (1 if lengths else 2)
+    assert [path.read_bytes() for path in near.glob("*url-*")] == ([body] if lengths else [])
+
+
+def test_shards_that_are_no_archives_at_two_services(near, monkeypatch):
+    """The options with which a stage of items opens its shards tell one service's from another's."""
+    msgpack = pytest.importorskip("msgpack")
+    served = []
+
+    def opened(shards, *_, storage_options=None, prefetch=None, **others):
+        served.append((storage_options["profile"], prefetch, others["archives"]))
+        return iter(())
+
+    cache = types.SimpleNamespace(opened=opened)
+    assert msgpack
+    stage = wds.msgpacks_to_samples(cache=cache, storage_options={"profile": "there"}, prefetch=7)
+    assert list(stage([{"url": "s3://b/x.mp"}])) == []
+    assert served == [("there", 7, False)]

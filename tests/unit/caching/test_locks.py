@@ -169,15 +169,14 @@ def test_what_another_process_reads_stays(tmp_path):
 def test_room_counts_what_is_to_come(tmp_path):
     """A download counts with what it may grow to; a second finds no room, and a bound of nothing is none."""
     (tmp_path / ".wds").mkdir()
-    room, records = Room(str(tmp_path), 1000, verbose=False), []
+    room, records, held = Room(str(tmp_path), 1000, verbose=False), [], []
     for name in ("a.tar", "b.tar"):
         place = Place(str(tmp_path), name)
         with open(place.part, "wb") as part:
             record = record_of(part, f"http://h/{name}", name, os.fstat(part.fileno()).st_ino)
-        held = locks.attempt(place.lock)
+        held.append(locks.attempt(place.lock))
         records.append(room.reserve(place, record, 600))
-        if name == "b.tar":
-            held.release()
+    held[1].release()
     assert records[0].reserved_bytes == 600
     assert records[1] is None
     assert Room(str(tmp_path), 0, verbose=False).reserve(place, record, 600).reserved_bytes == 600

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
@@ -18,6 +18,7 @@ from webdataset.stages.base import Run
 from webdataset.stages.selecting import Slice
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 40), st.integers(1, 17), st.lists(st.integers(0, 12), min_size=40, max_size=40))
 def test_shares_of_shards(shards, streams, lengths):
     """All streams together take each sample once, and whole shards wherever there are enough."""
@@ -47,6 +48,7 @@ def test_a_share_from_its_own_sample_on():
     assert list(shared_out(iter([([1], [0])]), {}, 4)) == [([1], [0])]
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_shares_of_items(items, streams):
     """Every V-th item, from the stream's own number on."""
@@ -55,6 +57,7 @@ def test_shares_of_items(items, streams):
     assert all(share == list(range(number, items, streams)) for number, share in enumerate(shares))
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 30),
     st.none() | st.integers(0, 60),
@@ -72,6 +75,7 @@ def test_slices(start, stop, step, streams, items):
     assert sorted(taken) == list(range(items))[start:stop:step]
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 100), st.integers(1, 30))
 def test_bounds(items, streams):
     """A bound on items is the positions below it; a run without end fails where it gives nothing."""
@@ -82,6 +86,7 @@ def test_bounds(items, streams):
     assert not Bounds(3).shared(Stream(0, 2)).endless
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 6))
 def test_ownership(streams, ranks, workers):
     """Each stream has one owner."""

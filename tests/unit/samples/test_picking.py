@@ -5,7 +5,7 @@ import io
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
@@ -45,6 +45,7 @@ def read(content, **rules):
 ALL = read(SHARD)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 29), min_size=1), st.sampled_from(["seek", "pipe", "gz"]))
 def test_any_samples(numbers, kind):
     """Whatever samples of whatever source: those that the reader gives there, with all their fields."""

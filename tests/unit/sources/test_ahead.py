@@ -9,7 +9,8 @@ import pytest
 
 from webdataset.ground.errors import SourceError
 from webdataset.ground.seeds import generator
-from webdataset.sources.ahead import AheadStream, Filling
+from webdataset.sources.ahead import AheadStream
+from webdataset.sources.ahead_filling import Filling
 from webdataset.sources.ahead_budget import Budget
 from webdataset.sources.ahead_pace import Pace
 from webdataset.testing.sources import FaultyStream
@@ -64,13 +65,13 @@ def test_reading_further_ahead(budget):
     """A bound may be raised, whether the thread still runs or not; at the end there is nothing more to read."""
     source = io.BytesIO(BODY)
     filling = filled(budget, lambda: source, 100_000)
-    filling.extend(100_000)
+    filling.extend(200_000)
     while filling.running:
         time.sleep(0.001)
     assert source.tell() == 200_000
     assert taken(filling).readall() == BODY
     small = filled(budget, lambda: io.BytesIO(b"x"), 100)
-    small.extend(100)
+    small.extend(200)
     assert not small.running
     assert taken(small).readall() == b"x"
 

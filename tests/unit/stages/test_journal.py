@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import webdataset as wds
 from webdataset.flow.running import Flow
 from webdataset.ground.errors import StateMismatch
 from webdataset.ground.topology import Stream
@@ -50,7 +51,27 @@ def test_how_often_one_looks_does_not_matter(stream):
     assert orders[0] != ITEMS
 
 
-def test_lives(tmp_path):
+@pytest.mark.parametrize("every", [1, 5, 37, 70, 150])
+def test_readers_addresses_at_any_distance(tmp_path, every):
+    """With a reader's addresses, snapshots that lie near or far apart all lead back to where they were taken."""
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        for index in range(700):
+            sink.write({"__key__": str(index), "x": "y" * (index % 900)})
+    make = lambda: wds.WebDataset(str(tmp_path / "a.tar"), seed=1).shuffle(300).map(lambda s: s["__key__"]).elastic(1)
+    run, seen, states = make().elastic_run(), [], []
+    for step, item in enumerate(run, 1):
+        seen.append(item)
+        if step % every == 0:
+            states.append((step, json.dumps(run.state_dict())))
+    for step, state in states[:: max(len(states) // 8, 1)]:
+        again = make().elastic_run(state=json.loads(state))
+        assert next(again, None) == (seen[step] if step < len(seen) else None)
+        whole = json.dumps(make().elastic_run(state=json.loads(state)).state_dict())
+        assert whole == state
+        assert list(again) == seen[step + 1 :]
+
+
+def test_lives():
     """Saved and restored every few steps, over borders and chunks: the same order."""
     whole = list(flow(bufsize=150, stream=Stream(0, 1)))
     run, seen = flow(bufsize=150, stream=Stream(0, 1)), []
@@ -87,7 +108,16 @@ def test_foreign_addresses_stay_in_their_order():
 
 
 @pytest.mark.parametrize(
-    "change", [{"given": 10_000}, {"since": ["", ""]}, {"waiting": "!"}, {"tail": None}, {"phase": None}]
+    "change",
+    [
+        {"given": 10_000},
+        {"since": ["", ""]},
+        {"waiting": "!"},
+        {"tail": None},
+        {"tail": "1 2;x"},
+        {"tail": "1 2 3;1"},
+        {"phase": None},
+    ],
 )
 def test_broken_states(change):
     """A state that does not follow from itself is refused."""

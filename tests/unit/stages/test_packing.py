@@ -23,7 +23,7 @@ def listed(address):
     return [listed(part) for part in address] if isinstance(address, tuple | list) else address
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.one_of(*(st.lists(kind, max_size=40) for kind in (NUMBERS, ROW, NESTED, ANY))), st.booleans())
 def test_back_again(addresses, in_order):
     """Whatever the addresses, sorted or not: the same, in the same order."""

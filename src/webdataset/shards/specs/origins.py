@@ -22,10 +22,14 @@ from webdataset.sources.files import nameable, unnameable
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
-NETWORK_SCHEMES = frozenset({"http", "https", "gs", "s3", "az", "abfs", "ais", "hf", "oss", "r2"})
+NETWORK_SCHEMES = frozenset({
+    "http", "https", "gs", "gcs", "s3", "az", "abfs", "abfss", "ais", "hf", "oss", "r2",
+})  # fmt: skip
+"""Stores whose answers are shards, or nothing: no logins to machines (ssh), no file systems of other packages."""
 MAX_SHARDS = 10_000_000
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^/\s]")
+_PLACE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+/")
 _COLON = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -72,11 +76,28 @@ class Origin:
         if not self.network:
             return None
         reason = _refusal(str(url))
-        if reason is not None:
+        if reason is not None and not (self.beside(str(url)) and nameable(str(url))):
             return reason
         target = rewritten(str(url))
         reason = _refusal(target) if target != url else None
         return None if reason is None else f"rewritten by the environment to {target!r}, {reason}"
+
+    def beside(self, url: str) -> bool:
+        """Tell whether a url leads to the very server (or bucket) that the specification came from.
+
+        Args:
+            url: as it would be opened.
+        """
+        own, there = _PLACE.match(self.name), _PLACE.match(url)
+        return own is not None and there is not None and own[0].lower() == there[0].lower()
+
+    def foreign(self, url: str) -> bool:
+        """Tell whether a url of the web leads to a server that only somebody else's specification has named.
+
+        Args:
+            url: as it would be opened.
+        """
+        return self.network and url[:5].lower() in ("http:", "https") and not self.beside(url)
 
     def check(self, url: Any) -> Any:
         """Return the url, if it may be opened on behalf of this specification.

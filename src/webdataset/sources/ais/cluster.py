@@ -17,7 +17,7 @@ from webdataset.ground.errors import ConfigError, SourceError
 from webdataset.ground.redaction import redacted
 from webdataset.sources import connections, rest
 from webdataset.sources.objects import Again
-from webdataset.sources.profiles.options import options_for
+from webdataset.sources.profiles.options import options_for, refuse_login
 from webdataset.sources.profiles.secret import Secret
 
 from .errors import refusal
@@ -49,6 +49,7 @@ class Cluster:
         given = str(self._options.get("endpoint_url") or settings.AIS_ENDPOINT.get() or "")
         self.gateways = tuple(word.strip().rstrip("/") for word in given.split(",") if word.strip())
         for gateway in self.gateways:
+            refuse_login(gateway, "AIS_ENDPOINT", url)
             if not gateway.startswith(("http://", "https://")):
                 raise ConfigError(f"AIS_ENDPOINT holds {gateway!r}: a gateway's url is http(s)://host:port", url=url)
 

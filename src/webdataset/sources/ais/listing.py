@@ -6,7 +6,7 @@ Flows in: a bucket's url and the text that names begin with. Flows out: names, i
 from collections.abc import Iterator
 from typing import Any
 
-from webdataset.ground.errors import SourceError
+from webdataset.sources.rest import next_page
 
 from .cluster import Cluster
 from .places import place_of
@@ -27,16 +27,14 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
     """
     cluster = Cluster(storage_options, stem)
     place = place_of(stem, cluster.provider)
-    wanted = {"prefix": prefix, "props": "name", "pagesize": 0, "flags": "0", "uuid": "", "continuation_token": ""}
+    wanted: dict[str, Any] = {"prefix": prefix, "props": "name", "pagesize": 0, "flags": "0", "uuid": "", "continuation_token": ""}
     path, query = place.bucket_path(), place.of_bucket()
     while True:
         page = cluster.call("GET", path, query, {"action": "list", "name": "", "value": wanted}) or {}
         for entry in page.get("entries") or ():
             if str(entry["name"]).startswith(prefix):
                 yield entry["name"]
-        token = page.get("continuation_token") or ""
-        if not token:
+        token = next_page(page.get("continuation_token"), wanted["continuation_token"], stem)
+        if token is None:
             return
-        if token == wanted["continuation_token"]:
-            raise SourceError("the cluster gives the same page of its list over and over", url=stem)
         wanted = {**wanted, "uuid": page.get("uuid", ""), "continuation_token": token}

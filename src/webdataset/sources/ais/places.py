@@ -125,5 +125,7 @@ def _of_the_web(url: str) -> Place:
 
 def split(url: str) -> tuple[str, str]:
     """Return a url up to its object's name, and the name; see :mod:`webdataset.sources.stores`."""
-    name = place_of(url).name
-    return (url[: url.rindex(name)], name) if name else (url, "")
+    place = place_of(url)
+    if place.asked:
+        raise UsageError("a list of objects has no query", url=url)
+    return url[: len(url) - len(place.name)], place.name

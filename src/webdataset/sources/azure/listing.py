@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from webdataset.sources.objects import Again
-from webdataset.sources.rest import patiently
+from webdataset.sources.rest import next_page, patiently
 
 from .calls import AzureCalls
 from .places import place_of
@@ -47,8 +47,8 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
         )
         page = patiently(functools.partial(_page, calls, address), stem, calls.refresh)
         yield from (_name(blob) for blob in page.iterfind("Blobs/Blob") if not _is_folder(blob))
-        marker = page.findtext("NextMarker")
-        if not marker:
+        marker = next_page(page.findtext("NextMarker"), marker, stem)
+        if marker is None:
             return
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from webdataset.sources.objects import Again
-from webdataset.sources.rest import patiently
+from webdataset.sources.rest import next_page, patiently
 
 from .calls import GsCalls
 from .places import place_of
@@ -45,8 +45,8 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
         )
         page = patiently(functools.partial(_page, calls, address), stem, calls.refresh)
         yield from (found["name"] for found in page.get("items", ()))
-        token = page.get("nextPageToken")
-        if not token:
+        token = next_page(page.get("nextPageToken"), token, stem)
+        if token is None:
             return
 
 

@@ -85,6 +85,8 @@ def place_of(url: str, storage_options: Any = None) -> Place:
     match = _PLACE.match(url)
     if match is None:
         raise UsageError("a url of Google Cloud Storage is gs://bucket/key", url=url)
+    if match["key"] in (".", ".."):
+        raise UsageError("no object has the name '.' or '..'", url=url)
     return Place(service(storage_options, url), match["bucket"], match["key"], match["generation"])
 
 

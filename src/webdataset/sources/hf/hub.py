@@ -17,7 +17,7 @@ from webdataset.ground.errors import ConfigError, SourceError
 from webdataset.ground.redaction import redacted
 from webdataset.sources import connections, rest
 from webdataset.sources.objects import Again
-from webdataset.sources.profiles.options import options_for
+from webdataset.sources.profiles.options import options_for, refuse_login
 from webdataset.sources.profiles.secret import Secret
 
 from .errors import refusal, refused_elsewhere
@@ -60,6 +60,7 @@ class Hub:
         self._options = options_for("hf", storage_options, url)
         self._url = url
         self.endpoint = str(self._options.get("endpoint_url") or settings.HF_ENDPOINT.get()).rstrip("/")
+        refuse_login(self.endpoint, "HF_ENDPOINT", url)
         if not self.endpoint.startswith(("http://", "https://")):
             raise ConfigError(f"HF_ENDPOINT is {self.endpoint!r}: the hub's url is http(s)://host", url=url)
 
@@ -131,7 +132,8 @@ class Hub:
             page, link = self._page(following, place)
             yield from page
             found = _NEXT.search(link)
-            following = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
+            there = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
+            following = rest.next_page(there, following, self._url)
             if following is not None and not self._is_hub(following):
                 raise SourceError("the hub's list goes on at another address: not followed", url=self._url)
 

@@ -69,6 +69,8 @@ def place_of(url: str) -> HubPlace:
     if {".", ".."}.intersection((*match["path"].split("/"), *match["repo"].split("/"))):
         raise UsageError("a path in a repository has no parts '.' and '..'", url=url)
     revision = urllib.parse.unquote(match["revision"] or MAIN)
+    if revision in (".", ".."):
+        raise UsageError("no revision has the name '.' or '..'", url=url)
     return HubPlace((match["kind"] or "models").lower(), match["repo"], revision, match["path"])
 
 

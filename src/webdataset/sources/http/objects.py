@@ -7,6 +7,7 @@ where it stopped if the server can prove that the object is still the same.
 Waiting is bounded: 10 s to connect, 60 s without a byte, a few quick attempts where a server is busy.
 """
 
+import email.utils
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,7 +86,10 @@ class HttpObject:
         start, total, length = placed(response)
         etag = response.headers.get("ETag")
         strong = etag if etag and not etag.startswith("W/") else None
-        return Answer(response, start, Identity(strong, None, response.headers.get("Last-Modified"), total), length)
+        modified = response.headers.get("Last-Modified")
+        if known is None and strong is None and _fresh(modified, response.headers.get("Date")):
+            modified = None
+        return Answer(response, start, Identity(strong, None, modified, total), length)
 
     def _refuse_whole(self, response: Any, known: Identity | None) -> None:
         """Raise where the answer to a request for a range is none that can be used."""
@@ -140,6 +144,15 @@ class HttpStream(ResumingStream):
         timeouts = (connect_seconds or CONNECT_SECONDS, read_seconds or READ_SECONDS)
         source = HttpObject(url, storage_options, headers=headers, timeouts=timeouts)
         super().__init__(source, attempts=attempts, **places)
+
+
+def _fresh(modified: str | None, now: str | None) -> bool:
+    """Tell whether an object was changed within the second of the answer: its date may soon be another's (RFC 9110)."""
+    try:
+        changed_at, answered_at = (email.utils.parsedate_to_datetime(text or "") for text in (modified, now))
+        return (answered_at - changed_at).total_seconds() < 1
+    except (ValueError, TypeError, OverflowError):
+        return False
 
 
 def _condition(identity: Identity) -> dict[str, str]:

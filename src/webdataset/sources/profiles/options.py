@@ -46,7 +46,10 @@ SECRETS = frozenset(
 GS_TOKENS = frozenset(("anon", "cloud", "google_default"))
 """Words that gcsfs takes as ``token``; as it does, ``gs:`` urls also take the path of a file of credentials."""
 
-_SECRET_WORD = re.compile(r"secret|token|passw|passphrase|credential|auth|sas|(?:^|_)key$", re.IGNORECASE)
+_SECRET_WORD = re.compile(
+    r"secret|token|passw|passphrase|pwd|(?:^|_)pass$|credential|auth|sas|key$|signature|cookie|bearer|jwt|connection_string",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,31 @@ class StorageOptions:
     def as_mapping(self) -> dict[str, Any]:
         """Return name to value."""
         return dict(self.options)
+
+
+class Held:
+    """An object that may know secrets: used where it is, never pickled, never shown.
+
+    Args:
+        value: credentials, as some other package makes them.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<{type(self.value).__name__}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"storage_options: a {type(self.value).__name__} may hold secrets, and is not put into a pickle: leave it "
+            "out where the machine has credentials, give a path, 'env:NAME' or 'file:PATH', or start workers by fork"
+        )
 
 
 def storage_options(given: Any) -> StorageOptions | None:
@@ -109,17 +137,34 @@ def options_for(store: str, given: Any, url: str | None = None) -> dict[str, Any
         )
     if store != "gs" and isinstance(found.get("token"), str):
         found["token"] = Secret(found["token"])
-    return found
+    return {name: value.value if isinstance(value, Held) else value for name, value in found.items()}
+
+
+def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
+    """Refuse a user or password in the address of a service: addresses are shown.
+
+    Args:
+        endpoint: the address.
+        name: what names it.
+        url: what is being opened, for messages.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if "@" in endpoint.partition("://")[2].partition("/")[0] or ("@" in endpoint and "://" not in endpoint):
+        raise ConfigError(f"{name} must not hold a user or password: it is shown in messages", url=url)
 
 
 def _hidden(name: str, value: Any) -> Any:
     """Return a value, behind a :class:`Secret` where it may be one."""
-    if name == "headers" and isinstance(value, Mapping):
+    if name == "headers":
+        if not isinstance(value, Mapping):
+            raise ConfigError("storage_options: headers is a mapping of names to texts")
         return tuple((str(key), _secret(text)) for key, text in value.items())
-    if name == "fsspec" and isinstance(value, Mapping):  # names of somebody else's: judged by what they are called
-        return tuple(
-            (str(key), _secret(part) if _SECRET_WORD.search(str(key)) else part) for key, part in value.items()
-        )
+    if name == "endpoint_url" and isinstance(value, str):
+        refuse_login(value, "storage_options: endpoint_url")
+    if name == "fsspec" and isinstance(value, Mapping):
+        return _of_others(value, secret=False)
     if name.startswith(("token", "credential")) and isinstance(value, Mapping):  # a file of Google's, as its content
         return Secret.literal(json.dumps(dict(value)))
     if name == "token" and isinstance(value, str) and (value in GS_TOKENS or _is_path(value)):
@@ -133,5 +178,23 @@ def _is_path(text: str, ending: str = ".json") -> bool:
     return text.endswith(ending) and not text.lstrip().startswith(("env:", "file:", "{"))
 
 
+def _of_others(given: Mapping[Any, Any], *, secret: bool) -> StorageOptions:
+    """Return options whose names are somebody else's: what may be a secret is told by what it is called."""
+    found: list[tuple[str, Any]] = []
+    for key, value in given.items():
+        hidden = secret or _SECRET_WORD.search(str(key)) is not None
+        if isinstance(value, Mapping):
+            value = _of_others(value, secret=hidden or "headers" in str(key).lower())  # noqa: PLW2901  the same, hidden
+        found.append((str(key), _secret(value) if hidden else value))
+    return StorageOptions(tuple(found))
+
+
 def _secret(value: Any) -> Any:
-    return Secret(value) if isinstance(value, str) else value
+    """Return a value that may be a secret so that it is neither shown nor pickled."""
+    if isinstance(value, str):
+        return Secret(value)
+    if isinstance(value, bytes | bytearray):
+        return Secret.literal(bytes(value).decode("utf-8", "surrogateescape"))
+    if value is None or isinstance(value, bool | Secret | Held | StorageOptions):
+        return value
+    return Secret.literal(str(value)) if isinstance(value, int | float) else Held(value)

@@ -6,14 +6,25 @@ Flows in: a bucket's url and the text that keys begin with. Flows out: keys, in 
 from collections.abc import Iterator
 from typing import Any
 
+from webdataset.ground.errors import SourceError, UsageError
+from webdataset.sources.rest import next_page
+
 from .calls import Calls
 from .objects import place_of
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its key, and the key; see :mod:`webdataset.sources.stores`."""
-    key = place_of(url).key
-    return (url[: len(url) - len(key)], key) if key else (url, "")
+    """Return a url up to its key, and the key; see :mod:`webdataset.sources.stores`.
+
+    A route may put folders before what the url says: they belong to the stem.
+    """
+    place = place_of(url)
+    if place.version:
+        raise UsageError("a list of objects has no versionId", url=url)
+    start = max(len(url) - len(place.key), url.index("://") + 3)
+    while start < len(url) and not (place.key.endswith(url[start:]) and url[start - 1] == "/"):
+        start += 1
+    return url[:start], url[start:]
 
 
 def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
@@ -29,13 +40,20 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
         SourceError: the service refuses, or does not answer.
         MissingExtra: botocore is not installed.
     """
-    place = place_of(stem, storage_options)
+    place = place_of(f"{stem}x", storage_options)
+    folder = place.key[:-1]  # a route's
     calls = Calls(place.profile, stem)
-    arguments = {**place.named(), "Prefix": prefix}
+    arguments = {**place.named(), "Prefix": folder + prefix}
     del arguments["Key"]
+    token = None
     while True:
         answer = calls.call("list_objects_v2", **arguments)
-        yield from (found["Key"] for found in answer.get("Contents", ()))
+        for found in answer.get("Contents", ()):
+            if found["Key"].startswith(folder):
+                yield found["Key"][len(folder) :]
         if not answer.get("IsTruncated"):
             return
-        arguments["ContinuationToken"] = answer["NextContinuationToken"]
+        token = next_page(answer.get("NextContinuationToken"), token, stem)
+        if token is None:
+            raise SourceError("the service's list is said to go on, and not where: it knows the first version", url=stem)
+        arguments["ContinuationToken"] = token

@@ -7,12 +7,16 @@ child begins anew: what it inherited is kept as it is, untouched, since closing 
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from webdataset.ground.redaction import redacted
+
+log = logging.getLogger("webdataset")
 T = TypeVar("T")
 
 _inherited: list[Any] = []
@@ -37,9 +41,16 @@ def loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _running is None:
             _running = asyncio.new_event_loop()
+            _running.set_exception_handler(_unheard)
             _thread = threading.Thread(target=_running.run_forever, name="webdataset-ssh", daemon=True)
             _thread.start()
         return _running
+
+
+def _unheard(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Take note of what asyncssh's own tasks have to say when a connection is lost: their reader knows it already."""
+    error = context.get("exception")
+    log.debug("ssh: %s", redacted(f"{context.get('message')}: {type(error).__name__}: {error}"))
 
 
 def submitted(work: Coroutine[Any, Any, T]) -> Future[T]:

@@ -19,6 +19,7 @@ from webdataset.ground.redaction import redacted
 from webdataset.ground.seeds import fresh
 from webdataset.sources.objects import Again
 from webdataset.sources.patience import ATTEMPTS, Patience
+from webdataset.sources.uploading import interrupted, refuse_copy
 
 from . import loop, sessions
 from .errors import translated
@@ -76,17 +77,22 @@ class SshUpload(io.RawIOBase):
         """Take bytes; a full piece is sent while the next one fills.
 
         Raises:
-            SourceError: the server refused an earlier piece.
+            SourceError: the server refused an earlier piece, or this is a copy in a forked process.
         """
         if self.closed:
             raise ValueError("write to a closed stream")
         if self._broken is not None:
             raise self._broken
         view = memoryview(content).cast("B")
-        for start in range(0, len(view), PIECE_BYTES):
-            self._buffer += view[start : start + PIECE_BYTES]
-            if len(self._buffer) >= PIECE_BYTES:
-                self._send()
+        refuse_copy(self._owner, self.name)
+        try:
+            for start in range(0, len(view), PIECE_BYTES):
+                self._buffer += view[start : start + PIECE_BYTES]
+                if len(self._buffer) >= PIECE_BYTES:
+                    self._send()
+        except BaseException as error:  # an interrupt, too: some of it is lost, and whoever closes must not publish
+            self._broken = self._broken or interrupted(error, self.name)
+            raise
         self._size += len(view)
         return len(view)
 

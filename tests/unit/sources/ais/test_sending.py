@@ -36,16 +36,19 @@ def put(url, body, **options):
     return sending.put(url, {"A": "b"}, io.BytesIO(body), len(body), {}, seconds=10, **options)
 
 
-def test_an_early_answer_saves_the_body(server):
+def test_an_early_answer_saves_the_body(server, monkeypatch):
     """Headers only are sent."""
-    seen = []
+    monkeypatch.setattr(sending, "ANSWER_SECONDS", 60.0)  # on a busy machine the server may take long
+    seen, ended = [], threading.Event()
 
     def serve(connection):
         seen.append(connection.recv(65536))
         connection.sendall(b"HTTP/1.1 307 Go\r\nLocation: http://there/\r\nContent-Length: 0\r\n\r\n")
         seen.append(connection.recv(65536))
+        ended.set()
 
     reply = put(server(serve), b"body" * 1000, asking=True)
+    assert ended.wait(60)
     assert (reply.status, reply.headers["Location"]) == (307, "http://there/")
     assert seen[0].startswith(b"PUT /x?y=z HTTP/1.1\r\n")
     assert b"Content-Length: 4000" in seen[0]

@@ -1,0 +1,68 @@
+"""An elastic dataset as a node of torchdata.nodes.
+
+Flows in: an elastic dataset. Flows out: its items, one by one, and their state, for a graph of nodes: ``Prefetcher``,
+``ParallelMapper``, ``Batcher``, ``Loader`` … A node reads in one process what its rank owns.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from webdataset.flow.elastic import ElasticRun
+from webdataset.flow.elastic_state import checked
+from webdataset.flow.in_streams import InStreams
+from webdataset.ground.errors import UsageError
+from webdataset.ground.extras import require
+
+nodes: Any = require("torchdata.nodes", extra="torchdata", purpose="a node over a dataset")
+
+
+class DatasetNode(nodes.BaseNode):  # type: ignore[misc]  torchdata may be absent where types are checked
+    """A source of a graph of nodes; each reset without a state begins the next epoch.
+
+    Args:
+        dataset: an elastic one.
+
+    Raises:
+        UsageError: a dataset that is not elastic.
+        MissingExtra: torchdata is not installed (when this module is imported).
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__()
+        if not isinstance(dataset, InStreams):
+            raise UsageError("a node needs an elastic dataset: WebDataset(...).elastic()")
+        self.dataset = dataset
+        self._run: ElasticRun | None = None
+
+    def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
+        """Begin the next epoch, or go on behind a state.
+
+        Args:
+            initial_state: what ``get_state`` returned, on any number of ranks if merged; None for the next epoch.
+
+        Raises:
+            StateMismatch: it belongs to another dataset.
+        """
+        super().reset(initial_state)
+        if self._run is not None:
+            self._run.close()
+        if initial_state is not None:
+            self.dataset.load_state_dict(checked(initial_state))
+        self._run = iter(self.dataset)
+
+    def next(self) -> Any:
+        """Return the next item.
+
+        Raises:
+            StopIteration: behind the last one.
+        """
+        return next(self._begun())
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state behind the item given last."""
+        return self._begun().state_dict()
+
+    def _begun(self) -> ElasticRun:
+        if self._run is None:
+            raise UsageError("a node is reset before it is read")
+        return self._run

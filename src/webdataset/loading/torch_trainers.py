@@ -1,0 +1,188 @@
+"""The state of a loader inside the checkpoints of training programs that do not ask a loader for it.
+
+Flows in: a loader with ``state_dict``. Flows out: what accelerate and the Hugging Face Trainer take. Lightning asks the
+loader itself, and torchdata's StatefulDataLoader the dataset.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from webdataset.ground.errors import UsageError
+from webdataset.ground.extras import require
+from webdataset.ground.topology import physical
+
+
+def _stateful(loader: Any) -> Any:
+    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        raise UsageError(f"{type(loader).__name__} has no state: pass a wds.WebLoader over an elastic dataset")
+    loader.state_dict()
+    return loader
+
+
+def for_accelerate(accelerator: Any, loader: Any) -> Any:
+    """Let accelerate save and load the state of a loader, and not share its batches out a second time.
+
+    Pass the loader itself to the training loop, not to ``accelerator.prepare``: for an iterable dataset, ``prepare``
+    reads on one rank and sends to the others, or drops every other rank's batches, and the dataset has been shared out
+    between ranks already. ``accelerator.save_state`` and ``load_state`` keep one state for each rank.
+
+    Args:
+        accelerator: an ``accelerate.Accelerator``.
+        loader: a :class:`~webdataset.fluent.loader.WebLoader` over an elastic dataset.
+
+    Returns:
+        The loader.
+
+    Raises:
+        UsageError: the loader has no state.
+    """
+    accelerator.register_for_checkpointing(RankState(_stateful(loader)))
+    return loader
+
+
+class RankState:
+    """The states of a loader on all ranks, as one: for programs of which only the first rank saves.
+
+    Args:
+        loader: this rank's.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all ranks, by rank; every rank calls it at the same step."""
+        return {str(rank): state for rank, state in enumerate(gathered(self.loader.state_dict()))}
+
+    def load_state_dict(self, states: dict[str, Any]) -> None:
+        """Load this rank's state, or where there are other ranks now, the merged one of all.
+
+        Args:
+            states: what ``state_dict`` returned.
+        """
+        self.loader.load_state_dict(of_this_rank(states))
+
+
+def gathered(state: Any) -> list[Any]:
+    """Return the states of all ranks.
+
+    Args:
+        state: this rank's.
+    """
+    here = physical()
+    if here.world_size == 1:
+        return [state]
+    distributed = require("torch.distributed", extra="torch", purpose="saving on several ranks")
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise UsageError(f"this is one of {here.world_size} ranks, and torch.distributed is not initialized")
+    states: list[Any] = [None] * here.world_size
+    distributed.all_gather_object(states, state)
+    return states
+
+
+def of_this_rank(states: dict[str, Any]) -> Any:
+    """Return the state that this rank goes on from.
+
+    Args:
+        states: those of all ranks, by rank.
+    """
+    from webdataset.flow.elastic_state import merge_states  # noqa: PLC0415  seldom needed
+
+    here = physical()
+    if len(states) == here.world_size:
+        return states[str(here.rank)]
+    return merge_states(states.values())
+
+
+class Epochs:
+    """A loader for a program that counts epochs by itself, and need not be believed: the loader's own count holds.
+
+    Args:
+        loader: what is iterated.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.dataset = getattr(loader, "dataset", loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
+class SizedEpochs(Epochs):
+    """The same of a loader with a length."""
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def for_trainer(trainer: Any, loader: Any) -> Any:
+    """Let the Hugging Face Trainer train on a loader, and keep the loader's state in its checkpoints.
+
+    The Trainer neither shares the batches out a second time, nor skips any when it resumes: the loader goes on by
+    itself. Each checkpoint gets ``webdataset-<rank>-of-<ranks>.json``; on another number of ranks, the states of all are
+    merged. Give the loader a length (``with_length``) only if each epoch has exactly so many batches.
+
+    Args:
+        trainer: a ``transformers.Trainer``; changed in place.
+        loader: a :class:`~webdataset.fluent.loader.WebLoader` over an elastic dataset.
+
+    Returns:
+        The trainer.
+
+    Raises:
+        MissingExtra: transformers is not installed.
+        UsageError: the loader has no state.
+    """
+    transformers = require("transformers", extra="trainer", purpose="training with the Hugging Face Trainer")
+    kept = _stateful(loader)
+
+    class LoaderState(transformers.TrainerCallback):  # type: ignore[misc]  its module has no types here
+        """Saves and loads the loader's state with the Trainer's checkpoints."""
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  the Trainer's names
+            write_state(Path(args.output_dir) / f"checkpoint-{state.global_step}", kept.state_dict())
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  the same
+            if state.global_step:
+                kept.load_state_dict(read_state(Path(args.output_dir) / f"checkpoint-{state.global_step}"))
+
+    view = SizedEpochs(kept) if hasattr(kept, "__len__") else Epochs(kept)
+    trainer.args.ignore_data_skip = True
+    trainer.get_train_dataloader = lambda: view
+    trainer.add_callback(LoaderState())
+    return trainer
+
+
+def write_state(folder: Path, state: Any) -> None:
+    """Write this rank's state into a folder.
+
+    Args:
+        folder: of the checkpoint; made where it is not there.
+        state: a JSON value.
+    """
+    here = physical()
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"webdataset-{here.rank}-of-{here.world_size}.json"
+    waiting = place.with_suffix(".part")
+    waiting.write_text(json.dumps(state), encoding="utf-8")
+    waiting.replace(place)
+
+
+def read_state(folder: Path) -> Any:
+    """Return the state that this rank goes on from.
+
+    Args:
+        folder: of a checkpoint.
+
+    Raises:
+        UsageError: it has no states, or not those of all ranks.
+    """
+    found = sorted(folder.glob("webdataset-*-of-*.json"))
+    states = {path.stem.split("-")[1]: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    ranks = {int(path.stem.split("-")[3]) for path in found}
+    if len(ranks) != 1 or len(states) != max(ranks):
+        raise UsageError(f"{folder} holds the loader's states of ranks {sorted(states)}, not those of all ranks")
+    return of_this_rank(states)
