@@ -25,7 +25,7 @@ _HOMES = {
         transform_with unbatched unlisted xdecode""",
     "handlers": "ignore_and_continue ignore_and_stop reraise_exception warn_and_continue warn_and_stop",
     "index": "IndexWhileReading IndexedDataset IndexedShard index_shard index_shards sample_counts write_indexes",
-    "loading": "Loader LoaderStats check_ranks equal_steps",
+    "loading": "DatasetNode Loader LoaderStats check_ranks equal_steps for_accelerate for_trainer",
     "mix": "RandomMix RoundRobin",
     "pipeline": "DataPipeline explain merge_states",
     "shardlists": """DirectoryShardList InfiniteShardList MultiShardSample NamedResampledShards ResampledShards

@@ -56,6 +56,8 @@ def size():
 children = {}
 for number in range(rules["processes"]):
     children[child(draw.sample(urls, len(urls)))] = number
+while sum(path.stat().st_size > 0 for path in pathlib.Path(folder).glob(".wds/*.part")) < rules["parts"]:
+    time.sleep(0.01)
 begin = time.monotonic()
 doomed = draw.sample(sorted(children), rules["killed"])
 times = sorted(draw.uniform(0.05, rules["seconds"]) for _ in doomed)
@@ -87,7 +89,7 @@ def shard(number, size):
 def run(server, folder, **rules):
     """Let processes read all pages of a server."""
     urls = {server.root + path: hashlib.sha256(page).hexdigest() for path, page in server.pages.items()}
-    given = {"folder": str(folder), "urls": list(urls), "digests": urls, "size_bytes": -1, **rules}
+    given = {"folder": str(folder), "urls": list(urls), "digests": urls, "size_bytes": -1, "parts": 0, **rules}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", ZYGOTE, json.dumps(given)], capture_output=True, text=True, check=False
     )
@@ -146,7 +148,7 @@ def test_everybody_killed(memory_folder):
     with PacedServer(pages) as server:
         for path in pages:
             server.hold(path, 100_000)
-        told = run(server, folder, processes=6, killed=6, seconds=0.6, seed=4)
+        told = run(server, folder, processes=6, killed=6, seconds=0.6, seed=4, parts=3)
         assert told["outcomes"] == [-9] * 6
         parts = sorted(path.stat().st_size for path in folder.glob(".wds/*.part"))
         assert parts[0] > 0

@@ -41,6 +41,7 @@ def hungry(monkeypatch):
     monkeypatch.setattr(ahead_pace, "FAR_SECONDS", -1.0)
     monkeypatch.setattr(ahead_pace, "FAST_BYTES_PER_SECOND", float("inf"))
     monkeypatch.setattr(patience, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(parallel, "_refusing", {})
     yield
     gc.collect()
     for _ in range(1500):

@@ -54,6 +54,8 @@ class WebDataset(DataPipeline, FluidInterface):
         trust: ``strict``, ``safe`` or ``full``: what decoding may execute, and what a specification may name.
         split: which split of a specification; None for the only one, or ``train``.
         open_shards: number of shards that are read at once, a sample of each in turn; see docs/shuffling.md.
+        cache_revalidate: when the store is asked whether a cached shard is still the same: ``never``, ``once`` in each
+            process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
         **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``,
             ``storage_options``; see
             :class:`webdataset.samples.reading.Reading`.
@@ -91,6 +93,7 @@ class WebDataset(DataPipeline, FluidInterface):
         trust: str | None = None,
         split: str | None = None,
         open_shards: int = 1,
+        cache_revalidate: str | None = None,
         **reading: Any,
     ) -> None:
         super().__init__()
@@ -100,7 +103,14 @@ class WebDataset(DataPipeline, FluidInterface):
         size = 100 if shardshuffle is True else int(shardshuffle or 0)
 
         def reader(folder: str | None = None) -> Any:
-            cache = ordering.shard_cache(folder or cache_dir, cache_size, url_to_name, verbose=verbose, handler=handler)
+            cache = ordering.shard_cache(
+                folder or cache_dir,
+                cache_size,
+                url_to_name,
+                verbose=verbose,
+                handler=handler,
+                revalidate=cache_revalidate,
+            )
             one = tariterators.tarfile_to_samples(
                 handler, select_files, rename_files, trust=self.trust, cache=cache, **rules
             )

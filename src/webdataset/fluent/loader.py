@@ -181,7 +181,9 @@ class WebLoader(DataPipeline, FluidInterface):
         """Take up a state of loader and stages, and return that of the loader."""
         here = physical()
         expected = {"version": VERSION, "ranks": [here.rank, here.world_size], "items": self.nsamples}
-        differing = [f"{name} {given.get(name)} (here {own})" for name, own in expected.items() if given.get(name) != own]
+        differing = [
+            f"{name} {given.get(name)} (here {own})" for name, own in expected.items() if given.get(name) != own
+        ]
         if self._bare():
             differing.append("stages behind the loader (here none)")
         if differing:
@@ -198,5 +200,7 @@ class WebLoader(DataPipeline, FluidInterface):
     def _loader(self) -> Any:
         loader = self.pipeline[0] if self.pipeline else None
         if not isinstance(getattr(loader, "dataset", None), InStreams):
-            raise UsageError("the state of a WebLoader is that of its dataset: make it elastic, WebDataset(...).elastic()")
+            raise UsageError(
+                "the state of a WebLoader is that of its dataset: make it elastic, WebDataset(...).elastic()"
+            )
         return loader

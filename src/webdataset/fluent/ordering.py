@@ -27,6 +27,7 @@ __all__ = [
 ARGUMENTS = [
     "urls", "handler", "mode", "resampled", "repeat", "shardshuffle", "cache_size", "cache_dir", "url_to_name",
     "detshuffle", "nodesplitter", "workersplitter", "empty_check", "verbose", "seed", "open_shards",
+    "cache_revalidate",
 ]  # fmt: skip
 
 
@@ -129,6 +130,7 @@ def shard_cache(
     *,
     verbose: bool,
     handler: Handler = reraise_exception,
+    revalidate: str | None = None,
 ) -> Any:
     """Return the cache that a dataset asks for, or None.
 
@@ -138,16 +140,17 @@ def shard_cache(
         url_to_name: url to file name.
         verbose: log what the cache does.
         handler: asked where a shard cannot be opened.
+        revalidate: ``never``, ``once``, ``always``; None is ``WDS_CACHE_REVALIDATE``.
 
     Raises:
-        UsageError: the directory does not exist.
+        UsageError: the directory does not exist, or ``revalidate`` is something else.
     """
     folder = settings.CACHE.get() if cache_dir is None else os.fspath(cache_dir)
     if folder is None:
         return None
     size = settings.CACHE_SIZE.get() if cache_size == -1 else cache_size
     size = -1 if size is None else size
-    cache = ShardCache(folder, size, url_to_name, verbose=verbose)
+    cache = ShardCache(folder, size, url_to_name, verbose=verbose, revalidate=revalidate)
     if size == 0:
         return None
     door = loaded("webdataset.cache")  # where a program may have put a FileCache of its own

@@ -134,6 +134,7 @@ class LoaderRun:
         self._known = (self.begun["seed"], self.begun["epoch"])
         self._workers = loader.num_workers
         self._turn = self._first(loader.turned)
+        self._collate = loader.collating
         self._received = Received(self.begun)
         self._address: Address = None
         self.over = False
@@ -197,7 +198,7 @@ class LoaderRun:
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
         """Make the items at some addresses once more."""
-        return self._plain.fetch(addresses)
+        return [self._collate(item) for item in self._plain.fetch(addresses)]
 
     def close(self) -> None:
         """Let go of the workers, unless they are persistent; the state can still be read."""
@@ -233,6 +234,11 @@ class StateLoader(DataLoader[Any]):
             run: its seed and epoch.
         """
         self.dataset.adopt(run)  # type: ignore[attr-defined]
+
+    @property
+    def collating(self) -> Callable[[Any], Any]:
+        """The collate function, as it was given or chosen by torch."""
+        return self._sending.collate
 
     def as_stage(self) -> Stage:
         """Return this loader as the source of a pipeline."""

@@ -93,6 +93,7 @@ class Upcoming:
 
     def look(self) -> None:
         """Open what comes next, as far as there is room; never waits for another thread, and raises nothing."""
+        self._at_home()
         if self._lock.acquire(blocking=False):
             try:
                 self._adapt()

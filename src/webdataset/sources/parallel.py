@@ -15,6 +15,7 @@ that it has reached, and hears about it there, or not at all.
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -29,8 +30,12 @@ ALIGNMENT_BYTES = 8 << 20
 LONGEST_BYTES = 32 << 20
 ATTEMPTS = 4
 PATIENT_SHARE = 0.1
+REFUSED_SECONDS = 60.0
 
 PartOpener = Callable[[int, int], object]
+
+
+_refusing: dict[str, float] = {}
 
 
 class Parallel:
@@ -39,12 +44,14 @@ class Parallel:
     Args:
         identity: who the object is.
         open_part: gives the stream of the bytes from one offset up to another.
+        url: of the object.
 
     Attributes:
         ranges: ranges asked for so far.
     """
 
-    def __init__(self, identity: Identity, open_part: PartOpener) -> None:
+    def __init__(self, identity: Identity, open_part: PartOpener, url: str) -> None:
+        self._place = _place_of(url)
         self._length = identity.length or 0
         self._open_part = open_part
         self._most = settings.CONNECTIONS.get()
@@ -59,13 +66,15 @@ class Parallel:
         self.ranges = 0
 
     @classmethod
-    def worthwhile(cls, identity: Identity) -> bool:
+    def worthwhile(cls, identity: Identity, url: str) -> bool:
         """Tell whether an object is long enough, and known well enough, to be read in parts.
 
         Args:
             identity: who it is.
+            url: where it lies.
         """
-        return identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
+        long = identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
+        return long and _refusing.get(_place_of(url), 0.0) < time.monotonic()
 
     def note(self, offset: int, moments: tuple[float, float, float], given_bytes: int, latency_seconds: float) -> None:
         """Take note of a read, and decide how many connections there should be.
@@ -164,12 +173,14 @@ class Parallel:
             self._alone = True
             self._launch()
         while not self._rest:
-            if not self._parts:  # no room for further ones: the first connection goes on, for now
-                self._active = False
+            with self._lock:  # a thread may be adding one at this moment
+                self._active = bool(self._parts)
+            if not self._active:  # no room for further ones: the first connection goes on, for now
                 return b""
             piece = self._parts[0].piece()
             if piece is None:
                 if offset != self._ends[0]:
+                    self._refused(self._parts[0])
                     self.stop()
                     return b""
                 self._passed()
@@ -179,6 +190,11 @@ class Parallel:
                 self._rest = memoryview(piece)
         content, self._rest = bytes(self._rest[:size]), self._rest[size:]
         return content
+
+    def _refused(self, part: Filling) -> None:
+        """Remember a place that gives no ranges: its other objects are spared the asking, for a while."""
+        if part.stream is None:
+            _refusing[self._place] = time.monotonic() + REFUSED_SECONDS
 
     def _passed(self) -> None:
         """Leave a range behind."""
@@ -205,3 +221,8 @@ class Parallel:
 def _aligned(offset: float) -> int:
     """Return the multiple of 8 MiB nearest to an offset."""
     return round(offset / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _place_of(url: str) -> str:
+    """Return the server, or container, of a url."""
+    return "/".join(url.split("/", 3)[:3])

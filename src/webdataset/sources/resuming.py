@@ -88,8 +88,8 @@ class ResumingStream(io.RawIOBase):
         self._crc32, self._summing = (None, crc32) if start else self.vouched
         self._sum = 0
         self._body = answer.body
-        if end is None and Parallel.worthwhile(answer.identity):
-            self._parallel = Parallel(answer.identity, _part_opener(source, answer.identity))
+        if end is None and Parallel.worthwhile(answer.identity, source.url):
+            self._parallel = Parallel(answer.identity, _part_opener(source, answer.identity), source.url)
         self._left = time.monotonic()
 
     def __repr__(self) -> str:

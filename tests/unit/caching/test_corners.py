@@ -377,17 +377,16 @@ def test_shards_that_are_no_archives(near, lengths):
     assert [path.read_bytes() for path in near.glob("*url-*")] == ([body] if lengths else [])
 
 
-def test_shards_that_are_no_archives_at_two_services(near, monkeypatch):
+def test_shards_that_are_no_archives_at_two_services():
     """The options with which a stage of items opens its shards tell one service's from another's."""
-    msgpack = pytest.importorskip("msgpack")
+    pytest.importorskip("msgpack")
     served = []
 
     def opened(shards, *_, storage_options=None, prefetch=None, **others):
-        served.append((storage_options["profile"], prefetch, others["archives"]))
+        served.append((storage_options.as_mapping(), prefetch, others["archives"]))
         return iter(())
 
     cache = types.SimpleNamespace(opened=opened)
-    assert msgpack
     stage = wds.msgpacks_to_samples(cache=cache, storage_options={"profile": "there"}, prefetch=7)
     assert list(stage([{"url": "s3://b/x.mp"}])) == []
-    assert served == [("there", 7, False)]
+    assert served == [({"profile": "there"}, 7, False)]

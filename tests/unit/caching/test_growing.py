@@ -374,6 +374,21 @@ def test_what_revalidate_may_be(near):
     """A word that is none of the three is refused."""
     with pytest.raises(ValueError, match="revalidate"):
         ShardCache(str(near), revalidate="sometimes")
+    with pytest.raises(ValueError, match="revalidate"):
+        wds.WebDataset("http://h/x.tar", cache_dir=near, cache_revalidate="sometimes")
+
+
+def test_datasets_say_when_to_ask(server, near, forgetful, monkeypatch):
+    """An argument says it for one dataset, whatever the environment says for the others."""
+    monkeypatch.setenv("WDS_CACHE_REVALIDATE", "always")
+    for policy, asked in (("never", 1), (None, 3), ("once", 4)):
+        forgetful()
+        dataset = wds.WebDataset(
+            f"{server.root}/x.tar", shardshuffle=False, cache_dir=near, cache_revalidate=policy, prefetch=0
+        )
+        for _ in range(2):
+            assert len(list(dataset)) == COUNT
+        assert len(server.asked) == asked
 
 
 def test_the_record_holds_no_secret(near):

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import MissingField, NoSamples, NoShards, SpecError, UsageError
+from webdataset.ground.errors import MissingField, NoSamples, NoShards, SpecError, UnsafeSpec, UsageError
 from webdataset.ground.seeds import fold
 
 SIZES = {"a": (4, 25), "b": (2, 30), "c": (1, 20)}
@@ -480,3 +480,28 @@ def test_an_index_within_a_json_file(tmp_path):
 def test_a_command_is_no_specification():
     """What a command prints is shards, whatever its last word ends in."""
     assert len(keys(wds.WebDataset("pipe:cat a-0.tar # options.json"))) == 25
+
+
+def test_tokens_are_not_shown_to_servers_that_a_foreign_specification_names():
+    """A specification from the network sends no header of the user to another server than its own."""
+    spec = wds.load_spec(
+        {"version": 1, "sources": ["https://own.invalid/a.tar", {"shards": "https://other.invalid/b.tar"}]},
+        url="https://own.invalid/mix.yaml",
+    )
+    for options in ({"token": "secret"}, {"headers": {"X-Key": "secret"}}):
+        with pytest.raises(UnsafeSpec, match="names another server") as caught:
+            wds.WebDataset(spec, storage_options=options)
+        assert caught.value.url == "https://other.invalid/b.tar"
+    wds.WebDataset(spec)
+    wds.WebDataset(spec, storage_options={"verify": False})
+
+
+def test_logins_and_other_packages_are_not_for_foreign_specifications():
+    """No machine is logged in to on behalf of a specification from the network, other than its own."""
+    for url in ("ssh://host/a.tar", "memory://name/a.tar", "hdfs://host/a.tar"):
+        with pytest.raises(UnsafeSpec):
+            wds.load_spec({"version": 1, "sources": [url]}, url="https://own.invalid/mix.yaml")
+    beside = wds.load_spec({"version": 1, "sources": ["a.tar"]}, url="ssh://host/folder/mix.yaml")
+    assert beside.split().sources[0].urls() == ["ssh://host/folder/a.tar"]
+    with pytest.raises(UnsafeSpec):
+        wds.load_spec({"version": 1, "sources": ["ssh://elsewhere/a.tar"]}, url="ssh://host/folder/mix.yaml")

@@ -373,6 +373,47 @@ def test_a_slow_source_is_read_further_ahead(server, monkeypatch):
     assert keys(flow) == ALL[2:]
 
 
+def test_a_thread_that_is_done_begins_the_next(server, monkeypatch):
+    """While the reader is busy elsewhere, freed connections go on to the next shards; the list is asked by nobody else."""
+    monkeypatch.setattr(ahead_pace, "WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr(ahead_pace, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(ahead_pace.Pace, "starving", True)
+    monkeypatch.setenv("WDS_CONNECTIONS", "2")
+    askers = set()
+
+    def listed():
+        for url in urls_of(server):
+            askers.add(threading.current_thread())
+            yield {"url": url}
+
+    flow = iter(wds.DataPipeline(listed, wds.tarfile_to_samples()))
+    found = keys(itertools.islice(flow, 4))
+    for _ in range(1500):
+        if len(server.asked) == 6 and not ahead_threads():
+            break
+        time.sleep(0.01)
+    assert sorted(asked(server)) == list(range(6))  # one at a time, and the reader read nothing meanwhile
+    assert found + keys(flow) == ALL
+    assert askers == {threading.main_thread()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_counts_what_it_opens_itself(server):
+    """After a fork in the middle of a shard, what the child opens ahead is its own, and is all given back."""
+    flow = iter(dataset(urls_of(server)))
+    before = keys(itertools.islice(flow, 5))
+    child = os.fork()
+    if child == 0:
+        try:
+            whole = before + keys(flow) == ALL
+            os._exit(0 if whole and (budget.size_bytes, budget.connections) == (0, 0) else 1)
+        except BaseException:  # noqa: BLE001  no test report is written twice
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert before + keys(flow) == ALL
+
+
 def test_errors_of_the_list_that_are_no_exceptions_of_ours(server):
     """SourceError or not: what an opener raises is located, and what is read afterwards is whole."""
     server.pages["/1.tar"] = PAGES["/1.tar"][:5000]

@@ -9,6 +9,7 @@ import pytest
 
 from webdataset.ground.errors import SourceError
 from webdataset.ground.seeds import generator
+from webdataset.sources import ahead_filling
 from webdataset.sources.ahead import AheadStream
 from webdataset.sources.ahead_filling import Filling
 from webdataset.sources.ahead_budget import Budget
@@ -211,6 +212,101 @@ def taken_without_stopping(filling):
     while filling.stream is None:
         time.sleep(0.001)
     return AheadStream(filling.stream, Pace(), filling=filling)
+
+
+def test_what_is_read_is_given_back_at_once(budget):
+    """The budget counts what is held, not what was: taken pieces and plans that came to nothing make room."""
+    filling = filled(budget, lambda: io.BytesIO(BODY), 2 << 20)
+    assert filling.whole
+    assert budget.size_bytes == len(BODY)  # of two megabytes
+    stream = taken(filling)
+    first = stream.read(393_216)
+    assert budget.size_bytes == len(BODY) - len(first)
+    assert first + stream.readall() == BODY
+    assert budget.size_bytes == 0
+
+
+@pytest.mark.parametrize(("length", "read"), [(len(BODY), len(BODY)), (len(BODY) + 1, 300_000), (None, len(BODY))])
+def test_large_streams_are_begun_and_others_read_whole(budget, monkeypatch, length, read):
+    """Of a stream longer than the bound only a beginning is read: the rest has connections of its own later."""
+    monkeypatch.setattr(ahead_filling, "OF_LARGE_BYTES", 300_000)
+    sized = type("Sized", (io.BytesIO,), {"length": length})
+    filling = filled(budget, lambda: sized(BODY), len(BODY))
+    assert filling.stream.tell() == read
+    assert budget.size_bytes == read
+    filling.close()
+    exact = Filling(lambda: sized(BODY), len(BODY), budget.take(len(BODY)), exact=True)
+    assert taken_when_read(exact).readall() == BODY
+
+
+def taken_when_read(filling):
+    """A stream over a filling that has read to its bound."""
+    while filling.running:
+        time.sleep(0.001)
+    return taken(filling)
+
+
+def test_no_thread_to_read_further(budget, monkeypatch):
+    """Where the system gives no further thread, what was read stays, and the reader reads on by itself."""
+    filling = filled(budget, lambda: io.BytesIO(BODY), 100_000)
+
+    def start(_self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    filling.extend(200_000)
+    assert budget.size_bytes == 100_000
+    assert taken(filling).readall() == BODY
+
+
+def test_whoever_waits_hears_of_each_end(budget):
+    """The thread tells when it has read to the bound, the first time and after it was extended."""
+    told = []
+    filling = Filling(lambda: io.BytesIO(BODY), 1000, budget.take(1000), lambda filling: told.append(filling.whole))
+    while filling.running:
+        time.sleep(0.001)
+    filling.extend(len(BODY) + 1)
+    while filling.running:
+        time.sleep(0.001)
+    assert told == [False, True]
+    filling.close()
+
+
+def test_many_silent_sources_are_left_in_the_time_of_one(budget, monkeypatch):
+    """Closing waits for all threads together: eight servers that do not answer hold nobody eight times."""
+    monkeypatch.setattr(ahead_filling, "FAREWELL_SECONDS", 0.05)
+    gate, waits = threading.Event(), []
+    fillings = [Filling(lambda: gate.wait(60) and io.BytesIO(BODY), 100, budget.take(100, spare=4)) for _ in range(8)]
+    join = threading.Thread.join
+
+    def noted(self, timeout=None):
+        waits.append(timeout)
+        join(self, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", noted)
+    ahead_filling.close_all(fillings)
+    assert len(waits) == 8
+    assert max(waits) <= 0.05
+    assert waits == sorted(waits, reverse=True)
+    assert budget.size_bytes == 0
+    gate.set()
+    for filling in fillings:
+        join(filling._thread)
+        assert filling.stream.closed
+
+
+def test_a_finaliser_may_give_back_in_the_middle_of_counting(budget):
+    """Garbage may be collected anywhere: what it gives back while its own thread counts does not wait for itself."""
+    grant = budget.take(100)
+    done = threading.Event()
+
+    def counting():
+        with budget.lock:
+            grant.release()
+        done.set()
+
+    threading.Thread(target=counting, daemon=True).start()
+    assert done.wait(30)
 
 
 def test_a_budget_is_kept():

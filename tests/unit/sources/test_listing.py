@@ -29,7 +29,7 @@ def listed(pattern, *names):
 @pytest.mark.parametrize(
     ("pattern", "matching", "others"),
     [
-        ("x[a--b]", ["x-", "xa"], ["x/", "x*"]),
+        ("x[a--b]", ["x-", "xa"], ["x+", "x*"]),
         ("x[&&a]", ["x&", "xa"], ["xb"]),
         ("x[a||b]", ["xa", "x|"], ["xc"]),
         ("x[]a]y", ["x]y", "xay"], ["x[]a]"]),
@@ -66,8 +66,6 @@ def test_a_list_without_end():
 
 def test_routes_lead_lists_too(monkeypatch):
     """Keys below the folder of a route's target are listed by what they are called on the route."""
-    config.profile("routed", endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key="b")
-    config.route("training://", "routed", target="s3://bucket/prefix")
     asked = []
 
     def call(_, name, **arguments):
@@ -76,11 +74,11 @@ def test_routes_lead_lists_too(monkeypatch):
 
     monkeypatch.setattr(s3_listing.Calls, "call", call)
     monkeypatch.setattr(s3_listing.Calls, "__init__", lambda *_: None)
-    try:
+    with config.temporary():
+        config.profile("routed", endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key="b")
+        config.route("training://", "routed", target="s3://bucket/prefix")
         assert listing.listed("training://a/*.tar") == ["training://a/1.tar"]
         assert asked == [("list_objects_v2", "bucket", "prefix/a/")]
-    finally:
-        config.clear()
 
 
 def test_a_list_that_goes_on_nowhere(monkeypatch):

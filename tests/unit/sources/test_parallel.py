@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from webdataset.ground import settings
 from webdataset.ground.errors import ShardChanged, ShortRead, SourceError
 from webdataset.ground.seeds import generator
 from webdataset.sources import ahead_pace, parallel, patience, resuming
@@ -103,6 +104,7 @@ def hungry(monkeypatch):
     monkeypatch.setattr(ahead_pace, "WINDOW_BYTES", 1)
     monkeypatch.setattr(ahead_pace, "FAST_BYTES_PER_SECOND", float("inf"))
     monkeypatch.setattr(patience, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(parallel, "_refusing", {})
     monkeypatch.setattr(patience, "sleep", lambda _seconds: None)
     yield
     gc.collect()
@@ -162,6 +164,80 @@ def test_switched_off(monkeypatch, name, text):
     store = Store()
     assert read(store) == BODY
     assert len(store.asked) == 1
+
+
+def test_no_range_takes_the_place_of_the_only_connection(monkeypatch):
+    """Where others have all connections but one, that one reads on; it is joined by others as soon as there are any."""
+    grants = [budget.take(1) for _ in range(4)]
+    store, pieces = Store(), []
+    with ResumingStream(store) as stream:
+        for _ in range(20):
+            pieces.append(stream.read(20_000))
+        assert len(store.asked) == 1
+        for grant in grants:
+            grant.release()
+        for _ in range(20):
+            pieces.append(stream.read(20_000))
+        assert len(ranges(store)) > 1
+        for _ in range(4):  # and taken away again in the middle
+            grants.append(budget.take(1))
+        pieces.extend(iter(lambda: stream.read(20_000), b""))
+    for grant in grants:
+        if grant is not None:
+            grant.release()
+    assert b"".join(pieces) == BODY
+
+
+def test_no_room_for_the_next_range_is_no_failure(monkeypatch):
+    """When all ranges have been read and there is room for no more, the first connection goes on, and is joined again."""
+    store, pieces, taken = Store(), [], []
+    waited = []
+    monkeypatch.setattr(patience, "sleep", waited.append)
+    with ResumingStream(store) as stream:
+        while len(ranges(store)) < 3:
+            pieces.append(stream.read(20_000))
+        taken.append(budget.take(settings.PREFETCH_BYTES.get() - budget.size_bytes, spare=10))
+        assert taken[0] is not None
+        whole = len([1 for _, size, _ in store.asked if size is None])
+        while len([1 for _, size, _ in store.asked if size is None]) == whole:
+            pieces.append(stream.read(20_000))
+        before = len(ranges(store))
+        taken[0].release()
+        pieces.extend(iter(lambda: stream.read(20_000), b""))
+        assert len(ranges(store)) > before
+    assert b"".join(pieces) == BODY
+    assert waited == []  # nothing had failed
+
+
+def test_a_place_that_gives_no_ranges_is_asked_once():
+    """The next objects of a server that ignores ranges are read over one connection from their beginning."""
+    store = Store(faulty=lambda _number, _offset, size: "whole" if size is not None else None)
+    assert read(store) == BODY
+    assert ranges(store)
+    again = Store(faulty=store.faulty)
+    assert read(again) == BODY
+    assert not ranges(again)
+    elsewhere = Store()
+    elsewhere.url = "mem://other/object"
+    assert read(elsewhere) == BODY
+    assert ranges(elsewhere)
+
+
+def test_a_finaliser_may_stop_what_is_being_begun():
+    """A stream that is collected while a thread begins its next range waits for nobody, and no range is left."""
+    done = threading.Event()
+    store = Store()
+    stream = ResumingStream(store)
+    while len(ranges(store)) < 3:
+        stream.read(10_000)
+
+    def collected():
+        with stream._parallel._lock:
+            stream.close()
+        done.set()
+
+    threading.Thread(target=collected, daemon=True).start()
+    assert done.wait(30)
 
 
 def test_a_fast_source_keeps_its_one_connection(monkeypatch):

@@ -229,10 +229,10 @@ def naming(form, url):
     return index(entry("x.tar"), base=url)
 
 
-@pytest.mark.parametrize("url", ["pipe:touch marker", "file:///etc/hosts"])
+@pytest.mark.parametrize("url", ["pipe:touch marker", "file:///etc/hosts", "ssh://host/x.tar"])
 @pytest.mark.parametrize("form", ["shard", "source_url", "base"])
 def test_an_index_from_the_network_names_urls_only(url, form, monkeypatch, tmp_path):
-    """Commands and local files in it are refused, and nothing is run; full trust allows them."""
+    """Commands, local files and logins in it are refused, and nothing is run; full trust allows them."""
     monkeypatch.chdir(tmp_path)
     with RangeServer({"/d/i.json": json.dumps(naming(form, url)).encode()}) as server:
         with pytest.raises(UsageError, match="may name urls only"):
