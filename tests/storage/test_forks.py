@@ -10,8 +10,7 @@ from webdataset.sources import ahead_pace
 from webdataset.testing import readings
 from webdataset.testing.readings import digests_of, shard
 from webdataset.testing.scheme_servers import NAMES
-from webdataset.testing.schemes import Target
-from webdataset.testing.schemes_local import register_far
+from webdataset.testing.worker_reads import ShardReads
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -34,34 +33,19 @@ def targets(scheme_of):
     return get
 
 
-class Shards:
-    """What a worker reads: for each number a shard, over a stream, by samples, and by ranges."""
-
-    def __init__(self, by_scheme):
-        self.wanted = [(target, number) for targets in by_scheme for number, target in enumerate(targets)]
-
-    def __len__(self):
-        return len(self.wanted)
-
-    def __getitem__(self, index):
-        """Read one shard; tell who did, and whether it was this one's bytes."""
-        if any(target.url.startswith("wdsfar:") for target, _ in self.wanted):
-            register_far()
-        (url, options), number = self.wanted[index]
-        target = Target(url, options)
-        found = readings.streamed(target), readings.sampled(target), readings.ranged(target, seed=index)
-        return os.getpid(), number, found == (*digests_of(SHARDS[number]), digests_of(SHARDS[number])[0]), url
-
-
 def loaded(by_scheme, method):
     """Read all shards in two workers; return the pids, and the urls that came out wrong."""
     data = pytest.importorskip("torch.utils.data")
+    wanted = [
+        (target, digests_of(content)) for targets in by_scheme for target, content in zip(targets, SHARDS, strict=True)
+    ]
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("MATRIX_", "SSL_CERT", "AWS_"))}
     loader = data.DataLoader(
-        Shards(by_scheme), batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120
+        ShardReads(wanted, variables), batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120
     )
     found = list(loader)
-    assert len(found) == sum(len(targets) for targets in by_scheme)
-    return {pid for pid, _, _, _ in found}, [url for _, _, right, url in found if not right]
+    assert len(found) == len(wanted)
+    return {pid for pid, _, _ in found}, [url for _, url, right in found if not right]
 
 
 def busy_parents(by_scheme):

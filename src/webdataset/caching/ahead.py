@@ -114,6 +114,7 @@ class Coming:
         self._level = level
         self._waiting: deque[Next] = deque()
         self._ended = False
+        self._first = True
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
@@ -130,6 +131,18 @@ class Coming:
         if coming is not None and coming.failure is not None:
             raise coming.failure
         return coming
+
+    def watch(self, stream: Any) -> None:
+        """Begin what comes next: beside a first shard when it is seen that somebody reads it, else at once.
+
+        Args:
+            stream: the shard whose turn it is.
+        """
+        if self._first:
+            self._first = False
+            stream.look = self.look
+        else:
+            self.look()
 
     def look(self) -> None:
         """Begin what comes next; never waits, and raises nothing."""

@@ -7,6 +7,7 @@ never a sample is lost for the cache's sake.
 """
 
 import dataclasses
+import functools
 import logging
 import os
 import warnings
@@ -121,11 +122,8 @@ class ShardCache:
             answers.append(bool(handler(error)))
             return answers[-1]
 
-        def opening(shard: Any) -> dict[str, Any] | None:
-            return self._near(shard, source, level, storage_options, archives=archives)
-
+        opening = functools.partial(self._near, source=source, level=level, options=storage_options, archives=archives)
         coming = Coming(iter(shards), opening, 0 if self.complete or self.validator else prefetch, level)
-        first = True
         try:
             while (place := coming.next()) is not None:
                 shard = place.shard
@@ -138,11 +136,7 @@ class ShardCache:
                 if near is None:
                     yield from source([shard], asked)
                 else:
-                    if first:
-                        near["stream"].look = coming.look
-                    else:
-                        coming.look()
-                    first = False
+                    coming.watch(near["stream"])
                     yield near
                 if not answers[-1]:
                     return

@@ -103,14 +103,8 @@ class WebDataset(DataPipeline, FluidInterface):
         size = 100 if shardshuffle is True else int(shardshuffle or 0)
 
         def reader(folder: str | None = None) -> Any:
-            cache = ordering.shard_cache(
-                folder or cache_dir,
-                cache_size,
-                url_to_name,
-                verbose=verbose,
-                handler=handler,
-                revalidate=cache_revalidate,
-            )
+            near = folder or cache_dir, cache_size, url_to_name, cache_revalidate
+            cache = ordering.shard_cache(*near, verbose=verbose, handler=handler)
             one = tariterators.tarfile_to_samples(
                 handler, select_files, rename_files, trust=self.trust, cache=cache, **rules
             )
@@ -127,12 +121,9 @@ class WebDataset(DataPipeline, FluidInterface):
             )
             self.append(specs.ready(source, building, mode))
         else:
-            self.append(source)
-            for splitter in ordering.splitters_for(source, nodesplitter, workersplitter):
-                self.append(splitter)
-            for stage in ordering.shard_shuffle(size, seed, deterministic=detshuffle):
+            shares = ordering.splitters_for(source, nodesplitter, workersplitter)
+            for stage in [source, *shares, *ordering.shard_shuffle(size, seed, deterministic=detshuffle), reader()]:
                 self.append(stage)
-            self.append(reader())
             if empty_check:
                 self.append(ordering.CheckSamples(ordering.count_of(source)))
         if repeat:

@@ -127,10 +127,10 @@ def shard_cache(
     cache_dir: str | os.PathLike[str] | None,
     cache_size: float,
     url_to_name: Callable[[str], str] | None,
+    revalidate: str | None = None,
     *,
     verbose: bool,
     handler: Handler = reraise_exception,
-    revalidate: str | None = None,
 ) -> Any:
     """Return the cache that a dataset asks for, or None.
 
@@ -138,9 +138,9 @@ def shard_cache(
         cache_dir: the directory; None is ``WDS_CACHE``.
         cache_size: bound in bytes; 0 is no cache, -1 is ``WDS_CACHE_SIZE``, or no bound.
         url_to_name: url to file name.
+        revalidate: ``never``, ``once``, ``always``; None is ``WDS_CACHE_REVALIDATE``.
         verbose: log what the cache does.
         handler: asked where a shard cannot be opened.
-        revalidate: ``never``, ``once``, ``always``; None is ``WDS_CACHE_REVALIDATE``.
 
     Raises:
         UsageError: the directory does not exist, or ``revalidate`` is something else.

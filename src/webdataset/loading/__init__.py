@@ -6,7 +6,15 @@ The names here are loaded when they are first used.
 import importlib
 from typing import Any
 
-_HOMES = {"check_ranks": "torch_ranks", "equal_steps": "torch_equal", "Loader": "loader", "LoaderStats": "statistics"}
+_HOMES = {
+    "check_ranks": "torch_ranks",
+    "DatasetNode": "torch_nodes",
+    "equal_steps": "torch_equal",
+    "for_accelerate": "torch_trainers",
+    "for_trainer": "torch_trainers",
+    "Loader": "loader",
+    "LoaderStats": "statistics",
+}
 
 __all__ = list(_HOMES)
 

@@ -14,6 +14,7 @@ Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: its batches, un
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from webdataset.flow.elastic import ElasticRun
@@ -287,7 +288,15 @@ class StateLoader(DataLoader[Any]):
         self._beginning.state, self._beginning.turn = state, turn
         if not self.num_workers:
             self._to_dataset(state)
-        return super().__iter__()
+        if not any(state["memories"].values()):
+            return super().__iter__()
+        before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
+        batches = super().__iter__()  # draws a seed, which the epoch that goes on had drawn when it began
+        if self.generator is not None:
+            self.generator.set_state(before)
+        else:
+            torch.set_rng_state(before)
+        return batches
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batch received last: a JSON value, to be loaded under any topology.
