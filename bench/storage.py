@@ -2,8 +2,9 @@
 
 ``http``: W1 from a web server nearby (nginx): bytes alone and samples, CPU seconds with children, and wall time.
 ``slow http`` and ``slow s3``: the same server, and SeaweedFS, behind a line in a process of its own, 50 ms a request
-and 60 MB/s a connection: what part of the joint limit of five connections is reached. SeaweedFS is left out where it is
-not installed.
+and 60 MB/s a connection: what part of the joint limit of five connections is reached, and what part of what five curls
+reach at the same time, which do nothing else (``share_of_curls``: on a busy machine the line itself is slower). SeaweedFS is
+left out where it is not installed.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ LATENCY_SECONDS = 0.05
 BYTES_PER_SECOND = 60e6
 CONNECTIONS = 5
 LIMIT = CONNECTIONS * BYTES_PER_SECOND
-SHARDS = 16
+SHARDS = 32  # the last ones, which cannot keep all connections busy, should count little
 _CONFIGURATION = """
 daemon off; {user} worker_processes 1; pid {folder}/pid; error_log stderr crit; events {{ worker_connections 512; }}
 http {{ access_log off; sendfile on; server {{ listen 127.0.0.1:{port}; root {files}; }} }}
@@ -109,12 +110,29 @@ def nearby(port: int, names: list[str]) -> dict[str, object]:
     )
 
 
-def far(question: str, ours_urls: list[str], their_urls: list[str], size_bytes: int) -> dict[str, object]:
+def side_by_side(urls: list[str]) -> float:
+    """Return the seconds in which as many curls as there are connections fetch some urls, and throw them away."""
+    program, begun = found("curl"), time.perf_counter()
+    shares = [urls[number::CONNECTIONS] for number in range(CONNECTIONS)]
+    words = [[word for url in share for word in ("-o", os.devnull, url)] for share in shares]
+    children = [subprocess.Popen([program, "-s", *each]) for each in words if each]
+    if any(child.wait() for child in children):
+        raise RuntimeError("curl failed")
+    return time.perf_counter() - begun
+
+
+def far(question: str, ours_urls: list[str], plain_urls: list[str], size_bytes: int) -> dict[str, object]:
     """Print and return the answer for a server behind a slow line."""
+    rounds = max(1, min(3, ROUNDS))
     ours, theirs = Library(sys.executable), Library(ORACLE)
+    ours_job, alone = {"job": "raw", "shards": ours_urls}, []
     try:
-        ours_job, their_job = ({"job": "raw", "shards": urls} for urls in (ours_urls, their_urls))
-        taken = medians({"ours": (ours, ours_job), "theirs": (theirs, their_job)}, max(1, min(3, ROUNDS)))
+        ours.ask(**ours_job)
+        for _ in range(rounds):
+            wall = ours.ask(**ours_job)["wall"]
+            alone.append(side_by_side(plain_urls) / wall)
+        their_job = {"job": "raw", "shards": [f"pipe:curl -s {url}" for url in plain_urls]}
+        taken = medians({"ours": (ours, ours_job), "theirs": (theirs, their_job)}, rounds)
     finally:
         ours.close()
         theirs.close()
@@ -124,6 +142,7 @@ def far(question: str, ours_urls: list[str], their_urls: list[str], size_bytes: 
         ours_mb_per_second=rounded(fast / 1e6),
         theirs_mb_per_second=rounded(slow / 1e6),
         share_of_limit=rounded(fast / LIMIT),
+        share_of_curls=rounded(statistics.median(alone)),
         theirs_share_of_limit=rounded(slow / LIMIT),
         ratio=rounded(fast / slow),
         cpu_ratio=rounded(taken["theirs"]["cpu"] / taken["ours"]["cpu"]),
@@ -161,8 +180,8 @@ def slow_s3(folder: Path, names: list[str], size_bytes: int) -> None:
         uploaded(service.endpoint, folder, names)
         with slow_line(host, int(port), latency_seconds=LATENCY_SECONDS, bytes_per_second=BYTES_PER_SECOND) as root:
             os.environ["AWS_ENDPOINT_URL_S3"] = root
-            theirs = [f"pipe:curl -s {root}/open/{name}" for name in names]
-            far("slow s3", [f"s3://open/{name}" for name in names], theirs, size_bytes)
+            plain = [f"{root}/open/{name}" for name in names]
+            far("slow s3", [f"s3://open/{name}" for name in names], plain, size_bytes)
 
 
 def measure() -> None:

@@ -13,7 +13,6 @@ Run it with ``make demo``, or with ``pip install 'webdataset[torch,images,fast,d
 import argparse
 import hashlib
 import json
-import os
 import random
 import sys
 import time
@@ -161,7 +160,7 @@ class Training:
         }
         waiting = self.checkpoint.with_suffix(".part")
         torch.save(state, waiting)
-        os.replace(waiting, self.checkpoint)
+        waiting.replace(self.checkpoint)
 
     def _load(self, state: dict[str, Any]) -> None:
         epochs, self.epoch, self.batches, self.seen = state["counts"]
@@ -178,7 +177,9 @@ class Training:
         """Train to the end and return the throughput of this process in samples per second."""
         self.model.train()
         before, start, total = self.seen, time.perf_counter(), self.epochs * (DIGITS - HELD_OUT)
-        with tqdm(desc="training", total=total, initial=before, unit=" samples", file=sys.stdout, mininterval=0.5) as bar:
+        with tqdm(
+            desc="training", total=total, initial=before, unit=" samples", file=sys.stdout, mininterval=0.5
+        ) as bar:
             while self.epoch < self.epochs:
                 for keys, images, labels in self.loader:
                     loss = self._step(images, labels)
@@ -254,7 +255,8 @@ def main() -> int:
     checkpoint = options.folder / "checkpoint.pt"
     shards = find_shards(options.folder) if checkpoint.exists() else write_shards(options.folder)
     size = sum(path.stat().st_size for path in options.folder.glob("*.tar"))
-    print(f"{'found' if checkpoint.exists() else 'wrote'} {sum(map(len, shards.values()))} shards, {size / 1e6:.1f} MB, in {options.folder}/")
+    made = "found" if checkpoint.exists() else "wrote"
+    print(f"{made} {sum(map(len, shards.values()))} shards, {size / 1e6:.1f} MB, in {options.folder}/")
     print("streamed photographs:")
     show_photos(shards["photos"])
 

@@ -19,6 +19,9 @@ OURS = ["-e", f"{ROOT}[images,fast,records]", "torch", "pytest>=8.3", "pytest-ti
 # Versions are fixed, so that a failure is a change of ours. CPU builds of torch alone: constraints.txt holds it.
 PEERS = [
     "torchdata==0.11.0",
+    "lightning==2.6.6",
+    "accelerate==1.15.0",
+    "transformers==5.23.0",
     "lhotse==1.33.0",
     "webshart==0.4.6",
     "datasets==5.2.0",

@@ -123,10 +123,13 @@ from .index import (
     write_indexes as write_indexes,
 )
 from .loading import (
+    DatasetNode as DatasetNode,
     Loader as Loader,
     LoaderStats as LoaderStats,
     check_ranks as check_ranks,
     equal_steps as equal_steps,
+    for_accelerate as for_accelerate,
+    for_trainer as for_trainer,
 )
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
@@ -175,6 +178,7 @@ __all__ = [
     "Cached",
     "Continue",
     "DataPipeline",
+    "DatasetNode",
     "DatasetSpec",
     "Decoder",
     "DecodingError",
@@ -223,6 +227,8 @@ __all__ = [
     "expand_urls",
     "explain",
     "extract_keys",
+    "for_accelerate",
+    "for_trainer",
     "from_open_clip",
     "from_spec",
     "getfirst",

@@ -221,7 +221,7 @@ def test_a_forgotten_upload_sends_nothing(web):
     """Dropped without close: a warning, and nothing on the server."""
     stream = wds.gopen(f"{web.plain}/forgotten", "wb")
     stream.write(BODY)
-    with pytest.warns(ResourceWarning, match="nothing was sent"):
+    with pytest.warns(ResourceWarning, match="nothing was published"):
         del stream
     assert not (web.files / "forgotten").exists()
 

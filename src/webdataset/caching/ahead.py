@@ -50,8 +50,8 @@ class Begun:
             near = opening()
         except Warning as warning:  # where warnings are errors; it would not be given a second time
             self._warning = warning
-        except Exception:  # noqa: BLE001, S110  it is opened again, and says so, when its turn comes
-            pass
+        except Exception:  # noqa: BLE001  it is opened again, and says so, when its turn comes
+            near = None
         with self._lock:
             self._near = near
             left = self._left

@@ -10,11 +10,13 @@ A cached shard is in one of these states; ``P``, ``J``, ``L`` and ``F`` are its 
 * *whole*: F, with a J that names it.
 
 Who may do what: only the holder of L creates, writes, renames or deletes P, J and F. The steps are: L; the source is
-opened; P is created, empty; J (this reserves the room); bytes; P is verified and brought to the disk; J says *whole*; P
-is renamed to F; L is given up. Everybody may open P or F for reading at any time, and takes a lease on it (a shared
-lock on the file itself), which keeps eviction from it. What a kill leaves between two of these steps:
+opened; F of another version, and J, are removed; P is created, empty; J (this reserves the room); bytes; P is verified
+and brought to the disk; J says *whole*; P is renamed to F; L is given up. Everybody may open P or F for reading at any
+time, and takes a lease on it (a shared lock on the file itself), which keeps eviction from it. What a kill leaves
+between two of these steps:
 
-* before J: a P without record: removed by the next holder.
+* before J: a P without record, and no J that could be taken for its own (the system gives inodes out again): removed
+  by the next holder.
 * between J and the renaming: *left*: the next holder goes on at the end of P, with ``If-Match``. If all bytes are
   there it asks for none, verifies and renames. Readers of other processes notice that L is free; the first is the next
   holder.

@@ -1,20 +1,24 @@
 """What a dataset is, in a few words and numbers, so that a state can tell whether it belongs to it.
 
 Flows in: stages. Flows out: names of stages with the numbers that decide their order, and a hash of the shards' urls
-(signatures and other queries left out). Reads nothing; never shows a url.
+(signatures and other queries left out) and of the numbers of a specification's sources. Reads nothing; never shows a
+url.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 
 from .levels import named
 from .looping import ENDLESS, Bounds
 from .running import steps
 
-_TEXTS = (bool, int, float, str, type(None))
+_NUMBERS = (bool, int, float, type(None))
+_TEXTS = (*_NUMBERS, str)
+_MOVING = ("epoch",)  # of shard lists: changes from pass to pass
 
 
 def description(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
@@ -27,44 +31,99 @@ def description(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
     names, digest = [], hashlib.blake2b(digest_size=8)
     count = 0
     for stage in _all(stages):
-        names.append(_shown(stage))
-        for url in _urls(stage):
-            count += 1
-            digest.update(str(url).partition("?")[0].encode("utf-8", "surrogateescape") + b"\0")
+        names.append(stage if isinstance(stage, str) else _shown(stage))
+        for part in _parts(stage):
+            count += _enter(digest, part)
+            if part is not stage:
+                digest.update(repr(sorted(_known(part, _NUMBERS).items())).encode() + b"\0")
     return {
         "stages": names,
         "shards": count,
         "urls": digest.hexdigest(),
-        "passes": None if bounds.passes >= ENDLESS else bounds.passes,
+        "passes": _passes(bounds.passes),
         "items": bounds.items,
     }
 
 
+def _enter(digest: Any, part: Any) -> int:
+    """Hash the urls of one list of shards, and how many they are; return that."""
+    urls = _urls(part)
+    for url in urls:
+        digest.update(str(url).partition("?")[0].encode("utf-8", "surrogateescape") + b"\0")
+    if urls:
+        digest.update(b"%d\0" % len(urls))
+    return len(urls)
+
+
+def _passes(passes: int) -> int | None:
+    return None if passes >= ENDLESS else passes
+
+
 def _all(stages: Sequence[Any]) -> Iterable[Any]:
-    """Yield the stages, each followed by those of the datasets in it."""
+    """Yield the stages, each followed by those of the datasets in it; what holds for such a dataset, as text."""
     for stage in steps(stages):
         yield stage
         for inner in getattr(stage, "datasets", None) or ():
-            yield from _all(getattr(inner, "pipeline", None) or [inner])
+            yield from _within(inner)
         if isinstance(getattr(stage, "pipeline", None), list):
-            yield from _all(stage.pipeline)
+            yield from _within(stage, named_already=True)
 
 
-def _urls(stage: Any) -> Iterable[Any]:
-    urls = getattr(stage, "urls", None)
+def _within(dataset: Any, *, named_already: bool = False) -> Iterable[Any]:
+    """Yield what holds for a dataset in another one, and its stages."""
+    stages = getattr(dataset, "pipeline", None)
+    if not isinstance(stages, list):
+        yield from [] if named_already else _all([dataset])
+        return
+    own = getattr(dataset, "seed", None)
+    bounds = _passes(getattr(dataset, "repetitions", 1)), getattr(dataset, "nsamples", None)
+    yield f"dataset(seed={own if isinstance(own, int) else None}, passes={bounds[0]}, items={bounds[1]})"
+    yield from _all(stages)
+
+
+def _parts(stage: Any) -> Iterable[Any]:
+    """Yield a stage, and what it draws shards from where that is several sources."""
+    yield stage
+    for name in ("sources", "lists"):
+        parts = getattr(stage, name, None)
+        yield from parts if isinstance(stage, ShardList) and isinstance(parts, list) else ()
+    for holder in (stage, *(getattr(stage, "lists", None) or ())):
+        source = getattr(holder, "source", None)
+        if isinstance(holder, ShardList) and source is not None:
+            yield source
+
+
+def _urls(part: Any) -> Sequence[Any]:
+    urls = getattr(part, "urls", None)
     if urls is None:
-        source = getattr(stage, "source", None)
-        urls = getattr(source, "urls", None)
+        urls = getattr(getattr(part, "source", None), "urls", None)
     return urls if isinstance(urls, list | tuple) else ()
 
 
-def _shown(stage: Any) -> str:
-    if not isinstance(stage, Stage) or isinstance(stage, FilterFunction):
-        return named(stage)
-    known: dict[str, Any] = {
-        name: part for name, part in vars(stage).items() if not name.startswith("_") and isinstance(part, _TEXTS)
+def _known(part: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
+    """Return the attributes that are numbers (or texts), by name."""
+    attributes = getattr(part, "__dict__", {})
+    return {
+        name: value
+        for name, value in attributes.items()
+        if not name.startswith("_") and name not in _MOVING and isinstance(value, kinds)
     }
-    weights = getattr(stage, "probs", None)
-    if weights is not None:
-        known["probs"] = [float(weight) for weight in weights]
+
+
+def _shown(stage: Any) -> str:
+    if isinstance(stage, ShardList):
+        known = _known(stage, _NUMBERS)
+    elif isinstance(stage, Stage) and not isinstance(stage, FilterFunction):
+        known = _known(stage, _TEXTS)
+        known |= {name: part for name, part in vars(stage).items() if _is_row(part)}
+        weights = getattr(stage, "probs", None)
+        if weights is not None:
+            known["probs"] = [float(weight) for weight in weights]
+    else:
+        return named(stage)
     return f"{named(stage)}({', '.join(f'{name}={part!r}' for name, part in sorted(known.items()))})"
+
+
+def _is_row(part: Any) -> bool:
+    """Tell whether an attribute is a row of numbers, as the bounds of a slice are."""
+    return isinstance(part, tuple) and bool(part) and all(isinstance(number, _NUMBERS) for number in part)

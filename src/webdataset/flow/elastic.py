@@ -110,7 +110,7 @@ class _Cursor:
             heapq.heapreplace(heap, (position + every, number))
             self.position = position
             yield position, item
-        if len(streams) == every and not any(stream.count for stream in streams.values()):
+        if len(streams) == every and all(stream.barren for stream in streams.values()):
             _nothing(self.plan)
 
     def refresh(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from webdataset.ground.errors import FlowError, StateMismatch
 from webdataset.ground.topology import standing, within
 from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.reading import ReadShards
 
 from .looping import Bounds, Loop
 from .running import VERSION, outline
@@ -29,6 +30,7 @@ class VirtualStream:
 
     Attributes:
         count: number of items given.
+        barren: it ran from its start to its end here, and not one sample was read.
 
     Raises:
         StateMismatch: ``memory`` is none.
@@ -46,6 +48,7 @@ class VirtualStream:
         self._items: Iterator[Any] = iter(())
         self.count, self.over = _counted(memory)
         self.failed: BaseException | None = None
+        self.barren = False
 
     def advance(self) -> Any:
         """Return the next item, or ``END``."""
@@ -86,6 +89,9 @@ class VirtualStream:
         return {"count": count, "passed": passed, "given": given, "flow": flow}
 
     def _end(self) -> None:
+        if self._loop is not None and not self.count:
+            readers = [level for level in self._loop.flow.levels if isinstance(level.stage, ReadShards)]
+            self.barren = all(level.memory is None or level.memory.address is None for level in readers)
         self.close()
         self.over = True
         self._loop, self._memory = None, [self.count]

@@ -60,6 +60,7 @@ def _pipeline(dataset: Any) -> tuple[DataPipeline, Any]:
     loader = None
     while True:
         inner = dataset.pipeline[0] if isinstance(dataset, DataPipeline) and dataset.pipeline else None
+        inner = getattr(inner, "loader", inner)  # a loader as a stage
         if inner is not None and hasattr(inner, "dataset") and hasattr(inner, "num_workers"):
             dataset = inner
         elif not isinstance(dataset, DataPipeline) and hasattr(dataset, "dataset"):

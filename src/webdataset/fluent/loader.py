@@ -19,7 +19,6 @@ from webdataset.stages.base import Json, Run
 from .elastic import ElasticDataset
 from .interface import FluidInterface
 
-
 VERSION = 1
 KIND = "webdataset.loader"
 
@@ -88,7 +87,7 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def _copied(self) -> Self:
         result = super()._copied()
-        result._running = Running()
+        result.__dict__["_running"] = Running()
         return result
 
     __copy__ = _copied
@@ -99,7 +98,9 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def __iter__(self) -> Iterator[Any]:
         """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
-        if not self.pipeline or not isinstance(self.pipeline[0].dataset, InStreams) or self._bare():
+        first: Any = self.pipeline[0] if self.pipeline else None
+        elastic = isinstance(getattr(first, "dataset", None), InStreams)
+        if not elastic or self._bare() or first.batch_size is not None:
             return super().__iter__()
         return self._kept()
 
@@ -124,9 +125,9 @@ class WebLoader(DataPipeline, FluidInterface):
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the item received last: a JSON value.
 
-        Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers. With
-        stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind the end
-        of an epoch, it is the beginning of the next one.
+        Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers.
+        With stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind
+        the end of an epoch, it is the beginning of the next one.
 
         Raises:
             UsageError: the dataset is not elastic.
@@ -165,8 +166,8 @@ class WebLoader(DataPipeline, FluidInterface):
             given = self._inner(given)
         elif not self._bare() and given.get("memories"):
             raise StateMismatch(
-                "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load it "
-                "into the loader alone, or save the state of this loader"
+                "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load "
+                "it into the loader alone, or save the state of this loader"
             )
         loop = self._running.pending
         begun, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
@@ -188,8 +189,8 @@ class WebLoader(DataPipeline, FluidInterface):
             differing.append("stages behind the loader (here none)")
         if differing:
             raise StateMismatch(
-                f"the state belongs to another loader; it has {'; '.join(differing)}. Stages behind a loader hold items "
-                "of one rank: put them into the dataset, in front of elastic(), to resume on another number of ranks"
+                f"the state belongs to another loader; it has {'; '.join(differing)}. Stages behind a loader hold "
+                "items of one rank: put them into the dataset, in front of elastic(), to resume on other ranks"
             )
         loop = given["loop"]
         if loop is None:
@@ -198,9 +199,19 @@ class WebLoader(DataPipeline, FluidInterface):
         return dict(loop["flow"]["memories"][0])
 
     def _loader(self) -> Any:
-        loader = self.pipeline[0] if self.pipeline else None
+        loader: Any = self.pipeline[0] if self.pipeline else None
         if not isinstance(getattr(loader, "dataset", None), InStreams):
             raise UsageError(
                 "the state of a WebLoader is that of its dataset: make it elastic, WebDataset(...).elastic()"
+            )
+        if loader.batch_size is not None and not self._bare():
+            raise UsageError(
+                "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
+                "batch_size=None, and .batched(n) in the dataset or behind the loader"
+            )
+        if loader.batch_size is not None and not self._bare():
+            raise UsageError(
+                "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
+                "batch_size=None, and .batched(n) in the dataset or behind the loader"
             )
         return loader

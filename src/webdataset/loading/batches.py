@@ -93,7 +93,7 @@ class Batching:
         carried = _Carried()
         for window in windows:
             if not carried.samples and window.whole and window.count == self.size and self.collate is None:
-                yield _columns(window), Mark([*carried.taken(), *_progress(window)], 0, window.count)
+                yield self._whole(window), Mark([*carried.taken(), *_progress(window)], 0, window.count)
                 continue
             carried.add(window)
             count = len(carried.samples) if self.exact else self.size
@@ -121,9 +121,27 @@ class Batching:
         return self._column(samples)
 
     def _column(self, values: list[Any]) -> Any:
-        if self.ragged and len({getattr(value, "shape", None) for value in values}) > 1:
-            return values
+        if self.ragged:
+            none = () if isinstance(values[0], int | float) else None  # numpy's numbers are numbers
+            if len({getattr(value, "shape", none) for value in values}) > 1:
+                return values
         return combine_values(values)
+
+    def _whole(self, window: Window) -> Any:
+        """Return the batch that a whole window is."""
+        layout = window.layout
+        if layout is None:
+            raise SampleError("a window without a block is no batch")
+        columns: list[Any] = [None] * len(layout.keys)
+        for column, array in zip(layout.columns, window.columns, strict=True):
+            columns[column.place] = out_of(array, tensor=column.tensor)
+        others = [place for place, column in enumerate(columns) if column is None]
+        if others:
+            for place, values in zip(others, zip(*window.beside(), strict=True), strict=True):
+                columns[place] = self._column(list(values))
+        if layout.kind == "dict":
+            return dict(zip(layout.keys, columns, strict=True))
+        return tuple(columns) if layout.kind == "tuple" else columns[0]
 
 
 def _unlike(first: dict[Any, Any], other: Any) -> str:
@@ -167,20 +185,3 @@ class _Carried:
 
 def _progress(window: Window) -> list[Any]:
     return [(part.worker, len(part.rows), part.progress) for part in window.parts]
-
-
-def _columns(window: Window) -> Any:
-    """Return the batch that a whole window is."""
-    layout = window.layout
-    if layout is None:
-        raise SampleError("a window without a block is no batch")
-    columns: list[Any] = [None] * len(layout.keys)
-    for column, array in zip(layout.columns, window.columns, strict=True):
-        columns[column.place] = out_of(array, tensor=column.tensor)
-    others = [place for place, column in enumerate(columns) if column is None]
-    if others:
-        for place, values in zip(others, zip(*window.beside(), strict=True), strict=True):
-            columns[place] = combine_values(list(values))
-    if layout.kind == "dict":
-        return dict(zip(layout.keys, columns, strict=True))
-    return tuple(columns) if layout.kind == "tuple" else columns[0]

@@ -6,6 +6,7 @@ is gone, and says nothing then. Ctrl-C is its parent's business.
 
 import os
 import random
+import select
 import signal
 import sys
 import threading
@@ -100,6 +101,9 @@ class Child:
     def __init__(self, duty: Duty) -> None:
         self._duty = duty
         self._pipe = duty.pipe
+        heard = select.poll()
+        heard.register(duty.pipe, select.POLLIN)
+        self._poll = heard.poll
         parent = parent_process()
         self._sender = Sender(duty.pipe, parent.pid if parent is not None and parent.pid is not None else 0)
         self._board: Board | None = None
@@ -150,23 +154,32 @@ class Child:
         elif kind == "end":
             sys.exit(0)
 
+    def _hear_all(self) -> None:
+        while self._poll(0):
+            self._hear()
+
     def _epoch(self, beginning: Beginning) -> None:
         duty = self._duty
         _seed(fold("loader", beginning.seed, beginning.epoch, beginning.place.rank, duty.number))
         sent = 0
+        filling: Filling | None = None
         try:
             share = self._share = duty.origin.share(beginning, duty.number, duty.workers)
             work = Work(share, duty.span, beginning.start, duty.number, self._leave, self._look, self._lender)
-            for part in Filling(work).parts():
+            filling = Filling(work)
+            for part in filling.parts():
                 sent = part.window
                 self._send(part)
         except (EOFError, OSError, SystemExit) as error:
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError | ConnectionError):
-                self._send(Part(duty.number, sent, over=True, error=error))
+                self._failed(error, sent)
                 return
             raise
         except BaseException as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
-            self._send(Part(duty.number, sent, over=True, error=error))
+            self._failed(error, sent if filling is None else max(sent, filling.window))
+
+    def _failed(self, error: BaseException, window: int) -> None:
+        self._send(Part(self._duty.number, window, over=True, busy=self._lender.busy(), error=error))
 
     def _send(self, part: Part) -> None:
         if part.error is not None:
@@ -182,6 +195,7 @@ class Child:
             if self._stopped:
                 raise GivenUp
             self._hear()
+            self._hear_all()  # a pipe full of orders would let the consumer wait
 
     def _look(self, index: int, sample: Any) -> None:
         """Say what was read last, and look for orders now and then."""
@@ -193,8 +207,7 @@ class Child:
             self._board.write(index, sample, self._reading)
         if due:
             self._looked = now
-            while self._pipe.poll():
-                self._hear()
+            self._hear_all()
             if self._stopped:
                 raise GivenUp
 

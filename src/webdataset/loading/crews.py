@@ -124,13 +124,16 @@ class _Thread:
                 self._epoch(order)
 
     def _epoch(self, beginning: Beginning) -> None:
+        filling: Filling | None = None
         try:
             share = self.origin.share(beginning, self.number, self.workers)
             work = Work(share, self.span, beginning.start, self.number, self._leave, self._watch, self.lender)
-            for part in Filling(work).parts():
+            filling = Filling(work)
+            for part in filling.parts():
                 self.parts.put(part)
         except BaseException as error:  # noqa: BLE001  user code, SystemExit too: it goes to the consumer, who raises it
-            self.parts.put(Part(self.number, 0, over=True, error=error))
+            window = 0 if filling is None else filling.window
+            self.parts.put(Part(self.number, window, over=True, busy=self.lender.busy(), error=error))
 
     def _leave(self, window: int) -> Grant:
         while True:
@@ -162,8 +165,12 @@ class Threads(Crewed):
         self.workers = workers
         self._parts: queue.SimpleQueue[Part] = queue.SimpleQueue()
         self._threads = [_Thread(origin, span, number, workers, self._parts) for number in range(workers)]
-        for each in self._threads:
-            each.thread.start()
+        try:
+            for each in self._threads:
+                each.thread.start()
+        except BaseException:  # raised again, with no thread left behind
+            self.close()
+            raise
 
     def begin(self, beginning: Beginning) -> None:
         """Start an epoch."""
@@ -203,5 +210,6 @@ class Threads(Crewed):
             each.orders.put(None)
         until = time.monotonic() + _PATIENCE_SECONDS
         for each in self._threads:
-            if each.thread is not threading.current_thread():  # which may be the one that forgets the loader
+            # this thread may be the one that forgets the loader; and a thread may not have started
+            if each.thread is not threading.current_thread() and each.thread.is_alive():
                 each.thread.join(max(0.0, until - time.monotonic()))

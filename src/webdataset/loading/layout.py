@@ -121,7 +121,9 @@ def as_array(value: Any) -> Any:
         value: a numpy array, or a torch tensor on the CPU of a type that numpy has.
     """
     if type(value) is np.ndarray:
-        return None if value.dtype.hasobject or value.dtype.fields else value
+        kind = value.dtype
+        # stacking makes foreign byte orders native; a column would not
+        return None if kind.hasobject or kind.fields or not kind.isnative else value
     torch = loaded("torch")
     if torch is not None and type(value) is torch.Tensor:
         from .torch_batches import array_of  # noqa: PLC0415  torch is loaded already, this module not

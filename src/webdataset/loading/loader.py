@@ -83,7 +83,8 @@ class Loader:
         self._crew: Any = None
         self._windows: Windows | None = None
         self._current: weakref.ref[Any] | None = None
-        self._state: Json = self._origin.pending()  # to begin the next epoch with
+        self._state: Json = None  # to begin the next epoch with
+        self._ending: Any = None  # closes the crew when the loader is forgotten
         self._beginning: Beginning | None = None
         self._received: Received | None = None
         self._beyond = 0
@@ -135,13 +136,13 @@ class Loader:
             marked.close()
 
     def _marked(self) -> Generator[tuple[Any, Mark]]:
-        beginning = self._origin.begin(self.epoch, self._state)
-        self._state = None
-        self.epoch = beginning.epoch + 1
+        beginning = self._origin.begin(self.epoch, self._next_state())
         if self._batching.exact:  # windows are the same whatever was received of them
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._started()
         self._crew.begin(beginning)
+        self._state = None  # not before: what could not start is tried again from there
+        self.epoch = beginning.epoch + 1
         self._beginning = beginning
         self._beyond = 0
         self._untold = {}
@@ -162,8 +163,9 @@ class Loader:
     def _started(self) -> Windows:
         if self._windows is None or self._crew is None or not self._crew.living:
             span = self.batch_size or max(1, self.workers)  # without batches, about one sample of each worker
+            self._dismiss()
             crew = self._crew = self._hired(span)
-            weakref.finalize(self, crew.close)
+            self._ending = weakref.finalize(self, crew.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead, ahead_bytes = self._ahead
             self._windows = Windows(
@@ -171,6 +173,12 @@ class Loader:
             )
             self._windows.watch = self._stats.count
         return self._windows
+
+    def _dismiss(self) -> None:
+        """End the crew, and keep nothing of it."""
+        if self._ending is not None:
+            self._ending()  # once; and it refers to the crew no more
+        self._crew = self._windows = self._ending = None
 
     def _hired(self, span: int) -> Any:
         if not self.workers:
@@ -193,6 +201,10 @@ class Loader:
 
     # -- epochs and states
 
+    def _next_state(self) -> Json:
+        """Return the state that was loaded, here or into the dataset, and not used yet."""
+        return self._origin.pending() if self._state is None else self._state
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch, which with the dataset's seed decides the order.
 
@@ -202,9 +214,10 @@ class Loader:
         Raises:
             StateMismatch: a state of another epoch was loaded, and not used yet.
         """
-        if self._state is not None and self._state.get("epoch") != epoch:
+        state = self._next_state()
+        if state is not None and state.get("epoch") != epoch:
             raise StateMismatch(
-                f"the state that was loaded is of epoch {self._state.get('epoch')}, and set_epoch({epoch}) would "
+                f"the state that was loaded is of epoch {state.get('epoch')}, and set_epoch({epoch}) would "
                 "forget it: begin your loop with that epoch"
             )
         self.epoch = epoch
@@ -217,8 +230,8 @@ class Loader:
         """
         if not isinstance(self._origin, Elastic):
             raise FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
-        if self._state is not None:
-            return dict(self._state)
+        if (begins := self._next_state()) is not None:
+            return dict(begins)
         if self._received is None or self._beginning is None:
             return dict(self._origin.begin(self.epoch, None).state)
         if self._windows is not None:  # who saves often makes workers say their states always
@@ -259,9 +272,7 @@ class Loader:
     def close(self) -> None:
         """End all workers. May be called twice; iterating again starts new ones."""
         self._give_up()
-        if self._crew is not None:
-            self._crew.close()
-        self._crew = self._windows = None
+        self._dismiss()
 
     def __enter__(self) -> Self:
         return self
@@ -272,7 +283,7 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """Travel without workers, and behind what was received."""
         state = self.state_dict() if isinstance(self._origin, Elastic) else None
-        gone = {"_crew": None, "_windows": None, "_current": None, "_received": None, "_state": state}
+        gone = {"_ending": None, "_crew": None, "_windows": None, "_current": None, "_received": None, "_state": state}
         return {**self.__dict__, **gone, "_beyond": 0}
 
     def __repr__(self) -> str:

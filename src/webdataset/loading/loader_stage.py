@@ -33,7 +33,7 @@ class LoaderMemory(Memory):
         return self._begun
 
     @property
-    def address(self) -> Address:  # type: ignore[override]
+    def address(self) -> Address:
         """Address of the item given last."""
         return self.run.address()
 

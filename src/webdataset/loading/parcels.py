@@ -154,10 +154,12 @@ class Receiver:
         self._segments: dict[int, Block] = {}
         self._returned: list[Block] = []  # appended to by finalizers, in any thread
 
-    def flush(self) -> None:
-        """Tell the worker which segments it can use again."""
-        while self._returned:
-            self.pipe.send(("free", self._returned.pop().number))
+    def freed(self) -> int | None:
+        """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
+        try:
+            return self._returned.pop().number
+        except IndexError:
+            return None
 
     def receive(self) -> Part | None:
         """Read a message; return the part that it brought, if it did.

@@ -135,7 +135,8 @@ class Filling:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.share = work.share
-        self._at = 0  # the window that it works on
+        self.window = 0  # that it works on
+        self._open: tuple[Rows, int] | None = None  # its rows and block, until they are looked at
         self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
         self._working = self._waiting = 0.0
 
@@ -150,9 +151,12 @@ class Filling:
         except GivenUp:
             part = self._last(part.window + 1)
         except Exception as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
-            part = self._last(self._at)
+            part = self._last(self.window)
             part.error = error
         finally:
+            if self._open is not None:
+                rows, block = self._open
+                self.work.lender.returned(rows, block, 0, self.share.turn)
             self.share.close()
         part.busy = self.work.lender.busy()
         yield part
@@ -160,18 +164,23 @@ class Filling:
     def _last(self, window: int) -> Part:
         return Part(self.work.worker, window, over=True)
 
+    def _passed(self, window: int) -> Part:
+        """Say that the worker has nothing up to a window, whose parts others need not wait for."""
+        return Part(self.work.worker, window, busy=self.work.lender.busy())
+
     def _parts(self) -> Iterator[Part]:
         if self.share.following >= NEVER:
             yield self._last(0)
             return
         window = self._window(self.share.following)
         if window > 0:
-            yield Part(self.work.worker, window - 1)
+            yield self._passed(window - 1)
         samples = iter(self.share)
         while True:
-            self._at = window
+            self.window = window
             granted = self._granted(window)
             rows = self.work.lender.rows(granted.layout, granted.columns)
+            self._open = rows, granted.block
             part = Part(self.work.worker, window)
             self._fill(part, rows, samples)
             yield self._finished(part, rows, granted)
@@ -179,7 +188,7 @@ class Filling:
                 return
             window = self._window(self.share.following)
             if window > part.window + 1:
-                yield Part(self.work.worker, window - 1)  # others need not wait for what this one has not got
+                yield self._passed(window - 1)
 
     def _window(self, index: int) -> int:
         return (index - self.work.start) // self.work.span
@@ -219,6 +228,7 @@ class Filling:
     def _finished(self, part: Part, rows: Rows, granted: Grant) -> Part:
         part.progress = self._progress(due=granted.eager or part.over)
         part.busy = self.work.lender.returned(rows, granted.block, len(part.rows), self.share.turn)
+        self._open = None
         part.timings = self._working, self._waiting
         self._working = self._waiting = 0.0
         return part

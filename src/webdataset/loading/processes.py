@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import multiprocessing
 import os
+import select
 import selectors
 import signal
 import sys
@@ -32,6 +33,8 @@ from .parts import Grant, Part
 from .shares import Beginning, Origin
 
 _MOST_BLOCKS = 64  # each costs a descriptor; a consumer that keeps more batches than these gets copies
+_ALIVE_SECONDS = 1.0  # how often it is looked whether workers live
+_FULL_SECONDS = 0.01  # how often it is looked whether a full pipe is full no more
 _PATIENCE_SECONDS = 2.0  # for a process to end by itself, and again after SIGTERM
 
 
@@ -56,6 +59,7 @@ class Processes(Crewed):
         self._layout_number = self._block_number = 0
         self._ready: deque[Part] = deque()
         self._selector = selectors.DefaultSelector()
+        self._polls: list[Any] = []
         self._receivers: list[Receiver] = []
         self._processes: list[Any] = []
         self._boards: list[Board] = []
@@ -71,6 +75,8 @@ class Processes(Crewed):
         for number in range(self.workers):
             ours, theirs = context.Pipe()
             self._receivers.append(Receiver(ours))
+            self._polls.append(select.poll())
+            self._polls[-1].register(ours, select.POLLOUT)
             others = [each.pipe for each in self._receivers] if forked else []
             duty = Duty(origin, span, number, self.workers, theirs, others)
             process = context.Process(target=run, args=(duty,), name=f"webdataset-loader-{number}", daemon=True)
@@ -96,14 +102,29 @@ class Processes(Crewed):
     # -- orders
 
     def _send_all(self, order: Any, descriptor: int | None = None) -> None:
-        for number, receiver in enumerate(self._receivers):
-            try:
-                if descriptor is None:
-                    receiver.pipe.send(order)
-                else:
-                    send_block(receiver.pipe, order, descriptor, self._processes[number].pid)
-            except OSError:
-                self._died(number)
+        for number in range(self.workers):
+            self._send(number, order, descriptor)
+
+    def _send(self, number: int, order: Any, descriptor: int | None = None) -> None:
+        """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
+        pipe = self._receivers[number].pipe
+        while not self._polls[number].poll(0):
+            self._look(_FULL_SECONDS)
+        try:
+            if descriptor is None:
+                pipe.send(order)
+            else:
+                send_block(pipe, order, descriptor, self._processes[number].pid)
+        except OSError:
+            self._died(number)
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+
+    def _interrupted(self, error: BaseException) -> None:
+        """End workers whose pipes may hold half a message: Ctrl-C came while it was read or written."""
+        if not isinstance(error, Exception):
+            self.close()
 
     def begin(self, beginning: Beginning) -> None:
         """Start an epoch."""
@@ -118,10 +139,8 @@ class Processes(Crewed):
     def grant(self, grant: Grant) -> None:
         """Let all workers write the window."""
         for number, receiver in enumerate(self._receivers):
-            try:
-                receiver.flush()
-            except OSError:
-                self._died(number)
+            while (freed := receiver.freed()) is not None:
+                self._send(number, ("free", freed))
         self._send_all(("grant", grant.window, grant.block, grant.eager))
 
     def blocks(self, layout: Layout) -> Blocks:
@@ -157,21 +176,32 @@ class Processes(Crewed):
         """
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not self._ready:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            found = self._selector.select(left)
-            if not found and until is not None:
+            left = _ALIVE_SECONDS if until is None else min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
+            if not self._look(left) and until is not None and time.monotonic() >= until:
                 return None
-            for key, _ in found:
-                self._read(key.data)
         return self._ready.popleft()
+
+    def _look(self, seconds: float) -> bool:
+        """Read what there is, or comes in time; return whether there was something."""
+        found = self._selector.select(seconds)
+        for key, _ in found:
+            self._read(key.data)
+        if not found:
+            # a process that a dead worker's functions have started can hold its pipe open
+            for number, process in enumerate(self._processes):
+                if not process.is_alive() and not self._receivers[number].pipe.poll():
+                    self._died(number)
+        return bool(found)
 
     def _read(self, number: int) -> None:
         receiver = self._receivers[number]
         try:
             part = receiver.receive()
-            receiver.flush()
         except (EOFError, OSError):
             self._died(number)
+        except BaseException as error:
+            self._interrupted(error)
+            raise
         else:
             if part is not None:
                 self._ready.append(part)
@@ -217,7 +247,8 @@ class Processes(Crewed):
         for receiver in self._receivers:
             receiver.pipe.close()
         for process in self._processes:
-            process.close()
+            with contextlib.suppress(ValueError):  # the system has not ended it yet
+                process.close()
         self._processes = []
 
 

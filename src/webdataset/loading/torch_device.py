@@ -52,7 +52,15 @@ class Mover:
         stream = torch.cuda.Stream(self.device) if self.ahead else None
         waiting: deque[tuple[Any, Any, Mark]] = deque()
         try:
-            for batch, mark in batches:
+            while True:
+                try:
+                    batch, mark = next(batches, (None, None))
+                except Exception:  # of a batch behind those that wait: raised again in its turn
+                    while waiting:
+                        yield self._handed_out(*waiting.popleft())
+                    raise
+                if mark is None:
+                    break
                 waiting.append((*self._started(batch, stream), mark))
                 del batch
                 if len(waiting) > self.ahead:
@@ -90,14 +98,27 @@ class Mover:
         if isinstance(value, list):
             return [self._each(each) for each in value]
         if isinstance(value, np.ndarray):
-            if value.dtype.kind not in "biufc" or not value.dtype.isnative:
+            tensor = _tensor(value)
+            if tensor is None:
                 return value
-            value = tensor_of(value)
+            value = tensor
         if not isinstance(value, torch.Tensor):
             return value
         if self.pin_memory:
             value = value.pin_memory()
         return value.to(self.device, non_blocking=self.pin_memory)
+
+
+def _tensor(array: Any) -> Any:
+    """Return an array as a tensor, over its memory where torch can have that; None where it has no such numbers."""
+    if array.dtype.kind not in "biufc" or not array.dtype.isnative:
+        return None
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # arrays of different shapes come as the dataset gave them
+    try:
+        return tensor_of(array)
+    except TypeError:  # longer numbers than torch has
+        return None
 
 
 def _record(value: Any, stream: Any) -> None:

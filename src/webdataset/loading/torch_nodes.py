@@ -16,7 +16,7 @@ from webdataset.ground.extras import require
 nodes: Any = require("torchdata.nodes", extra="torchdata", purpose="a node over a dataset")
 
 
-class DatasetNode(nodes.BaseNode):  # type: ignore[misc]  torchdata may be absent where types are checked
+class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
     """A source of a graph of nodes; each reset without a state begins the next epoch.
 
     Args:

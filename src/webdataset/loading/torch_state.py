@@ -1,7 +1,7 @@
-"""torch's DataLoader over an elastic dataset, with a state: what the consumer has received, not what workers ran ahead.
+"""torch's DataLoader over an elastic dataset, with a state: what its consumer received, not what workers read.
 
-Theory. A worker calls ``collate_fn`` once for each batch, right after taking its items from the dataset. There the batch
-is put in a parcel, together with the memories of the streams that moved; the consumer takes parcels apart and keeps the
+Theory. A worker calls ``collate_fn`` once for each batch, right after taking its items from the dataset. There the
+batch is put in a parcel, with the memories of the streams that moved; the consumer takes parcels apart and keeps the
 memories. So the state is behind the batch received last, whatever waits in queues. Where to begin is told to workers by
 ``worker_init_fn``, before they ask the dataset for its iterator.
 
@@ -82,7 +82,7 @@ class Sending:
         worker = get_worker_info()
         if worker is None:
             return batch
-        run = worker.dataset.present  # type: ignore[attr-defined]  an elastic dataset
+        run = worker.dataset.present
         address = run.address() if self.addresses else None
         return Parcel(batch, run.position, run.progress(), (run.seed, run.epoch), address)
 
@@ -116,7 +116,7 @@ class Beginning:
             return
         if self.turn:
             standing.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
-        worker.dataset.load_state_dict(self.state)  # type: ignore[attr-defined]  an elastic dataset
+        worker.dataset.load_state_dict(self.state)
 
 
 class LoaderRun:
@@ -130,7 +130,7 @@ class LoaderRun:
     def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
         here = physical()
         self._place = Place(here.rank, here.world_size, 0, max(1, loader.num_workers))
-        self._plain: ElasticRun = loader.dataset.elastic_run(Place(here.rank, here.world_size, 0, 1))  # type: ignore[attr-defined]
+        self._plain: ElasticRun = loader.dataset.elastic_run(Place(here.rank, here.world_size, 0, 1))
         self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
         self._known = (self.begun["seed"], self.begun["epoch"])
         self._workers = loader.num_workers
@@ -140,7 +140,7 @@ class LoaderRun:
         self._address: Address = None
         self.over = False
         self._batches: Iterator[Any] = loader.started(self.begun, self._turn, self._known, addresses=addresses)
-        self._own: ElasticRun | None = None if self._workers else loader.dataset.present  # type: ignore[attr-defined]
+        self._own: ElasticRun | None = None if self._workers else loader.dataset.present
 
     def _first(self, turned: Json) -> int:
         """Return the number of the worker whose turn it is."""
@@ -152,7 +152,7 @@ class LoaderRun:
         return self._owner(min(waiting)) if waiting else 0
 
     def _owner(self, position: int) -> int:
-        return position % int(self.begun["streams"]) // self._place.world_size % max(1, self._workers)
+        return int(position % self.begun["streams"] // self._place.world_size % max(1, self._workers))
 
     def __iter__(self) -> Self:
         return self
@@ -207,7 +207,7 @@ class LoaderRun:
         self._plain.close()
 
 
-class StateLoader(DataLoader[Any]):
+class StateLoader(DataLoader):  # type: ignore[misc]
     """torch's DataLoader over an elastic dataset, with ``state_dict`` and ``load_state_dict``.
 
     Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
@@ -218,6 +218,10 @@ class StateLoader(DataLoader[Any]):
         *args: further arguments of torch's DataLoader.
         **kw: the same.
     """
+
+    collate_fn: Any
+    worker_init_fn: Any
+    _iterator: Any
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         super().__init__(dataset, *args, **kw)
@@ -234,7 +238,7 @@ class StateLoader(DataLoader[Any]):
         Args:
             run: its seed and epoch.
         """
-        self.dataset.adopt(run)  # type: ignore[attr-defined]
+        self.dataset.adopt(run)
 
     @property
     def collating(self) -> Callable[[Any], Any]:
@@ -249,16 +253,8 @@ class StateLoader(DataLoader[Any]):
         """Begin the next epoch, or go on where ``load_state_dict`` said.
 
         Args:
-            addresses: keep the addresses of items; needs ``batch_size=None``.
-
-        Raises:
-            FlowError: addresses of items that torch puts into batches.
+            addresses: keep the addresses of items, where the loader's batches are the dataset's (``batch_size=None``).
         """
-        if addresses and self.batch_size is not None:
-            raise FlowError(
-                "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
-                "batch_size=None, and .batched(n) in the dataset or behind the loader"
-            )
         dataset: Any = self.dataset
         if dataset.seed is None and dataset._lent is None:  # noqa: SLF001  one seed for all epochs: living workers know it
             seed, common = entropy(None)
@@ -289,9 +285,11 @@ class StateLoader(DataLoader[Any]):
         if not self.num_workers:
             self._to_dataset(state)
         if not any(state["memories"].values()):
-            return super().__iter__()
+            return iter(super().__iter__())
         before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
-        batches = super().__iter__()  # draws a seed, which the epoch that goes on had drawn when it began
+        batches: Iterator[Any] = (
+            super().__iter__()
+        )  # draws a seed, which the epoch that goes on had drawn when it began
         if self.generator is not None:
             self.generator.set_state(before)
         else:
@@ -308,7 +306,7 @@ class StateLoader(DataLoader[Any]):
         """
         if self._present is not None:
             return self._present.next_header() if self._present.over else self._present.state_dict()
-        return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}  # type: ignore[attr-defined]
+        return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on behind a state, whichever number of ranks and workers it was taken under.

@@ -122,8 +122,8 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
     """Let the Hugging Face Trainer train on a loader, and keep the loader's state in its checkpoints.
 
     The Trainer neither shares the batches out a second time, nor skips any when it resumes: the loader goes on by
-    itself. Each checkpoint gets ``webdataset-<rank>-of-<ranks>.json``; on another number of ranks, the states of all are
-    merged. Give the loader a length (``with_length``) only if each epoch has exactly so many batches.
+    itself. Each checkpoint gets ``webdataset-<rank>-of-<ranks>.json``; on another number of ranks, the states of all
+    are merged. Give the loader a length (``with_length``) only if each epoch has exactly so many batches.
 
     Args:
         trainer: a ``transformers.Trainer``; changed in place.
@@ -136,10 +136,10 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
         MissingExtra: transformers is not installed.
         UsageError: the loader has no state.
     """
-    transformers = require("transformers", extra="trainer", purpose="training with the Hugging Face Trainer")
+    transformers: Any = require("transformers", extra="trainer", purpose="training with the Hugging Face Trainer")
     kept = _stateful(loader)
 
-    class LoaderState(transformers.TrainerCallback):  # type: ignore[misc]  its module has no types here
+    class LoaderState(transformers.TrainerCallback):  # type: ignore[misc]
         """Saves and loads the loader's state with the Trainer's checkpoints."""
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  the Trainer's names

@@ -89,7 +89,7 @@ class Window:
             if number is None:
                 values.append(next(others))
             else:
-                values.append(out_of(self.columns[number][row], tensor=layout.columns[number].tensor))
+                values.append(out_of(self.columns[number][row, ...], tensor=layout.columns[number].tensor))
         if layout.kind == "dict":
             return dict(zip(layout.keys, values, strict=True))
         return tuple(values) if layout.kind == "tuple" else values[0]
@@ -202,10 +202,11 @@ class Windows:
 
     def _register(self, part: Part) -> None:
         worker = part.worker
-        self._reached[worker] = part.window + 1
+        window = max(part.window, self._next)  # an error from nowhere in particular is of the present window
+        self._reached[worker] = window + 1
         self._busy[worker] = set(part.busy)
         self._over[worker] = part.over
-        self._parts.setdefault(part.window, []).append(part)
+        self._parts.setdefault(window, []).append(part)
         if self.watch is not None:
             self.watch(part)
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from webdataset.ground import settings
 from webdataset.ground.errors import WebDatasetError
-from webdataset.sources.ahead_filling import Filling, close_all
 from webdataset.sources.ahead_budget import Grant, budget
+from webdataset.sources.ahead_filling import Filling, close_all
 from webdataset.sources.ahead_pace import Pace
 from webdataset.sources.open import opens_afar
 
@@ -104,7 +104,7 @@ class Upcoming:
                 self._lock.release()
 
     def _go_on(self, _filling: Filling) -> None:
-        """Open what comes next in place of what has been read; called in its thread, which asks the list for nothing."""
+        """Open what comes next in place of what has been read; called in its thread, which never asks the list."""
         if self._starving and not self._closed and self._lock.acquire(blocking=False):
             try:
                 self._begin_all()

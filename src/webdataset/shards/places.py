@@ -149,7 +149,7 @@ def refuse_local(url: str, document: str | None, *, level: str | None = None, ne
         if kind and not (kind is _MACHINE and _beside(name, document)):
             raise UnsafeSpec(
                 f"{redacted(document or 'this document')} came over the network and names {kind}, {redacted(name)!r}: "
-                "it may name urls only, of the web and of object stores. Pass trust='full' if you trust whoever wrote it",
+                "it may name urls only, of the web and of stores. Pass trust='full' if you trust whoever wrote it",
                 url=url,
             )
     return url

@@ -4,6 +4,7 @@ Flows in: a url and headers. Flows out: an unread response. urllib3 is imported 
 connection survives a fork: two processes on one socket would read each other's answers.
 """
 
+import base64
 import functools
 import importlib
 import re
@@ -114,11 +115,12 @@ def send(
             decode_content=False,
         )
     except urllib3.exceptions.LocationValueError as error:
-        if _is_web(address):
-            raise SourceError(
-                "the server redirects to a url that is not followed: only http and https are", url=url
-            ) from None
-        raise UsageError(f"not a url that can be opened: {error}", url=url) from error
+        scheme = isinstance(error, urllib3.exceptions.URLSchemeUnknown)
+    if not _is_web(address):  # raised here: the errors of others quote addresses, with what is secret in them
+        raise UsageError("not a url that can be opened: scheme, host or port make no sense", url=url)
+    if scheme:
+        raise SourceError("the server redirects to a url that is not followed: only http and https are", url=url)
+    raise SourceError("this host, or the one that the server redirects to, is no name of a host", url=url)
 
 
 def refuse_unsendable(headers: Mapping[str, str]) -> None:
@@ -163,16 +165,21 @@ def _is_web(address: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
+    """Return a url without user and password, and the header that says them."""
     try:
         parts = urllib.parse.urlsplit(url)
-    except ValueError as error:  # brackets that do not hold an IPv6 address
-        raise UsageError(f"not a url that can be opened: {error}", url=url) from error
-    if "@" not in parts.netloc:
-        return url, {}
-    userinfo, _, host = parts.netloc.rpartition("@")
-    login = urllib.parse.unquote(userinfo)
-    credentials = _urllib3().make_headers(basic_auth=login if ":" in login else f"{login}:")
-    return urllib.parse.urlunsplit(parts._replace(netloc=host)), credentials
+        if "@" not in parts.netloc:
+            return url, {}
+        userinfo, _, host = parts.netloc.rpartition("@")
+        address = urllib.parse.urlunsplit(parts._replace(netloc=host))
+        urllib.parse.urlsplit(address)
+    except ValueError:  # brackets that do not hold an IPv6 address, other characters that no host has
+        address = ""
+    if not address:  # raised here: the error quotes the url
+        raise UsageError("not a url that can be opened: its host is none", url=url)
+    login = urllib.parse.unquote_to_bytes(userinfo.encode("utf-8", "surrogatepass"))
+    login = login if b":" in login else login + b":"
+    return address, {"authorization": f"Basic {base64.b64encode(login).decode()}"}
 
 
 def _pool(url: str, tls: Tls) -> Any:

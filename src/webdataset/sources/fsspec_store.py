@@ -13,33 +13,19 @@ within another, since a url from afar could name any file by them.
 
 import contextlib
 import io
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from webdataset.ground.errors import ConfigError, MissingExtra, NotFound, SourceError, UsageError
-from webdataset.ground.extras import available, require
-from webdataset.ground.redaction import redacted
+from webdataset.ground.errors import UsageError
 
-from .objects import Again, Answer, Identity, changed
+from .fsspec_places import Place, bounded, fsspec, serves, service_of
+from .objects import Answer, Identity, changed
 from .patience import ATTEMPTS
-from .profiles.options import StorageOptions, options_for
-from .profiles.secret import Secret
 from .rest import patiently
 from .spooling import SpooledUpload
 
 BY_FOLDER = True
 """Lists are made by walking through folders: ``keys`` takes the depth beyond which nothing can match."""
-
-NEVER = frozenset(
-    (
-        "file", "local", "asynclocal", "dir", "data", "memory", "reference", "simplecache", "filecache", "blockcache",
-        "cached", "zip", "tar", "libarchive", "git", "dvc", "generic", "async_wrapper", "asyncwrapper", "dask", "root",
-        "pyscript", "jlab", "jupyter", "http", "https", "pipe",
-    )
-)  # fmt: skip
-"""Protocols of fsspec that are local, stand for others, or are served by this library alone."""
 
 _ETAGS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "content_md5", "checksum", "sha", "content_hash", "crc32c")
 _VERSIONS = ("version_id", "VersionId", "versionId", "generation", "rev")
@@ -53,132 +39,7 @@ _TIMES = (
     "server_modified",
     "created",
 )
-_FINAL = (
-    UsageError,
-    ValueError,
-    TypeError,
-    NotImplementedError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
 _PIECE = 1 << 20
-READ_SECONDS = 300.0
-
-T = TypeVar("T")
-
-
-def serves(scheme: str) -> bool:
-    """Tell whether an installed fsspec knows a scheme, and may serve it here.
-
-    Args:
-        scheme: without the colon.
-    """
-    name = scheme.lower()
-    if name in NEVER or available("fsspec") is None:
-        return False
-    known = require("fsspec.registry", extra="fsspec", purpose="opening urls through fsspec")
-    return name in known.registry or name in known.known_implementations
-
-
-def _fsspec() -> ModuleType:
-    return require("fsspec", extra="fsspec", purpose="opening urls through fsspec")
-
-
-def _options(storage_options: Any, url: str) -> StorageOptions:
-    """Return the options of the file system.
-
-    Raises:
-        ConfigError: they are no mapping.
-    """
-    given = options_for("fsspec", storage_options, url).get("fsspec", StorageOptions(()))
-    if not isinstance(given, StorageOptions):
-        raise ConfigError("storage_options: fsspec is a mapping of options for its file system", url=url)
-    return given
-
-
-def _revealed(value: Any) -> Any:
-    if isinstance(value, StorageOptions):
-        return {name: _revealed(part) for name, part in value.options}
-    return value.reveal() if isinstance(value, Secret) else value
-
-
-def _secrets(value: Any) -> Iterator[Secret]:
-    if isinstance(value, Secret):
-        yield value
-    elif isinstance(value, StorageOptions):
-        for _, part in value.options:
-            yield from _secrets(part)
-
-
-def _shown(value: Any) -> str:
-    """Return what tells options apart, without secrets."""
-    if isinstance(value, StorageOptions):
-        return " ".join(sorted(f"{name}={_shown(part)}" for name, part in value.options))
-    return value.reference or "" if isinstance(value, Secret) else str(value)
-
-
-class Place:
-    """A path in a file system of fsspec.
-
-    Args:
-        url: the url.
-        storage_options: options of this store.
-
-    Raises:
-        UsageError: a chain, or a file system of this machine.
-        ConfigError: options that make no sense.
-    """
-
-    def __init__(self, url: str, storage_options: Any = None) -> None:
-        self.url = url
-        self._scheme = url.partition("://")[0].lower()
-        if "::" in url or self._scheme in NEVER:
-            raise UsageError(
-                "fsspec's local and chained file systems are not opened by url: open it with fsspec yourself, and "
-                "pass the stream, or set gopen_schemes[…] = f(url, mode, bufsize, **kw)",
-                url=url,
-            )
-        self._options = _options(storage_options, url)
-
-    def filesystem(self) -> tuple[Any, str]:
-        """Return the file system, and the path in it; made by fsspec, once for each process.
-
-        Raises:
-            MissingExtra: fsspec, or what this file system needs, is not installed.
-            Again: it cannot be reached.
-            SourceError: it refuses.
-        """
-        options = {name: _revealed(value) for name, value in self._options.options}
-        try:
-            found = _bounded(lambda: _fsspec().core.url_to_fs(self.url, **options))
-        except MissingExtra:
-            raise
-        except ImportError as error:
-            failure: Exception = MissingExtra(f"fsspec serves this scheme, and says: {error}", url=self.url)
-        except Exception as error:  # noqa: BLE001  file systems raise what they like
-            failure = self.translated(error)
-        else:
-            filesystem, path = found
-            return filesystem, path
-        raise failure
-
-    def translated(self, error: Exception) -> Again | SourceError:
-        """Return the error to raise in place of one of a file system; it may quote its options.
-
-        Args:
-            error: the error.
-        """
-        said = f"{type(error).__name__}: {error}"
-        for secret in _secrets(self._options):
-            said = said.replace(secret.reveal() or "\0", "***")
-        if isinstance(error, FileNotFoundError):
-            return NotFound("nothing is there", url=self.url)
-        if isinstance(error, _FINAL):
-            return SourceError(f"fsspec cannot open this: {redacted(said)}", url=self.url)
-        with contextlib.suppress(Exception):  # what fails may have lost its connection for good
-            _fsspec().core.get_filesystem_class(self._scheme).clear_instance_cache()
-        return Again(redacted(said))
 
 
 class FsspecObject:
@@ -223,9 +84,9 @@ class FsspecObject:
         """
         filesystem, path = self.place.filesystem()
         try:
-            identity = _bounded(lambda: _identity(filesystem, path))
+            identity = bounded(lambda: _identity(filesystem, path))
             if known is None or not known.contradicts(identity):
-                return _bounded(lambda: self._answer(filesystem, path, (offset, size), identity))
+                return bounded(lambda: self._answer(filesystem, path, (offset, size), identity))
         except Exception as error:  # noqa: BLE001  file systems raise what they like
             failure = self.place.translated(error)
         else:
@@ -261,43 +122,17 @@ class _Body:
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` bytes, ``b""`` at the end."""
-        content: bytes = _bounded(lambda: self._stream.read(min(size, _PIECE)))
+        content: bytes = bounded(lambda: self._stream.read(min(size, _PIECE)))
         if self._left is not None:
             self._left -= len(content)
-            if not self._left and _bounded(lambda: _identity(self._filesystem, self._path)) != self._identity:
+            if not self._left and bounded(lambda: _identity(self._filesystem, self._path)) != self._identity:
                 raise ConnectionError("the object changed while it was being read")  # the reader asks again
         return content
 
     def close(self) -> None:
         """Let go of the file."""
         with contextlib.suppress(Exception):  # file systems raise what they like, and nothing depends on it
-            _bounded(self._stream.close)
-
-
-def _bounded(call: Callable[[], T]) -> T:
-    """Call a file system, which may wait for ever, and wait for it no longer than :data:`READ_SECONDS`.
-
-    Raises:
-        TimeoutError: it took longer; its thread is left alone.
-        Exception: what it raises.
-    """
-    found: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:  # noqa: BLE001  raised in the thread that asked
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="webdataset-fsspec", daemon=True)
-    thread.start()
-    thread.join(READ_SECONDS)
-    if failed:
-        raise failed[0]
-    if not found:
-        raise TimeoutError(f"the file system gave no answer within {READ_SECONDS:g} s")
-    return found[0]
+            bounded(self._stream.close)
 
 
 def _identity(filesystem: Any, path: str) -> Identity:
@@ -364,7 +199,7 @@ class FsspecUpload(SpooledUpload):
 
 def _given_up(stream: Any, filesystem: Any, path: str) -> None:
     """Let go of a file that is written in part, so that nobody takes it for the whole."""
-    if isinstance(stream, _fsspec().spec.AbstractBufferedFile):
+    if isinstance(stream, fsspec().spec.AbstractBufferedFile):
         with contextlib.suppress(Exception):  # the first failure is the one to tell
             stream.discard()
         stream.closed = True  # closing publishes, and a finaliser closes
@@ -412,6 +247,14 @@ def upload_to(url: str, storage_options: Any = None, **options: Any) -> FsspecUp
     return FsspecUpload(url, storage_options, **options)
 
 
-def service_of(url: str, storage_options: Any = None) -> str:
-    """Return which account a url is opened with, without secrets; see :mod:`webdataset.sources.stores`."""
-    return _shown(_options(storage_options, url))
+__all__ = [
+    "BY_FOLDER",
+    "FsspecObject",
+    "FsspecUpload",
+    "keys",
+    "object_of",
+    "serves",
+    "service_of",
+    "split",
+    "upload_to",
+]

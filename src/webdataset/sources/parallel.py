@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 from webdataset.ground import settings
 
-from .ahead_filling import Filling, close_all
 from .ahead_budget import budget
+from .ahead_filling import Filling, close_all
 from .ahead_pace import Pace
 from .objects import Identity
 
@@ -130,7 +130,7 @@ class Parallel:
                     grant.release()
                     break
                 self._running += 1
-                if not self._active:  # a finaliser has run in between
+                if self._ended:  # a finaliser has run in between
                     part.close()
                     break
                 self._parts.append(part)

@@ -5,23 +5,18 @@ on in a temporary file; so that its length is known, a busy service can be asked
 nothing.
 """
 
-import contextlib
-import io
 import os
 import tempfile
-import warnings
-from typing import Any, Self
 
 from webdataset.ground.errors import SourceError
-from webdataset.ground.redaction import redacted
 
+from .publishing import Publication
 from .rest import patiently
-from .uploading import interrupted, refuse_copy
 
 MEMORY_BYTES = 16 << 20
 
 
-class SpooledUpload(io.RawIOBase):
+class SpooledUpload(Publication):
     """A stream to a new object.
 
     Args:
@@ -30,11 +25,8 @@ class SpooledUpload(io.RawIOBase):
     """
 
     def __init__(self, url: str, attempts: int) -> None:
-        super().__init__()
-        self.name = url
+        super().__init__(url)
         self._attempts = attempts
-        self._owner, self._size = os.getpid(), 0
-        self._broken: SourceError | None = None
         # unbuffered: a forked copy would write its share of a buffer into the file of both when it lets go of it
         self._kept = tempfile.SpooledTemporaryFile(MEMORY_BYTES, buffering=0, prefix="webdataset-")  # noqa: SIM115  until close
 
@@ -47,33 +39,15 @@ class SpooledUpload(io.RawIOBase):
         """
         raise NotImplementedError
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {redacted(self.name)} at {self._size}>"
-
-    def writable(self) -> bool:
-        """Tell that this can be written to."""
-        return True
-
-    def tell(self) -> int:
-        """Return the number of bytes written so far."""
-        return self._size
-
-    def write(self, content: Any, /) -> int:
-        """Take bytes.
+    def _taken(self, view: memoryview) -> None:
+        """Keep bytes.
 
         Raises:
-            SourceError: no space is left for the temporary file, or this is a copy in a forked process.
+            SourceError: no space is left for the temporary file.
         """
-        if self.closed:
-            raise ValueError("write to a closed stream")
-        if self._broken is not None:
-            raise self._broken
-        view = memoryview(content).cast("B")
-        refuse_copy(self._owner, self.name)
-        left = view
         try:
-            while left:  # the system may take a part of it
-                left = left[self._kept.write(left) :]
+            while view:  # the system may take a part of it
+                view = view[self._kept.write(view) :]
         except OSError as error:
             self._broken = SourceError(
                 f"an upload of this size is kept in a temporary file ({error.strerror}): point TMPDIR to a folder "
@@ -81,11 +55,6 @@ class SpooledUpload(io.RawIOBase):
                 url=self.name,
             )
             raise self._broken from error
-        except BaseException as error:  # an interrupt: some of it is lost, and whoever closes must not send
-            self._broken = interrupted(error, self.name)
-            raise
-        self._size += len(view)
-        return len(view)
 
     def close(self) -> None:
         """Send it.
@@ -110,26 +79,3 @@ class SpooledUpload(io.RawIOBase):
         if not self.closed:
             self._kept.close()
             super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if failure[0] is not None:
-            self.abort()
-        else:
-            self.close()
-
-    def __del__(self) -> None:
-        """Send nothing of a forgotten upload: it may be half of what was meant."""
-        if "_kept" not in self.__dict__ or self.closed:
-            return
-        if self._owner == os.getpid():
-            warnings.warn(
-                f"unclosed {self!r}: nothing was sent; use 'with', or call close()",
-                ResourceWarning,
-                source=self,
-                stacklevel=2,
-            )
-        with contextlib.suppress(Exception):  # a finaliser must not raise
-            self.abort()

@@ -18,13 +18,18 @@ Flows in: a url, after rewriting. Flows out: its store. Modules are imported whe
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
+
+from webdataset.ground.errors import UsageError
 
 from .objects import ObjectSource
 from .resuming import ResumingStream
 
 Opener = Callable[..., Any]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def opener_for(name: str) -> Opener:
@@ -42,6 +47,7 @@ def opener_for(name: str) -> Opener:
         storage_options: Any = None,
         **options: Any,
     ) -> Any:
+        refuse_unnameable(url, name)
         store = loaded(name)
         if mode == "rb":
             return ResumingStream(store.object_of(url, storage_options), **options)
@@ -51,6 +57,22 @@ def opener_for(name: str) -> Opener:
     opener.__doc__ = f"Open a url of the store {name!r}: ``rb`` or ``wb``."
     opener.store = name  # type: ignore[attr-defined]
     return opener
+
+
+def refuse_unnameable(url: str, name: str) -> None:
+    """Refuse a url that is no text: names of files may hold any bytes, names of objects may not.
+
+    Args:
+        url: the url.
+        name: the store's module in this folder.
+
+    Raises:
+        UsageError: half a surrogate pair, which stands for a byte of a file's name.
+    """
+    if name != "ssh" and _SURROGATE.search(url):
+        raise UsageError(
+            "no object can have this name: it is not Unicode text", url=url.encode("utf-8", "replace").decode()
+        )
 
 
 def loaded(name: str) -> Any:
@@ -87,6 +109,8 @@ def object_of(target: str, storage_options: Any = None) -> ObjectSource | None:
         MissingExtra: the package for this scheme is not installed.
     """
     store = store_of(target)
+    if store is not None:
+        refuse_unnameable(target, store.__name__.rpartition(".")[2])
     found: ObjectSource | None = None if store is None else store.object_of(target, storage_options)
     return found
 

@@ -6,49 +6,22 @@ program before that, the old object (or none) stays; ``abort`` also removes the 
 parts are joined, is for each store to say.
 """
 
-import contextlib
-import io
 import logging
 import os
-import sys
 import threading
-import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
 from webdataset.ground.errors import SourceError, UsageError
-from webdataset.ground.redaction import redacted
+
+from .publishing import Publication
 
 _THREADS = "webdataset-upload"
 
 log = logging.getLogger("webdataset")
 
 
-def refuse_copy(owner: int, url: str) -> None:
-    """Raise where a stream was opened by another process, which alone can publish what is written.
-
-    Args:
-        owner: the process that opened it.
-        url: the object.
-
-    Raises:
-        SourceError: it was.
-    """
-    if owner != os.getpid():
-        raise SourceError("this upload belongs to the process that opened it: open it in this one", url=url)
-
-
-def interrupted(error: BaseException, url: str) -> SourceError:
-    """Return the error of an upload of which a part is lost.
-
-    Args:
-        error: what interrupted a write.
-        url: the object.
-    """
-    return SourceError(f"a write was interrupted ({type(error).__name__}): nothing is published", url=url)
-
-
-class Upload(io.RawIOBase):
+class Upload(Publication):
     """A stream to a new object.
 
     Args:
@@ -64,17 +37,13 @@ class Upload(io.RawIOBase):
     at_once: ClassVar[int] = 4
 
     def __init__(self, url: str, part_bytes: int) -> None:
-        super().__init__()
         if part_bytes < self.least_part_bytes:
             raise UsageError(f"part_bytes is at least {self.least_part_bytes}, not {part_bytes}", url=url)
-        self.name = url
+        super().__init__(url)
         self._part_bytes = part_bytes
-        self._owner = os.getpid()
         self._buffer = bytearray()
-        self._size = 0
         self._threads: ThreadPoolExecutor | None = None
         self._parts: list[Future[Any]] = []
-        self._broken: SourceError | None = None
 
     def _begin(self) -> None:
         """Do what comes before the first part."""
@@ -109,40 +78,8 @@ class Upload(io.RawIOBase):
         """Remove the parts; nothing is to be published."""
         raise NotImplementedError
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {redacted(self.name)} at {self._size}>"
-
-    def writable(self) -> bool:
-        """Tell that this can be written to."""
-        return True
-
-    def tell(self) -> int:
-        """Return the number of bytes written so far."""
-        return self._size
-
-    def write(self, content: Any, /) -> int:
-        """Take bytes; a full part is sent while the next one fills.
-
-        Raises:
-            SourceError: the service refused an earlier part, or this is a copy in a forked process.
-            UsageError: more parts than an object may have.
-        """
-        if self.closed:
-            raise ValueError("write to a closed stream")
-        if self._broken is not None:
-            raise self._broken
-        view = memoryview(content).cast("B")
-        refuse_copy(self._owner, self.name)
-        try:
-            self._taken(view)
-        except BaseException as error:  # an interrupt, too: some of it is lost, and whoever closes must not publish
-            self._broken = self._broken or interrupted(error, self.name)
-            raise
-        return len(view)
-
     def _taken(self, view: memoryview) -> None:
-        """Take bytes into the buffer; send it where it is full."""
-        self._size += len(view)
+        """Take bytes; a full part is sent while the next one fills."""
         offset = 0
         while offset < len(view):  # a full buffer waits for the next byte: the last part is never empty
             if len(self._buffer) == self._part_bytes:
@@ -231,26 +168,3 @@ class Upload(io.RawIOBase):
             threads.shutdown(wait=not own, cancel_futures=True)
         self._buffer = bytearray()
         super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if failure[0] is not None:
-            self.abort()
-        else:
-            self.close()
-
-    def __del__(self) -> None:
-        """Abort a forgotten upload: it may be half of what was meant."""
-        if "_broken" not in self.__dict__ or self.closed:
-            return
-        if self._owner == os.getpid() and not sys.is_finalizing():
-            warnings.warn(
-                f"unclosed {self!r}: nothing was published; use 'with', or call close()",
-                ResourceWarning,
-                source=self,
-                stacklevel=2,
-            )
-        with contextlib.suppress(Exception):  # a finaliser must not raise
-            self.abort()

@@ -77,12 +77,12 @@ def impatient(patch: Setting, read_seconds: float, *, share: float = 0.01) -> li
     Returns:
         The pauses that there would have been, in seconds; grows.
     """
-    from webdataset.sources import fsspec_store, rest  # noqa: PLC0415  the modules below are imported with their schemes
+    from webdataset.sources import fsspec_places, rest  # noqa: PLC0415  the modules below are imported with their schemes
     from webdataset.sources.http import objects as http_objects  # noqa: PLC0415
     from webdataset.sources.s3 import clients  # noqa: PLC0415
     from webdataset.sources.ssh import sessions  # noqa: PLC0415
 
-    patch(fsspec_store, "READ_SECONDS", max(3.0, read_seconds))  # holds for logging in, too
+    patch(fsspec_places, "READ_SECONDS", max(3.0, read_seconds))  # holds for logging in, too
     for module in (rest, http_objects, clients, sessions):
         patch(module, "READ_SECONDS", read_seconds)
         patch(module, "CONNECT_SECONDS", max(3.0, read_seconds))
@@ -131,7 +131,9 @@ def sampled(target: Target) -> str:
     Args:
         target: where the shard is.
     """
-    dataset = wds.WebDataset([target.url], shardshuffle=False, prefetch=0, storage_options=target.options)
+    dataset = wds.WebDataset(
+        [target.url], shardshuffle=False, workersplitter=None, prefetch=0, storage_options=target.options
+    )
     return digest_of(dataset)
 
 

@@ -124,7 +124,9 @@ def vouching(monkeypatch):
     """A store of one object with a checksum."""
     source = Vouching("vouching://bucket/x.tar", shard())
     monkeypatch.setitem(
-        sys.modules, "webdataset.sources.vouching", types.SimpleNamespace(object_of=lambda url, options: source)
+        sys.modules,
+        "webdataset.sources.vouching",
+        types.SimpleNamespace(__name__="vouching", object_of=lambda url, options: source),
     )
     monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", opener_for("vouching"))
     return source

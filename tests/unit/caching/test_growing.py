@@ -431,7 +431,9 @@ def vouching(monkeypatch):
     body = shard()
     source = Vouching("vouching://bucket/x.tar", body, zlib.crc32(body))
     monkeypatch.setitem(
-        sys.modules, "webdataset.sources.vouching", types.SimpleNamespace(object_of=lambda url, options: source)
+        sys.modules,
+        "webdataset.sources.vouching",
+        types.SimpleNamespace(__name__="vouching", object_of=lambda url, options: source),
     )
     monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", opener_for("vouching"))
     return source

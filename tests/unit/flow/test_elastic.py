@@ -415,6 +415,15 @@ def test_no_samples_at_all(tmp_path):
     assert list(wds.WebDataset(str(tmp_path / "empty.tar"), empty_check=False).elastic(3)) == []
 
 
+def test_samples_that_a_filter_drops_are_samples(urls):
+    """A filter that lets nothing pass gives an empty epoch, as it does in a plain dataset, and a state behind it."""
+    make = lambda: wds.WebDataset(urls, seed=1).select(lambda sample: False).elastic(6)
+    run = iter(make())
+    assert list(run) == []
+    assert list(make().elastic_run(state=json.loads(json.dumps(run.state_dict())))) == []
+    assert list(keyed(wds.WebDataset(urls, seed=1).listed(1000, partial=False).unlisted())) == []
+
+
 def test_an_endless_stream_without_samples(tmp_path):
     """Positions that nobody can fill are an error, not a hang and not a hole."""
     with wds.TarWriter(str(tmp_path / "small.tar")) as sink:

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 import webdataset as wds
+from webdataset.flow.equal_fingerprint import fingerprint, shares_between_ranks
 from webdataset.ground import topology
 from webdataset.ground.errors import FlowError, NoSamples, StaleIndex, StateMismatch, UsageError
 from webdataset.ground.topology import Place
@@ -332,3 +333,25 @@ def test_pieces_tile_the_pass(among):
         whole = [(0, url, index) for url, size in enumerate(SIZES) for index in range(size)]
         assert places[: len(whole)] == whole[: len(places)]
         assert abs(len(places) - len(whole)) < among
+
+
+def test_fingerprints(urls):
+    """What ranks compare is equal for equal set-ups, and names what differs; loaders tell of their dataset."""
+    made = wds.WebDataset(urls, seed=3, nodesplitter=wds.split_by_node).shuffle(10)
+    found = fingerprint(made)
+    assert found == fingerprint(wds.WebDataset(urls, seed=3, nodesplitter=wds.split_by_node).shuffle(10))
+    for other, name in (
+        (wds.WebDataset(urls, seed=4, nodesplitter=wds.split_by_node).shuffle(10), "seed"),
+        (wds.WebDataset(urls.replace("{0..6}", "0"), seed=3, nodesplitter=wds.split_by_node).shuffle(10), "urls"),
+        (wds.WebDataset(urls, seed=3).shuffle(10), "stage 1"),
+        (made.elastic(4), "streams"),
+        (made.equal_epochs("drop"), "equal epochs"),
+        (wds.Loader(made, 2, workers=3), "workers"),
+    ):
+        assert fingerprint(other)[name] != found[name]
+    assert shares_between_ranks(made)
+    assert shares_between_ranks(wds.Loader(made.elastic(4)))
+    assert shares_between_ranks(wds.WebDataset(urls, resampled=True))
+    assert not shares_between_ranks(wds.WebDataset(urls, nodesplitter=None))
+    with pytest.raises(UsageError, match="expected a dataset"):
+        fingerprint([1])

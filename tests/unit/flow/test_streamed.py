@@ -135,6 +135,50 @@ def test_a_description_is_that_of_the_dataset(tmp_path):
     assert mixed["stages"][0] == "RandomMix(longest=False, probs=[1.0, 3.0], seed=None)"
 
 
+def _specified(shards, **options):
+    return [wds.MultiShardSample({"datasets": [{"name": "a", "shards": shards, **options}]})]
+
+
+def _mixed(dataset):
+    return [wds.RandomMix([dataset])]
+
+
+FIVE = [f"{number}.tar" for number in range(5)]
+ORDERS = {
+    "shards of a specification": (_specified(FIVE), _specified(FIVE[::-1])),
+    "draws of a specification": (_specified(FIVE, resample=3), _specified(FIVE, resample=4)),
+    "seed of a list": ([wds.SimpleShardList(FIVE, seed=1)], [wds.SimpleShardList(FIVE, seed=2)]),
+    "number of draws": ([wds.ResampledShards(FIVE, nshards=7)], [wds.ResampledShards(FIVE, nshards=8)]),
+    "bounds of a slice": ([FIVE, wds.slice(2, 40, 3)], [FIVE, wds.slice(2, 40, 2)]),
+    "seed in a mix": (_mixed(wds.WebDataset(FIVE, seed=1)), _mixed(wds.WebDataset(FIVE, seed=2))),
+    "bounds in a mix": (
+        _mixed(wds.WebDataset(FIVE, seed=1).with_epoch(3)),
+        _mixed(wds.WebDataset(FIVE, seed=1).with_epoch(4)),
+    ),
+    "shards moved in a mix": tuple(
+        [wds.RandomMix([wds.DataPipeline(wds.SimpleShardList(part)) for part in (FIVE[:cut], FIVE[cut:])])]
+        for cut in (2, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_what_changes_the_order_is_described(name):
+    """Whatever a dataset is made of that decides which sample comes when, its description tells."""
+    one, other = ORDERS[name]
+    assert description(one, Bounds()) == description(one, Bounds())
+    assert description(one, Bounds()) != description(other, Bounds())
+
+
+def test_passes_do_not_change_a_description():
+    """A description holds in every pass: it is the same before and after an iteration."""
+    for source in (wds.ResampledShards(FIVE, nshards=3), *_specified(FIVE), wds.SimpleShardList(FIVE, seed=1)):
+        before = description([source], Bounds())
+        list(source)
+        list(source)
+        assert description([source], Bounds()) == before
+
+
 def test_replaced_readers_are_refused(tmp_path, monkeypatch):
     """A reader that was put in the place of ours cannot share a shard by sample, and is not asked to."""
     from webdataset import tariterators

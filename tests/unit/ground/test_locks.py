@@ -6,12 +6,16 @@ import threading
 
 import pytest
 
-from webdataset.ground.locks import ForkSafeLock
+from webdataset.ground.locks import ForkSafeLock, ForkSafeRLock
 
 
-def test_it_excludes():
+kinds = pytest.mark.parametrize("kind", [ForkSafeLock, ForkSafeRLock])
+
+
+@kinds
+def test_it_excludes(kind):
     """A second thread waits until the first has left."""
-    lock, order = ForkSafeLock(), []
+    lock, order = kind(), []
 
     def second():
         with lock:
@@ -28,9 +32,10 @@ def test_it_excludes():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_it_is_free_in_a_child():
+@kinds
+def test_it_is_free_in_a_child(kind):
     """Though a thread of the parent holds it."""
-    lock, held, done = ForkSafeLock(), threading.Event(), threading.Event()
+    lock, held, done = kind(), threading.Event(), threading.Event()
 
     def holder():
         with lock:
@@ -49,8 +54,23 @@ def test_it_is_free_in_a_child():
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_it_pickles():
-    """As a lock of its own, free."""
-    lock = ForkSafeLock()
+@kinds
+def test_it_pickles(kind):
+    """As a lock of its own, free, of the same kind."""
+    lock = kind()
     with lock, pickle.loads(pickle.dumps(lock)) as copy:
         assert copy is not lock
+        assert type(copy) is kind
+
+
+def test_one_may_be_taken_again():
+    """By the thread that holds it, and by nobody else until it has left as often as it came."""
+    lock = ForkSafeRLock()
+    with lock:
+        with lock:
+            pass
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(lock._lock.acquire(timeout=0.05)))
+        thread.start()
+        thread.join()
+        assert taken == [False]

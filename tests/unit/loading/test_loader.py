@@ -4,6 +4,7 @@ import gc
 import json
 import pickle
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -44,6 +45,31 @@ def test_samples_of_any_kind_are_batched(sample):
         for batch in loader:
             expected = wds.default_collation_fn([sample] * 3)
             assert repr(batch) == repr(expected)
+
+
+ODD = {
+    "no dimension": lambda n: (np.array(n), np.array(f"text {n}")),
+    "foreign byte order": lambda n: {"x": np.full(3, n, ">i4"), "n": n},
+    "another dtype later": lambda n: np.full(3, n, np.float32 if n > 10 else np.int16),
+    "Fortran order": lambda n: np.asfortranarray(np.arange(6).reshape(2, 3) + n),
+    "no rows": lambda n: (np.zeros((0, 3)), np.full(2, n)),
+    "records": lambda n: (np.full(2, n), np.zeros(2, [("a", "i4"), ("b", "f8")])),
+    "nested": lambda n: {"x": {"y": np.full(3, n)}, "z": [np.full(2, n)], "w": None, "b": bytearray(b"b")},
+    "dates": lambda n: np.full(3, n, "M8[s]"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+def test_odd_arrays_are_batched_alike_from_the_first_batch_to_the_last(kind, mode):
+    """Batches that workers wrote, and those of samples that stood elsewhere, are those of the collation."""
+    samples = [ODD[kind](n) for n in range(22)]
+    start = "fork" if mode == "processes" else None
+    with wds.Loader(samples, 4, workers=2, mode=mode, start_method=start) as loader:
+        for _ in range(2):
+            for first, batch in zip(range(0, 22, 4), loader, strict=True):
+                expected = wds.default_collation_fn(samples[first : first + 4])
+                assert repr(batch) == repr(expected)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
@@ -428,3 +454,89 @@ def test_samples_without_batches_come_as_they_are():
     samples = squares(40)
     with wds.Loader(samples, workers=3) as loader:
         assert [id(sample) for sample in loader] == [id(sample) for sample in samples]
+
+
+def test_system_exit_in_a_thread_comes_in_its_turn():
+    """Whatever a function raises, in whatever batch, reaches the consumer behind the batches before it."""
+
+    def leave(n):
+        if n == 21:
+            raise SystemExit(3)
+        return n
+
+    got = []
+    with wds.Loader(wds.DataPipeline([list(range(40))], wds.map(leave)), 4, workers=2) as loader:
+        with pytest.raises(SystemExit):
+            got.extend(loader)
+    assert [batch.tolist() for batch in got] == [list(range(start, start + 4)) for start in range(0, 20, 4)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_objects_of_different_shapes_beside_an_array_become_a_list(workers):
+    """A field without a column is as ragged as any other, also where the others have columns."""
+    samples = [{"x": np.zeros((4, 4)), "o": np.full(n % 3 + 1, None)} for n in range(12)]
+    with wds.Loader(samples, 4, workers=workers) as loader:
+        for start, batch in zip((0, 4, 8), loader, strict=True):
+            assert batch["x"].shape == (4, 4, 4)
+            assert [o.shape for o in batch["o"]] == [(n % 3 + 1,) for n in range(start, start + 4)]
+    with wds.Loader(samples, 4, workers=workers, ragged=False) as loader, pytest.raises(SampleError, match="shapes"):
+        list(loader)
+
+
+def test_numbers_of_python_and_numpy_are_one_column():
+    """A column of numbers is an array, whoever made them; an array among them makes it a list."""
+    with wds.Loader([(1, 1), (np.int64(2), 2.5), (3, np.float32(3)), (4, np.zeros(2))], 2) as loader:
+        (ints, floats), (more, mixed) = loader
+    assert (ints.tolist(), floats.tolist(), more.tolist()) == ([1, 2], [1, 2.5], [3, 4])
+    assert isinstance(mixed, list)
+
+
+def test_what_could_not_start_is_tried_again_from_the_same_state(elastic, order, monkeypatch):
+    """A system that has no room for a thread costs neither the state that was loaded nor the epoch."""
+    with wds.Loader(elastic, 8) as loader:
+        loader.set_epoch(0)
+        batches = iter(loader)
+        got = numbers([next(batches) for _ in range(4)])
+        state = loader.state_dict()
+
+    start, before = threading.Thread.start, threading.active_count()
+
+    def full(thread):
+        if thread.name.endswith("-1"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with wds.Loader(elastic, 8, workers=2) as loader:
+        loader.load_state_dict(state)
+        monkeypatch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="new thread"):
+            list(loader)
+        monkeypatch.undo()
+        assert threading.active_count() == before
+        assert loader.state_dict() == state
+        assert got + numbers(loader) == order
+
+
+def test_a_state_loaded_into_the_dataset_of_a_loader_counts(elastic, order):
+    """It does not matter whether the loader or the state was there first; another epoch is refused."""
+    with wds.Loader(elastic, 8) as loader, wds.Loader(elastic, 8, workers=2) as other:
+        loader.set_epoch(0)
+        batches = iter(loader)
+        got = numbers([next(batches) for _ in range(4)])
+        elastic.load_state_dict(loader.state_dict())
+        with pytest.raises(StateMismatch, match="epoch 0"):
+            other.set_epoch(2)
+        assert got + numbers(other) == order
+
+
+def test_a_closed_loader_keeps_no_crew():
+    """Closing after each epoch leaves nothing of the workers of earlier ones."""
+    loader = wds.Loader(squares(), 4, workers=1)
+    crews = []
+    for _ in range(3):
+        for _ in loader:
+            break
+        crews.append(weakref.ref(loader._crew))
+        loader.close()
+    gc.collect()
+    assert [crew() for crew in crews] == [None] * 3

@@ -1,6 +1,7 @@
 """The loader with worker processes."""
 
 import gc
+import io
 import json
 import multiprocessing
 import os
@@ -379,3 +380,92 @@ def test_an_unknown_start_method_is_refused():
     """The message lists those of this system."""
     with processes([1], start_method="teleport") as loader, pytest.raises(UsageError, match="fork"):
         list(loader)
+
+
+def test_whatever_is_raised_comes_in_its_turn():
+    """What is no Exception reaches the consumer, too, behind the batches before it."""
+
+    def leave(n):
+        if n == 21:
+            raise KeyboardInterrupt("by a function")
+        return n
+
+    got = []
+    with processes(wds.DataPipeline([list(range(40))], wds.map(leave)), 4) as loader:
+        with pytest.raises(KeyboardInterrupt, match="by a function"):
+            got.extend(loader)
+    assert [batch.tolist() for batch in got] == [list(range(start, start + 4)) for start in range(0, 20, 4)]
+
+
+def test_thousands_of_samples_ahead_fill_no_pipe():
+    """More orders and parts than pipes hold: neither side waits for the other for ever."""
+    with processes(list(range(3000)), prefetch=2000) as loader:
+        assert list(loader) == list(range(3000))
+
+
+def test_a_killed_worker_whose_pipe_is_held_open_is_reported():
+    """A process that a worker's function has started does not hide that the worker is gone."""
+    ours, theirs = os.pipe()
+
+    class Source:
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, n):
+            if n == 20:
+                if os.fork() == 0:
+                    os.close(theirs)
+                    os.read(ours, 1)  # until the test is over
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return n
+
+    try:
+        with processes(Source(), 4, 1) as loader, pytest.raises(WorkerDied, match="SIGKILL"):
+            list(loader)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def test_pictures_that_a_function_remembers_are_not_overwritten(tmp_path):
+    """A row that a worker refers to is used again when it lets go, also where its windows are far apart."""
+    image = pytest.importorskip("PIL.Image")
+    with wds.TarWriter(str(tmp_path / "a.tar"), encoder=False) as writer:
+        for n in range(200):
+            stream = io.BytesIO()
+            image.fromarray(np.full((48, 64, 3), n, np.uint8)).save(stream, "PNG")
+            writer.write({"__key__": f"{n:03d}", "png": stream.getvalue(), "cls": str(n).encode()})
+    before = {}
+
+    def remembering(sample):
+        stream = int(sample["cls"]) % 4
+        picture, number = before.get(stream, (sample["png"], sample["cls"]))
+        before[stream] = sample["png"], sample["cls"]
+        return sample["png"], sample["cls"], bool((picture == int(number)).all())
+
+    dataset = wds.WebDataset(str(tmp_path / "a.tar")).decode("rgb8").map(remembering).elastic(streams=4)
+    with processes(dataset, 1, 4, prefetch=2) as loader:
+        for _ in range(2):
+            found = [(int(picture.min()), int(picture.max()), int(n), bool(ok)) for picture, (n,), (ok,) in loader]
+            assert all(low == high == n for low, high, n, _ in found)
+            assert sum(not ok for *_, ok in found) == 0
+
+
+def test_an_interrupt_within_a_message_ends_the_workers(monkeypatch):
+    """Ctrl-C while half a message was read leaves no pipe that would be read on from its middle."""
+    from webdataset.loading.parcels import Receiver
+
+    def interrupted(receiver):
+        receiver.pipe._recv(2)
+        raise KeyboardInterrupt
+
+    with processes([(np.zeros(4), n) for n in range(400)], 4, prefetch=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        monkeypatch.setattr(Receiver, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(batches)
+        monkeypatch.undo()
+        assert not multiprocessing.active_children()
+        assert numbers(loader) == list(range(400))

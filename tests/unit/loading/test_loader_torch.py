@@ -107,3 +107,44 @@ def test_a_batch_on_a_gpu_is_what_it_is_here():
                     assert pixels.is_cuda
                     assert numbers.tolist() == list(range(start, start + 8))
                     assert (pixels == numbers[:, None, None]).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_device_takes_arrays_that_torch_cannot_share():
+    """Flipped and read-only arrays of a ragged field are copied; numbers that torch does not have stay arrays."""
+    fixed = np.arange(6.0)
+    fixed.flags.writeable = False
+    samples = [(np.arange(3.0)[::-1], np.zeros(2, np.longdouble)), (fixed, np.ones(2, np.longdouble))]
+    with loader(samples, 2, device="cpu") as batches:
+        ((ragged, long),) = batches
+    assert [tensor.tolist() for tensor in ragged] == [[2, 1, 0], fixed.tolist()]
+    assert isinstance(long, np.ndarray)
+
+
+def test_an_error_does_not_overtake_batches_on_their_way_to_a_device(monkeypatch):
+    """A batch whose copy was started is handed out before the error of the next one."""
+    from webdataset.loading.torch_device import Mover
+
+    mover = Mover("cpu", pin_memory=False)
+    mover.ahead = 1
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+
+    def batches():
+        yield np.zeros(1), 1
+        yield np.ones(1), 2
+        raise ArithmeticError("the third")
+
+    got = []
+    with pytest.raises(ArithmeticError, match="third"):
+        got.extend(mark for _, mark in mover.moved(batches()))
+    assert got == [1, 2]
+
+
+@pytest.mark.parametrize(("workers", "mode"), MODES)
+def test_tensors_without_dimensions_are_batched_to_the_end(workers, mode):
+    """A smaller last batch of single numbers is a tensor, as all others."""
+    samples = [(torch.tensor(n), torch.full((2,), n)) for n in range(22)]
+    with loader(samples, 4, workers, mode) as batches:
+        for first, (ones, twos) in zip(range(0, 22, 4), batches, strict=True):
+            assert ones.tolist() == list(range(first, min(22, first + 4)))
+            assert twos[:, 1].tolist() == ones.tolist()

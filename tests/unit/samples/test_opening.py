@@ -374,7 +374,7 @@ def test_a_slow_source_is_read_further_ahead(server, monkeypatch):
 
 
 def test_a_thread_that_is_done_begins_the_next(server, monkeypatch):
-    """While the reader is busy elsewhere, freed connections go on to the next shards; the list is asked by nobody else."""
+    """While the reader is busy elsewhere, freed connections go on to the next shards; only the reader asks the list."""
     monkeypatch.setattr(ahead_pace, "WINDOW_SECONDS", 0.0)
     monkeypatch.setattr(ahead_pace, "WINDOW_BYTES", 1)
     monkeypatch.setattr(ahead_pace.Pace, "starving", True)

@@ -11,8 +11,8 @@ from webdataset.ground.errors import SourceError
 from webdataset.ground.seeds import generator
 from webdataset.sources import ahead_filling
 from webdataset.sources.ahead import AheadStream
-from webdataset.sources.ahead_filling import Filling
 from webdataset.sources.ahead_budget import Budget
+from webdataset.sources.ahead_filling import Filling
 from webdataset.sources.ahead_pace import Pace
 from webdataset.testing.sources import FaultyStream
 

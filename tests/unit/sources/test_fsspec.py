@@ -16,7 +16,7 @@ from webdataset.ground.errors import (
     SourceError,
     UsageError,
 )
-from webdataset.sources import fsspec_store, patience
+from webdataset.sources import fsspec_places, fsspec_store, patience
 from webdataset.sources.open import gopen_schemes, opener_of
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.stores import service_of
@@ -169,7 +169,7 @@ def test_publication_is_at_the_end():
         stream.write(bytes([1 // (stream.write(b"half") - 4)]))
     stream = wds.gopen("wdsshelf://bucket/x", "wb")
     stream.write(b"half")
-    with pytest.warns(ResourceWarning, match="nothing was sent"):
+    with pytest.warns(ResourceWarning, match="nothing was published"):
         del stream
     with wds.gopen("wdsshelf://bucket/x") as stream:
         assert stream.read() == b"old"
@@ -245,7 +245,7 @@ def test_what_a_file_system_lacks_is_named():
 
 def test_without_fsspec_the_scheme_is_unknown(monkeypatch):
     """No scheme is promised that nobody serves; what is missing is named."""
-    monkeypatch.setattr(fsspec_store, "available", lambda _name: None)
+    monkeypatch.setattr(fsspec_places, "available", lambda _name: None)
     with pytest.raises(UsageError, match=r"webdataset\[fsspec\]"):
         wds.gopen("wdsshelf://bucket/x")
 

@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from webdataset.ground.errors import ConfigError, ShortRead, SourceError, UsageError
-from webdataset.sources import patience, rest
+from webdataset.sources import fsspec_places, patience, rest
 from webdataset.sources.objects import Answer, Identity
 from webdataset.sources.open import open_url
 from webdataset.sources.profiles.options import StorageOptions, options_for, refuse_login, storage_options
@@ -188,6 +188,16 @@ def test_objects_of_others_arrive_as_they_are():
     """What is held back from pickles is given to the store itself."""
     given = Credentials()
     assert options_for("azure", {"credential": given})["credential"] is given
+    pytest.importorskip("fsspec")
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            fsspec_places.fsspec().core, "url_to_fs", lambda url, **options: made.append(options) or (None, url)
+        )
+        options = {"fsspec": {"credential": given, "more": {"headers": {"X": "secret"}, "port": 1}}}
+        fsspec_places.Place("oci://bucket/key", options).filesystem()
+    assert made == [{"credential": given, "more": {"headers": {"X": "secret"}, "port": 1}}]
+    assert fsspec_places.service_of("oci://bucket/key", options) == "credential= more=headers=X= port=1"
 
 
 def test_headers_are_a_mapping():
@@ -215,6 +225,37 @@ def test_a_key_is_for_its_own_account():
     options = {"account_name": "mine", "sas_token": "sig=1"}
     with pytest.raises(ConfigError, match="another account"):
         open_url("abfs://c@theirs.dfs.core.windows.net/k", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://user:{CANARY}@ho\u2100st/x",
+        f"http://host:bad/x?sig={CANARY}",
+        f"http://[::1/x?sig={CANARY}",
+        f"http://a..b/x?sig={CANARY}",
+        f"http://user:{CANARY}@//.[/",
+        "gs://bucket/\ud800",
+        "az://container/\ud800",
+    ],
+)
+def test_urls_that_make_no_sense_show_no_secrets(url, monkeypatch):
+    """Neither the error nor what caused it quotes what is secret in a url that cannot be opened."""
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.001)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "acc")
+    with pytest.raises((UsageError, SourceError)) as caught:
+        open_url(url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert CANARY not in f"{error} {error.args}"
+        error = error.__cause__ or error.__context__
+
+
+def test_a_user_is_sent_as_utf8(odd):
+    """Names and passwords go out as the bytes that the url holds, as curl sends them."""
+    with pytest.raises(SourceError):
+        open_url(odd.url.replace("//", "//\u00e9:%F0%9D%94%98@") + "404")
+    assert odd.seen[0]["Authorization"] == "Basic w6k68J2UmA=="
 
 
 @pytest.mark.parametrize("url", ["gs://b/..", "gs://b/.", "hf://datasets/u/r@../k"])

@@ -27,7 +27,8 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
     """
     cluster = Cluster(storage_options, stem)
     place = place_of(stem, cluster.provider)
-    wanted: dict[str, Any] = {"prefix": prefix, "props": "name", "pagesize": 0, "flags": "0", "uuid": "", "continuation_token": ""}
+    wanted: dict[str, Any] = {"prefix": prefix, "props": "name", "pagesize": 0, "flags": "0", "uuid": ""}
+    wanted["continuation_token"] = ""
     path, query = place.bucket_path(), place.of_bucket()
     while True:
         page = cluster.call("GET", path, query, {"action": "list", "name": "", "value": wanted}) or {}

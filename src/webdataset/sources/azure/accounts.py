@@ -61,7 +61,7 @@ def service(storage_options: Any, url: str, account: str | None, endpoint: str |
     given = _plain(options_for("azure", storage_options, url), url)
     named = account or given.get("account_name")
     if account is not None and given.get("account_name") not in (None, account):
-        raise ConfigError("the url names another account than storage_options: keys are shown to their own alone", url=url)
+        raise ConfigError("the url names another account than storage_options, whose keys it must not see", url=url)
     if not any(given.get(name) is not None for name in (*_WHO, "endpoint")):
         found = _environment(url)
         of = found.get("account_name")

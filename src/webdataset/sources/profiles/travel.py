@@ -4,14 +4,14 @@ Flows in: what Python has defined here. Flows out: the same in a worker that is 
 unpickled. A secret that was given as text stays behind, and its profile's name is remembered as missing.
 """
 
-import uuid
+import os
 from typing import Any, NamedTuple
 
 from . import registry as profile_registry
 from .profile import Profile, Route
 
 _KEY = "S3 profiles"
-_process = uuid.uuid4().hex  # forked children share it, and all that was defined before the fork
+_process = os.urandom(16).hex()  # forked children share it, and all that was defined before the fork
 
 
 class Luggage(NamedTuple):

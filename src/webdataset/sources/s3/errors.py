@@ -42,6 +42,9 @@ _LOCAL = {
     "TokenRetrievalError": "the SSO session has ended: run 'aws sso login'",
     "NoRegionError": "no region is known: set region in the profile, or AWS_REGION",
 }
+_UNSENDABLE = (
+    "the credentials hold a line break, or a character that no header may have: check them where they come from"
+)
 _AGAIN_LATER = ("CredentialRetrievalError", "MetadataRetrievalError")
 
 
@@ -59,16 +62,12 @@ def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile 
     if isinstance(response, Mapping):
         return _answered(response, url, offset, by)
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    said = f"{type(error).__name__}: {error}"
     hint = next((text for name, text in _LOCAL.items() if name in kinds), None)
+    if "header value" in said or "codec can't encode" in said:  # it would be quoted, and may be a secret
+        hint = _UNSENDABLE
     if hint is not None:
         return SourceError(hint + by, url=url)
-    said = f"{type(error).__name__}: {error}"
-    if "header value" in said or "UnicodeEncodeError" in said:  # it would be quoted, and may be a secret
-        return SourceError(
-            "the credentials hold a line break, or a character that no header may have: check them where they come "
-            f"from{by}",
-            url=url,
-        )
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
     if kinds.intersection(_AGAIN_LATER):

@@ -55,5 +55,5 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
             return
         token = next_page(answer.get("NextContinuationToken"), token, stem)
         if token is None:
-            raise SourceError("the service's list is said to go on, and not where: it knows the first version", url=stem)
+            raise SourceError("the service says that its list goes on, and not where", url=stem)
         arguments["ContinuationToken"] = token

@@ -7,19 +7,16 @@ it is written again, over another one, to the same place.
 
 import collections
 import contextlib
-import io
 import os
 import posixpath
-import warnings
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any
 
 from webdataset.ground.errors import SourceError, UsageError
-from webdataset.ground.redaction import redacted
 from webdataset.ground.seeds import fresh
 from webdataset.sources.objects import Again
 from webdataset.sources.patience import ATTEMPTS, Patience
-from webdataset.sources.uploading import interrupted, refuse_copy
+from webdataset.sources.publishing import Publication
 
 from . import loop, sessions
 from .errors import translated
@@ -29,7 +26,7 @@ PIECE_BYTES = 1 << 20
 AT_ONCE = 4
 
 
-class SshUpload(io.RawIOBase):
+class SshUpload(Publication):
     """A stream to a new file, in a folder that is there.
 
     Args:
@@ -45,8 +42,6 @@ class SshUpload(io.RawIOBase):
     """
 
     def __init__(self, url: str, storage_options: Any = None, *, attempts: int = ATTEMPTS, **_options: Any) -> None:
-        super().__init__()
-        self.name = url
         self._login, self._path = place_of(url, storage_options)
         if self._path.endswith("/") or not split(url)[1]:
             raise UsageError("names no file: write ssh://[user@]host[:port]/path", url=url)
@@ -54,47 +49,18 @@ class SshUpload(io.RawIOBase):
         self._beside = posixpath.join(folder, f".{name[:200]}.{fresh():016x}.part")
         self._failures = sessions.failures()
         self._patience, self._attempts = Patience(attempts), attempts
-        self._owner = os.getpid()
         self._buffer = bytearray()
-        self._size = 0
         self._pending: collections.deque[tuple[int, bytes, Future[None]]] = collections.deque()
         self._handle: Any = None
-        self._broken: SourceError | None = None
+        super().__init__(url)
         self._insist(self._begin, "xb")
 
-    def __repr__(self) -> str:
-        return f"<SshUpload {redacted(self.name)} at {self._size}>"
-
-    def writable(self) -> bool:
-        """Tell that this can be written to."""
-        return True
-
-    def tell(self) -> int:
-        """Return the number of bytes written so far."""
-        return self._size
-
-    def write(self, content: Any, /) -> int:
-        """Take bytes; a full piece is sent while the next one fills.
-
-        Raises:
-            SourceError: the server refused an earlier piece, or this is a copy in a forked process.
-        """
-        if self.closed:
-            raise ValueError("write to a closed stream")
-        if self._broken is not None:
-            raise self._broken
-        view = memoryview(content).cast("B")
-        refuse_copy(self._owner, self.name)
-        try:
-            for start in range(0, len(view), PIECE_BYTES):
-                self._buffer += view[start : start + PIECE_BYTES]
-                if len(self._buffer) >= PIECE_BYTES:
-                    self._send()
-        except BaseException as error:  # an interrupt, too: some of it is lost, and whoever closes must not publish
-            self._broken = self._broken or interrupted(error, self.name)
-            raise
-        self._size += len(view)
-        return len(view)
+    def _taken(self, view: memoryview) -> None:
+        """Take bytes; a full piece is sent while the next one fills."""
+        for start in range(0, len(view), PIECE_BYTES):
+            self._buffer += view[start : start + PIECE_BYTES]
+            if len(self._buffer) >= PIECE_BYTES:
+                self._send()
 
     def _send(self) -> None:
         """Hand the buffer over; wait where enough pieces are on their way."""
@@ -193,29 +159,6 @@ class SshUpload(io.RawIOBase):
             with contextlib.suppress(*self._failures):
                 loop.done(_removed(self._login, self._handle, self._beside), sessions.CONNECT_SECONDS)
         super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if failure[0] is not None:
-            self.abort()
-        else:
-            self.close()
-
-    def __del__(self) -> None:
-        """Abort a forgotten upload: it may be half of what was meant."""
-        if "_broken" not in self.__dict__ or self.closed:
-            return
-        if self._owner == os.getpid() and self._broken is None:
-            warnings.warn(
-                f"unclosed {self!r}: nothing was published; use 'with', or call close()",
-                ResourceWarning,
-                source=self,
-                stacklevel=2,
-            )
-        with contextlib.suppress(Exception):  # a finaliser must not raise
-            self.abort()
 
 
 async def _opened(login: Any, path: str, mode: str) -> Any:
