@@ -2,8 +2,8 @@
 
 ``http``: W1 from a web server nearby (nginx): bytes alone and samples, CPU seconds with children, and wall time.
 ``slow http`` and ``slow s3``: the same server, and SeaweedFS, behind a line in a process of its own, 50 ms a request
-and 60 MB/s a connection: what part of the joint limit of five connections is reached, and what part of what five curls
-reach at the same time, which do nothing else (``share_of_curls``: on a busy machine the line itself is slower). SeaweedFS is
+and 60 MB/s a connection: what part is reached of the joint limit of five connections (``share_of_limit``), and of what
+five curls reach that do nothing else (``share_of_curls``: on a busy machine the line itself is slower). SeaweedFS is
 left out where it is not installed.
 """
 

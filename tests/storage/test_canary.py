@@ -55,7 +55,17 @@ def seen(caplog, capfd):
     """Collects everything that can be seen; at the end, the canary must be nowhere in it."""
     shown = []
     caplog.set_level(logging.DEBUG)
-    for name in ("urllib3", "botocore", "azure", "google", "asyncssh", "paramiko", "huggingface_hub", "fsspec", "asyncio"):
+    for name in (
+        "urllib3",
+        "botocore",
+        "azure",
+        "google",
+        "asyncssh",
+        "paramiko",
+        "huggingface_hub",
+        "fsspec",
+        "asyncio",
+    ):
         caplog.set_level(logging.DEBUG, logger=name)
     _watching.append(1)
     yield shown
@@ -63,7 +73,9 @@ def seen(caplog, capfd):
     gc.collect()  # what is said about tasks and sockets that were left alone
     texts = {"shown": "\n".join(shown), "log": caplog.text, "children": "\n".join(_started)}
     texts["stdout"], texts["stderr"] = capfd.readouterr()
-    found = [f"{where}: …{text[max(0, text.index(CANARY) - 200) :][:300]}" for where, text in texts.items() if CANARY in text]
+    found = [
+        f"{where}: …{text[max(0, text.index(CANARY) - 200) :][:300]}" for where, text in texts.items() if CANARY in text
+    ]
     if found:
         pytest.fail("\n".join(found))
     assert texts["shown"]
@@ -102,7 +114,9 @@ def secret_ways(name, target):
             Target(url, {**options, "key_filename": [], "username": "me", "password": CANARY, "passphrase": CANARY}),
         ]
     if name == "fsspec":
-        return [Target(url, {"fsspec": {**options["fsspec"], "key_filename": None, "username": "me", "password": CANARY}})]
+        return [
+            Target(url, {"fsspec": {**options["fsspec"], "key_filename": None, "username": "me", "password": CANARY}})
+        ]
     return [Target(url, options or None)]
 
 
@@ -157,13 +171,17 @@ def attempts(target, folder):
         return text + "\n".join(str(sample["__url__"]) for sample in dataset if CANARY not in url)
 
     def written():
-        with wds.gopen(f"{url}.up", "wb", storage_options=options) as stream:
+        with wds.gopen(url.replace(KEY, f"up-{KEY}"), "wb", storage_options=options) as stream:
             stream.write(b"x" * 1000)
         return "written"
 
+    def listed():
+        found = repr(wds.expand_urls(url.rpartition("/")[0] + "/*.tar", storage_options=options))
+        return "" if CANARY in url else found
+
     return [
         streamed, ranged, sampled, lambda: sampled(cache_dir=str(folder), verbose=True), written,
-        lambda: repr(wds.expand_urls(url.rpartition("/")[0] + "/*.tar", storage_options=options))[: 0 if CANARY in url else None],
+        listed,
     ]  # fmt: skip
 
 

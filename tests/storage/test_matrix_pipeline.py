@@ -1,4 +1,4 @@
-"""Whole datasets over ways that break: every sample once, or an error that names the shard; and consumers that are slow."""
+"""Whole datasets over ways that break: every sample once, or an error that names the shard; slow consumers."""
 
 import contextlib
 import time
@@ -65,7 +65,9 @@ def test_every_sample_comes(five, waits, monkeypatch, tmp_path, name, fault, way
         dataset = wds.WebDataset(urls, shardshuffle=False, storage_options=storage_options, **options)
         samples = list(dataset)
     assert len(samples) == 30
-    assert [digest_of(samples[start : start + 6]) for start in range(0, 30, 6)] == [digests_of(one)[1] for one in SHARDS]
+    assert [digest_of(samples[start : start + 6]) for start in range(0, 30, 6)] == [
+        digests_of(one)[1] for one in SHARDS
+    ]
     assert [sample["__url__"] for sample in samples] == [url for url in urls for _ in range(6)]
 
 
@@ -81,14 +83,10 @@ def test_what_is_lost_is_told(five, waits, monkeypatch, tmp_path, name, way):
         return endless(_method, path) if "five-3.tar" in path else None
 
     swapping, endless = planned([Fault("swapped", 90_000)]), planned([Fault("cut", 90_000), *[Fault("reset", 0)] * 99])
-    with broken(scheme, plan, swap=lambda: scheme.put("five-1.tar", shard(9, samples=6, size_bytes=30_000))) as (
-        urls,
-        storage_options,
-    ):
-        dataset = wds.WebDataset(
-            urls, shardshuffle=False, storage_options=storage_options, handler=lambda error: heard.append(error) or True,
-            **options,
-        )  # fmt: skip
+    swap = lambda: scheme.put("five-1.tar", shard(9, samples=6, size_bytes=30_000))
+    handler = lambda error: heard.append(error) or True
+    with broken(scheme, plan, swap=swap) as (urls, given):
+        dataset = wds.WebDataset(urls, shardshuffle=False, storage_options=given, handler=handler, **options)
         samples = list(dataset)
     assert {type(error) for error in heard} <= {ShardChanged, ShortRead, SourceError}
     assert {error.url for error in heard} == {urls[1], urls[3]}
@@ -135,7 +133,7 @@ def test_a_slow_consumer_costs_nothing(five, monkeypatch, name):
 
 @pytest.mark.parametrize("name", ["http", "https", "s3", "gs", "az", "hf", "ais"])
 def test_servers_that_hang_up_on_slow_consumers(five, monkeypatch, name):
-    """More often than any patience lasts, with few bytes between: time that passes between reads is nobody's failure."""
+    """More often than any patience lasts, with few bytes between: time between two reads is nobody's failure."""
     readings.impatient(monkeypatch.setattr, 0.5, share=0.001)
     monkeypatch.setattr(resuming, "_IDLE_SECONDS", 0.005)
     scheme, pieces = five(name), []

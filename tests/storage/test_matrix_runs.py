@@ -1,4 +1,4 @@
-"""A thousand runs drawn from seeds: every scheme, every way of reading; equal bytes or a typed error, never in silence."""
+"""A thousand runs drawn from seeds: every scheme, every way of reading; equal bytes or a typed error."""
 
 import contextlib
 import threading
@@ -18,13 +18,12 @@ SIZE = len(BODY)
 KNOWN = {digest: name for name, content in (("body", BODY), ("other", OTHER)) for digest in digests_of(content)}
 KEY = "runs.tar"
 RUNS = {
-    "http": 220, "https": 120, "s3": 150, "gs": 180, "az": 60, "hf": 130, "ais": 120, "ssh": 8, "fsspec": 6, "memory": 6,
+    "http": 220, "https": 120,
+    "s3": 150, "gs": 180, "az": 60, "hf": 130, "ais": 120, "ssh": 8, "fsspec": 6, "memory": 6,
 }  # fmt: skip
 """Scheme to the number of its seeds; where a connection takes half a second, there are fewer of them."""
 BLOCK = 50
-BLOCKS = [
-    (name, start, min(start + BLOCK, count)) for name, count in RUNS.items() for start in range(0, count, BLOCK)
-]
+BLOCKS = [(name, start, min(start + BLOCK, count)) for name, count in RUNS.items() for start in range(0, count, BLOCK)]
 WAYS = ("streamed", "streamed", "several", "ranged", "sampled", "ahead", "indexed", "cached")
 
 
@@ -118,9 +117,9 @@ def run(scheme, made, seed, folder):
         try:
             found = read(way, target, folder, seed)
         except WebDatasetError as error:
-            assert getattr(error, "url", None) is not None, f"{scheme.name}, seed {seed}, {way}: {error!r} has no url"
             found = error
     if isinstance(found, WebDatasetError):
+        assert found.url is not None, f"{scheme.name}, seed {seed}, {way}: {found!r} has no url"
         return found, swapping
     if found == "a mixture of versions, each whole":
         assert swapping

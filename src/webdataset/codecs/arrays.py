@@ -67,16 +67,25 @@ def _content_start(data: bytes) -> int | None:
 
 
 def _remembered(header: bytes) -> _Header:
-    stream = io.BytesIO(header)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, kind = read(stream)
+    try:
+        shape, fortran, kind = _parsed(header)
+    except SystemError:
+        # numpy parses with ast, which CPython 3.11 can fail in ("recursion depth mismatch") where another thread
+        # enters it meanwhile: https://github.com/python/cpython/issues/106905
+        shape, fortran, kind = _parsed(header)
     if min(shape, default=0) < 0:
         raise ValueError(f"an array cannot have the shape {shape}")
     if len(_headers) >= _MOST_HEADERS:
         _headers.clear()
     known = _headers[header] = (kind, shape, fortran, math.prod(shape))
     return known
+
+
+def _parsed(header: bytes) -> Any:
+    stream = io.BytesIO(header)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(stream)
 
 
 def npz_loads(data: bytes) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class _Cursor:
         self.streams = {number: plan.stream(number, memories.get(number)) for number in own}
         self.memories: dict[str, Json] = {str(number): memories.get(number) for number in own}
         self.position: int | None = None
+        self.turn: int | None = None  # the stream that was asked last
         self.stale: set[int] = set()  # streams that moved since their memory was read
         self.unsent: set[str] = set()  # streams whose memory was read since progress was told
 
@@ -112,6 +113,22 @@ class _Cursor:
             yield position, item
         if len(streams) == every and all(stream.barren for stream in streams.values()):
             _nothing(self.plan)
+
+    def turns(self) -> Iterator[tuple[Any, int | None]]:
+        """Yield what streams give in their turns, ``END`` too, and the lowest position that can follow."""
+        streams, stale, every = self.streams, self.stale, self.plan.streams
+        heap = [(stream.count * every + number, number) for number, stream in streams.items() if not stream.over]
+        heapq.heapify(heap)
+        while heap:
+            position, number = heap[0]
+            self.turn = number
+            item = streams[number].advance()
+            stale.add(number)
+            if item is END:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (position + every, number))
+            yield item, heap[0][0] if heap else None
 
     def refresh(self) -> None:
         """Read the memories of the streams that moved."""
@@ -174,6 +191,21 @@ class ElasticRun:
         """Return an iterator over ``(position, item)``; it moves together with this one."""
         self._cursor()
         return self._pairs
+
+    def turns(self) -> Iterator[tuple[Any, int | None]]:
+        """Return an iterator over what streams give, for a caller who passes over streams that are over himself.
+
+        Used in place of this iterator and of ``positions()``, not together with them; ``position`` does not move.
+
+        Yields:
+            An item, or ``END`` of a stream; and the lowest position that the next item can have, None after the last.
+        """
+        return self._cursor().turns()
+
+    def reading(self) -> str:
+        """Return the url of the shard that ``turns()`` reads; nothing where that is not known."""
+        cursor = self._started
+        return "" if cursor is None or cursor.turn is None else cursor.streams[cursor.turn].reading()
 
     @property
     def position(self) -> int | None:

@@ -115,6 +115,15 @@ class VirtualStream:
         finally:
             standing.stream = before
 
+    def reading(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+        levels = self._loop.flow.levels if self._loop is not None else []
+        for level in levels:
+            url = getattr(getattr(level.memory, "position", None), "present_url", "")
+            if url:
+                return str(url)
+        return ""
+
     def address(self) -> Address:
         """Return the address of the item given last, within this stream."""
         if self._loop is None:

@@ -122,6 +122,11 @@ class InStreams:
         return epoch + present.shift
 
     @property
+    def pending(self) -> Json:
+        """The state that the next iteration begins with, if one was loaded."""
+        return self._present.state
+
+    @property
     def present(self) -> ElasticRun | None:
         """The run that ``iter()`` gave last."""
         return self._present.run

@@ -59,6 +59,7 @@ class LoaderStage(Stage):
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
+        self.dataset, self.num_workers = loader.dataset, loader.num_workers  # known as a loader, as torch's own is
 
     def begin(self, run: Run) -> LoaderMemory:
         """Return the memory of one run."""

@@ -3,7 +3,8 @@
 Theory. Batches are made in files in memory that have no name (memfd): every worker maps the same file and writes its
 rows there, and the consumer's arrays are that memory. Descriptors go through the workers' pipes. So there is nothing in
 /dev/shm to be left behind or to be too small, and the memory is free when the last process that maps it is gone,
-however it ended. A worker that dies closes its pipe: the consumer knows at once.
+however it ended. A worker that dies closes its pipe: the consumer knows at once, or, where something else holds the
+pipe open, within a second or two.
 
 Flows in: an origin and its beginning. Flows out: parts. POSIX only.
 """
@@ -117,7 +118,7 @@ class Processes(Crewed):
                 send_block(pipe, order, descriptor, self._processes[number].pid)
         except OSError:
             self._died(number)
-        except BaseException as error:
+        except BaseException as error:  # raised again, with no half message left
             self._interrupted(error)
             raise
 
@@ -199,7 +200,7 @@ class Processes(Crewed):
             part = receiver.receive()
         except (EOFError, OSError):
             self._died(number)
-        except BaseException as error:
+        except BaseException as error:  # raised again, with no half message left
             self._interrupted(error)
             raise
         else:

@@ -12,7 +12,6 @@ each index once. What a share is depends on the dataset:
 """
 
 import copy
-import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -205,8 +204,6 @@ class Streams:
         self._count = int(state["streams"])
         self._place = {stream: place for place, stream in enumerate(of_rank)}
         self.turn = max(1, len(run.owned))
-        self._streams: dict[int, Any] = {}
-        self._last = 0
         first = next_position(state, run.owned)
         self.following = NEVER if first is None else self._index(first)
 
@@ -216,32 +213,14 @@ class Streams:
 
     def __iter__(self) -> Iterator[tuple[int, Any] | None]:
         """Yield (index, sample); None where a stream is over, and something else follows than was thought."""
-        cursor = self._run._cursor()  # noqa: SLF001  the run's own iterator passes over streams that are over
-        self._streams = cursor.streams
-        streams, moved, count = cursor.streams, cursor.stale, self._count
-        heap = [(stream.count * count + number, number) for number, stream in streams.items() if not stream.over]
-        heapq.heapify(heap)
-        while heap:
-            position, number = heap[0]
-            self._last = number
-            sample = streams[number].advance()
-            moved.add(number)
+        for sample, following in self._run.turns():
             here = self.following
-            if sample is END:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, (position + count, number))
-            self.following = self._index(heap[0][0]) if heap else NEVER
+            self.following = NEVER if following is None else self._index(following)
             yield None if sample is END else (here, sample)
 
     def reading(self) -> str:
         """Return the url of the shard that the present stream reads; nothing where that is not known."""
-        loop = getattr(self._streams.get(self._last), "_loop", None)
-        for level in getattr(getattr(loop, "flow", None), "levels", ()):
-            url = getattr(getattr(level.memory, "position", None), "_url", "")
-            if url:
-                return str(url)
-        return ""
+        return str(self._run.reading())
 
     def progress(self) -> Json:
         """Return the memories of the streams that moved."""
@@ -274,7 +253,7 @@ class Elastic:
 
     def pending(self) -> Json:
         """Return what ``dataset.load_state_dict`` was given, if no iteration has used it yet."""
-        return getattr(getattr(self.dataset, "_present", None), "state", None)
+        return self.dataset.pending
 
     def check(self, beginning: Beginning) -> None:
         """Raise NoSamples where the dataset is empty, and may not be."""

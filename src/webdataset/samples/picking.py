@@ -7,7 +7,7 @@ the first to the last of them, once.
 Flows in: an opened shard and addresses. Flows out: samples. Closes the stream.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from webdataset.ground.errors import FlowError
@@ -55,7 +55,7 @@ def _one_by_one(
         going.to(address.offset)
         scanner.restart(address.offset)
         grouper.open(stamp)
-        samples = _first(going, scanner, grouper)
+        samples = _first(going, scanner, grouper, reading.handler)
         if not samples or grouper.offsets[0] != address.offset:
             raise _gone(address, shard)
         if reading.addresses:
@@ -63,8 +63,11 @@ def _one_by_one(
         yield address, samples[0]
 
 
-def _first(going: Going, scanner: TarScanner, grouper: Grouper) -> list[Sample]:
-    """Read up to the end of one sample; return it, alone or with the next one."""
+def _first(going: Going, scanner: TarScanner, grouper: Grouper, handler: Callable[[Exception], Any]) -> list[Sample]:
+    """Read up to the end of one sample; return it, alone or with the next one.
+
+    A member that the handler stepped over when the sample was given is stepped over again.
+    """
     samples: list[Sample] = []
     while not samples:
         piece = going.read(scanner.least)
@@ -73,9 +76,12 @@ def _first(going: Going, scanner: TarScanner, grouper: Grouper) -> list[Sample]:
             if scanner.error is not None:
                 raise scanner.error
             return grouper.close()
-        samples = grouper.add(scanner.feed(piece))
-        if grouper.fault is not None and not samples:
-            raise grouper.fault
+        members = scanner.feed(piece)
+        samples = grouper.add(members)
+        while grouper.fault is not None and not samples:
+            if not handler(grouper.fault):
+                raise grouper.fault
+            samples = grouper.add(members, grouper.taken)
         if scanner.error is not None and not samples:
             raise scanner.error
         if scanner.awaited is not None:

@@ -41,6 +41,11 @@ class Position:
         return Address(self.shard, self.ordinal + index, self.offsets[index])
 
     @property
+    def present_url(self) -> str:
+        """The present shard's url, for messages about this process; nothing before the first shard."""
+        return self._url
+
+    @property
     def url(self) -> int:
         """A hash of the present shard's url, for snapshots (a url may hold secrets)."""
         if self._url_hash is None:

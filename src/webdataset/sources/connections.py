@@ -115,12 +115,12 @@ def send(
             decode_content=False,
         )
     except urllib3.exceptions.LocationValueError as error:
-        scheme = isinstance(error, urllib3.exceptions.URLSchemeUnknown)
+        unreadable = isinstance(error, urllib3.exceptions.LocationParseError)
     if not _is_web(address):  # raised here: the errors of others quote addresses, with what is secret in them
         raise UsageError("not a url that can be opened: scheme, host or port make no sense", url=url)
-    if scheme:
-        raise SourceError("the server redirects to a url that is not followed: only http and https are", url=url)
-    raise SourceError("this host, or the one that the server redirects to, is no name of a host", url=url)
+    if unreadable:
+        raise SourceError("this host, or the one that the server redirects to, is no name of a host", url=url)
+    raise SourceError("the server redirects to a url that is not followed: only http and https are", url=url)
 
 
 def refuse_unsendable(headers: Mapping[str, str]) -> None:

@@ -33,9 +33,9 @@ _SFTP = Absent("SFTP has no such answer: each read names its offset, and gives t
 _NO_TOKEN = Absent("one logs in once for each connection, by a key")
 _OWN_CIPHER = Absent("no TLS; the row above cuts below the encryption of ssh")
 _NO_REDIRECT = Absent("its answers lead nowhere else, and none that did would be followed")
-_LOCAL = {"ssh": _SFTP, "fsspec": _SFTP, "memory": _NO_WIRE}
-_TORN = {**dict.fromkeys(NAMES, EQUAL), "memory": _NO_WIRE}
-_ANSWERED = {**dict.fromkeys(WEB, EQUAL), **_LOCAL}
+_LOCAL: dict[str, Cell] = {"ssh": _SFTP, "fsspec": _SFTP, "memory": _NO_WIRE}
+_TORN: dict[str, Cell] = {**dict.fromkeys(NAMES, EQUAL), "memory": _NO_WIRE}
+_ANSWERED: dict[str, Cell] = {**dict.fromkeys(WEB, EQUAL), **_LOCAL}
 
 MATRIX: dict[str, dict[str, Cell]] = {
     "reset": _TORN,
@@ -101,7 +101,7 @@ def as_table() -> str:
         for name in NAMES:
             outcome = row[name]
             if isinstance(outcome, Absent):
-                shown.append(f"– {reasons.setdefault(outcome.reason, len(reasons) + 1)}")
+                shown.append(f"- {reasons.setdefault(outcome.reason, len(reasons) + 1)}")
             else:
                 shown.append("=" if outcome == EQUAL else outcome)
         lines.append(f"| {fault} | " + " | ".join(shown) + " |")

@@ -35,7 +35,8 @@ class Fault(NamedTuple):
     """What goes wrong with one answer.
 
     Args:
-        kind: one of :data:`KINDS`, or ``denied`` (403). ``reset`` and ``cut`` end the body after ``after`` bytes (by RST, by an orderly end), ``stall`` goes
+        kind: one of :data:`KINDS`, or ``denied`` (403).
+            ``reset`` and ``cut`` end the body after ``after`` bytes (by RST, by an orderly end), ``stall`` goes
             silent there; ``busy`` (503), ``throttled`` (429 with ``Retry-After``) and ``expired`` (400
             ``ExpiredToken``) are refusals; ``rangeless`` ignores the range, ``misplaced`` names another range than it
             sends; ``swapped`` resets after the object was replaced.

@@ -6,7 +6,7 @@ where a server or a package is not installed.
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import schemes_cloud, schemes_local
@@ -85,7 +85,7 @@ def _ssh(stack: contextlib.ExitStack, folder: Folder, worker: str, kind: type[sc
     return kind(folder, worker, stack.enter_context(shared_ssh(folder.shared / "ssh")))
 
 
-_STARTS = {
+_STARTS: dict[str, Callable[[contextlib.ExitStack, Folder, str], Scheme]] = {
     "http": lambda stack, folder, worker: _web(stack, folder, worker, schemes_local.Http),
     "https": lambda stack, folder, worker: _web(stack, folder, worker, schemes_local.Https),
     "s3": _s3,
@@ -93,7 +93,9 @@ _STARTS = {
     "az": _az,
     "hf": lambda stack, folder, worker: schemes_cloud.Hf(folder, worker, stack.enter_context(hf_server())),
     "ais": lambda stack, folder, worker: schemes_cloud.Ais(
-        folder, worker, stack.enter_context(ais_server(token="of-the-cluster", strict=False))  # noqa: S106  opens nothing but this
+        folder,
+        worker,
+        stack.enter_context(ais_server(token="of-the-cluster", strict=False)),  # noqa: S106  opens nothing but this
     ),
     "ssh": lambda stack, folder, worker: _ssh(stack, folder, worker, schemes_local.Ssh),
     "fsspec": lambda stack, folder, worker: _ssh(stack, folder, worker, schemes_local.Far),

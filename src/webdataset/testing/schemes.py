@@ -64,9 +64,7 @@ class SecureProxy(FaultyProxy):
         super().__enter__()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._certificate)
-        self._server.socket = context.wrap_socket(
-            self._server.socket, server_side=True, do_handshake_on_connect=False
-        )
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = self.url.replace("http:", "https:", 1)
         return self
 
@@ -113,7 +111,7 @@ class Scheme(ABC):
             address: ``http://host:port``, or for ssh a port, to go through; None: straight.
         """
 
-    def announce(self, address: str | None) -> None:
+    def announce(self, address: str | None) -> None:  # noqa: B027  most have nothing to announce
         """Let a service that sends its readers elsewhere name another address from now on; others ignore it.
 
         Args:

@@ -3,6 +3,7 @@
 See :mod:`webdataset.testing.schemes`. Objects are put there by other clients than ours where there is one.
 """
 
+import contextlib
 import datetime as dt
 import urllib.parse
 import urllib.request
@@ -39,10 +40,8 @@ class S3(Scheme):
         session.set_credentials(*s3_server.WRITER)
         self._client = session.create_client("s3", endpoint_url=server.endpoint, region_name="us-east-1")
         known = self._client.exceptions
-        try:
+        with contextlib.suppress(known.BucketAlreadyOwnedByYou, known.BucketAlreadyExists):
             self._client.create_bucket(Bucket="open")
-        except (known.BucketAlreadyOwnedByYou, known.BucketAlreadyExists):
-            pass
 
     def put(self, key: str, content: bytes) -> None:
         """Put an object there, by botocore."""
@@ -86,9 +85,7 @@ class Gs(Scheme):
 
     def target(self, key: str, address: str | None = None) -> Target:
         """Return its url, and the endpoint."""
-        return Target(
-            f"gs://shards/{self.worker}/{key}", {"endpoint_url": address or self.endpoint, "anonymous": True}
-        )
+        return Target(f"gs://shards/{self.worker}/{key}", {"endpoint_url": address or self.endpoint, "anonymous": True})
 
 
 class Az(Scheme):
@@ -111,10 +108,8 @@ class Az(Scheme):
         self._client = blob.ContainerClient.from_connection_string(
             azure_server.connection_string(server.endpoint), "shards"
         )
-        try:
+        with contextlib.suppress(exists):
             self._client.create_container()
-        except exists:
-            pass
         self.environment = {"MATRIX_AZ_SAS": self.signature()}
 
     def signature(self) -> str:

@@ -1,10 +1,10 @@
-"""A dataset of ``torch`` shape, importable by workers however they are started: each item is one shard, read three ways.
+"""A dataset for loaders, importable by workers however they are started: each item is one shard, read three ways.
 
 Flows in: targets, and the digests that they should give. Flows out: who read, and whether it was right.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import readings
@@ -30,12 +30,12 @@ class ShardReads:
     """The dataset.
 
     Args:
-        wanted: targets, each with the digests of its bytes and of its samples.
-        environment: variables to set where it is read: a fork server has those of its own start.
+        wanted: targets, each with the digests of its bytes and of its samples. Secrets are named by files: a fork
+            server has the environment of its own start.
     """
 
-    def __init__(self, wanted: Sequence[tuple[Target, tuple[str, str]]], environment: Mapping[str, str]) -> None:
-        self.wanted, self.environment = list(wanted), dict(environment)
+    def __init__(self, wanted: Sequence[tuple[Target, tuple[str, str]]]) -> None:
+        self.wanted = list(wanted)
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -43,7 +43,6 @@ class ShardReads:
 
     def __getitem__(self, index: int) -> Outcome:
         """Read one shard: as a stream, by samples, and by ranges."""
-        os.environ.update(self.environment)
         target, (whole, samples) = self.wanted[index]
         if target.url.startswith("wdsfar:"):
             register_far()

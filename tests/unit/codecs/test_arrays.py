@@ -147,3 +147,20 @@ def test_tensors_become_arrays():
     assert npz_loads(npz_dumps({"a": torch.arange(2)}))["a"].tolist() == [0, 1]
     with pytest.raises(EncodingError, match="bfloat16"):
         npy_dumps(torch.ones(2, dtype=torch.bfloat16))
+
+
+def test_a_parser_that_another_thread_disturbed_is_asked_again(monkeypatch):
+    """CPython 3.11's ast can fail where two threads use it: that says nothing about the array."""
+    payload = npy_dumps(np.arange(77.0).reshape(7, 11))
+    read, calls = np.lib.format.read_array_header_1_0, []
+
+    def disturbed(stream):
+        calls.append(stream)
+        if len(calls) == 1:
+            raise SystemError("AST constructor recursion depth mismatch")
+        return read(stream)
+
+    monkeypatch.setattr(arrays, "_headers", {})
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", disturbed)
+    assert np.array_equal(npy_loads(payload), np.arange(77.0).reshape(7, 11))
+    assert len(calls) == 2

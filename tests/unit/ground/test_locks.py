@@ -8,7 +8,6 @@ import pytest
 
 from webdataset.ground.locks import ForkSafeLock, ForkSafeRLock
 
-
 kinds = pytest.mark.parametrize("kind", [ForkSafeLock, ForkSafeRLock])
 
 

@@ -3,13 +3,14 @@
 import gzip
 import io
 import itertools
+import tarfile
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError, NoRandomAccess, Truncated, WebDatasetError
+from webdataset.ground.errors import DuplicateField, FlowError, NoRandomAccess, Truncated, WebDatasetError
 from webdataset.samples.address import Address
 from webdataset.samples.going import RESTART_BYTES, Going
 from webdataset.samples.picking import picked
@@ -138,3 +139,25 @@ def test_going():
     assert asked == [0]
     with pytest.raises(NoRandomAccess):
         unsure.to(1)
+
+
+def test_members_that_were_stepped_over():
+    """A sample with a field twice, whose second member the handler stepped over, is found again as it was given."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as sink:
+        for name in ("a.txt", "a.txt", "a.cls", "b.txt", "b.cls", "b.cls", "b.cls", "b.jpg", "c.txt", "c.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 700
+            sink.addfile(member, io.BytesIO(name.encode() * 140))
+    told = []
+    given = read(whole.getvalue(), handler=lambda error: told.append(error) or True)
+    assert [sample["__key__"] for _, sample in given] == ["a", "b", "c"]
+    assert len(told) == 4
+    shard = lambda: {"url": "x", "stream": io.BytesIO(whole.getvalue())}
+    addresses = [address for address, _ in given]
+    again = Reading(addresses=True, handler=wds.ignore_and_continue)
+    assert list(picked(shard(), again, addresses)) == given
+    with pytest.raises(DuplicateField):
+        list(picked(shard(), Reading(), addresses))
+    with pytest.raises(DuplicateField):
+        list(picked(shard(), Reading(handler=wds.ignore_and_stop), addresses))

@@ -31,6 +31,7 @@ class Odd(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         for name, text in headers:
             self.send_header(name, text)
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
         self.close_connection = True
