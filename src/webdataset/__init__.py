@@ -48,7 +48,9 @@ _ELSEWHERE = {"ShardList": "shards.lists", "gopen_schemes": "gopen", "WebDataset
 
 _ALIASES = {"ShardList": "SimpleShardList"}
 
-__all__ = sorted({*_HOME, "gopen", "gopen_schemes"})  # noqa: PLE0605  names served by __getattr__
+_ASKED = {"DatasetNode"}  # a subclass of what an extra brings: not for ``import *``
+
+__all__ = sorted({*_HOME, "gopen", "gopen_schemes"} - _ASKED)  # noqa: PLE0605  names served by __getattr__
 
 
 def __getattr__(name: str) -> Any:
@@ -67,7 +69,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_ASKED, *_MODULES})
 
 
 class _Package(ModuleType):

@@ -178,7 +178,6 @@ __all__ = [
     "Cached",
     "Continue",
     "DataPipeline",
-    "DatasetNode",
     "DatasetSpec",
     "Decoder",
     "DecodingError",

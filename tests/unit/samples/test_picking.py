@@ -155,7 +155,7 @@ def test_members_that_were_stepped_over():
     assert len(told) == 4
     shard = lambda: {"url": "x", "stream": io.BytesIO(whole.getvalue())}
     addresses = [address for address, _ in given]
-    again = Reading(addresses=True, handler=wds.ignore_and_continue)
+    again = Reading(handler=wds.ignore_and_continue)
     assert list(picked(shard(), again, addresses)) == given
     with pytest.raises(DuplicateField):
         list(picked(shard(), Reading(), addresses))
