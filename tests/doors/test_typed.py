@@ -1,7 +1,7 @@
 """Type checkers see the names of the package in ``__init__.pyi``, since it looks them up when they are used."""
 
 import ast
-import importlib
+import importlib.util
 import subprocess
 import sys
 import types
@@ -26,6 +26,8 @@ def passed_on():
 def test_stub_names_what_the_package_serves():
     """Each name that the stub passes on is the very thing that the package gives."""
     for public, (home, name) in passed_on().items():
+        if public in vars(wds)["_ASKED"] and not importlib.util.find_spec("torchdata"):
+            continue
         here = getattr(wds, public)
         if home is None:
             assert isinstance(here, types.ModuleType)

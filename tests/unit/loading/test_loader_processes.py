@@ -331,12 +331,13 @@ def test_what_workers_draw_follows_a_seed_and_the_epoch(numbered):
 
 def test_batches_stand_in_memory_without_a_name():
     """While batches are made and kept, this process maps no file of /dev/shm, but files that have no name."""
+    before = Path("/proc/self/maps").read_text().count("/dev/shm/")  # of other tests
     with processes([(np.zeros((100, 100 + n % 3)), n) for n in range(60)], 4) as loader:
         kept = [batch for batch, _ in zip(loader, range(5), strict=False)]
         maps = Path("/proc/self/maps").read_text()
         assert len(kept) == 5
     assert "memfd:webdataset (deleted)" in maps
-    assert "/dev/shm/" not in maps
+    assert maps.count("/dev/shm/") <= before
 
 
 def test_a_process_that_may_have_no_children_is_told_so():

@@ -76,7 +76,7 @@ class Origin:
         if not self.network:
             return None
         reason = _refusal(str(url))
-        if reason is not None and not (self.beside(str(url)) and nameable(str(url))):
+        if reason is not None and not (self.beside(str(url)) and nameable(str(url)) and not _CONTROL.search(str(url))):
             return reason
         target = rewritten(str(url))
         reason = _refusal(target) if target != url else None
