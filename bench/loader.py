@@ -1,10 +1,12 @@
 """How near to a bare loop over the decoder do loaders come, with one process and with two workers?
 
 The work is 512 x 512 JPEGs (about 100 KB) in tar shards, to batches of 32 ``uint8[32, 512, 512, 3]`` and classes. The
-bare loop decodes the same bytes from memory with the same decoder, one after the other, and makes no batches. Upstream
-is its DataLoader with two workers, as its documentation writes it. Candidates take turns, epoch by epoch, with workers
-that stay. Medians of wall time and of CPU time (of all processes); ``speed`` is bare time divided by the candidate's,
-``speed_least`` the same of each one's best epoch, which a busy machine disturbs less.
+``bare`` loop decodes the same bytes from memory with the same decoder, one after the other, and makes no batches.
+``bare_reading`` reads each payload from its shard first, at an offset that it knows; ``bare_two`` is the bare loop in
+two threads without a word between them, which is what two cores of this machine can give. Upstream is its DataLoader
+with two workers, as its documentation writes it. Candidates take turns, epoch by epoch, with workers that stay. Medians
+of wall time and of CPU time (of all processes); ``speed`` is bare time divided by the candidate's, ``speed_least`` the
+same of each one's best epoch, which a busy machine disturbs less.
 
 ``loader.py`` runs all; ``loader.py --serve`` is one library in its own process.
 """
@@ -16,6 +18,8 @@ import random
 import statistics
 import subprocess
 import sys
+import tarfile
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +27,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 ORACLE = os.environ.get("WDS_ORACLE_TORCH") or os.environ.get("WDS_ORACLE_111")
 BATCH = 32
+BARE = ("bare", "bare_reading", "bare_two")
 
 
 def shards(folder):
@@ -32,7 +37,7 @@ def shards(folder):
 
     import webdataset as wds
 
-    each = max(8, int(32 * SCALE))
+    each = max(8, int(128 * SCALE))  # an epoch of a second or more: beginning one is not what is measured
     paths = [str(folder / f"{each}-{number}.tar") for number in range(8)]
     generator = np.random.default_rng(0)
     for path in paths:
@@ -65,6 +70,27 @@ def cpu():
     return total
 
 
+def decoded(payloads):
+    """Decode JPEGs one after the other; return how many."""
+    import simplejpeg
+
+    count = 0
+    for payload in payloads:
+        simplejpeg.decode_jpeg(payload, "RGB")
+        count += 1
+    return count
+
+
+def payloads_at(path, places):
+    """Yield what lies at some places of a file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for size, offset in places:
+            yield os.pread(descriptor, size, offset)
+    finally:
+        os.close(descriptor)
+
+
 class Candidates:
     """What can be measured in one process; each keeps its workers."""
 
@@ -91,24 +117,41 @@ class Candidates:
         options = {"batch_size": None, "num_workers": 2, "persistent_workers": True}
         return torch.utils.data.DataLoader(self.dataset().batched(BATCH), **options)
 
-    def bare(self):
-        """Decode in a loop."""
-        import simplejpeg
-
+    def payloads(self):
+        """Return all JPEGs, kept in memory."""
         if "payloads" not in self.made:
             import webdataset as wds
 
             self.made["payloads"] = [sample["jpg"] for sample in wds.WebDataset(self.urls, shardshuffle=False)]
-        count = 0
-        for payload in self.made["payloads"]:
-            simplejpeg.decode_jpeg(payload, "RGB")
-            count += 1
-        return count
+        return self.made["payloads"]
+
+    def bare(self):
+        """Decode in a loop."""
+        return decoded(self.payloads())
+
+    def bare_two(self):
+        """Decode in two loops at once."""
+        payloads = self.payloads()
+        halves = [threading.Thread(target=decoded, args=(payloads[half::2],)) for half in range(2)]
+        for half in halves:
+            half.start()
+        for half in halves:
+            half.join()
+        return len(payloads)
+
+    def bare_reading(self):
+        """Read and decode in a loop."""
+        if "places" not in self.made:
+            places = self.made["places"] = []
+            for url in self.urls:
+                with tarfile.open(url) as shard:
+                    places.append((url, [(m.size, m.offset_data) for m in shard if m.name.endswith(".jpg")]))
+        return sum(decoded(payloads_at(url, places)) for url, places in self.made["places"])
 
     def run(self, name):
         """Run one epoch of a candidate; return the number of samples."""
-        if name == "bare":
-            return self.bare()
+        if name in BARE:
+            return getattr(self, name)()
         if name not in self.made:
             makers = {
                 "none": self.loader,
@@ -152,7 +195,7 @@ def measure():
     folder.mkdir(exist_ok=True)
     urls = shards(folder)
     ours = Served(sys.executable)
-    parties = [(ours, name) for name in ("bare", "none", "threads", "processes")]
+    parties = [(ours, name) for name in (*BARE, "none", "threads", "processes")]
     if ORACLE:
         parties.append((Served(ORACLE), "upstream"))
     taken = {name: [] for _, name in parties}
@@ -173,6 +216,9 @@ def measure():
         line[f"{clock}_speed"] = {name: round(median["bare"] / seconds, 2) for name, seconds in median.items()}
         least = {name: min(each[clock] for each in answers) for name, answers in taken.items()}
         line[f"{clock}_speed_least"] = {name: round(least["bare"] / seconds, 2) for name, seconds in least.items()}
+    walls = line["wall_us"]
+    line["share_of_reading"] = round(line["cpu_us"]["bare_reading"] / line["cpu_us"]["none"], 2)
+    line["share_of_two"] = {name: round(walls["bare_two"] / walls[name], 2) for name in ("threads", "processes")}
     line["ratio"] = line["cpu_speed"]["none"]
     print(json.dumps(line), flush=True)
     return line
