@@ -17,8 +17,9 @@ from webdataset.ground.errors import UsageError
 from webdataset.ground.orders import older_order
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.torchlike import IterableDataset
-from webdataset.shards.specs.description import DatasetSpec, Mix
+from webdataset.shards.specs.description import DatasetSpec
 from webdataset.shards.specs.loading import load_spec
+from webdataset.shards.specs.mixes import Mix
 from webdataset.shards.wids.lists import WidsShardList
 from webdataset.sources.listing import lists
 

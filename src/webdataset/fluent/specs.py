@@ -12,7 +12,7 @@ from webdataset import filters, shardlists
 from webdataset.flow.looping import ENDLESS, Bounds, Loop
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground.errors import UnsafeSpec, UsageError
-from webdataset.shards.specs.description import Mix, Source
+from webdataset.shards.specs.mixes import Mix, Source
 from webdataset.shards.specs.passes import Allowed, MixedShards, SourceShards
 from webdataset.sources.profiles import options
 from webdataset.stages.base import Json, Run

@@ -1,7 +1,8 @@
 """Dataset specifications: YAML, JSON or dictionaries in, frozen descriptions out; no pipeline is built here."""
 
-from .description import DatasetSpec, Mix, Source
+from .description import DatasetSpec
 from .loading import from_open_clip, load_spec
+from .mixes import Mix, Source
 from .multishard import MSSource, MultiShardSample, shardspec
 
 __all__ = [

@@ -12,7 +12,8 @@ from typing import Any
 from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import SpecError, UnsafeSpec, WebDatasetError
 
-from .description import DatasetSpec, Mix, Source
+from .description import DatasetSpec
+from .mixes import Mix, Source
 from .origins import Origin, escaped, expanded, parts
 from .trees import Problems, Tree
 

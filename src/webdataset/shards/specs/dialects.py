@@ -10,8 +10,9 @@ from typing import Any
 from webdataset.ground.errors import UsageError
 
 from .context import Context, check_mix, numbered
-from .description import DatasetSpec, Mix, Source
+from .description import DatasetSpec
 from .kinds import FLAG, PAIR, TEXT, TEXT_MAP, TEXTS, Table, choice, integer, number
+from .mixes import Mix, Source
 from .multishard import MultiShardSample
 from .trees import Tree
 

@@ -1,20 +1,19 @@
-"""Energon's metadatasets, read and written, and the directories that it prepared.
+"""Energon's metadatasets, and the directories that it prepared.
 
 Flows in: a metadataset (``splits`` of ``path``, ``blend``, ``blend_epochized``, ``concat``), or a directory with
-``.nv-meta``. Flows out: mixes of the shards that the directories list; and back. What cannot be said in the other
-format is refused with the reason. Reads text files only: no sqlite, no shards.
+``.nv-meta``. Flows out: mixes of the shards that the directories list. What cannot be said here is refused with the
+reason. Reads text files only: no sqlite, no shards.
 """
 
-import os
 from dataclasses import replace
 from typing import Any
 
 from webdataset.ground.errors import NotFound, SourceError, UsageError
-from webdataset.sources.open import is_local
 
 from .context import Context, check_mix, numbered
-from .description import DatasetSpec, Mix, Source
+from .description import DatasetSpec
 from .kinds import MAPPING, TEXT, TEXTS, Table, number
+from .mixes import Mix, Source
 from .origins import expanded
 from .texts import text_of
 from .trees import Tree
@@ -196,80 +195,3 @@ def _counted(folder: str, names: list[str], context: Context) -> int | None:
 
 def _text(url: str, context: Context) -> bytes:
     return text_of(context.origin.check(url))
-
-
-def exported(spec: DatasetSpec) -> dict[str, Any]:
-    """Return a specification as an Energon metadataset, version 2.
-
-    Args:
-        spec: each source a prepared directory (``energon:``), or the shards of one directory, to be prepared there.
-
-    Returns:
-        The document; write it as YAML.
-
-    Raises:
-        UsageError: something that Energon cannot say; the message says what.
-    """
-    splits = {name: _exported_mix(mix, name) for name, mix in spec.splits.items()}
-    for name, mix in spec.splits.items():
-        _check_folders(mix, name, {})
-    return {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
-
-
-def _exported_mix(mix: Mix, split: str) -> dict[str, Any]:
-    if mix.how == "concat" and len(mix.sources) == 1 and mix.sources[0].repeat == 1:
-        return _exported(mix.sources[0], split)
-    how = "interleave" if mix.how == "concat" else mix.how  # Energon orders samples itself
-    _need(how == "interleave" and mix.exhausted != "stop", f"mix: {mix.how} with exhausted: {mix.exhausted}")
-    if mix.exhausted == "restart":
-        shares = mix.shares()
-        given = [source.weight for source in mix.sources]
-        plain = mix.weights_are == "samples" and mix.temperature == 1 and None not in given
-        weights = given if plain else shares
-        _need(all(source.repeat == 1 for source in mix.sources), "repeat of sources that restart")
-        members = zip(mix.sources, weights, strict=True)
-        return {"blend": [{"weight": weight, **_exported(source, split)} for source, weight in members]}
-    weightless = mix.how == "concat" or all(source.weight is None for source in mix.sources)
-    _need(weightless, "weights in an epoch that ends (mix: exhaust)")
-    return {"blend_epochized": [{"repetitions": each.repeat, **_exported(each, split)} for each in mix.sources]}
-
-
-def _exported(source: Source, split: str) -> dict[str, Any]:
-    tags = {"subflavors": dict(source.tags)} if source.tags else {}
-    plain = Source()
-    for name in ("choose", "resample", "subset", "subsample", "rename", "keep", "extensions", "decode", "transforms",
-                 "preshuffle", "shuffle", "cache"):  # fmt: skip
-        _need(getattr(source, name) == getattr(plain, name), f"'{name}' of {source.name!r}")
-    if source.mix is not None:
-        return {**_exported_mix(source.mix, split), **tags}
-    if source.energon is not None:
-        part = {} if source.split_part in (None, split) else {"split_part": source.split_part}
-        return {"path": _whole(source.energon), **part, **tags}
-    return {"path": _whole(_folder_of(source)), **tags}
-
-
-def _whole(path: str) -> str:
-    """Return a path that means the same wherever the metadataset is written to."""
-    return os.path.abspath(path) if is_local(path) else path  # noqa: PTH100  symbolic links stay
-
-
-def _check_folders(mix: Mix, split: str, seen: dict[str, tuple[str, list[str]]]) -> None:
-    """Refuse sources of one split that would read one directory and mean different shards of it."""
-    for source in mix.sources:
-        if source.mix is not None:
-            _check_folders(source.mix, split, seen)
-        elif source.energon is None:
-            urls = sorted(source.urls())
-            other, theirs = seen.setdefault(_folder_of(source), (source.name, urls))
-            _need(urls == theirs, f"that {other!r} and {source.name!r} have other shards of one directory in {split!r}")
-
-
-def _folder_of(source: Source) -> str:
-    folders = {url.rpartition("/")[0] or "." for url in source.urls()}
-    _need(len(folders) == 1, f"the shards of {source.name!r}, which lie in {len(folders)} directories")
-    return folders.pop()
-
-
-def _need(sayable: bool, what: str) -> None:  # noqa: FBT001  a condition
-    if not sayable:
-        raise UsageError(f"an Energon metadataset cannot say {what}: take it out of the specification first")

@@ -4,7 +4,8 @@ Flows in: a tree. Flows out: a ``DatasetSpec``; every mistake is noted by its pl
 """
 
 from .context import Context, check_mix, numbered
-from .description import VERSION, DatasetSpec, Mix, Source
+from .description import VERSION, DatasetSpec
+from .mixes import Mix, Source
 from .sources import source
 from .tables import ENDS, MIX, OPTIONS, ROOT
 from .trees import Tree

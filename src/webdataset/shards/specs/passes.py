@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from webdataset.ground.errors import NoShards, UsageError
 from webdataset.shards.lists import Shard, ShardList
 
-from .description import Source
+from .mixes import Source
 from .origins import Origin
 
 

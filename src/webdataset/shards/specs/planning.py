@@ -6,7 +6,7 @@ Flows in: a mix. Flows out: one line for each list of shards: how many shards, w
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .description import Mix, Source
+from .mixes import Mix, Source
 
 
 @dataclass(frozen=True)

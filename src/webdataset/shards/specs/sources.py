@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from .context import Context
-from .description import DatasetSpec, Mix, Source
+from .description import DatasetSpec
 from .energon import listed
+from .mixes import Mix, Source
 from .tables import KINDS_OF_SOURCE, OF_SHARDS, OPTIONS, SOURCE
 from .trees import Tree
 from .wids import wids_source

@@ -16,7 +16,8 @@ from webdataset.shards.wids.document import WidsIndex, WidsShard
 from webdataset.shards.wids.reading import read_wids_json
 
 from .context import Context
-from .description import DatasetSpec, Mix, Source
+from .description import DatasetSpec
+from .mixes import Mix, Source
 from .trees import Tree
 
 

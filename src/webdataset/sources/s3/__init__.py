@@ -3,6 +3,7 @@
 from webdataset.sources.profiles import service_of
 
 from .listing import keys, split
-from .objects import S3Object, gopen_s3, object_of, place_of, upload_to
+from .objects import S3Object, gopen_s3, object_of, upload_to
+from .places import place_of
 
 __all__ = ["S3Object", "gopen_s3", "keys", "object_of", "place_of", "service_of", "split", "upload_to"]

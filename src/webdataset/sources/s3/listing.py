@@ -10,7 +10,7 @@ from webdataset.ground.errors import SourceError, UsageError
 from webdataset.sources.rest import next_page
 
 from .calls import Calls
-from .objects import place_of
+from .places import place_of
 
 
 def split(url: str) -> tuple[str, str]:

@@ -6,62 +6,17 @@ sees before it is complete. Every answer proves that it is about the same bytes:
 length and place are compared, since there are services which ignore the condition.
 """
 
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.sources import connections, rest
 from webdataset.sources.objects import Answer, Identity, crc32_of
-from webdataset.sources.profiles.choosing import profile_for
-from webdataset.sources.profiles.profile import Profile
 from webdataset.sources.stores import opener_for
 
 from . import clients as s3_clients
 from .errors import translated
-
-_PLACE = re.compile(
-    r"s3://(?P<bucket>arn:[^/]+:accesspoint/[^/]+|[^/]+)/(?P<key>.*?)(?:\?versionId=(?P<version>[\w.~-]+))?\Z",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-class Place(NamedTuple):
-    """Where an object lies.
-
-    Args:
-        profile: service and credentials.
-        bucket: the bucket, or the ARN of an access point.
-        key: the object's key, taken as it stands: nothing in it is decoded.
-        version: one version of it, or None for the latest.
-    """
-
-    profile: Profile
-    bucket: str
-    key: str
-    version: str | None
-
-    def named(self) -> dict[str, str]:
-        """Return the arguments of a request about this object."""
-        payer = {"RequestPayer": "requester"} if self.profile.request_payer else {}
-        return {"Bucket": self.bucket, "Key": self.key, **payer}
-
-
-def place_of(url: str, storage_options: Mapping[str, Any] | None = None) -> Place:
-    """Return the object that a url names.
-
-    Args:
-        url: the url.
-        storage_options: fields of the profile that a dataset gives.
-
-    Raises:
-        UsageError: no bucket, or no such profile.
-    """
-    profile, plain = profile_for(url, storage_options)
-    match = _PLACE.match(plain)
-    if match is None:
-        raise UsageError("an S3 url is s3://bucket/key", url=url)
-    return Place(profile, match["bucket"], match["key"], match["version"])
+from .places import place_of
 
 
 class S3Object:

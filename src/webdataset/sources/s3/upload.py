@@ -13,7 +13,7 @@ from webdataset.ground.errors import SourceError, UsageError
 from webdataset.sources.uploading import Upload
 
 from .calls import Calls
-from .objects import place_of
+from .places import place_of
 
 PART_BYTES = 16 << 20
 
