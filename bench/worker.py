@@ -95,6 +95,32 @@ def unchanged(item):
     return item
 
 
+def staged(shards, stages):
+    """Pass undecoded samples through some stages; return the number of items."""
+    flow = dataset(shards)
+    for stage in stages:
+        flow = STAGES[stage](flow)
+    return drained(flow)
+
+
+STAGES = {
+    "decode": lambda flow: flow.decode(),
+    "decode only cls": lambda flow: flow.decode(only=["cls"]),
+    "map": lambda flow: flow.map(unchanged),
+    "map_dict": lambda flow: flow.map_dict(cls=unchanged),
+    "map_tuple": lambda flow: flow.map_tuple(unchanged, unchanged),
+    "select": lambda flow: flow.select(bool),
+    "rename": lambda flow: flow.rename(label="cls"),
+    "rename_keys": lambda flow: flow.rename_keys(label="cls"),
+    "extract_keys": lambda flow: flow.extract_keys("cls", "json"),
+    "to_tuple": lambda flow: flow.to_tuple("cls", "json"),
+    "shuffle": lambda flow: flow.shuffle(1000, rng=random.Random(0)),
+    "slice": lambda flow: flow.slice(10**9),
+    "batched": lambda flow: flow.batched(64),
+    "unbatched": lambda flow: flow.unbatched(),
+}
+
+
 def range_source(count):
     """Return a pipeline source that gives integers."""
     return lambda: iter(range(count))
@@ -201,7 +227,23 @@ def size(path):
 
 JOBS = {
     job.__name__: job
-    for job in (raw, chain, stream, first, mapped, bare, readinto, reads, indexed, stretches, load, write, limit, size)
+    for job in (
+        raw,
+        chain,
+        staged,
+        stream,
+        first,
+        mapped,
+        bare,
+        readinto,
+        reads,
+        indexed,
+        stretches,
+        load,
+        write,
+        limit,
+        size,
+    )
 }
 
 

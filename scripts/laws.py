@@ -157,7 +157,7 @@ def doors(module: Module) -> Iterator[Breach]:
 
 
 def is_reexport(node: ast.stmt) -> bool:
-    """Tell whether a statement is a docstring, an import, ``__all__``, or one name bound in one line."""
+    """Tell whether a statement is a docstring, an import, ``__all__``, ``_ROOMS``, or one name bound in one line."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return True
     if isinstance(node, ast.Expr):
@@ -167,7 +167,9 @@ def is_reexport(node: ast.stmt) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     one_line = node.lineno == node.end_lineno and not any(isinstance(part, ast.Lambda) for part in ast.walk(node))
-    return names == ["__all__"] or (isinstance(node, (ast.Assign, ast.AnnAssign)) and bool(names) and one_line)
+    if names in (["__all__"], ["_ROOMS"]):
+        return True
+    return isinstance(node, (ast.Assign, ast.AnnAssign)) and bool(names) and one_line
 
 
 def torch_imports(module: Module) -> Iterator[Breach]:

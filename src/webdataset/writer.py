@@ -1,6 +1,6 @@
 """Door: the writers of shards, and the encoders of their fields, where existing code imports them from."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .codecs import (
     add_handlers,
@@ -15,10 +15,13 @@ from .codecs import (
     torch_dumps,
 )
 from .gopen import gopen
-from .writing.documents import DocumentWriter
-from .writing.records import RecordShardWriter, RecordWriter
-from .writing.shardwriter import ShardWriter
+from .ground.doorways import directory, served
 from .writing.tarwriter import TarWriter
+
+if TYPE_CHECKING:
+    from .writing.documents import DocumentWriter
+    from .writing.records import RecordShardWriter, RecordWriter
+    from .writing.shardwriter import ShardWriter
 
 __all__ = [
     "DocumentWriter",
@@ -42,6 +45,16 @@ __all__ = [
     "tenbin_dumps",
     "torch_dumps",
 ]
+
+
+_ROOMS = {
+    "writing.documents": "DocumentWriter",
+    "writing.records": "RecordShardWriter RecordWriter",
+    "writing.shardwriter": "ShardWriter",
+}
+
+__getattr__ = served(__name__, rooms=_ROOMS)
+__dir__ = directory(__name__, __all__)
 
 
 def bytestr(data: Any) -> bytes:

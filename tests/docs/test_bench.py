@@ -51,7 +51,7 @@ def ask(script, *words, **settings):
         ("limit", ("W1",), ["limit W1"]),
         ("chain", (), ["chain W2"]),
         ("writing", ("W2",), ["write W2"]),
-        ("importing", (), ["import", "import with names"]),
+        ("importing", (), ["import", "import with names", "import and read", "import and write"]),
         ("first_sample", (), ["first sample W2"]),
         ("random_access", ("W2",), ["access W2 in order", "access W2 random"]),
     ],

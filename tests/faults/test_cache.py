@@ -233,6 +233,7 @@ def test_failing_source_is_no_full_disk(near, cut, monkeypatch):
 
 UNPRIVILEGED = """
 import os
+import webdataset.caching.shards
 for _ in wds.WebDataset(urls, shardshuffle=False, nodesplitter=None):
     pass  # everything is imported now: another user may not be able to
 if os.geteuid() == 0:

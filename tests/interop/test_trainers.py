@@ -79,13 +79,80 @@ def test_lightning(urls, tmp_path, length):
         return module.seen
 
     keeping = lightning.pytorch.callbacks.ModelCheckpoint(
-        tmp_path, filename="{step}", every_n_train_steps=7, save_top_k=-1, auto_insert_metric_name=False
+        tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1, auto_insert_metric_name=False
     )
     whole = trained(callbacks=[keeping])
     assert len(whole) == 60
-    for step in (7, 28, 42):
-        expected = whole[step:] if length is not None else whole[step + 1 :]
+    for step in (4, 20, 28, 40):
+        ahead = 1 if length is None and step % 20 else 0  # behind the last batch of an epoch there is none to take
+        expected = whole[step + ahead :]
         assert trained(tmp_path / f"{step}.ckpt") == expected, step
+
+
+def hugging_face(urls, folder, *, epoch, length, accumulated, steps, **options):
+    """Return a function that trains, from a checkpoint if it is given one, and tells batches and the last weight."""
+    transformers = pytest.importorskip("transformers")
+
+    class Module(torch.nn.Module):
+        """One weight, and what it was trained on."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight, self.seen = torch.nn.Parameter(torch.ones(())), []
+
+        def forward(self, x, keys):  # noqa: ARG002  the Trainer's names
+            """Note the batch; what the weight becomes depends on the batches and on those that make one step."""
+            self.seen.append(keys)
+            return {"loss": (self.weight * sum(map(ord, "".join(keys))) / 1000 - 1) ** 2}
+
+    def trained(checkpoint=None):
+        batches = loader(urls, epoch=epoch)
+        batches = batches if length is None else batches.with_length(length)
+        arguments = transformers.TrainingArguments(
+            str(folder), max_steps=steps, logging_steps=1000, use_cpu=True, report_to=[], remove_unused_columns=False,
+            disable_tqdm=True, gradient_accumulation_steps=accumulated, learning_rate=1e-2, **options,
+        )  # fmt: skip
+        module = Module()
+        trainer = wds.for_trainer(transformers.Trainer(module, arguments), batches)
+        trainer.train(resume_from_checkpoint=checkpoint and str(folder / f"checkpoint-{checkpoint}"))
+        return module.seen, module.weight.item()
+
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "epoch", "length"),
+    [(1, 20, 20), (2, 20, None), (2, 20, 20), (3, 20, None), (3, 18, 18), (3, None, None)],
+)
+def test_hugging_face_trainer_accumulates_gradients(urls, tmp_path, accumulated, epoch, length):
+    """Checkpoints stand between steps of the optimizer, at the end of an epoch too; each goes on exactly."""
+    trained = hugging_face(
+        urls,
+        tmp_path,
+        epoch=epoch,
+        length=length,
+        accumulated=accumulated,
+        steps=21,
+        save_steps=1,
+        save_only_model=False,
+    )
+    whole, weight = trained()
+    assert len(whole) >= 21 * accumulated
+    last = 0
+    for step in (6, 7, 10, 20):
+        rest, again = trained(step)
+        behind = len(whole) - len(rest)
+        assert rest == whole[behind:], step
+        assert behind >= max(last, step * accumulated), step
+        assert again == weight, step
+        last = behind
+
+
+def test_hugging_face_trainer_refuses_lengths_it_cannot_resume(urls, tmp_path):
+    """A smaller last step of the epoch would be left out behind a checkpoint within it."""
+    trained = hugging_face(urls, tmp_path, epoch=20, length=20, accumulated=3, steps=4)
+    with pytest.raises(wds.WebDatasetError, match="length, 20, is no multiple of gradient_accumulation_steps=3"):
+        trained()
 
 
 @pytest.mark.parametrize("length", [None, 20])

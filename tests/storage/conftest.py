@@ -1,11 +1,14 @@
 """Real services, shared by the processes of one test run, and proxies that break their answers."""
 
+import contextlib
 import datetime as dt
 import json
 import os
+import re
 import urllib.error
-import urllib.parse
 import urllib.request
+from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -28,6 +31,22 @@ def installed(program):
         program()
     except NotFound as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def ran_page():
+    """Return a function that runs the Python blocks of a page, or those with a word in them; it counts them."""
+
+    def run(name, word=""):
+        page = Path(__file__).resolve().parents[2] / "docs" / name
+        blocks = re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        chosen = [block for block in blocks if word in block]
+        names = {}
+        for block in chosen:
+            exec(compile(block, str(page), "exec"), names)
+        return len(chosen)
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -91,20 +110,23 @@ def waits(monkeypatch):
 
 
 @pytest.fixture
-def proxied(environment, service):
+def before():
+    """Return a function that puts a faulty proxy before a server, until the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda url, plan, **rules: stack.enter_context(FaultyProxy(urlsplit(url).netloc, plan, **rules))
+
+
+@pytest.fixture
+def proxied(environment, service, before):
     """Return a function that puts a faulty proxy before the service, for clients that ask the environment."""
-    running = []
 
     def start(plan, **options):
-        proxy = FaultyProxy(service.endpoint.removeprefix("http://"), plan, **options).__enter__()
-        running.append(proxy)
+        proxy = before(service.endpoint, plan, **options)
         environment.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
         s3_clients._clients.clear()
         return proxy
 
-    yield start
-    for proxy in running:
-        proxy.__exit__()
+    return start
 
 
 class Store:
@@ -134,7 +156,7 @@ class Store:
 
     def proxied(self, plan, **options):
         """Put a faulty proxy before the service."""
-        parts = urllib.parse.urlsplit(self.gated())
+        parts = urlsplit(self.gated())
         proxy = FaultyProxy(parts.netloc, plan, **options).__enter__()
         self.proxies.append(proxy)
         self.use(proxy.url + parts.path, proxied=True)
@@ -146,7 +168,7 @@ class Gs(Store):
 
     def gated(self, **options):
         """Put a gate before the service, which knows how much of an upload is there."""
-        gate = gcs_server.Gate(urllib.parse.urlsplit(self.running.endpoint).netloc, **options).__enter__()
+        gate = gcs_server.Gate(urlsplit(self.running.endpoint).netloc, **options).__enter__()
         self.proxies.append(gate)
         self.use(gate.url)
         return gate.url
@@ -162,25 +184,25 @@ class Gs(Store):
 
     def put(self, key, body):
         """Put an object there; return its url."""
-        name = urllib.parse.quote(key, safe="")
+        name = quote(key, safe="")
         self._ask(f"/upload/storage/v1/b/{self.container}/o?uploadType=media&name={name}", body, "POST")
         return self.url(key)
 
     def get(self, key):
         """Return an object's content, or None."""
         try:
-            return self._ask(f"/storage/v1/b/{self.container}/o/{urllib.parse.quote(key, safe='')}?alt=media")
+            return self._ask(f"/storage/v1/b/{self.container}/o/{quote(key, safe='')}?alt=media")
         except urllib.error.HTTPError as error:
             error.close()
             return None
 
     def facts(self, key):
         """Return what the service says about an object."""
-        return json.loads(self._ask(f"/storage/v1/b/{self.container}/o/{urllib.parse.quote(key, safe='')}"))
+        return json.loads(self._ask(f"/storage/v1/b/{self.container}/o/{quote(key, safe='')}"))
 
     def delete(self, key):
         """Remove an object."""
-        self._ask(f"/storage/v1/b/{self.container}/o/{urllib.parse.quote(key, safe='')}", method="DELETE")
+        self._ask(f"/storage/v1/b/{self.container}/o/{quote(key, safe='')}", method="DELETE")
 
 
 class Azure(Store):
@@ -242,48 +264,40 @@ def azurite(tmp_path_factory, request):
         yield running
 
 
-def store_of(kind, request, monkeypatch):
-    """Return a store, in the environment of somebody who uses it and nothing else."""
+def lent(kind, request, monkeypatch):
+    """Lend a store, in the environment of somebody who uses it and nothing else."""
     for name in [
         name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_", "STORAGE_EMULATOR", "CLOUDSDK_"))
     ]:
         monkeypatch.delenv(name)
     running = request.getfixturevalue({"gs": "gcs", "az": "azurite"}[kind])
-    return {"gs": Gs, "az": Azure}[kind](kind, "shards", running, monkeypatch)
+    made = {"gs": Gs, "az": Azure}[kind](kind, "shards", running, monkeypatch)
+    yield made
+    for proxy in made.proxies:
+        proxy.__exit__()
 
 
 @pytest.fixture(params=["gs", "az"])
 def store(request, monkeypatch):
     """A bucket of fake-gcs-server, and a container of azurite."""
-    made = store_of(request.param, request, monkeypatch)
-    yield made
-    for proxy in made.proxies:
-        proxy.__exit__()
+    yield from lent(request.param, request, monkeypatch)
 
 
 @pytest.fixture
 def gs(request, monkeypatch):
     """A bucket of fake-gcs-server."""
-    made = store_of("gs", request, monkeypatch)
-    yield made
-    for proxy in made.proxies:
-        proxy.__exit__()
+    yield from lent("gs", request, monkeypatch)
 
 
 @pytest.fixture
 def az(request, monkeypatch):
     """A container of azurite."""
-    made = store_of("az", request, monkeypatch)
-    yield made
-    for proxy in made.proxies:
-        proxy.__exit__()
+    yield from lent("az", request, monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def started(tmp_path_factory, request):
     """Return a function from the name of a scheme to its running server, started when it is first asked for."""
-    import contextlib
-
     from webdataset.ground.errors import MissingExtra
     from webdataset.testing import scheme_servers
     from webdataset.testing.schemes import Folder

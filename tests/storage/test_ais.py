@@ -2,16 +2,13 @@
 
 import io
 import logging
-import multiprocessing
 import os
 import pickle
 import random
-import re
 import shutil
 import subprocess
 import tarfile
 import traceback
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +21,10 @@ from webdataset.sources.open import opener_of
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.stores import service_of
 from webdataset.testing import ais_server as doubles
+from webdataset.testing.after_forks import NUMBERED, closed_by_child, read_by_children
 from webdataset.testing.ais_server import ais_server
+from webdataset.testing.archives import of_samples
+from webdataset.testing.readings import drained
 
 TOKEN = "cAnArY-0123456789"
 
@@ -41,28 +41,10 @@ def cluster(monkeypatch):
         yield running
 
 
-def drained(url, **options):
-    """Read a url."""
-    with wds.gopen(url, **options) as stream:
-        return stream.read()
-
-
 def written(url, body, **options):
     """Write a url."""
     with wds.gopen(url, "wb", **options) as stream:
         stream.write(body)
-
-
-def shard(samples):
-    """Return a tar of samples."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for key, fields in samples:
-            for name, content in fields.items():
-                member = tarfile.TarInfo(f"{key}.{name}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("name", ["plain", "with space/ü#1?x=2&y%20z+.tar", "/leading", "a//b", "a?archpath"])
@@ -173,7 +155,7 @@ def test_lists(cluster):
 
 def test_members_of_archives(cluster):
     """``?archpath=`` reads one member; ``archmode=wdskey`` one sample, as a tar; positioned reads are refused."""
-    body = shard(
+    body = of_samples(
         [(f"d/{number}", {"txt": b"%d" % number, "cls": b"c"}) for number in range(4)] + [("a&b c", {"x+y": b"?"})]
     )
     cluster.put("bucket", "a.tar", body)
@@ -187,7 +169,7 @@ def test_members_of_archives(cluster):
         drained("ais://bucket/a.tar?archpath=none")
     with pytest.raises(UsageError, match="can be written"):
         wds.gopen("ais://bucket/a.tar?archpath=new", "wb")
-    cluster.put("bucket", "b.tar", shard([("x", {"bin": bytes(100_000)})]))
+    cluster.put("bucket", "b.tar", of_samples([("x", {"bin": bytes(100_000)})]))
     with pytest.raises(NoRandomAccess):
         open_ranges("ais://bucket/b.tar?archpath=x.bin").read_at(70_000, 10)
 
@@ -333,7 +315,7 @@ def test_a_sample_by_number(cluster, ranged):
     """Random access reads ranges, also of clusters that send the checksum of a range with it."""
     cluster.range_checksums = ranged
     samples = [(f"{number:04}", {"bin": bytes([number]) * 20_000}) for number in range(30)]
-    cluster.put("bucket", "a.tar", shard(samples))
+    cluster.put("bucket", "a.tar", of_samples(samples))
     with wds.IndexedShard("ais://bucket/a.tar") as indexed:
         assert len(indexed) == 30
         assert indexed[17]["bin"] == samples[17][1]["bin"]
@@ -426,62 +408,26 @@ def test_over_tls(certificate, monkeypatch, recwarn):
             assert drained("ais://bucket/z") == b"z"
 
 
-CHILD = """
-import os
-import sys
-os.environ.update(environment)
-import webdataset as wds
-from webdataset.sources.ranges import open_ranges
-for step in range(16):
-    number = (start + step) % 8
-    with wds.gopen(f"ais://bucket/{number}") as stream:
-        if stream.read() != bytes([number]) * 100_000:
-            sys.exit(3)
-    with open_ranges(f"ais://bucket/{number}") as ranges:
-        if ranges.read_at(90_000, 50) != bytes([number]) * 50:
-            sys.exit(4)
-"""
-
-
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_after_the_parent_has_read(cluster, method):
     """The parent reads first; then children read at once, each its own bytes, under every start method."""
-    for number in range(8):
-        cluster.put("bucket", str(number), bytes([number]) * 100_000)
-    assert drained("ais://bucket/0") == bytes(100_000)
-    context = multiprocessing.get_context(method)
-    given = {"environment": dict(os.environ)}
-    children = [context.Process(target=exec, args=(CHILD, {"start": start, **given})) for start in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-    assert [child.exitcode for child in children] == [0, 0]
-    assert drained("ais://bucket/3") == bytes([3]) * 100_000
+    for name, content in NUMBERED.items():
+        cluster.put("bucket", name, content)
+    assert drained("ais://bucket/0") == NUMBERED["0"]
+    assert read_by_children("ais://bucket/", method, os.environ) == [0, 0]
+    assert drained("ais://bucket/3") == NUMBERED["3"]
 
 
 def test_a_writer_that_is_open_across_a_fork(cluster):
     """The child's copy of an upload neither publishes nor aborts it."""
     stream = wds.gopen("ais://bucket/forked", "wb")
     stream.write(b"of the parent")
-    pid = os.fork()
-    if pid == 0:
-        try:
-            stream.close()
-            os._exit(0)
-        except BaseException:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert closed_by_child(stream)
     assert cluster.found("bucket", "forked") is None
     stream.close()
     assert cluster.found("bucket", "forked").content == b"of the parent"
 
 
-def test_the_page_runs(cluster):
+def test_the_page_runs(cluster, ran_page):
     """The blocks of the page, one after the other."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "aistore.md"
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    names = {}
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+    assert ran_page("aistore.md") == 2

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import tarfile
-import time
 
 import pytest
 
@@ -12,26 +11,13 @@ from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceEr
 from webdataset.sources import patience, rest
 from webdataset.sources.ranges import open_ranges
 from webdataset.testing.ais_server import ais_server
-from webdataset.testing.proxy import KINDS, Fault, FaultyProxy, planned, seeded
+from webdataset.testing.proxy import KINDS, Fault, planned, seeded
 
 SIZE = 400_000  # six times what counts as progress
 BODY = hashlib.shake_256(b"first").digest(SIZE)
 OTHER = hashlib.shake_256(b"second").digest(SIZE)
 URL = "ais://bucket/object"
 FAULTS = tuple(kind for kind in KINDS if kind not in ("expired", "swapped"))
-
-
-@pytest.fixture
-def waits(monkeypatch):
-    """Waiting is noted, and a hundred times shorter."""
-    noted = []
-
-    def note(seconds):
-        noted.append(seconds)
-        time.sleep(seconds / 100)
-
-    monkeypatch.setattr(patience, "sleep", note)
-    return noted
 
 
 @pytest.fixture
@@ -45,19 +31,15 @@ def cluster(monkeypatch, waits):
 
 
 @pytest.fixture
-def proxied(cluster):
+def proxied(cluster, before):
     """Return a function that puts a faulty proxy before the target."""
-    proxies = []
 
     def start(plan, **options):
-        proxy = FaultyProxy(cluster.target.removeprefix("http://"), plan, **options).__enter__()
-        proxies.append(proxy)
+        proxy = before(cluster.target, plan, **options)
         cluster.announced = proxy.url
         return proxy
 
-    yield start
-    for proxy in proxies:
-        proxy.__exit__()
+    return start
 
 
 def drained(url=URL, size=50_000):

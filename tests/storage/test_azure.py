@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import NamedTuple
 
 import pytest
@@ -19,16 +17,12 @@ import webdataset as wds
 from webdataset.ground.errors import ConfigError, NotFound, SourceError, UsageError
 from webdataset.sources.azure import signing
 from webdataset.testing import azure_server
+from webdataset.testing.listening import Answering, Listening
 from webdataset.testing.proxy import Fault, FaultyProxy
+from webdataset.testing.readings import drained
 
 PART = 256 << 10
 CANARY = base64.b64encode(b"CANARY0123456789").decode()
-
-
-def drained(url, **options):
-    """Read a url."""
-    with wds.gopen(url, **options) as stream:
-        return stream.read()
 
 
 @pytest.fixture
@@ -135,21 +129,15 @@ def test_a_key_that_is_rotated(az, options, waits, monkeypatch, tmp_path):
     assert len(waits) == 1
 
 
-class Guarded(BaseHTTPRequestHandler):
+class Guarded(Answering):
     """A blob for whoever has the right token; azurite takes tokens over https only."""
 
-    def log_message(self, *_):
-        """Keep silent."""
+    protocol_version = "HTTP/1.0"
 
     def do_GET(self):
         """Send it."""
         good = self.headers.get("Authorization") == f"Bearer {self.server.token}"
-        body = b"guarded" if good else b""
-        self.send_response(200 if good else 401)
-        self.send_header("ETag", '"1"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(200 if good else 401, b"guarded" if good else b"", ETag='"1"')
 
 
 class Token(NamedTuple):
@@ -177,15 +165,9 @@ class Credential:
 @pytest.fixture
 def guarded():
     """A service that takes tokens."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Guarded)
-    server.token = "token-1"
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    server.options = {"account_name": "test", "endpoint_url": f"http://127.0.0.1:{server.server_address[1]}"}
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Listening(Guarded, token="token-1") as server:
+        server.options = {"account_name": "test", "endpoint_url": server.url}
+        yield server
 
 
 def test_tokens(guarded, waits):

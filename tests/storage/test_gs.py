@@ -9,8 +9,6 @@ import subprocess
 import sys
 import traceback
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 
@@ -20,16 +18,12 @@ from webdataset.sources.gs import credentials as gs_credentials
 from webdataset.sources.gs import objects as gs_objects
 from webdataset.sources.ranges import open_ranges
 from webdataset.testing import gcs_server
+from webdataset.testing.listening import Answering, Listening
 from webdataset.testing.proxy import Fault, FaultyProxy, planned
+from webdataset.testing.readings import drained
 
 PART = 256 << 10
 CANARY = "CANARY0123456789"
-
-
-def drained(url, **options):
-    """Read a url."""
-    with wds.gopen(url, **options) as stream:
-        return stream.read()
 
 
 def test_another_name_of_the_scheme(gs):
@@ -86,34 +80,23 @@ def test_a_token_that_is_rotated(gs, waits, monkeypatch, tmp_path):
         wds.gopen(gs.url("guarded"), storage_options=options)
 
 
-class Answers(BaseHTTPRequestHandler):
+class Answers(Answering):
     """Gives one answer after the other."""
 
-    def log_message(self, *_):
-        """Keep silent."""
+    protocol_version = "HTTP/1.0"
 
     def do_GET(self):
         """Give one."""
         status, headers, body = self.server.answers.pop(0)
-        self.send_response(status)
-        for name, text in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, text)
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(status, body, **headers)
 
 
 @pytest.fixture
 def answers(monkeypatch):
     """A list of answers of the service, which the test fills: what no emulator says."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    server.answers = []
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_address[1]}")
-    yield server.answers
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Listening(Answers, answers=[]) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server.answers
 
 
 def test_throttling_comes_as_a_refusal_too(answers, waits):
@@ -152,11 +135,10 @@ def test_an_answer_about_another_generation(answers, waits):
         open_ranges("gs://b/k")
 
 
-class TokenServer(BaseHTTPRequestHandler):
+class TokenServer(Answering):
     """Gives a new access token for every question."""
 
-    def log_message(self, *_):
-        """Keep silent."""
+    protocol_version = "HTTP/1.0"
 
     def do_POST(self):
         """Give one."""
@@ -166,11 +148,7 @@ class TokenServer(BaseHTTPRequestHandler):
         status = 200 if self.server.generous else 400
         content = {"access_token": given[-1], "expires_in": 3600, "token_type": "Bearer"}
         body = json.dumps(content if self.server.generous else {"error": "invalid_grant"}).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(status, body, Content_Type="application/json")
 
 
 @pytest.fixture
@@ -182,23 +160,16 @@ def account(tmp_path):
     key = rsa.generate_private_key(65537, 2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), TokenServer)
-    server.given, server.generous = [], True
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
     content = {
         "type": "service_account", "project_id": "test", "private_key_id": "1", "private_key": key.decode(),
         "client_email": "test@test.iam.gserviceaccount.com", "client_id": "1",
-        "token_uri": f"http://127.0.0.1:{server.server_address[1]}/token",
     }  # fmt: skip
     path = tmp_path / "account.json"
-    path.write_text(json.dumps(content))
     gs_credentials._kept.clear()
-    yield path, server
+    with Listening(TokenServer, given=[], generous=True) as server:
+        path.write_text(json.dumps({**content, "token_uri": f"{server.url}/token"}))
+        yield path, server
     gs_credentials._kept.clear()
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """Google Cloud Storage and Azure Storage against services that speak like them: read, write, list, forks, pickles."""
 
-import io
-import multiprocessing
 import os
 import pickle
 import random
 import subprocess
 import sys
-import tarfile
 
 import pytest
 
@@ -19,28 +16,13 @@ from webdataset.sources.open import open_url
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.stores import service_of
 from webdataset.testing import archives, documents
+from webdataset.testing.after_forks import NUMBERED, closed_by_child, read_by_children, read_on_by_both
+from webdataset.testing.archives import of_samples
 from webdataset.testing.documents import Picture, Spec
+from webdataset.testing.readings import drained
 
 PART = 256 << 10
 PACKAGES = {"gs": "google", "az": "azure"}
-
-
-def drained(url, **options):
-    """Read a url."""
-    with wds.gopen(url, **options) as stream:
-        return stream.read()
-
-
-def shard(samples):
-    """Return a tar of samples."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for key, fields in samples:
-            for name, content in fields.items():
-                member = tarfile.TarInfo(f"{key}.{name}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("key", ["plain", "with space/ü#1?x=2&y%20z+.tar", "/leading", "a//b", "b~c'(d)*!;:@$,="])
@@ -150,7 +132,7 @@ def test_interleaved_documents(store):
 def test_a_sample_by_number(store):
     """Random access reads ranges of the object."""
     samples = [(f"{number:04}", {"bin": bytes([number]) * 20_000}) for number in range(30)]
-    with IndexedShard(store.put("indexed.tar", shard(samples))) as indexed:
+    with IndexedShard(store.put("indexed.tar", of_samples(samples))) as indexed:
         assert len(indexed) == 30
         assert indexed[17]["bin"] == samples[17][1]["bin"]
         assert indexed.by_key("0003")["bin"] == samples[3][1]["bin"]
@@ -160,7 +142,7 @@ def test_a_sample_by_number(store):
 
 def test_a_cached_dataset(store, tmp_path):
     """Copies are kept, under names that tell services apart."""
-    url = store.put("cached.tar", shard([("a", {"txt": b"first"})]))
+    url = store.put("cached.tar", of_samples([("a", {"txt": b"first"})]))
     for _ in range(2):
         dataset = wds.WebDataset(url, shardshuffle=False, cache_dir=str(tmp_path))
         assert [sample["txt"] for sample in dataset] == [b"first"]
@@ -213,7 +195,7 @@ def test_storage_options_of_other_stores_are_refused(store):
 
 def test_datasets_travel(store):
     """A dataset that was pickled reads the same; what it carries is no secret."""
-    url = store.put("travels.tar", shard([("a", {"txt": b"first"})]))
+    url = store.put("travels.tar", of_samples([("a", {"txt": b"first"})]))
     variables = {"gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_CONNECTION_STRING"}
     given = {"gs": {"endpoint_url": os.environ.get("STORAGE_EMULATOR_HOST"), "anonymous": True},
              "az": {"connection_string": "env:TEST_CONNECTION"}}[store.scheme]  # fmt: skip
@@ -224,39 +206,15 @@ def test_datasets_travel(store):
     assert [sample["txt"] for sample in again] == [sample["txt"] for sample in dataset] == [b"first"]
 
 
-CHILD = """
-import os
-import sys
-os.environ.update(environment)  # a fork server that an earlier test started has the environment of that test
-import webdataset as wds
-from webdataset.sources.ranges import open_ranges
-for step in range(16):
-    number = (start + step) % 8
-    with wds.gopen(f"{stem}{number}") as stream:
-        if stream.read() != bytes([number]) * 100_000:
-            sys.exit(3)
-    with open_ranges(f"{stem}{number}") as ranges:
-        if ranges.read_at(90_000, 50) != bytes([number]) * 50:
-            sys.exit(4)
-"""
-
-
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_after_the_parent_has_read(store, method):
     """The parent reads first; then children read at once, each its own bytes, under every start method."""
-    for number in range(8):
-        store.put(f"forks/{number}", bytes([number]) * 100_000)
-    assert drained(store.url("forks/0")) == bytes(100_000)
-    context = multiprocessing.get_context(method)
+    for name, content in NUMBERED.items():
+        store.put(f"forks/{name}", content)
+    assert drained(store.url("forks/0")) == NUMBERED["0"]
     count = 4 if method == "fork" else 2
-    given = {"environment": dict(os.environ), "stem": store.url("forks/")}
-    children = [context.Process(target=exec, args=(CHILD, {"start": start, **given})) for start in range(count)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-    assert [child.exitcode for child in children] == [0] * count
-    assert drained(store.url("forks/3")) == bytes([3]) * 100_000
+    assert read_by_children(store.url("forks/"), method, os.environ, count=count) == [0] * count
+    assert drained(store.url("forks/3")) == NUMBERED["3"]
 
 
 def test_a_stream_that_is_open_across_a_fork(store):
@@ -265,28 +223,14 @@ def test_a_stream_that_is_open_across_a_fork(store):
     stream = open_url(store.put("across", body))
     assert stream.read(1000) == body[:1000][: stream.tell()]
     done = stream.tell()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if stream.read() == body[done:] else 1)
-        except BaseException:
-            os._exit(2)
-    assert stream.read() == body[done:]
-    assert os.waitpid(pid, 0)[1] == 0
+    assert read_on_by_both(stream, body[done:])
 
 
 def test_a_writer_that_is_open_across_a_fork(store):
     """The child's copy of an upload neither publishes nor aborts it."""
     stream = wds.gopen(store.url("forked"), "wb", part_bytes=PART)
     stream.write(bytes(2 * PART))
-    pid = os.fork()
-    if pid == 0:
-        try:
-            stream.close()
-            os._exit(0)
-        except BaseException:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert closed_by_child(stream)
     assert store.get("forked") is None
     stream.close()
     assert store.get("forked") == bytes(2 * PART)

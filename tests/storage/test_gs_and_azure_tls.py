@@ -4,24 +4,21 @@ import datetime as dt
 import ipaddress
 import os
 import socket
-import ssl
 import struct
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import SourceError
+from webdataset.testing.listening import Answering, Listening
 
 BODY = os.urandom(400_000)
 
 
-class Torn(BaseHTTPRequestHandler):
+class Torn(Answering):
     """An object; the first answers break off, without TLS or TCP saying good-bye."""
 
-    def log_message(self, *_):
-        """Keep silent."""
+    protocol_version = "HTTP/1.0"
 
     def do_GET(self):
         """Send it, or some of it."""
@@ -60,23 +57,14 @@ def torn(tmp_path):
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )  # fmt: skip
-    trusted, private = tmp_path / "trusted.pem", tmp_path / "private.pem"
+    trusted, both = tmp_path / "trusted.pem", tmp_path / "both.pem"
     trusted.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
+    both.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + trusted.read_bytes()
     )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(trusted, private)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Torn)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    server.asked, server.trusted = [], trusted
-    server.handle_error = lambda *_: None
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Listening(Torn, asked=[], trusted=trusted, handle_error=lambda *_: None).secure(both) as server:
+        yield server
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/key", "az://container/blob"])
@@ -84,8 +72,7 @@ def test_a_torn_line_and_a_stranger(torn, url, waits, monkeypatch):
     """A certificate that is not trusted is said at once; with SSL_CERT_FILE all bytes come, however often it tears."""
     from webdataset.sources import connections
 
-    place = f"https://127.0.0.1:{torn.server_address[1]}"
-    options = {"gs": {"endpoint_url": place}, "az": {"account_name": "me", "endpoint_url": place}}[url[:2]]
+    options = {"gs": {}, "az": {"account_name": "me"}}[url[:2]] | {"endpoint_url": torn.url}
     options["anonymous"] = True
     connections._pools.clear()
     with pytest.raises(SourceError, match="certificate is not trusted"):

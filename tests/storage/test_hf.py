@@ -1,48 +1,32 @@
 """The Hugging Face hub: read through signed urls that expire, list, write; who may; and where the token goes."""
 
 import hashlib
-import io
 import logging
-import multiprocessing
 import os
 import pickle
-import re
-import tarfile
 import time
 import traceback
-from pathlib import Path
 
 import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import ConfigError, NotFound, ShardChanged, ShortRead, SourceError, UsageError
-from webdataset.sources import patience, rest
+from webdataset.sources import rest
 from webdataset.sources.hf import object_of
 from webdataset.sources.hf.hub import Hub
 from webdataset.sources.listing import listed
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.stores import service_of
+from webdataset.testing.after_forks import NUMBERED, read_by_children
+from webdataset.testing.archives import of_samples
 from webdataset.testing.hf_server import TOKEN, hf_server
-from webdataset.testing.proxy import KINDS, Fault, FaultyProxy, planned, seeded
+from webdataset.testing.proxy import KINDS, Fault, planned, seeded
 
 SIZE = 400_000
 BODY = hashlib.shake_256(b"first").digest(SIZE)
 OTHER = hashlib.shake_256(b"second").digest(SIZE)
 URL = "hf://datasets/me/data/train/000.tar"
 FAULTS = tuple(kind for kind in KINDS if kind != "swapped")
-
-
-@pytest.fixture
-def waits(monkeypatch):
-    """Waiting is noted, and a hundred times shorter."""
-    noted = []
-
-    def note(seconds):
-        noted.append(seconds)
-        time.sleep(seconds / 100)
-
-    monkeypatch.setattr(patience, "sleep", note)
-    return noted
 
 
 @pytest.fixture
@@ -60,37 +44,21 @@ def hub(monkeypatch, tmp_path, waits):
 
 
 @pytest.fixture
-def proxied(hub):
+def proxied(hub, before):
     """Return a function that puts a faulty proxy before the server with the bytes."""
-    proxies = []
 
     def start(plan, **options):
-        proxy = FaultyProxy(hub.cdn.removeprefix("http://"), plan, **options).__enter__()
-        proxies.append(proxy)
+        proxy = before(hub.cdn, plan, **options)
         hub.announced = proxy.url
         return proxy
 
-    yield start
-    for proxy in proxies:
-        proxy.__exit__()
+    return start
 
 
 def drained(url=URL, size=50_000, **options):
     """Read a url to its end in pieces."""
     with wds.gopen(url, **options) as stream:
         return b"".join(iter(lambda: stream.read(size), b""))
-
-
-def shard(samples):
-    """Return a tar of samples."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for key, fields in samples:
-            for name, content in fields.items():
-                member = tarfile.TarInfo(f"{key}.{name}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def test_small_and_large_files(hub):
@@ -150,7 +118,7 @@ def test_lists(hub):
 def test_shards(hub, tmp_path):
     """WebDataset over a pattern, random access, the cache, which tells hubs apart."""
     files = {
-        f"s/{name}.tar": shard([(f"{name}{number}", {"txt": b"%d" % number * 900}) for number in range(3)])
+        f"s/{name}.tar": of_samples([(f"{name}{number}", {"txt": b"%d" % number * 900}) for number in range(3)])
         for name in "ab"
     }
     hub.put("me/data", files)
@@ -393,49 +361,20 @@ def test_refused_uploads_are_told(hub):
     assert TOKEN not in "".join(traceback.format_exception(caught.value))
 
 
-CHILD = """
-import os
-import sys
-os.environ.update(environment)
-import webdataset as wds
-from webdataset.sources.ranges import open_ranges
-for step in range(16):
-    number = (start + step) % 8
-    with wds.gopen(f"hf://datasets/me/data/{number}") as stream:
-        if stream.read() != bytes([number]) * 100_000:
-            sys.exit(3)
-    with open_ranges(f"hf://datasets/me/data/{number}") as ranges:
-        if ranges.read_at(90_000, 50) != bytes([number]) * 50:
-            sys.exit(4)
-"""
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_after_the_parent_has_read(hub, method):
     """The parent reads first; then children read at once, each its own bytes."""
-    hub.put("me/data", {str(number): bytes([number]) * 100_000 for number in range(8)})
-    assert drained("hf://datasets/me/data/0") == bytes(100_000)
-    context = multiprocessing.get_context(method)
-    given = {"environment": dict(os.environ)}
-    children = [context.Process(target=exec, args=(CHILD, {"start": start, **given})) for start in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-    assert [child.exitcode for child in children] == [0, 0]
-    assert drained("hf://datasets/me/data/3") == bytes([3]) * 100_000
+    hub.put("me/data", NUMBERED)
+    assert drained("hf://datasets/me/data/0") == NUMBERED["0"]
+    assert read_by_children("hf://datasets/me/data/", method, os.environ) == [0, 0]
+    assert drained("hf://datasets/me/data/3") == NUMBERED["3"]
 
 
-def test_the_page_runs(hub):
+def test_the_page_runs(hub, ran_page):
     """The blocks of the page, one after the other."""
     pytest.importorskip("huggingface_hub")
     for number in range(2):
         samples = [(f"{sample}", {"txt": b"caption %d" % sample}) for sample in range(100 * number, 100 * number + 100)]
-        hub.put("me/data", {f"train/{number:06}.tar": shard(samples)})
+        hub.put("me/data", {f"train/{number:06}.tar": of_samples(samples)})
     hub.repositories["datasets", "me/data"].commits[-1].pop("train/000.tar")
-    page = Path(__file__).resolve().parents[2] / "docs" / "hf.md"
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    names = {}
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+    assert ran_page("hf.md") == 2

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from webdataset.ground import errors
 from webdataset.testing import readings
 from webdataset.testing.fault_matrix import CHANGED, EQUAL, MATRIX, as_table, cells
 from webdataset.testing.gcs_server import Gate
+from webdataset.testing.listening import Answering, Listening
 from webdataset.testing.proxy import Fault, planned
 from webdataset.testing.readings import digests_of, shard
 from webdataset.testing.scheme_servers import NAMES
@@ -45,33 +45,14 @@ def stage(scheme_of):
     return get
 
 
-class Leading(BaseHTTPRequestHandler):
+class Leading(Answering):
     """Sends everybody elsewhere."""
 
-    def log_message(self, *_):
-        """Keep silent."""
+    protocol_version = "HTTP/1.0"
 
     def do_GET(self):
         """Say where."""
-        self.send_response(302)
-        self.send_header("Location", f"{self.server.announced}{self.path}")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
-@contextlib.contextmanager
-def leading():
-    """A web server that leads to ``announced``."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Leading)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        self.send(302, Location=f"{self.server.announced}{self.path}")
 
 
 @contextlib.contextmanager
@@ -154,7 +135,7 @@ def expiring(scheme, tmp_path, *, renewed):
 def led_astray(scheme):
     """Whoever has the bytes goes away in the middle; whoever names it names another by then."""
     with contextlib.ExitStack() as stack:
-        leader = stack.enter_context(leading()) if scheme.name == "http" else None
+        leader = stack.enter_context(Listening(Leading)) if scheme.name == "http" else None
 
         def announce(address):
             if leader is None:
@@ -163,8 +144,7 @@ def led_astray(scheme):
                 leader.announced = address or scheme.server.plain
 
         def go():
-            proxy._server.shutdown()
-            proxy._server.server_close()
+            proxy._server.stop()
             gone.append(1)
             if len(gone) == 1:
                 threading.Timer(0.05, announce, [None]).start()

@@ -1,5 +1,6 @@
 """A real web server: reading, resuming, uploading, redirects, TLS; every byte or a typed error, no secret shown."""
 
+import functools
 import gzip
 import hashlib
 import io
@@ -7,16 +8,15 @@ import logging
 import os
 import pickle
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import NoRandomAccess, NotFound, ShardChanged, SourceError, UsageError
-from webdataset.sources import connections, patience
+from webdataset.sources import connections
 from webdataset.sources.ranges import open_ranges
-from webdataset.testing.proxy import KINDS, Fault, FaultyProxy, planned, seeded
+from webdataset.testing.listening import Answering, Listening
+from webdataset.testing.proxy import KINDS, Fault, planned, seeded
 from webdataset.testing.web_server import PASSWORD, shared_web
 from webdataset.testing.wires import CutWire
 
@@ -63,26 +63,9 @@ def web(server, monkeypatch):
 
 
 @pytest.fixture
-def waits(monkeypatch):
-    """Waiting is noted, and a hundred times shorter."""
-    noted, sleep = [], patience.sleep
-    monkeypatch.setattr(patience, "sleep", lambda seconds: (noted.append(seconds), sleep(seconds / 100)))
-    return noted
-
-
-@pytest.fixture
-def proxied(web):
-    """Return a function that puts a faulty proxy before the server, and gives its root."""
-    running = []
-
-    def start(plan, **options):
-        proxy = FaultyProxy(web.plain.removeprefix("http://"), plan, **options).__enter__()
-        running.append(proxy)
-        return proxy
-
-    yield start
-    for proxy in running:
-        proxy.__exit__()
+def proxied(web, before):
+    """Return a function that puts a faulty proxy before the server."""
+    return functools.partial(before, web.plain)
 
 
 def swap(web):
@@ -278,13 +261,8 @@ def test_a_slow_reader_costs_nothing(web):
         assert stream.read(1000) == BODY[:1000]
 
 
-class Elsewhere(BaseHTTPRequestHandler):
+class Elsewhere(Answering):
     """Redirects every request to a place that only the newest ticket opens, and shows it what came along."""
-
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        """Say nothing."""
 
     def do_GET(self):
         """Redirect to the other host, or serve there one part only for each ticket."""
@@ -292,15 +270,10 @@ class Elsewhere(BaseHTTPRequestHandler):
         server.seen.append((self.path, dict(self.headers)))
         if self.path == "/start":
             server.tickets += 1
-            self.send_response(302)
-            self.send_header("Location", f"http://localhost:{server.server_port}/{server.tickets}?sig={CANARY}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.send(302, Location=f"http://localhost:{server.port}/{server.tickets}?sig={CANARY}")
             return
         if not self.path.startswith(f"/{server.tickets}?"):
-            self.send_response(403)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.send(403)
             return
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         body = BODY[first:]
@@ -317,14 +290,8 @@ class Elsewhere(BaseHTTPRequestHandler):
 @pytest.fixture
 def elsewhere(web):
     """A server whose urls expire with each drop."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    server.daemon_threads, server.seen, server.tickets = True, [], 0
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with Listening(Elsewhere, seen=[], tickets=0) as server:
+        yield server
 
 
 def test_expired_places_are_resolved_again(elsewhere, waits):

@@ -1,14 +1,11 @@
 """S3 against a real service: read, write, list; who may, and who may not; forks; secrets."""
 
-import io
 import logging
-import multiprocessing
 import os
 import pickle
 import random
 import subprocess
 import sys
-import tarfile
 import traceback
 
 import pytest
@@ -22,7 +19,10 @@ from webdataset.sources.ranges import open_ranges
 from webdataset.sources.s3 import clients as s3_clients
 from webdataset.sources.s3 import place_of
 from webdataset.testing import archives, documents, s3_server
+from webdataset.testing.after_forks import NUMBERED, closed_by_child, read_by_children, read_on_by_both
+from webdataset.testing.archives import of_samples
 from webdataset.testing.documents import Picture, Spec
+from webdataset.testing.readings import drained
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -37,24 +37,6 @@ def put(client, key, body, bucket="shards"):
     """Put an object there, not by us."""
     client.put_object(Bucket=bucket, Key=key, Body=body)
     return f"s3://{bucket}/{key}"
-
-
-def drained(url, **options):
-    """Read a url."""
-    with wds.gopen(url, **options) as stream:
-        return stream.read()
-
-
-def shard(samples):
-    """Return a tar of samples."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for key, fields in samples:
-            for name, content in fields.items():
-                member = tarfile.TarInfo(f"{key}.{name}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("key", ["plain", "with space/ü#1?x=2&y%20z+.tar", "/leading", "a//b"])
@@ -142,7 +124,7 @@ def test_folders_and_wildcards_are_listed(client):
 def test_datasets_of_folders_and_wildcards(client, environment):
     """A folder and a pattern are the shards of a dataset; its storage options count for the list, too."""
     for name in "ab":
-        put(client, f"folder/{name}.tar", shard([(name, {"txt": name.encode()})]))
+        put(client, f"folder/{name}.tar", of_samples([(name, {"txt": name.encode()})]))
     for url in ("s3://shards/folder/", "s3://shards/folder/*.tar", "s3://shards/folder/::s3://shards/folder/a.tar"):
         assert {sample["__key__"] for sample in wds.WebDataset(url, shardshuffle=False)} == {"a", "b"}
     environment.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -183,7 +165,7 @@ def test_pairs_and_shards_written_back():
 def test_a_sample_by_number(client):
     """Random access reads ranges of the object."""
     samples = [(f"{number:04}", {"bin": bytes([number]) * 20_000}) for number in range(30)]
-    url = put(client, "indexed.tar", shard(samples))
+    url = put(client, "indexed.tar", of_samples(samples))
     with IndexedShard(url) as indexed:
         assert len(indexed) == 30
         assert indexed[17]["bin"] == samples[17][1]["bin"]
@@ -350,39 +332,15 @@ def test_botocore_is_imported_late():
     assert shown.stdout.strip() == "False"
 
 
-CHILD = """
-import os
-import sys
-os.environ.update(environment)  # a fork server that an earlier test started has the environment of that test
-import webdataset as wds
-from webdataset.sources.ranges import open_ranges
-for step in range(16):
-    number = (start + step) % 8
-    with wds.gopen(f"s3://shards/forks/{number}") as stream:
-        if stream.read() != bytes([number]) * 100_000:
-            sys.exit(3)
-    with open_ranges(f"s3://shards/forks/{number}") as ranges:
-        if ranges.read_at(90_000, 50) != bytes([number]) * 50:
-            sys.exit(4)
-"""
-
-
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_after_the_parent_has_read(client, method):
     """The parent reads first; then children read at once, each its own bytes, under every start method."""
-    for number in range(8):
-        put(client, f"forks/{number}", bytes([number]) * 100_000)
-    assert drained("s3://shards/forks/0") == bytes(100_000)
-    context = multiprocessing.get_context(method)
+    for name, content in NUMBERED.items():
+        put(client, f"forks/{name}", content)
+    assert drained("s3://shards/forks/0") == NUMBERED["0"]
     count = 4 if method == "fork" else 2
-    given = {"environment": dict(os.environ)}
-    children = [context.Process(target=exec, args=(CHILD, {"start": start, **given})) for start in range(count)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-    assert [child.exitcode for child in children] == [0] * count
-    assert drained("s3://shards/forks/3") == bytes([3]) * 100_000
+    assert read_by_children("s3://shards/forks/", method, os.environ, count=count) == [0] * count
+    assert drained("s3://shards/forks/3") == NUMBERED["3"]
 
 
 def test_a_stream_that_is_open_across_a_fork(client):
@@ -392,28 +350,14 @@ def test_a_stream_that_is_open_across_a_fork(client):
     stream = open_url(url)
     assert stream.read(1000) == body[:1000][: stream.tell()]
     done = stream.tell()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if stream.read() == body[done:] else 1)
-        except BaseException:
-            os._exit(2)
-    assert stream.read() == body[done:]
-    assert os.waitpid(pid, 0)[1] == 0
+    assert read_on_by_both(stream, body[done:])
 
 
 def test_a_writer_that_is_open_across_a_fork(client):
     """The child's copy of an upload neither publishes nor aborts it."""
     stream = wds.gopen("s3://other/forked", "wb")
     stream.write(b"of the parent")
-    pid = os.fork()
-    if pid == 0:
-        try:
-            stream.close()
-            os._exit(0)
-        except BaseException:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert closed_by_child(stream)
     with pytest.raises(client.exceptions.ClientError):
         client.head_object(Bucket="other", Key="forked")
     stream.close()

@@ -13,7 +13,6 @@ import pytest
 import webdataset as wds
 from webdataset.ground.errors import NotFound, ShardChanged, SourceError, UsageError
 from webdataset.ground.seeds import generator
-from webdataset.sources import patience
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.ssh import loop, sessions
 from webdataset.testing.ssh_server import programs, shared_ssh
@@ -57,14 +56,6 @@ def far(server, monkeypatch, tmp_path):
     yield url
     for login in list(sessions._sessions):
         loop.done(sessions.dropped(login), 10)
-
-
-@pytest.fixture
-def waits(monkeypatch):
-    """Waiting is noted, and a hundred times shorter."""
-    noted, sleep = [], patience.sleep
-    monkeypatch.setattr(patience, "sleep", lambda seconds: (noted.append(seconds), sleep(seconds / 100)))
-    return noted
 
 
 @pytest.fixture

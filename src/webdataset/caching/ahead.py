@@ -9,19 +9,17 @@ for whoever takes a sample and leaves, that is before a megabyte was read; and w
 later ends as it does for a reader that stops at once.
 """
 
+import functools
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from webdataset.ground import settings
-from webdataset.ground.errors import WebDatasetError
-from webdataset.sources.open import opens_afar
+from webdataset.sources.ahead_list import ListAhead, Shard
 
 DEPTH = 2
 
-Shard = Any
 Opening = Callable[[Shard], "dict[str, Any] | None"]
 
 
@@ -64,8 +62,6 @@ class Begun:
         Raises:
             Warning: where warnings are errors.
         """
-        if self._owner != os.getpid():  # the thread has stayed behind
-            return None
         self._thread.join()
         if self._warning is not None:
             raise self._warning
@@ -83,21 +79,7 @@ class Begun:
             near["stream"].close()
 
 
-class Next(NamedTuple):
-    """A shard whose turn will come.
-
-    Args:
-        shard: the dict, or whatever stands in its place.
-        begun: what opens it already, or None.
-        failure: what the list raised instead of a shard, or None.
-    """
-
-    shard: Shard = None
-    begun: Begun | None = None
-    failure: Exception | None = None
-
-
-class Coming:
+class Coming(ListAhead[Begun]):
     """A list of shards, of which the next are opened beforehand.
 
     Args:
@@ -108,29 +90,10 @@ class Coming:
     """
 
     def __init__(self, shards: Iterator[Shard], opening: Opening, prefetch: int | None, level: str | None) -> None:
+        super().__init__(shards, level)
         self._wanted = prefetch != 0 and settings.PREFETCH_BYTES.get() > 0
-        self._shards = shards
         self._opening = opening
-        self._level = level
-        self._waiting: deque[Next] = deque()
-        self._ended = False
         self._first = True
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-
-    def next(self) -> Next | None:
-        """Return the shard whose turn has come, or None at the end of the list.
-
-        Raises:
-            Exception: what the list raises.
-        """
-        if self._owner != os.getpid():
-            self._owner, self._lock = os.getpid(), threading.Lock()
-        with self._lock:
-            coming = self._waiting.popleft() if self._waiting else self._asked()
-        if coming is not None and coming.failure is not None:
-            raise coming.failure
-        return coming
 
     def watch(self, stream: Any) -> None:
         """Begin what comes next: beside a first shard when it is seen that somebody reads it, else at once.
@@ -146,41 +109,31 @@ class Coming:
 
     def look(self) -> None:
         """Begin what comes next; never waits, and raises nothing."""
-        if self._wanted and self._owner == os.getpid() and self._lock.acquire(blocking=False):
-            try:
-                self._look()
-            finally:
-                self._lock.release()
+        if self._wanted:
+            self._alone(self._look)
 
     def close(self) -> None:
         """Leave what was begun."""
-        while self._waiting:
-            begun = self._waiting.popleft().begun
-            if begun is not None:
-                begun.close()
+        for begun in self._left():
+            begun.close()
 
     def _look(self) -> None:
+        waiting = self._waiting
         for number in range(DEPTH):
-            if number == len(self._waiting):
+            if number == len(waiting):
                 coming = self._asked()
                 if coming is None:
                     return
-                self._waiting.append(coming)
-            coming = self._waiting[number]
-            if coming.begun is None:
-                if not self._is_afar(coming.shard):
+                waiting.append(coming)
+            shard = waiting[number].shard
+            if waiting[number].begun is None:
+                if not self._is_afar(shard):
                     return
                 try:
-                    begun = Begun(lambda shard=coming.shard: self._kept(shard))  # type: ignore[misc]
+                    begun = Begun(functools.partial(self._kept, shard))
                 except RuntimeError:  # no more threads
                     return
-                self._waiting[number] = coming._replace(begun=begun)
-
-    def _is_afar(self, shard: Shard) -> bool:
-        try:
-            return isinstance(shard, dict) and opens_afar(shard.get("url"), level=self._level)
-        except WebDatasetError:  # said when its turn comes
-            return False
+                self._note(waiting, number, begun)
 
     def _kept(self, shard: Shard) -> dict[str, Any] | None:
         """Open a shard; in a thread."""
@@ -191,16 +144,3 @@ class Coming:
         if near is not None:
             near["stream"].close()
         return None
-
-    def _asked(self) -> Next | None:
-        """Ask the list for one more."""
-        if self._ended:
-            return None
-        try:
-            return Next(next(self._shards))
-        except StopIteration:
-            self._ended = True
-            return None
-        except Exception as error:  # noqa: BLE001  raised again when its turn comes
-            self._ended = True
-            return Next(failure=error)

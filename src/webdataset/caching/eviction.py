@@ -26,6 +26,7 @@ log = logging.getLogger("webdataset")
 _WAIT_SECONDS = 30.0
 _STALE_SECONDS = 24 * 3600
 _swept: set[str] = set()  # directories that this process has tidied
+_trimmed: set[tuple[str, float]] = set()  # those that it has found, or brought, below a bound
 
 
 class Kept(NamedTuple):
@@ -107,20 +108,49 @@ class Room:
 
     def _fits(self, place: Place, wanted_bytes: int) -> bool:
         kept = [file for file in files_in(self.folder) if file.path not in (place.part, place.final)]
-        total = sum(file.size_bytes for file in kept)
-        if total + wanted_bytes <= self.size_bytes:
+        total = sum(file.size_bytes for file in kept) + wanted_bytes
+        if total <= self.size_bytes:
             return True
         ours = sorted((file for file in kept if file.ours), key=_age)
-        left = len(ours)
-        for file in ours:
-            if total + wanted_bytes <= self.size_bytes:
-                return True
+        gone, total = self._shrunk(ours, total)
+        return total <= self.size_bytes or gone == len(ours)
+
+    def _shrunk(self, files: list[Kept], total: int) -> tuple[int, int]:
+        """Delete files in turn until the bound holds; return how many went, and the bytes that are left."""
+        gone = 0
+        for file in files:
+            if total <= self.size_bytes:
+                break
             if deleted(file):
-                left -= 1
+                gone += 1
                 total -= file.size_bytes
                 if self.verbose:
                     log.warning("cache: deleting %s", file.path)
-        return total + wanted_bytes <= self.size_bytes or not left
+        return gone, total
+
+    def trim(self, place: Place) -> None:
+        """Bring a directory that was filled under a larger bound below this one; once in each process.
+
+        Downloads keep to the bound by themselves; but where all shards are there, nobody downloads. A directory that
+        cannot be trimmed is no worse a cache for it.
+
+        Args:
+            place: the shard that is wanted: it stays, since a single one may be larger than the bound.
+        """
+        if self.size_bytes <= 0 or (self.folder, self.size_bytes) in _trimmed:
+            return
+        _trimmed.add((self.folder, self.size_bytes))
+        with contextlib.suppress(OSError):
+            kept = files_in(self.folder)
+            total = sum(file.size_bytes for file in kept)
+            lock = locks.attempt(space_lock(self.folder)) if total > self.size_bytes else None
+            if lock is None:  # it holds, or somebody is at it
+                return
+            try:
+                spared = (place.part, place.final)
+                self._shrunk(sorted((file for file in kept if file.ours and file.path not in spared), key=_age), total)
+            finally:
+                lock.release()
 
 
 def _age(file: Kept) -> float:

@@ -20,6 +20,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.ground.policies import Handler, located
 from webdataset.ground.redaction import redacted
+from webdataset.ground.skips import goes_on
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
@@ -78,6 +79,9 @@ class ShardCache:
     def __post_init__(self) -> None:
         if not self.folder or not Path(self.folder).is_dir():
             raise UsageError(f"cache directory {self.folder!r} does not exist: make it first")
+        number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)
+        if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):  # the latter: NaN
+            raise UsageError(f"cache_size is a number of bytes, not {self.size_bytes!r}")
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
         if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):  # upstream's defaults
             object.__setattr__(self, "url_to_name", None)
@@ -130,7 +134,7 @@ class ShardCache:
                 try:
                     near = (place.begun and place.begun.taken()) or opening(shard)
                 except Exception as error:  # noqa: BLE001  the handler decides
-                    if not handler(located(error, url=str(shard["url"]), stage="cache")):
+                    if not goes_on(handler, located(error, url=str(shard["url"]), stage="cache"), "opening"):
                         return
                     continue
                 if near is None:
@@ -232,6 +236,7 @@ class ShardCache:
         url = wanted.url
         tidy(self.folder)
         wanted.avoid_another()
+        wanted.room.trim(wanted.place)
         policy = freshness.policy_named(self.revalidate)
         wanted.now = freshness.answer_about(wanted.place, wanted.target, wanted.options, policy)
         stream = self._hit(wanted, url)

@@ -5,18 +5,15 @@ as soon as a limit is passed, so a small field cannot fill the memory: a field m
 beyond 128 MiB only as long as it has grown less than a hundredfold. Compressing gives the same bytes every time.
 """
 
-import bz2
 import copy
 import functools
-import gzip
 import io
-import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from webdataset.ground import settings
-from webdataset.ground.errors import BadCompression, MissingExtra
+from webdataset.ground import errors, settings
+from webdataset.ground.errors import MissingExtra
 from webdataset.ground.extras import available, require
 from webdataset.tar.compression import Decompressor, compression_of
 
@@ -49,7 +46,7 @@ def decompressed(data: bytes, kind: str, limit_bytes: int | None = None) -> byte
         MissingExtra: zst without a zstd library.
     """
     if not data:
-        raise BadCompression(f"a {kind} field is empty")
+        raise errors.BadCompression(f"a {kind} field is empty")
     limit = settings.MAX_FIELD_BYTES.get() if limit_bytes is None else limit_bytes
     if kind == "gz" and len(data) < _SMALL:
         whole = _small_gzip(data, limit)
@@ -96,11 +93,11 @@ def _joined(pieces: Iterator[bytes]) -> bytes:
 
 def _check(size: int, taken: int, length: int, kind: str, limit: int) -> None:
     if size > limit:
-        raise BadCompression(
+        raise errors.BadCompression(
             f"a {kind} field of {length} bytes grows beyond the limit of {limit} bytes (WDS_MAX_FIELD_BYTES)"
         )
     if size > FREE_BYTES and size > taken * MOST_GROWTH:
-        raise BadCompression(
+        raise errors.BadCompression(
             f"a {kind} field of {length} bytes is a bomb: its first {taken} bytes grow to more than {FREE_BYTES} bytes"
         )
 
@@ -137,7 +134,21 @@ def gzipped(data: bytes) -> bytes:
     Args:
         data: any bytes.
     """
+    import gzip  # noqa: PLC0415  only where fields are compressed, as below
+
     return gzip.compress(data, compresslevel=6, mtime=0)
+
+
+def _bz2(data: bytes) -> bytes:
+    import bz2  # noqa: PLC0415
+
+    return bz2.compress(data)
+
+
+def _xz(data: bytes) -> bytes:
+    import lzma  # noqa: PLC0415
+
+    return lzma.compress(data)
 
 
 def _zst(data: bytes) -> bytes:
@@ -151,8 +162,8 @@ def _zst(data: bytes) -> bytes:
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzipped,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
+    "bz2": _bz2,
+    "xz": _xz,
     "zst": _zst,
 }
 
@@ -182,7 +193,7 @@ def is_compressed(data: bytes, kind: str) -> bool:
     try:
         for _ in _pieces(data, kind, None):
             pass
-    except BadCompression:
+    except errors.BadCompression:
         return False
     except MissingExtra:  # then its first bytes have to do
         return True

@@ -10,12 +10,12 @@ from functools import partial as bound
 from typing import Any
 
 from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, UsageError, said
+from webdataset.ground.extras import loaded
 from webdataset.samples.documents.document import Document
 
 from .fields import decoders, unchanged
 from .handlers import Claims, Continue, Decode, Handler, default_post_handlers, default_pre_handlers
 from .images import imagehandler
-from .pickles import add_safe_globals, added_safe_globals
 
 Sample = dict[str, Any]
 MOST_PLANS = 4096
@@ -150,6 +150,8 @@ class Decoder:
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))
+                    if handler.final:  # whoever stands behind it is never asked, and may look for installed packages
+                        break
             else:
                 steps.append((index, False, bound(handler, key)))
         if not steps:
@@ -202,10 +204,15 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
-        return {**kept, "_safe_globals": added_safe_globals()}
+        pickles: Any = loaded("webdataset.codecs.pickles")  # where it is not loaded, nobody has added any
+        return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        add_safe_globals(state.pop("_safe_globals", ()))
+        added = state.pop("_safe_globals", ())
+        if added:
+            from .pickles import add_safe_globals  # noqa: PLC0415  most datasets hold no pickles
+
+            add_safe_globals(added)
         self.__dict__.update(state)
         self._forget()
 

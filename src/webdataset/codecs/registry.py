@@ -8,8 +8,10 @@ that users may change at any time; installed packages add to them by entry point
 import functools
 import importlib
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Codec = Callable[..., Any]
 
@@ -89,7 +91,9 @@ def _deferred(module: str, name: str, trusting: bool, takes_text: bool) -> Defer
 
 
 @functools.cache
-def _installed(group: str) -> dict[str, EntryPoint]:
+def _installed(group: str) -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points  # noqa: PLC0415  20 ms, for an extension that is in no table
+
     return {point.name: point for point in entry_points(group=group)}
 
 

@@ -1,17 +1,20 @@
 """What a dataset is, in a few words and numbers, so that a state can tell whether it belongs to it.
 
-Flows in: stages. Flows out: names of stages with the numbers that decide their order, and a hash of the shards' urls
-(signatures and other queries left out) and of the numbers of a specification's sources. Reads nothing; never shows a
-url.
+Flows in: stages. Flows out: names of stages with the numbers that decide their order, those of functions that choose
+and name a shard's members, and a hash of the shards' urls (without signatures) and of the numbers of a specification's
+sources. Reads nothing; never shows a url.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from webdataset.caching.identity import same_object
+from webdataset.samples.reading import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 
+from .describing_functions import function_named
 from .levels import named
 from .looping import ENDLESS, Bounds
 from .running import steps
@@ -49,7 +52,7 @@ def _enter(digest: Any, part: Any) -> int:
     """Hash the urls of one list of shards, and how many they are; return that."""
     urls = _urls(part)
     for url in urls:
-        digest.update(str(url).partition("?")[0].encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(same_object(str(url)).encode("utf-8", "surrogateescape") + b"\0")
     if urls:
         digest.update(b"%d\0" % len(urls))
     return len(urls)
@@ -119,9 +122,24 @@ def _shown(stage: Any) -> str:
         weights = getattr(stage, "probs", None)
         if weights is not None:
             known["probs"] = [float(weight) for weight in weights]
+        known |= _members(getattr(stage, "reading", None))
     else:
         return named(stage)
     return f"{named(stage)}({', '.join(f'{name}={part!r}' for name, part in sorted(known.items()))})"
+
+
+def _members(reading: Any) -> dict[str, Any]:
+    """Return what decides which members a reader takes, and what they are called, where that is not the default."""
+    if not isinstance(reading, Reading):
+        return {}
+    found: dict[str, Any] = {}
+    for name in ("select_files", "rename_files", "keys", "lcase", "suffixes", "duplicates"):
+        value = getattr(reading, name)
+        if value != getattr(Reading, name, None):
+            plain = value if isinstance(value, _TEXTS) else None
+            chosen = sorted(map(str, value)) if isinstance(value, list | tuple | set | frozenset) else plain
+            found[name] = function_named(value) if chosen is None else chosen
+    return found
 
 
 def _is_row(part: Any) -> bool:

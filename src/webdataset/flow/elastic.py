@@ -11,13 +11,14 @@ Flows in: a dataset, a place, perhaps a state. Flows out: items, and the state b
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from webdataset.ground.errors import NoSamples, UsageError
 from webdataset.ground.topology import Place, Stream, physical
 from webdataset.stages.base import Address, Json, Run
 
+from .elastic_checks import Sums
 from .elastic_state import KIND, VERSION, checked, compare, memories_for, whole
 from .elastic_stream import END, VirtualStream
 from .looping import Bounds
@@ -95,6 +96,7 @@ class _Cursor:
         self.turn: int | None = None  # the stream that was asked last
         self.stale: set[int] = set()  # streams that moved since their memory was read
         self.unsent: set[str] = set()  # streams whose memory was read since progress was told
+        self.sums: Sums = {}  # of the memories, see elastic_checks
 
     def pairs(self) -> Iterator[tuple[int, Any]]:
         """Yield positions and items."""
@@ -169,12 +171,15 @@ class ElasticRun:
         self._place = place
         self._started: _Cursor | None = None
         self._pairs: Iterator[tuple[int, Any]] = iter(())
+        self.meter: Any = None  # times the stages, where it is given before the first item
 
     def _cursor(self) -> _Cursor:
         return self._started or self._begin(None)
 
     def _begin(self, state: Json) -> _Cursor:
         plan = self._prepare(state)
+        if self.meter is not None:
+            plan = replace(plan, run=replace(plan.run, meter=self.meter))
         self._started = cursor = _Cursor(plan, owned(plan.streams, self._place or physical()))
         self._pairs = cursor.pairs()
         return cursor
@@ -244,7 +249,7 @@ class ElasticRun:
         """
         cursor = self._cursor()
         cursor.refresh()
-        return whole(cursor.plan.header(), cursor.memories)
+        return whole(cursor.plan.header(), cursor.memories, cursor.sums)
 
     def progress(self) -> dict[str, Json]:
         """Return the memories of the streams that moved since the last call, for a consumer in another process.

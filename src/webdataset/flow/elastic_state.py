@@ -1,8 +1,8 @@
 """The state of an elastic dataset: one JSON value, whatever the number of ranks and workers.
 
 Flows in: memories of streams. Flows out: ``{"version", "kind", "seed", "epoch", "streams", "description", "received",
-"memories"}``; memories are by stream, so that the states of all ranks are merged by putting them together, and shared
-out again by taking what one owns. Nothing in it grows with the number of items given.
+"memories", "check"}``; memories are by stream, so that the states of all ranks are merged by putting them together, and
+shared out again by taking what one owns. Nothing in it grows with the number of items given.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,19 @@ from typing import Any
 from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import Json
 
-VERSION = 1
-KIND = "webdataset.elastic"
-_PARTS = {"seed": int, "epoch": int, "streams": int, "description": dict, "memories": dict}
+from .elastic_checks import KIND, SUM, VERSION, Sums, check_shape, check_sum, quoted, sum_of
+
+__all__ = [
+    "KIND",
+    "VERSION",
+    "Received",
+    "checked",
+    "compare",
+    "memories_for",
+    "merge_states",
+    "next_positions",
+    "whole",
+]
 
 
 def checked(state: Any) -> dict[str, Any]:
@@ -23,19 +33,10 @@ def checked(state: Any) -> dict[str, Any]:
         state: anything.
 
     Raises:
-        StateMismatch: it is none, or of another version.
+        StateMismatch: it is none, or of another version, or was changed since it was saved; the entry is named.
     """
-    if not isinstance(state, Mapping) or state.get("kind") != KIND:
-        raise StateMismatch(f"this is not the state of an elastic dataset: {str(state)[:80]!r}")
-    if state.get("version") != VERSION:
-        raise StateMismatch(f"the state has version {state.get('version')!r}; this library reads {VERSION}")
-    for name, kind in _PARTS.items():
-        if type(state.get(name)) is not kind:
-            raise StateMismatch(f"the state is incomplete: {name!r} is {str(state.get(name))[:80]!r}")
-    streams = range(state["streams"])
-    for number in state["memories"]:
-        if not str(number).isdecimal() or int(number) not in streams:
-            raise StateMismatch(f"the state has a memory of stream {number!r}, of {len(streams)} streams")
+    check_shape(state)
+    check_sum(state)
     return dict(state)
 
 
@@ -50,7 +51,7 @@ def compare(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         StateMismatch: everything that differs, by name.
     """
     differing = [
-        f"{name} {state[name]} (here {here[name]})"
+        f"{name} {quoted(state[name])} (here {here[name]})"
         for name in ("seed", "streams")
         if here[name] is not None and state[name] != here[name]
     ]
@@ -67,14 +68,16 @@ def _described(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
         if before == now:
             continue
         if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-            found += [f"{one} (here {other})" for one, other in zip(before, now, strict=True) if one != other]
+            found += [
+                f"{quoted(one)} (here {quoted(other)})" for one, other in zip(before, now, strict=True) if one != other
+            ]
         else:
             found.append(f"{name} {_shown(before)} (here {_shown(now)})")
     return found
 
 
 def _shown(part: Any) -> str:
-    return ", ".join(map(str, part)) if isinstance(part, list) else str(part)
+    return ", ".join(map(quoted, part)) if isinstance(part, list) else quoted(part)
 
 
 def memories_for(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
@@ -110,15 +113,17 @@ def next_positions(memories: Mapping[str, Json], streams: int) -> list[int]:
     return [number + (0 if memory is None else memory[0]) * streams for number, memory in waiting]
 
 
-def whole(header: Mapping[str, Any], memories: Mapping[str, Json]) -> dict[str, Any]:
+def whole(header: Mapping[str, Any], memories: Mapping[str, Json], sums: Sums | None = None) -> dict[str, Any]:
     """Return a state.
 
     Args:
         header: everything but the memories.
         memories: number of the stream, as text, to memory.
+        sums: what was summed for the last state, kept by who asks often.
     """
     received = sum(memory[0] for memory in memories.values() if memory is not None)
-    return {**header, "received": received, "memories": dict(memories)}
+    summed = sum_of(header, memories, sums)
+    return {**header, "received": received, "memories": dict(memories), SUM: summed}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -133,7 +138,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         StateMismatch: no state at all, or states of different datasets, seeds or epochs; the message says which.
     """
-    known = [checked(state) for state in states]
+    known = list(states)
+    for state in known:
+        check_shape(state)
     if not known:
         raise StateMismatch("there are no states to merge")
     first = known[0]
@@ -144,6 +151,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             raise StateMismatch(
                 f"the states are of epochs {first['epoch']} and {state['epoch']}: take those of all ranks at one step"
             )
+    for state in known:
+        check_sum(state)
         for number, memory in state["memories"].items():
             before = memories.get(number)
             if before is None or (memory is not None and _later(memory, before)):
@@ -168,6 +177,7 @@ class Received:
         state = checked(header)
         self._memories: dict[str, Json] = state.pop("memories")
         self._header = state
+        self._sums: Sums = {}
 
     def take(self, progress: Mapping[str, Json]) -> None:
         """Take note of an item that was received.
@@ -179,4 +189,4 @@ class Received:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind what was received."""
-        return whole(self._header, self._memories)
+        return whole(self._header, self._memories, self._sums)

@@ -10,9 +10,9 @@ Flows in: the start of an iteration. Flows out: its epoch. Only counts where nob
 
 import mmap
 import struct
-from multiprocessing import context
 from typing import Any
 
+from webdataset.ground.environment import spawning
 from webdataset.ground.topology import worker_info
 
 _SLOT = struct.Struct("q")
@@ -63,7 +63,7 @@ class EpochCount:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the number of travels before, if this is a journey to a new process."""
-        if context.get_spawning_popen() is None:
+        if not spawning():
             return EpochCount, ()
         self._sent += 1
         return EpochCount, (self._sent - 1,)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from webdataset.caching.identity import same_object
 from webdataset.ground.errors import UsageError
 from webdataset.ground.topology import place
 from webdataset.shards.directory import DirectoryShardList
@@ -94,9 +95,8 @@ def _order(pipeline: DataPipeline, run: Any) -> str:
     digest = hashlib.blake2b(digest_size=8)
     with Flow([*copy.deepcopy(before), _everybody], run) as flow:
         for shard in islice(flow, _MOST):
-            digest.update(
-                str(shard.get("url") if isinstance(shard, dict) else shard).partition("?")[0].encode() + b"\0"
-            )
+            url = str(shard.get("url") if isinstance(shard, dict) else shard)
+            digest.update(same_object(url).encode("utf-8", "surrogateescape") + b"\0")
     return digest.hexdigest()
 
 

@@ -20,6 +20,7 @@ from webdataset.stages.reading import ReadShards
 from webdataset.stages.shuffling import DetShuffle, Shuffle
 from webdataset.stages.shuffling_blocks import BlockShuffle
 
+from .explaining_loaders import is_loader, loader_lines, loader_named
 from .explaining_values import function, shown, urls
 from .in_streams import InStreams
 from .looping import ENDLESS
@@ -88,9 +89,8 @@ def _source(source: Any) -> list[str]:
         return [f"{type(source).__name__}: {listed}", *_options(source, "seed", "deterministic", "nshards", "mode")]
     if isinstance(source, Mixture):
         return _mixed(source)
-    if hasattr(source, "dataset") and hasattr(source, "num_workers"):
-        options = _options(source, "num_workers", "batch_size", "prefetch_factor", "persistent_workers", "pin_memory")
-        return [f"{type(source).__name__} over", *_described(source.dataset, "  "), *options]
+    if is_loader(source):
+        return [f"{loader_named(source)} over", *_described(source.dataset, "  "), *loader_lines(source)]
     if isinstance(getattr(source, "pipeline", None), list):
         return _described(source, "")
     return _stage(source, before=False) if isinstance(source, Stage) else [_plain(source)]

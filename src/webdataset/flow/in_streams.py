@@ -158,7 +158,7 @@ class InStreams:
         Raises:
             StateMismatch: it belongs to another dataset; the message says what differs.
         """
-        if not state:
+        if state is None or state == {}:
             return
         given = checked(state)
         here = Run(seed=given["seed"] if self.seed is None else self.seed, epoch=given["epoch"])

@@ -4,7 +4,7 @@ Flows in: a stage (ours, a ``PipelineStage``, any callable, any iterable) and th
 iterator, an address for each item, and ``fetch``. See docs/design/stages.md.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -35,6 +35,7 @@ class Level:
         self.items: Iterator[Any] = iter(())
         self.over = False
         self.closed = False
+        self.gate: Callable[[Iterator[Any]], Iterator[Any]] | None = None  # times what is drawn from here
         if run.tracked and before is not None and self.memory is not None:
             self.memory.origin = before.address
 
@@ -45,9 +46,13 @@ class Level:
 
     def open(self) -> Iterator[Any]:
         """Start the generator."""
-        upstream = self.before.items if self.before is not None else iter(())
+        upstream = self.before.given() if self.before is not None else iter(())
         self.items = self.stage.flow(upstream, self.memory)
         return self.items
+
+    def given(self) -> Iterator[Any]:
+        """Return the items for whoever draws them, through the gate where there is one."""
+        return self.items if self.gate is None else self.gate(self.items)
 
     @property
     def name(self) -> str:
@@ -68,6 +73,17 @@ class Level:
     def snapshot(self) -> Json:
         """Return the memory as JSON, or None."""
         return self.memory.snapshot() if self.memory is not None else None
+
+    def writer(self) -> Callable[[], Json] | None:
+        """Return what gives the memory as a plain JSON value, for who asks at every step; None for no memory."""
+        memory = self.memory
+        if memory is None:
+            return None
+        if memory.plain:
+            return memory.snapshot
+        from .elastic_checks import plain  # noqa: PLC0415  only for datasets in streams
+
+        return lambda: plain(memory.snapshot())
 
     def restore(self, state: Json) -> None:
         """Take up a snapshot before ``open``."""
@@ -160,6 +176,12 @@ class ForeignLevel(Level):
         mark = getattr(self.foreign, "mark", None)
         count = super().snapshot()
         return count if mark is None else {"count": count, "mark": mark}
+
+    def writer(self) -> Callable[[], Json]:
+        """Return what gives the number of items, and the mark, as a plain JSON value."""
+        from .elastic_checks import plain  # noqa: PLC0415  only for datasets in streams
+
+        return lambda: plain(self.snapshot())
 
     def restore(self, state: Json) -> None:
         """Skip what was given; a stage that left a mark is asked whether it can give the same again."""

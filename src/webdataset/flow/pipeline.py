@@ -6,21 +6,23 @@ only its description and the number of the next epoch.
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from webdataset.ground import environment
+from webdataset.ground.doorways import served
 from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.stages.base import Json, Run
 
-from .elastic import STREAMS
 from .entropy import entropy
 from .epochs import EpochCount
 from .equally import EqualEpochs
-from .in_streams import InStreams
-from .looping import ENDLESS, Bounds, Loop
+from .looping import ENDLESS, STREAMS, Bounds, Loop
 from .running import Flow
+
+if TYPE_CHECKING:
+    from .pipeline_in_streams import ElasticPipeline as ElasticPipeline  # noqa: PLC0414  passed on
+    from .timed import Timed
 
 Pipeline = TypeVar("Pipeline", bound="DataPipeline")
 
@@ -42,6 +44,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
     size: int | None = None
     _count: EpochCount | None = None
     _lent: tuple[int, int] | None = None
+    meter: Any = None  # times the stages of the next runs
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []
@@ -61,6 +64,16 @@ class DataPipeline(EqualEpochs, IterableDataset):
         from .explaining import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
 
         return explain(self)
+
+    def timed(self) -> "Timed":
+        """Iterate over the same items and time every stage: ``report()``, ``stages``, ``skipped``; see docs/loading.md.
+
+        Returns:
+            An iterable; each iteration over it is an epoch.
+        """
+        from .timed import Timed  # noqa: PLC0415  seldom asked
+
+        return Timed(self)
 
     def append(self, f: Any) -> None:
         """Add a stage at the end, in place.
@@ -139,6 +152,8 @@ class DataPipeline(EqualEpochs, IterableDataset):
         Raises:
             UsageError: fewer than one stream.
         """
+        from .pipeline_in_streams import ElasticPipeline  # noqa: PLC0415  only for datasets in streams
+
         return ElasticPipeline.of(self, streams)
 
     def set_epoch(self, epoch: int) -> None:
@@ -198,7 +213,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
     def _begin(self) -> Run:
         seed, common = entropy(self.seed) if self.seed is not None or self._lent is None else self._lent
         epoch = self.epoch if self._count is None else self._count.epoch(self.epoch)
-        return Run(seed=seed, common=common, epoch=epoch)
+        return Run(seed=seed, common=common, epoch=epoch, meter=self.meter)
 
     def start(self, run: Run | dict[str, Any] | None = None, state: Json = None, *, tracked: bool = True) -> Loop:
         """Start a run that can be snapshot.
@@ -268,52 +283,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
         from .travel import packed  # noqa: PLC0415  only travellers pay for it
 
         kind = type(self)
-        return _rebuilt, (packed((_unsized(kind), kind is not _unsized(kind), self.__dict__, environment.parting())),)
-
-
-class ElasticPipeline(InStreams, DataPipeline):
-    """A pipeline in virtual streams.
-
-    ``iter()`` gives an :class:`~webdataset.flow.elastic.ElasticRun`: the items of the streams that this rank and worker
-    own, by rising position. ``with_epoch(n)`` and ``repeat(nbatches=n)`` count the items of all streams together.
-    """
-
-    @classmethod
-    def of(cls, pipeline: DataPipeline, streams: int) -> Self:
-        """Return a pipeline with the stages, seed, epoch and bounds of another.
-
-        Args:
-            pipeline: the other one.
-            streams: number of virtual streams, at least 1.
-
-        Raises:
-            UsageError: a number below 1.
-        """
-        result = cls.__new__(cls)
-        result.__dict__.update(pipeline._copied().__dict__)  # noqa: SLF001  the same class
-        result.in_streams(streams)
-        return add_length_method(result) if type(pipeline) is not _unsized(type(pipeline)) else result
-
-    def _copied(self) -> Self:
-        result = super()._copied()
-        result.in_streams(self.streams)
-        return result
-
-    __copy__ = _copied
-
-    def adopt(self, run: Run, *, persistent: bool = False) -> None:
-        """Take part in the run of a pipeline that reads this one through a loader; see ``DataPipeline.adopt``.
-
-        Args:
-            run: its run. The first one behind a state that was loaded is in that state's epoch.
-            persistent: the loader's workers live on, and would not hear of it.
-        """
-        super().adopt(replace(run, epoch=self.shifted(run.epoch)), persistent=persistent)
-
-    def close(self) -> None:
-        """Close the present run, and the stages that can be closed; forget all of them."""
-        self.close_run()
-        super().close()
+        return _rebuilt, (packed((unsized(kind), kind is not unsized(kind), self.__dict__, environment.parting())),)
 
 
 def _rebuilt(parcel: bytes) -> Any:
@@ -335,7 +305,7 @@ def add_length_method(obj: Pipeline) -> Pipeline:
     Returns:
         The pipeline.
     """
-    obj.__class__ = _sized(_unsized(type(obj)))
+    obj.__class__ = _sized(unsized(type(obj)))
     return obj
 
 
@@ -350,5 +320,9 @@ def _length(self: Any) -> int:
     return int(self.size)
 
 
-def _unsized(kind: type[Any]) -> Any:
+def unsized(kind: type[Any]) -> Any:
+    """Return the class that ``kind`` was before its instances were given a length."""
     return kind.__dict__.get("_plain", kind)
+
+
+__getattr__ = served(__name__, rooms={"flow.pipeline_in_streams": "ElasticPipeline"})

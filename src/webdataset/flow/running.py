@@ -12,11 +12,9 @@ from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import Address, Json, Run, Stage
 from webdataset.stages.branches import startable
 from webdataset.stages.composing import Composed
-from webdataset.stages.mixing import RoundRobin
 from webdataset.stages.reading import ReadShards
 
 from .levels import ForeignLevel, Level
-from .streamed import streamed
 
 VERSION = 1
 
@@ -42,11 +40,16 @@ class Flow:
         self._first = _last_rewinding(self.levels)
         if state is not None:
             self._restore(state)
+        if run.meter is not None:
+            run.meter.attach(self.levels)
         for level in self.levels:
             if not level.over:
                 level.open()
+        kept = self.levels[self._first :]
+        self._kept = kept[::-1]  # the last one first
+        self._writers = [level.writer() for level in kept]
         self._last = self.levels[-1] if self.levels else None
-        self.items: Iterator[Any] = self._last.items if self._last is not None else iter(())
+        self.items: Iterator[Any] = self._last.given() if self._last is not None else iter(())
 
     def __iter__(self) -> Iterator[Any]:
         return self.items
@@ -89,10 +92,12 @@ class Flow:
 
     def essence(self) -> Json:
         """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
-        first = self._first
-        levels = self.levels[first:]
-        ended = next((n for n in range(len(self.levels) - 1, first - 1, -1) if self.levels[n].ended), None)
-        return [ended, [level.snapshot() for level in levels]]
+        number = len(self.levels)
+        for level in self._kept:
+            number -= 1
+            if level.ended:
+                return [number, [None if write is None else write() for write in self._writers]]
+        return [None, [None if write is None else write() for write in self._writers]]
 
     def address(self) -> Address:
         """Return the address of the item given last (tracked runs)."""
@@ -148,13 +153,18 @@ def _check(state: Json) -> None:
 def _levels(stages: Sequence[Any], run: Run) -> list[Level]:
     stages = steps(stages)
     if run.tracked and stages and startable(stages[0]) and not isinstance(stages[0], Stage):
+        from webdataset.stages.mixing import RoundRobin  # noqa: PLC0415  only for pipelines in pipelines
+
         stages[0] = RoundRobin(stages[:1])  # a pipeline as the source of another: resumed by its own snapshot
     split = _last_split(stages)
     if run.stream is not None:
+        from .streamed import streamed  # noqa: PLC0415  only for datasets in streams; it knows many stages
+
         stages, split = streamed(stages, run.stream)
     levels: list[Level] = []
+    inside = None if run.meter is None else run.meter.inside
     for position, stage in enumerate(stages):
-        here = replace(run, position=position, shared=position < split)
+        here = replace(run, position=position, shared=position < split, meter=inside)
         before = levels[-1] if levels else None
         kind = Level if isinstance(stage, Stage) and _ours(stage) else ForeignLevel
         levels.append(kind(stage, here, before))

@@ -6,26 +6,25 @@ stages into the right order.
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset import shardlists, tariterators
-from webdataset.flow.elastic import STREAMS
+from webdataset.flow.looping import STREAMS
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground import trust as trust_levels
 from webdataset.ground.errors import UsageError
+from webdataset.ground.extras import is_of
 from webdataset.ground.orders import older_order
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.torchlike import IterableDataset
-from webdataset.shards.specs.description import DatasetSpec
-from webdataset.shards.specs.loading import load_spec
-from webdataset.shards.specs.mixes import Mix
-from webdataset.shards.wids.lists import WidsShardList
-from webdataset.sources.listing import lists
 
-from . import ordering, specs
-from .elastic import ElasticDataset
+from . import ordering
 from .interface import FluidInterface
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .elastic import ElasticDataset
 
 
 class WebDataset(DataPipeline, FluidInterface):
@@ -80,7 +79,7 @@ class WebDataset(DataPipeline, FluidInterface):
         repeat: bool | int = False,  # noqa: FBT001, FBT002
         shardshuffle: bool | int | None = None,  # noqa: FBT001
         cache_size: int = -1,
-        cache_dir: str | Path | None = None,
+        cache_dir: "str | Path | None" = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,  # noqa: FBT001, FBT002
         nodesplitter: Callable[[Any], Any] | None = shardlists.single_node_only,
@@ -115,7 +114,9 @@ class WebDataset(DataPipeline, FluidInterface):
         source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
         if not type(source).__module__.startswith("webdataset."):  # it may wait for what reading brings about
             rules.setdefault("prefetch", 0)
-        if isinstance(source, Mix):
+        if is_of(source, "webdataset.shards.specs.mixes", "Mix"):
+            from . import specs  # noqa: PLC0415  only where a specification is read
+
             specs.refuse_strangers(source, rules.get("storage_options"))
             building = specs.Building(
                 reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust
@@ -130,12 +131,14 @@ class WebDataset(DataPipeline, FluidInterface):
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
 
-    def elastic(self, streams: int = STREAMS) -> ElasticDataset:
+    def elastic(self, streams: int = STREAMS) -> "ElasticDataset":
         """Read in virtual streams, to be resumed under any number of ranks and workers.
 
         Args:
             streams: how many; see :meth:`webdataset.flow.pipeline.DataPipeline.elastic`.
         """
+        from .elastic import ElasticDataset  # noqa: PLC0415  only for datasets in streams
+
         return ElasticDataset.of(self, streams)
 
 
@@ -164,17 +167,19 @@ def shard_source(
         UsageError: a kind of source that cannot be read.
         SpecError: a specification with mistakes.
     """
-    if isinstance(urls, Path):
+    if is_of(urls, "pathlib", "Path"):
         urls = str(urls)
-    if isinstance(urls, (dict, DatasetSpec)) or (isinstance(urls, str) and _SPEC.match(urls)):
+    if isinstance(urls, dict) or _is_spec(urls) or (isinstance(urls, str) and _SPEC.match(urls)):
         found = _specified(urls, trust, split)
-        if isinstance(found, WidsShardList) and (resampled or mode == "resampled"):
+        if is_of(found, "webdataset.shards.wids.lists", "WidsShardList") and (resampled or mode == "resampled"):
             return shardlists.ResampledShards(found.urls, seed=seed)
         return found
     if split is not None:
         raise UsageError(f"split={split!r} is a part of a dataset specification, and {urls!r} is none")
-    if isinstance(urls, str) and lists(urls):
-        urls = shardlists.expand_urls(urls, storage_options=storage_options)
+    if isinstance(urls, str) and "://" in urls:
+        from webdataset.sources.listing import lists  # noqa: PLC0415  local files are not listed there
+
+        urls = shardlists.expand_urls(urls, storage_options=storage_options) if lists(urls) else urls
     if isinstance(urls, str) and urls.endswith("/"):
         return shardlists.DirectoryShardList(urls, mode=mode) if mode else shardlists.DirectoryShardList(urls)
     if not isinstance(urls, (str, list, tuple)) and _is_source(urls):
@@ -189,11 +194,18 @@ def shard_source(
 _SPEC = re.compile(r"(?!pipe:)(?s:.*)\.(?:ya?ml|json)(?:\?[^/]*)?$", re.IGNORECASE)  # a command's last word is none
 
 
+def _is_spec(urls: Any) -> bool:
+    return is_of(urls, "webdataset.shards.specs.description", "DatasetSpec")
+
+
 def _specified(urls: Any, trust: str | None, split: str | None) -> Any:
     """Return what a specification describes: a mix, or a list of shards where that is all it says."""
+    from webdataset.shards.specs.loading import load_spec  # noqa: PLC0415  only where a specification is read
+    from webdataset.shards.wids.lists import WidsShardList  # noqa: PLC0415
+
     spec = load_spec(urls, trust=trust)
     mix = spec.split(split)
-    if isinstance(urls, DatasetSpec) or spec.origin.network:
+    if _is_spec(urls) or spec.origin.network:
         return mix
     if spec.dialect == "multishard":
         return shardlists.MultiShardSample(urls)
@@ -211,6 +223,8 @@ def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset
     Raises:
         SpecError: mistakes in the specification, each named by its place.
     """
+    from webdataset.shards.specs.loading import load_spec  # noqa: PLC0415  only where a specification is read
+
     return WebDataset(load_spec(spec, trust=options.get("trust")), split=split, **options)
 
 

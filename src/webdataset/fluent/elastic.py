@@ -1,6 +1,6 @@
 """The elastic dataset with the chainable methods."""
 
-from webdataset.flow.pipeline import ElasticPipeline
+from webdataset.flow.pipeline_in_streams import ElasticPipeline
 
 from .interface import FluidInterface
 

@@ -6,10 +6,11 @@ Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: a pipeline over
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from webdataset.flow.elastic import STREAMS
+from webdataset.flow.elastic_checks import SUM
+from webdataset.flow.elastic_state import checked
 from webdataset.flow.entropy import entropy
 from webdataset.flow.in_streams import InStreams
-from webdataset.flow.looping import Bounds, Loop
+from webdataset.flow.looping import STREAMS, Bounds, Loop
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground.errors import StateMismatch, UsageError
 from webdataset.ground.topology import physical
@@ -18,9 +19,7 @@ from webdataset.stages.base import Json, Run
 
 from .elastic import ElasticDataset
 from .interface import FluidInterface
-
-VERSION = 1
-KIND = "webdataset.loader"
+from .loader_states import KIND, VERSION, check_whole, mapped, summed
 
 
 class Running:
@@ -29,6 +28,7 @@ class Running:
     def __init__(self, pending: Json = None) -> None:
         self.loop: Loop | None = None
         self.pending = pending
+        self.loaded = False  # a state, within an epoch, with which nothing was begun yet
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Running, (self.pending,)
@@ -99,10 +99,30 @@ class WebLoader(DataPipeline, FluidInterface):
     def __iter__(self) -> Iterator[Any]:
         """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
         first: Any = self.pipeline[0] if self.pipeline else None
+        loaded, self._running.loaded = self._running.loaded, False
+        if loaded and self.size is not None and self.told is None and first.dataset.told is None:
+            return self._counted_on()
+        return self._epoch()
+
+    def _epoch(self) -> Iterator[Any]:
+        first: Any = self.pipeline[0] if self.pipeline else None
         elastic = isinstance(getattr(first, "dataset", None), InStreams)
         if not elastic or self._bare() or first.batch_size is not None:
             return super().__iter__()
         return self._kept()
+
+    def _counted_on(self) -> Iterator[Any]:
+        """Yield the rest of a loaded epoch; where nothing was left of it, the next one.
+
+        Who goes by the length does not ask for more behind the last batch, so that a state saved there is of the epoch
+        that he has counted already.
+        """
+        nothing = True
+        for batch in self._epoch():
+            nothing = False
+            yield batch
+        if nothing:
+            yield from self._epoch()
 
     def _kept(self) -> Iterator[Any]:
         """Yield items, and keep the run, so that it can be asked for its state."""
@@ -139,15 +159,17 @@ class WebLoader(DataPipeline, FluidInterface):
         here, running = physical(), self._running
         loop = running.pending if running.loop is None else running.loop.snapshot()
         dataset = loader.dataset
-        begin = {**loader.state_dict(), "epoch": dataset.shifted(self.epoch), "received": 0, "memories": {}}
-        return {
-            "version": VERSION,
-            "kind": KIND,
-            "ranks": [here.rank, here.world_size],
-            "items": self.nsamples,
-            "begin": begin if loop is None else None,
-            "loop": loop,
-        }
+        fresh = {"epoch": dataset.shifted(self.epoch), "received": 0, "memories": {}, SUM: 0}
+        return summed(
+            {
+                "version": VERSION,
+                "kind": KIND,
+                "ranks": [here.rank, here.world_size],
+                "items": self.nsamples,
+                "begin": {**loader.state_dict(), **fresh} if loop is None else None,
+                "loop": loop,
+            }
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on behind a state.
@@ -161,7 +183,15 @@ class WebLoader(DataPipeline, FluidInterface):
             StateMismatch: it belongs to another dataset, to other stages, or to another rank; the message says what
                 differs.
         """
-        loader, given, self._running = self._loader(), dict(state), Running()
+        loader, given, before = self._loader(), mapped(state), self._running
+        try:
+            self._taken_up(loader, given)
+        except StateMismatch:
+            self._running = before
+            raise
+
+    def _taken_up(self, loader: Any, given: dict[str, Any]) -> None:
+        self._running = Running()
         if given.get("kind") == KIND:
             given = self._inner(given)
         elif not self._bare() and given.get("memories"):
@@ -169,9 +199,10 @@ class WebLoader(DataPipeline, FluidInterface):
                 "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load "
                 "it into the loader alone, or save the state of this loader"
             )
-        loop = self._running.pending
+        loop, given = self._running.pending, checked(given)
         begun, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
         loader.load_state_dict(given)
+        self._running.loaded = loop is not None or bool(given["memories"])
         loader.dataset.shifted(begun)  # which of our epochs is the state's
         self.epoch = begun - passed
         self.told = self._count = None
@@ -192,6 +223,7 @@ class WebLoader(DataPipeline, FluidInterface):
                 f"the state belongs to another loader; it has {'; '.join(differing)}. Stages behind a loader hold "
                 "items of one rank: put them into the dataset, in front of elastic(), to resume on other ranks"
             )
+        check_whole(given)
         loop = given["loop"]
         if loop is None:
             return dict(given["begin"])

@@ -1,21 +1,17 @@
 """The small decisions behind ``WebDataset``: which order shards come in, and where they are kept."""
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Callable
 from typing import Any
 
 from webdataset import filters, shardlists
-from webdataset.caching.shards import ShardCache
 from webdataset.ground import settings
-from webdataset.ground.extras import loaded
+from webdataset.ground.extras import is_of, loaded
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.reading import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.checking import CheckSamples
-from webdataset.stages.open_shards import OpenShards
-from webdataset.stages.sample_randomness import MapWithRng, NumberDraws
 
 Splitter = Callable[[Any], Any]
 
@@ -56,12 +52,17 @@ def side_by_side(reader: Any, count: int) -> Any:
     Raises:
         UsageError: below 1.
     """
-    return reader if count == 1 else OpenShards(reader, count)
+    if count == 1:
+        return reader
+    from webdataset.stages.open_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
+
+    return OpenShards(reader, count)
 
 
 def salt_of(pipeline: Any) -> int:
     """Return how many stages of a pipeline give samples generators of their own: the next one's number."""
-    return sum(isinstance(stage, MapWithRng) for stage in getattr(pipeline, "pipeline", ()))
+    own = "webdataset.stages.sample_randomness", "MapWithRng"
+    return sum(is_of(stage, *own) for stage in getattr(pipeline, "pipeline", ()))
 
 
 def number_draws(pipeline: Any) -> None:
@@ -70,6 +71,8 @@ def number_draws(pipeline: Any) -> None:
     Args:
         pipeline: changed in place; left alone where its shards come once in an epoch.
     """
+    from webdataset.stages.sample_randomness import NumberDraws  # noqa: PLC0415  only where samples have generators
+
     stages = getattr(pipeline, "pipeline", None)
     if stages and isinstance(stages[0], shardlists.ResampledShards) and NumberDraws() not in stages[1:2]:
         stages.insert(1, NumberDraws())
@@ -87,6 +90,8 @@ def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     known = [field.name for field in dataclasses.fields(Reading)]
     for name in rules:
         if name not in known:
+            import difflib  # noqa: PLC0415  only where a name is wrong
+
             near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"WebDataset() got an unexpected keyword argument {name!r}{hint}")
@@ -109,7 +114,8 @@ def splitters_for(source: Any, nodesplitter: Splitter | None, workersplitter: Sp
     if shardlists.split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
         ours = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)
         wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
-    if isinstance(source, (shardlists.ResampledShards, shardlists.DirectoryShardList)):
+    claims = is_of(source, "webdataset.shards.directory", "DirectoryShardList")
+    if claims or isinstance(source, shardlists.ResampledShards):
         return []
     if isinstance(source, ShardList):
         return wanted
@@ -148,6 +154,8 @@ def shard_cache(
     folder = settings.CACHE.get() if cache_dir is None else os.fspath(cache_dir)
     if folder is None:
         return None
+    from webdataset.caching.shards import ShardCache  # noqa: PLC0415  only where shards are kept
+
     size = settings.CACHE_SIZE.get() if cache_size == -1 else cache_size
     size = -1 if size is None else size
     cache = ShardCache(folder, size, url_to_name, verbose=verbose, revalidate=revalidate)

@@ -6,7 +6,7 @@ is imported before it is asked for.
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -20,18 +20,26 @@ class Door(ModuleType):
         return importlib.import_module, (self.__name__,)
 
 
-def served(door: str, /, modules: str = "", **homes: str) -> Callable[[str], Any]:
+def served(
+    door: str, /, modules: str = "", rooms: Mapping[str, str] | None = None, **homes: str
+) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a door whose further names live elsewhere (PEP 562).
 
     Args:
         door: the door's ``__name__``.
         modules: names of doors that are attributes of this one, separated by spaces.
+        rooms: a module, relative to this package, to the names that it holds, separated by spaces. The door keeps what
+            it has found: from then on the name is one of its own, and replacing it turns the door.
         **homes: a name to the module that holds it, relative to this package; ``module:other`` where it is called
-            something else there.
+            something else there. The door keeps nothing.
     """
     doors = modules.split()
+    kept = {name: room for room, names in (rooms or {}).items() for name in names.split()}
 
     def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+        if name in kept:
+            found = getattr(importlib.import_module(f"{_PACKAGE}.{kept[name]}"), name)
+            return vars(sys.modules[door]).setdefault(name, found)  # what was put there meanwhile stays
         if name in doors:
             return importlib.import_module(f"{_PACKAGE}.{name}")
         home, _, other = homes.get(name, "").partition(":")
@@ -40,6 +48,16 @@ def served(door: str, /, modules: str = "", **homes: str) -> Callable[[str], Any
         return getattr(importlib.import_module(f"{_PACKAGE}.{home}"), other or name)
 
     return __getattr__
+
+
+def directory(door: str, names: Iterable[str]) -> Callable[[], list[str]]:
+    """Return the ``__dir__`` of a door: also the names that nobody has asked for yet.
+
+    Args:
+        door: the door's ``__name__``.
+        names: its ``__all__``.
+    """
+    return lambda: sorted({*vars(sys.modules[door]), *names})
 
 
 def absent(door: str, way_out: str) -> Callable[[str], Any]:

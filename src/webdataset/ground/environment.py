@@ -15,16 +15,13 @@ Flows in: the environment, torch and JAX where they are loaded already. Flows ou
 says so. Imports neither of them.
 """
 
-import logging
 from collections.abc import Callable, Iterator
-from multiprocessing import context
 from typing import Any, NamedTuple
 
 from . import settings
 from .errors import UsageError
 from .extras import loaded
-
-log = logging.getLogger("webdataset")
+from .logs import log
 
 _SPECIAL_STEPS = 0xFFFFFFF0  # SLURM's own numbers for the steps of batch scripts and interactive shells, and above
 
@@ -133,9 +130,15 @@ def _slurm() -> Iterator[Claim]:
 _arrived: list[Claim] = []
 
 
+def spawning() -> bool:
+    """Tell whether something is being pickled for a process of ``multiprocessing`` that is being started."""
+    context = loaded("multiprocessing.context")  # where nobody has loaded it, nobody starts processes by it
+    return context is not None and context.get_spawning_popen() is not None
+
+
 def parting() -> Claim | None:
     """Return what a process that is being started should know of this one, and that no variable tells it."""
-    if context.get_spawning_popen() is None:
+    if not spawning():
         return None
     first = next(_claims(None), ALONE)
     return first if first.who in ("torch.distributed", "jax.distributed", _PARENT) else None

@@ -42,15 +42,25 @@
 
 Each error carries ``url``, ``key``, ``field``, ``offset`` and ``stage`` as attributes where they are known, and says
 them in its message, with secrets removed. Context is added with :meth:`WebDatasetError.locate`, never by editing
-``args``.
+``args``. Those that are errors of :mod:`tarfile` and :mod:`pickle` too are made when they are first asked for: both
+modules take longer to load than this one, so whoever is loaded with every dataset asks as ``errors.BadHeader``.
 """
 
 import io
-import pickle
-import tarfile
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from .doorways import directory, served
 from .redaction import redacted
+
+if TYPE_CHECKING:
+    from .errors_of_pickles import UnsafeContent as UnsafeContent  # noqa: PLC0414  passed on
+    from .errors_of_tar import BadCompression as BadCompression  # noqa: PLC0414  passed on
+    from .errors_of_tar import BadHeader as BadHeader  # noqa: PLC0414  passed on
+    from .errors_of_tar import LimitExceeded as LimitExceeded  # noqa: PLC0414  passed on
+    from .errors_of_tar import TarError as TarError  # noqa: PLC0414  passed on
+    from .errors_of_tar import Truncated as Truncated  # noqa: PLC0414  passed on
+
+_LATE = ("BadCompression", "BadHeader", "LimitExceeded", "TarError", "Truncated", "UnsafeContent")
 
 _PLACES = ("url", "key", "field", "offset", "stage")
 
@@ -151,26 +161,6 @@ class FormatError(WebDatasetError, ValueError):
     """Bytes that are not what they claim to be."""
 
 
-class TarError(FormatError, tarfile.ReadError):
-    """A tar stream that cannot be read on."""
-
-
-class BadHeader(TarError):
-    """A tar header that fails its checksum or makes no sense."""
-
-
-class Truncated(TarError, EOFError):
-    """A tar stream that ends inside a member, or without an end-of-archive mark where one is needed."""
-
-
-class LimitExceeded(TarError):
-    """A header chain, a name or a record larger than the limits allow."""
-
-
-class BadCompression(FormatError, tarfile.ReadError):
-    """A compressed stream that does not decompress to its end."""
-
-
 class BadIndex(FormatError):
     """An index file that cannot be read."""
 
@@ -242,10 +232,6 @@ class EncodingError(CodecError):
     """A value that could not be encoded under its field's extension."""
 
 
-class UnsafeContent(CodecError, pickle.UnpicklingError):
-    """A field whose decoding would run code that is not on the allow-list."""
-
-
 class FlowError(WebDatasetError, RuntimeError):
     """A running pipeline that cannot go on, or cannot be restored."""
 
@@ -294,3 +280,13 @@ class UnsafeSpec(SpecError):
 
 class MissingExtra(WebDatasetError, ImportError):
     """An optional package is not installed; the message says how to install it."""
+
+
+__getattr__ = served(
+    __name__,
+    rooms={
+        "ground.errors_of_pickles": "UnsafeContent",
+        "ground.errors_of_tar": "BadCompression BadHeader LimitExceeded TarError Truncated",
+    },
+)
+__dir__ = directory(__name__, _LATE)

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from types import ModuleType
+from typing import Any
 
 from .errors import MissingExtra
 
@@ -39,3 +40,15 @@ def available(module: str) -> ModuleType | None:
 def loaded(module: str) -> ModuleType | None:
     """Return a module only if the process has imported it already (torch is never imported for a question)."""
     return sys.modules.get(module)
+
+
+def is_of(thing: Any, module: str, kind: str) -> bool:
+    """Tell whether something is of a class, without importing the class: where nobody has, nothing can be of it.
+
+    Args:
+        thing: anything.
+        module: dotted name of the module that defines the class.
+        kind: the class's name there.
+    """
+    made = getattr(sys.modules.get(module), kind, None)
+    return made is not None and isinstance(thing, made)

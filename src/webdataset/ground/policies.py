@@ -5,16 +5,16 @@ fails), false ends the stage quietly, and raising ends everything. Nothing here 
 slow training by half a second per bad sample.
 """
 
-import logging
 import warnings
 from collections.abc import Callable
 
 from .errors import WebDatasetError
+from .logs import log
 from .redaction import redacted
 
 Handler = Callable[[Exception], bool]
 
-log = logging.getLogger("webdataset")
+_DEBUG = 10  # logging.DEBUG
 
 
 def reraise_exception(exn: Exception) -> bool:
@@ -35,7 +35,7 @@ def ignore_and_continue(exn: Exception) -> bool:
     Args:
         exn: what went wrong.
     """
-    if log.isEnabledFor(logging.DEBUG):
+    if log.isEnabledFor(_DEBUG):
         log.debug("ignored: %s", _described(exn))
     return True
 
@@ -56,7 +56,7 @@ def ignore_and_stop(exn: Exception) -> bool:
     Args:
         exn: what went wrong.
     """
-    if log.isEnabledFor(logging.DEBUG):
+    if log.isEnabledFor(_DEBUG):
         log.debug("stopped at: %s", _described(exn))
     return False
 

@@ -4,7 +4,9 @@ Flows in: a url or command as the user wrote it, or a message that quotes one. F
 secret replaced by ``***``. Never changes what is opened, and never a path: ``/data/token=3/x.tar`` stays as it is.
 """
 
+import functools
 import re
+from typing import Any
 
 _WORD = (
     r"(?:token|secret|passw|signature|credential|auth|cookie|(?:api|access|account|private)[-_]?key"
@@ -12,30 +14,51 @@ _WORD = (
 )
 _NAME = rf"(?P<name>(?=[\w.-]{{0,60}}?{_WORD})[\w.-]{{1,80}})"
 _VALUE = r"(?:'[^'\n]*'|\"[^\"\n]*\"|[^&;#\s'\"]+)"
+_OF_AZURE = re.compile(r"(?<!\w)(?:abfss?|az)\Z", re.IGNORECASE)
 _START = r"(?<![\w./-])"  # within a path nothing is secret
 
-_USERINFO = re.compile(
-    r"://(?:[^/?#\s]*@"  # the common form: nothing that ends a host
-    r"|[^/?#\s@:\[\]'\"]*:(?!\d{1,5}(?:[/?#\s'\",;)]|$))(?:(?!://)[^\n'\"])*@)"  # a password with slashes or spaces
-)
-# prose has colons, too ("unexpected token: x"): a header is quoted, or an argument of -H, or its name has a hyphen
-_HEADER = re.compile(
-    r"(?:(?P<quote>['\"])|(?<=-H)|(?<=-H )|(?<=--header )|(?<=--header=)"
-    rf"|{_START}(?=[\w-]{{0,60}}?[_-]|authorization\b))"
-    rf"{_NAME}(?P<is>:\s*|=\s*(?=bearer\b|basic\b))"
-    r"(?:(?(quote)(?:(?!(?P=quote))[^\n])+|(?:[^'\"\\\n]|\\[^'\"])+))",
-    re.IGNORECASE,
-)
-_BEARER = re.compile(r"(?P<name>\bbearer[:=\s]+)[^\s'\"]+", re.IGNORECASE)
-_IN_QUERY = re.compile(
-    r"(?P<name>[?&;#](?:key|se|sp|upload_id|x-(?:amz|goog)-[a-z-]{1,40})=)[^&;#\s'\"]+", re.IGNORECASE
-)
-_ASSIGNED = re.compile(rf"{_START}{_NAME}={_VALUE}", re.IGNORECASE)
-_OPTION = re.compile(rf"(?<![\w./-])--{_NAME}(?P<space>\s+)(?!-|[^\s'\"]*://){_VALUE}", re.IGNORECASE)
-_LOGIN = re.compile(
-    rf"{_START}(?P<name>(?:-[A-Za-z]{{0,8}}[uU]|--(?:proxy-)?user)[\s=]*)"
-    r"(?:'[^'\n]*:[^'\n]*'|\"[^\"\n]*:[^\"\n]*\"|(?![^\s'\"]*://)[^\s'\":]*:[^\s'\"]+)"
-)
+
+def _without_login(match: re.Match[str]) -> str:
+    """Return what stands in the place of ``://user:password@``; Azure's urls name a container there, no user."""
+    names_container = _OF_AZURE.search(match.string, max(0, match.start() - 6), match.start())
+    nothing_secret = match[0] == "://@" or (names_container and ":" not in match[0][3:])
+    return match[0] if nothing_secret else "://***@"
+
+
+@functools.cache
+def _changes() -> tuple[tuple[re.Pattern[str], Any], ...]:
+    """Return patterns and what takes the place of what they match; made at the first use, which takes milliseconds."""
+    userinfo = re.compile(
+        r"://(?:[^/?#\s]*@"  # the common form: nothing that ends a host
+        r"|[^/?#\s@:\[\]'\"]*:(?!\d{1,5}(?:[/?#\s'\",;)]|$))(?:(?!://)[^\n'\"])*@)"  # a password with slashes or spaces
+    )
+    # prose has colons, too ("unexpected token: x"): a header is quoted, or an argument of -H, or its name has a hyphen
+    header = re.compile(
+        r"(?:(?P<quote>['\"])|(?<=-H)|(?<=-H )|(?<=--header )|(?<=--header=)"
+        rf"|{_START}(?=[\w-]{{0,60}}?[_-]|authorization\b))"
+        rf"{_NAME}(?P<is>:\s*|=\s*(?=bearer\b|basic\b))"
+        r"(?:(?(quote)(?:(?!(?P=quote))[^\n])+|(?:[^'\"\\\n]|\\[^'\"])+))",
+        re.IGNORECASE,
+    )
+    bearer = re.compile(r"(?P<name>\bbearer[:=\s]+)[^\s'\"]+", re.IGNORECASE)
+    in_query = re.compile(
+        r"(?P<name>[?&;#](?:key|se|sp|upload_id|x-(?:amz|goog)-[a-z-]{1,40})=)[^&;#\s'\"]+", re.IGNORECASE
+    )
+    assigned = re.compile(rf"{_START}{_NAME}={_VALUE}", re.IGNORECASE)
+    option = re.compile(rf"(?<![\w./-])--{_NAME}(?P<space>\s+)(?!-|[^\s'\"]*://){_VALUE}", re.IGNORECASE)
+    login = re.compile(
+        rf"{_START}(?P<name>(?:-[A-Za-z]{{0,8}}[uU]|--(?:proxy-)?user)[\s=]*)"
+        r"(?:'[^'\n]*:[^'\n]*'|\"[^\"\n]*:[^\"\n]*\"|(?![^\s'\"]*://)[^\s'\":]*:[^\s'\"]+)"
+    )
+    return (
+        (userinfo, _without_login),
+        (header, lambda match: f"{match['quote'] or ''}{match['name']}{match['is']}***"),
+        (bearer, r"\g<name>***"),
+        (in_query, r"\g<name>***"),
+        (assigned, r"\g<name>=***"),
+        (option, r"--\g<name>\g<space>***"),
+        (login, r"\g<name>***"),
+    )
 
 
 def redacted(url: str) -> str:
@@ -47,10 +70,6 @@ def redacted(url: str) -> str:
     Returns:
         Text that may be logged or raised.
     """
-    url = _USERINFO.sub("://***@", url)
-    url = _HEADER.sub(lambda match: f"{match['quote'] or ''}{match['name']}{match['is']}***", url)
-    url = _BEARER.sub(r"\g<name>***", url)
-    url = _IN_QUERY.sub(r"\g<name>***", url)
-    url = _ASSIGNED.sub(r"\g<name>=***", url)
-    url = _OPTION.sub(r"--\g<name>\g<space>***", url)
-    return _LOGIN.sub(r"\g<name>***", url)
+    for pattern, instead in _changes():
+        url = pattern.sub(instead, url)
+    return url

@@ -6,11 +6,15 @@ generator whose whole state is one number: how many draws it has given. ``sample
 """
 
 import functools
-import hashlib
 import os
 import random
 import struct
 from typing import Any
+
+try:
+    from _blake2 import blake2b  # hashlib's own; hashlib itself loads OpenSSL, which takes longer than all of this
+except ImportError:
+    from hashlib import blake2b
 
 
 def fold(*parts: int | str | None) -> int:
@@ -23,7 +27,7 @@ def fold(*parts: int | str | None) -> int:
         An integer in [0, 2**64).
     """
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 def generator(*parts: int | str | None) -> random.Random:
@@ -112,7 +116,7 @@ def permutation(length: int, *parts: int | str | None) -> list[int]:
 
 @functools.lru_cache(maxsize=64)
 def _rooted(*parts: int | str | None) -> Any:
-    return hashlib.blake2b(fold("sample", *parts).to_bytes(8, "little"), digest_size=32)
+    return blake2b(fold("sample", *parts).to_bytes(8, "little"), digest_size=32)
 
 
 def sample_digest(sample: Any, *parts: int | str | None) -> bytes:

@@ -51,7 +51,10 @@ def sample_counts(urls: Iterable[str], counts: Given = None, reading: Reading | 
     elif isinstance(counts, Mapping):
         found = _chosen(wanted, _numbers(counts, None))
     else:
-        found = _chosen(wanted, _read(os.fspath(counts), reading))
+        place = os.fspath(counts)
+        stores = {url.partition("://")[0] for url in wanted}
+        same = stores == {place.partition("://")[0]}  # options of one store are none of another
+        found = _chosen(wanted, _read(place, reading, reading.storage_options if same else None))
     missing = [url for url in wanted if url not in found]
     if missing:
         raise UsageError(_unknown(missing, len(wanted)))
@@ -99,8 +102,8 @@ def _numbers(document: Any, place: str | None) -> dict[str, int]:
     return found
 
 
-def _read(place: str, reading: Reading) -> dict[str, int]:
-    stream = open_stream(place, level=reading.trust)
+def _read(place: str, reading: Reading, storage_options: Any) -> dict[str, int]:
+    stream = open_stream(place, level=reading.trust, storage_options=storage_options)
     try:
         content = b""
         while piece := stream.read(1 << 20):
@@ -143,7 +146,7 @@ def _sizes(folder: str, url: str, reading: Reading) -> dict[str, int]:
     if path is not None and not os.path.isfile(path):  # noqa: PTH113  names need not be UTF-8
         return {}
     try:
-        return _read(name, reading)
+        return _read(name, reading, None if path is not None else reading.storage_options)
     except SourceError as error:
         log.debug("%s: %s", redacted(name), error)
         return {}

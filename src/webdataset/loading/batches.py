@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from webdataset.ground.errors import SampleError
 from webdataset.stages.collation import combine_values
 
@@ -125,6 +127,8 @@ class Batching:
             none = () if isinstance(values[0], int | float) else None  # numpy's numbers are numbers
             if len({getattr(value, "shape", none) for value in values}) > 1:
                 return values
+        if all(isinstance(value, np.number | np.bool_ | int | float) for value in values):
+            return np.array(values)  # also where numpy's numbers come first
         return combine_values(values)
 
     def _whole(self, window: Window) -> Any:

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from typing import Any, NoReturn
@@ -27,14 +26,15 @@ from webdataset.ground.seeds import fold
 
 from .board import Board
 from .layout import Layout
-from .parcels import Sender, receive_block
+from .parcels import NotShared, Sender, receive_block
 from .parts import Filling, GivenUp, Grant, Part, Share, Work
 from .rows import Lender
 from .shares import Beginning, Origin
 
 _LOOK_SECONDS = 0.05  # how often a worker looks for orders while it works
 _PARENT_SECONDS = 1.0  # how often it looks for its parent
-_GRACE_SECONDS = 3.0  # to close what is open when the parent is gone
+_ALONE_SECONDS = 1.5  # to notice by its pipe that the parent is gone, and to close what is open
+_GRACE_SECONDS = 2.0  # for the same when it was told
 
 
 @dataclass
@@ -70,8 +70,10 @@ def run(duty: Duty) -> None:
         pipe.close()
     threading.Thread(target=_watch_parent, name="webdataset-parent", daemon=True).start()
     topology.standing.worker = duty.number, duty.workers
-    with suppress(EOFError, OSError, SystemExit):  # the consumer is gone, or wants nothing more
+    try:
         Child(duty).work()
+    except (EOFError, OSError, SystemExit):  # the consumer is gone, or wants nothing more
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pipeline is closed after this, and not in the midst of it
 
 
 def _terminated(number: int, frame: Any) -> NoReturn:  # noqa: ARG001  what signal handlers get
@@ -86,6 +88,7 @@ def _watch_parent() -> None:
     here = os.getppid()
     while os.getppid() == here and not connection.wait([parent.sentinel], _PARENT_SECONDS):
         pass
+    time.sleep(_ALONE_SECONDS)  # what interrupts a pipeline that is being closed is lost, and printed
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
     os._exit(1)
@@ -104,8 +107,7 @@ class Child:
         heard = select.poll()
         heard.register(duty.pipe, select.POLLIN)
         self._poll = heard.poll
-        parent = parent_process()
-        self._sender = Sender(duty.pipe, parent.pid if parent is not None and parent.pid is not None else 0)
+        self._sender = Sender(duty.pipe)
         self._board: Board | None = None
         self._layouts: dict[int, Layout] = {}
         self._blocks: dict[int, tuple[Layout, list[Any]]] = {}
@@ -120,7 +122,10 @@ class Child:
     def work(self) -> None:
         """Work on one epoch after the other."""
         while True:
-            self._hear()
+            try:
+                self._hear()
+            except NotShared as error:  # without the block, samples travel beside it
+                self._failed(error, 0)
             if self._beginning is not None:
                 beginning, self._beginning = self._beginning, None
                 self._running, self._stopped = True, False

@@ -36,6 +36,10 @@ class Crewed:
         """True until the crew is closed, in the process that hired it."""
         return self._living and os.getpid() == self._owner
 
+    def last_read(self, worker: int) -> str:  # noqa: ARG002  known of processes only
+        """Return nothing: what the worker read last is not known."""
+        return ""
+
 
 class Inline(Crewed):
     """No workers: samples are made when they are asked for.

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from webdataset.flow.elastic_state import Received
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
@@ -17,6 +17,7 @@ from webdataset.stages.base import Json
 
 from .batches import END, Batching, Mark, singles
 from .crews import Inline, Threads
+from .iteration import Iteration
 from .shares import Beginning, Elastic, origin_of
 from .statistics import LoaderStats
 from .windows import Windows, weight
@@ -46,6 +47,7 @@ class Loader:
         device: where torch tensors are wanted: ``"cpu"`` (no copy), ``"cuda:0"`` (copied ahead, asynchronously);
             None leaves numpy arrays.
         pin_memory: copy through page-locked memory on the way to a device.
+        timings: time the dataset's stages on a few samples, for ``stats().stages``.
 
     Raises:
         UsageError: arguments that cannot mean anything.
@@ -68,8 +70,11 @@ class Loader:
         exact: bool = False,
         device: Any = None,
         pin_memory: bool = False,
+        timings: bool = True,
     ) -> None:
         _check(batch_size, workers, mode, prefetch)
+        if batch_size is None:
+            _check_single(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         self.dataset = dataset
         self.batch_size = batch_size
         self.workers = workers
@@ -79,35 +84,36 @@ class Loader:
         self._origin = origin_of(dataset)
         self._ahead = prefetch, prefetch_bytes
         self._batching = Batching(batch_size or 1, collate, ragged, drop_last, exact)
+        self._timings = timings
         self._stats = LoaderStats(workers=workers)
         self._crew: Any = None
         self._windows: Windows | None = None
-        self._current: weakref.ref[Any] | None = None
+        self._current: weakref.ref[Iteration] | None = None
         self._state: Json = None  # to begin the next epoch with
         self._ending: Any = None  # closes the crew when the loader is forgotten
         self._beginning: Beginning | None = None
         self._received: Received | None = None
         self._beyond = 0
         self._untold: dict[int, int] = {}  # samples received from each worker since it said its state
-        self._saved = -_OFTEN  # batches when a state was asked for last
+        self._saved = 0  # batches when a state was asked for last; as if one had been at the beginning
         self._device = _device(device, pin_memory=pin_memory)
 
     # -- iteration
 
     def __iter__(self) -> Iterator[Any]:
-        """Load an epoch; one that still runs is given up."""
-        self._give_up()
-        epoch = self._epoch()
+        """Load an epoch; one that still runs is given up, and raises where it is asked for more."""
+        self._give_up("another one was begun")
+        epoch = Iteration(self._epoch())
         self._current = weakref.ref(epoch)
         return epoch
 
-    def _give_up(self) -> None:
+    def _give_up(self, reason: str) -> None:
         running = self._current() if self._current is not None else None
         if running is not None:
-            running.close()
+            running.give_up(reason)
         self._current = None
 
-    def _epoch(self) -> Iterator[Any]:
+    def _epoch(self) -> Generator[Any]:
         marked = self._marked() if self._device is None else self._device.moved(self._marked())
         stats = self._stats
         began = time.perf_counter()
@@ -124,6 +130,8 @@ class Loader:
                 if batch is END:
                     return
                 stats.batches += 1
+                if self._windows is not None and not self._often():
+                    self._windows.eager = False
                 stats.samples += mark.samples
                 stats.bytes += weight(batch)
                 yield batch
@@ -136,7 +144,7 @@ class Loader:
             marked.close()
 
     def _marked(self) -> Generator[tuple[Any, Mark]]:
-        beginning = self._origin.begin(self.epoch, self._next_state())
+        beginning = replace(self._origin.begin(self.epoch, self._next_state()), timed=self._timings)
         if self._batching.exact:  # windows are the same whatever was received of them
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._started()
@@ -172,6 +180,7 @@ class Loader:
                 crew, span=span, ahead=ahead if self.workers else 0, ahead_bytes=ahead_bytes, placing=placing
             )
             self._windows.watch = self._stats.count
+            self._windows.eager = self._often()
         return self._windows
 
     def _dismiss(self) -> None:
@@ -213,14 +222,20 @@ class Loader:
 
         Raises:
             StateMismatch: a state of another epoch was loaded, and not used yet.
+            UsageError: no such epoch.
         """
+        if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
+            raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
         state = self._next_state()
         if state is not None and state.get("epoch") != epoch:
             raise StateMismatch(
                 f"the state that was loaded is of epoch {state.get('epoch')}, and set_epoch({epoch}) would "
                 "forget it: begin your loop with that epoch"
             )
-        self.epoch = epoch
+        self.epoch = int(epoch)
+        running = self._current() if self._current is not None else None
+        if running is None or not running.begun:
+            self._received = None  # the state is the beginning of that epoch from now on
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batch received last: that of this rank; see ``merge_states``.
@@ -235,11 +250,15 @@ class Loader:
         if self._received is None or self._beginning is None:
             return dict(self._origin.begin(self.epoch, None).state)
         if self._windows is not None:  # who saves often makes workers say their states always
-            self._windows.eager = self._windows.eager or self._stats.batches - self._saved < _OFTEN
+            self._windows.eager = self._windows.eager or self._often()
         self._saved = self._stats.batches
         state = self._received.state_dict()
         untold = self._beyond + sum(self._untold.values())
         return self._origin.advanced(state, self._beginning, untold) if untold else state
+
+    def _often(self) -> bool:
+        """Tell whether the last state was asked for a few batches ago, so that another one soon is likely."""
+        return self._stats.batches - self._saved < _OFTEN
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue behind a state with the next iteration.
@@ -250,28 +269,42 @@ class Loader:
         Raises:
             StateMismatch: a state of another dataset, or the dataset is not elastic; the message says what differs.
         """
-        self._give_up()
+        if not isinstance(state, dict):
+            raise StateMismatch(f"a state is what state_dict() returned, a dictionary, and not {type(state).__name__}")
+        self._give_up("load_state_dict was called")
         self._origin.begin(self.epoch, state)
         self._state = state
         self.epoch = int(state["epoch"])
 
     # -- the rest
 
+    @property
+    def ahead(self) -> tuple[int, int]:
+        """How many batches workers may be ahead by, and how many bytes these may take."""
+        return self._ahead
+
+    def explain(self) -> str:
+        """Describe the dataset, its bounds of memory, the workers, and what waits between them and the consumer.
+
+        Returns:
+            Lines of text. Nothing is read, and no worker started.
+        """
+        from webdataset.flow.explaining import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
+
+        return explain(self)
+
     def stats(self) -> LoaderStats:
         """Return the counters as they are now."""
         windows = self._windows
-        busy, waiting = list(self._stats.worker_busy_seconds), list(self._stats.worker_waiting_seconds)
         return replace(
-            self._stats,
-            worker_busy_seconds=busy,
-            worker_waiting_seconds=waiting,
+            self._stats.copy(),
             ready_windows=windows.waiting if windows is not None else 0,
             memory_bytes=windows.memory_bytes if windows is not None else 0,
         )
 
     def close(self) -> None:
         """End all workers. May be called twice; iterating again starts new ones."""
-        self._give_up()
+        self._give_up("the loader was closed")
         self._dismiss()
 
     def __enter__(self) -> Self:
@@ -292,6 +325,10 @@ class Loader:
 
 
 def _check(batch_size: int | None, workers: int, mode: str, prefetch: int) -> None:
+    counts = {"workers": workers, "prefetch": prefetch, **({} if batch_size is None else {"batch_size": batch_size})}
+    for name, count in counts.items():
+        if not isinstance(count, SupportsIndex):
+            raise UsageError(f"{name}={count!r}: a whole number")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size={batch_size!r}: a batch holds at least one sample; None makes no batches")
     if workers < 0:
@@ -300,6 +337,16 @@ def _check(batch_size: int | None, workers: int, mode: str, prefetch: int) -> No
         raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
     if prefetch < 0:
         raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
+
+
+def _check_single(**about_batches: bool) -> None:
+    """Refuse what would change nothing."""
+    for name, given in about_batches.items():
+        if given:
+            raise UsageError(
+                f"{name}= is about batches that the loader makes: give it a batch_size too. Without one, it delivers "
+                "what the dataset gives (batched(…) in the pipeline has a collation_fn of its own)"
+            )
 
 
 def _device(device: Any, *, pin_memory: bool) -> Any:

@@ -8,10 +8,14 @@ segment as they are; the consumer's arrays are views of it, and the worker write
 Flows in: a part. Flows out: an equal part. No segment outlives both processes, however they end.
 """
 
+import contextlib
+import errno
 import io
 import mmap
 import os
 import pickle
+import socket
+from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,7 +30,8 @@ from .parts import Part
 _INLINE_BYTES = 1 << 14
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
-_MOST_SEGMENTS = 64  # of a worker; each costs a descriptor
+_MOST_SEGMENTS = 128  # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
+_SEGMENTS = range(8, 64)  # of a worker
 
 
 class _Pickler(pickle.Pickler):
@@ -43,17 +48,62 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def send_block(pipe: Connection, order: Any, descriptor: int, process: int) -> None:
+class NotShared(FlowError):
+    """Memory could not be shared with a worker process: this system has no room for it, or no descriptor is left."""
+
+
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+    """Say what to do where memory cannot be shared.
+
+    Raises:
+        NotShared: the system refused.
+        ConnectionError: the other process is gone.
+    """
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: a descriptor that could not be received
+        if isinstance(error, RuntimeError) or error.errno in (errno.EMFILE, errno.ENFILE):
+            import resource  # noqa: PLC0415  not on Windows, where this is not reached
+
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            found, hint = "there are no file descriptors left", f"raise the limit (ulimit -n, now {most}), hold fewer"
+        else:
+            found, hint = said(error), "take a smaller batch_size or prefetch, hold fewer"
+        raise NotShared(
+            f"a batch's memory cannot be shared between this program and its workers: {found}; {hint} batches at a "
+            "time, or use mode='threads'"
+        ) from error
+
+
+@contextlib.contextmanager
+def _way(pipe: Connection) -> Iterator[socket.socket]:
+    """Give a pipe as a socket, without a descriptor of its own."""
+    way = socket.socket(fileno=pipe.fileno())
+    try:
+        way.setblocking(True)  # socket.setdefaulttimeout() would let the pipe not wait any more
+        yield way
+    finally:
+        way.detach()
+
+
+def send_block(pipe: Connection, order: Any, descriptor: int) -> None:
     """Send a message and a descriptor.
 
     Args:
         pipe: to the other process.
         order: the message.
         descriptor: of a file; it stays open here.
-        process: id of the other process.
+
+    Raises:
+        NotShared: too many descriptors are on their way.
+        OSError: the other process is gone.
     """
     pipe.send(order)
-    reduction.send_handle(pipe, descriptor, process)
+    with sharing(), _way(pipe) as way:
+        reduction.sendfds(way, [descriptor])
 
 
 def receive_block(pipe: Connection, number: int, size_bytes: int) -> Block:
@@ -63,12 +113,18 @@ def receive_block(pipe: Connection, number: int, size_bytes: int) -> Block:
         pipe: to the other process.
         number: of the block.
         size_bytes: of the file.
+
+    Raises:
+        NotShared: this process can have no more files.
+        EOFError: the other process is gone.
     """
-    descriptor = reduction.recv_handle(pipe)
-    try:
-        return Block(number, mmap.mmap(descriptor, size_bytes))
-    finally:
-        os.close(descriptor)
+    with sharing():
+        with _way(pipe) as way:
+            (descriptor,) = reduction.recvfds(way, 1)
+        try:
+            return Block(number, mmap.mmap(descriptor, size_bytes))
+        finally:
+            os.close(descriptor)
 
 
 class Sender:
@@ -76,12 +132,10 @@ class Sender:
 
     Args:
         pipe: to the consumer.
-        consumer: id of its process.
     """
 
-    def __init__(self, pipe: Connection, consumer: int) -> None:
+    def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._consumer = consumer
         self._segments: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
 
@@ -94,6 +148,7 @@ class Sender:
 
         Raises:
             FlowError: a sample that cannot be pickled.
+            NotShared: there is no memory for a large one.
         """
         beside, part.beside = part.beside, []
         buffers: list[pickle.PickleBuffer] = []
@@ -133,10 +188,13 @@ class Sender:
             del self._segments[gone]
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
         number = max(self._segments, default=-1) + 1
-        descriptor = shared_file(size)
+        with sharing():
+            descriptor = shared_file(size)
         try:
-            memory = self._segments[number] = mmap.mmap(descriptor, size)
-            send_block(self._pipe, ("segment", number, size), descriptor, self._consumer)
+            with sharing():
+                memory = mmap.mmap(descriptor, size)
+            send_block(self._pipe, ("segment", number, size), descriptor)
+            self._segments[number] = memory
         finally:
             os.close(descriptor)
         return number, memory
@@ -147,10 +205,12 @@ class Receiver:
 
     Args:
         pipe: to the worker.
+        workers: how many there are: together they have a bounded number of segments.
     """
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, workers: int) -> None:
         self.pipe = pipe
+        self._most = min(max(_MOST_SEGMENTS // workers, _SEGMENTS.start), _SEGMENTS.stop)
         self._segments: dict[int, Block] = {}
         self._returned: list[Block] = []  # appended to by finalizers, in any thread
 
@@ -167,6 +227,8 @@ class Receiver:
         Raises:
             EOFError: the worker is gone.
             OSError: the same.
+            NotShared: memory cannot be mapped here.
+            FlowError: a sample that cannot be unpickled.
         """
         kind, *rest = self.pipe.recv()
         if kind == "segment":
@@ -178,12 +240,22 @@ class Receiver:
             return None
         part: Part = rest[0]
         if kind == "part":
-            part.beside = pickle.loads(rest[1], buffers=[bytearray(each) for each in rest[2]])  # noqa: S301  our own worker's
+            part.beside = _unpickled(rest[1], [bytearray(each) for each in rest[2]])
             return part
         _, number, places = rest
         memory = self._segments[number].lend(self._returned.append)
-        if len(self._segments) > _MOST_SEGMENTS:  # the consumer keeps what it gets
+        if len(self._segments) > self._most:  # the consumer keeps what it gets
             memory = memory[: places[-1][1]].copy()
         first, *others = [memory[start:stop] for start, stop in places]
-        part.beside = pickle.loads(first, buffers=others)  # noqa: S301  our own worker's
+        part.beside = _unpickled(first, others)
         return part
+
+
+def _unpickled(content: Any, buffers: list[Any]) -> Any:
+    try:
+        return pickle.loads(content, buffers=buffers)  # noqa: S301  our own worker's
+    except Exception as error:  # whatever unpickling a user's object raises
+        raise FlowError(
+            f"a sample that came from a worker process cannot be unpickled ({said(error)}): mend its class, take the "
+            "field out before the loader, or use mode='threads'"
+        ) from error

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from webdataset.codecs.images.landing import given_by
 
+from .findings import Findings, Notes
 from .layout import Layout
 from .rows import OFF, Lender, Rows
 
@@ -84,6 +85,7 @@ class Part:
         busy: blocks of earlier windows that the worker's pipeline still refers to.
         error: what ended the worker, where something did.
         timings: seconds spent on samples and on waiting for leave to go on.
+        findings: what the worker found since it last said so; None: this part does not say.
     """
 
     worker: int
@@ -96,6 +98,7 @@ class Part:
     busy: list[int] = field(default_factory=list)
     error: BaseException | None = None
     timings: tuple[float, float] = (0.0, 0.0)
+    findings: Findings | None = None
 
 
 class GivenUp(Exception):
@@ -135,6 +138,7 @@ class Filling:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.share = work.share
+        self.notes = Notes(work.share)
         self.window = 0  # that it works on
         self._open: tuple[Rows, int] | None = None  # its rows and block, until they are looked at
         self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
@@ -158,6 +162,8 @@ class Filling:
                 rows, block = self._open
                 self.work.lender.returned(rows, block, 0, self.share.turn)
             self.share.close()
+        if part.findings is None:
+            part.findings = self.notes.told(0, over=True)
         part.busy = self.work.lender.busy()
         yield part
 
@@ -205,7 +211,7 @@ class Filling:
         first = self.work.start + part.window * self.work.span
         stop = first + self.work.span
         began = time.perf_counter()
-        with given_by(rows.give if rows.mode != OFF else None):
+        with given_by(rows.give if rows.mode != OFF else None), self.notes.counting:
             while share.following < stop:
                 row = share.following - first
                 rows.expect(row)
@@ -230,6 +236,7 @@ class Filling:
         part.busy = self.work.lender.returned(rows, granted.block, len(part.rows), self.share.turn)
         self._open = None
         part.timings = self._working, self._waiting
+        part.findings = self.notes.told(len(part.rows), over=part.over)
         self._working = self._waiting = 0.0
         return part
 

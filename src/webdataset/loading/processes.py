@@ -23,13 +23,14 @@ from typing import Any
 
 from webdataset.flow.travel import packed
 from webdataset.ground.errors import UsageError, WorkerDied
+from webdataset.ground.redaction import redacted
 
 from .board import Board
 from .buffers import Block, Blocks, shared_file
 from .child import Duty, run
 from .crews import Crewed
 from .layout import Layout
-from .parcels import Receiver, send_block
+from .parcels import NotShared, Receiver, send_block, sharing
 from .parts import Grant, Part
 from .shares import Beginning, Origin
 
@@ -75,7 +76,7 @@ class Processes(Crewed):
         origin = origin if forked else _Travelling(origin)  # type: ignore[assignment]
         for number in range(self.workers):
             ours, theirs = context.Pipe()
-            self._receivers.append(Receiver(ours))
+            self._receivers.append(Receiver(ours, self.workers))
             self._polls.append(select.poll())
             self._polls[-1].register(ours, select.POLLOUT)
             others = [each.pipe for each in self._receivers] if forked else []
@@ -92,9 +93,11 @@ class Processes(Crewed):
     def _hang_boards(self) -> None:
         """Give the workers a page to note on what they read."""
         size = Board.size_bytes(self.workers)
-        descriptor = shared_file(size)
+        with sharing():
+            descriptor = shared_file(size)
         try:
-            memory = Block(0, mmap.mmap(descriptor, size)).lend()
+            with sharing():
+                memory = Block(0, mmap.mmap(descriptor, size)).lend()
             self._boards = [Board(memory, number) for number in range(self.workers)]
             self._send_all(("board", size), descriptor)
         finally:
@@ -115,7 +118,7 @@ class Processes(Crewed):
             if descriptor is None:
                 pipe.send(order)
             else:
-                send_block(pipe, order, descriptor, self._processes[number].pid)
+                send_block(pipe, order, descriptor)
         except OSError:
             self._died(number)
         except BaseException as error:  # raised again, with no half message left
@@ -123,8 +126,8 @@ class Processes(Crewed):
             raise
 
     def _interrupted(self, error: BaseException) -> None:
-        """End workers whose pipes may hold half a message: Ctrl-C came while it was read or written."""
-        if not isinstance(error, Exception):
+        """End workers whose pipes may hold half a message (Ctrl-C came), or speak of memory that is not there."""
+        if not isinstance(error, Exception) or isinstance(error, NotShared):
             self.close()
 
     def begin(self, beginning: Beginning) -> None:
@@ -153,9 +156,11 @@ class Processes(Crewed):
 
     def _shared(self, size: int, layout_number: int) -> Block:
         number, self._block_number = self._block_number, self._block_number + 1
-        descriptor = shared_file(size)
+        with sharing():
+            descriptor = shared_file(size)
         try:
-            block = Block(number, mmap.mmap(descriptor, size))
+            with sharing():
+                block = Block(number, mmap.mmap(descriptor, size))
             self._send_all(("block", number, size, layout_number), descriptor)
         finally:
             os.close(descriptor)
@@ -226,6 +231,12 @@ class Processes(Crewed):
         )
         error.worker, error.exit_code = number, code
         raise error
+
+    def last_read(self, worker: int) -> str:
+        """Return words on what a worker read last, and which process it is."""
+        index, key, url = self._boards[worker].read()
+        read = f"{key!r} " * bool(key) + f"of {redacted(url)} " * bool(url)
+        return f" (process {self._processes[worker].pid}, {read}{_where(index)})"
 
     def close(self) -> None:
         """End the processes; one that does not listen is terminated, and then killed."""

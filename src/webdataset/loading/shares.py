@@ -5,10 +5,12 @@ each index once. What a share is depends on the dataset:
 
 * an *elastic* dataset is made of virtual streams, of which each worker owns some: the order, and what a state says, do
   not depend on the number of workers;
-* another *pipeline* is run by each worker with its part of the shards, and the workers take turns, as in a torch
-  DataLoader;
+* another *pipeline* (or a mix of such) is run by each worker with its part of the shards, and the workers take turns,
+  as in a torch DataLoader;
 * of what can be *indexed* worker ``w`` of ``W`` takes the items ``w, w + W, …``;
-* whatever else can be *iterated* is iterated by each worker, who keeps every W-th item.
+* whatever else can be *iterated*, and a pipeline that shares nothing out, is left to the first worker: if each kept
+  every W-th sample, all would do the whole work, and samples would be lost where there is something inside that
+  shares out all the same, or an order that is another one in each worker.
 """
 
 import copy
@@ -19,9 +21,14 @@ from typing import Any, Protocol
 from webdataset.flow.elastic_stream import END
 from webdataset.flow.entropy import entropy
 from webdataset.flow.pipeline import DataPipeline
+from webdataset.flow.running import steps
+from webdataset.flow.timing import Meter
 from webdataset.ground.errors import StateMismatch, UsageError
-from webdataset.ground.topology import ALONE, Place, place
+from webdataset.ground.topology import ALONE, Place, place, standing
+from webdataset.shards.lists import ResampledShards
+from webdataset.shards.split import split_by_node
 from webdataset.stages.base import Json, Run
+from webdataset.stages.mixing import Mixture
 
 from .parts import NEVER, Share
 
@@ -37,6 +44,7 @@ class Beginning:
         run: seed and epoch of another pipeline.
         place: rank and number of ranks.
         seed: of the global generators in worker processes, together with epoch, rank and worker.
+        timed: whether to time the stages.
     """
 
     epoch: int
@@ -45,6 +53,7 @@ class Beginning:
     run: Run | None = None
     place: Place = ALONE
     seed: int = 0
+    timed: bool = False
 
 
 class Origin(Protocol):
@@ -72,24 +81,18 @@ class Striding:
         samples: the worker's samples; or all samples, of which it keeps its own.
         worker: its number.
         workers: how many there are.
-        keep: ``samples`` are everybody's.
+        meter: times the stages that give the samples.
     """
 
-    def __init__(self, samples: Iterator[Any], worker: int, workers: int, *, keep: bool = False) -> None:
+    def __init__(self, samples: Iterator[Any], worker: int, workers: int, *, meter: Meter | None = None) -> None:
         self.following = worker
         self.turn = 1
+        self.meter = meter
         self._samples = samples
         self._workers = workers
-        self._skip = keep
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         """Yield (index, sample)."""
-        if self._skip:
-            for index, sample in enumerate(self._samples):
-                if index == self.following:
-                    self.following += self._workers
-                    yield index, sample
-            return
         for sample in self._samples:
             index = self.following
             self.following += self._workers
@@ -149,15 +152,43 @@ class Pipelines(_Stateless):
         return replace(beginning, run=run, seed=seed)
 
     def share(self, beginning: Beginning, worker: int, workers: int) -> Striding:
-        """Return the samples that the pipeline gives this worker; all others' too, where it does not split."""
+        """Return the samples that the pipeline gives this worker: all to the first, where it does not split."""
+        if workers > 1 and not _splits(self.dataset):
+            if worker:
+                return _nothing()
+            workers = _alone()
         dataset = copy.copy(self.dataset)
         if beginning.run is not None:
             dataset.adopt(beginning.run)
-        return Striding(iter(dataset), worker, workers, keep=workers > 1 and not _splits(dataset))
+        dataset.meter = meter = Meter() if beginning.timed else None
+        return Striding(iter(dataset), worker, workers, meter=meter)
 
 
-def _splits(dataset: DataPipeline) -> bool:
-    return any(getattr(stage, "splits", False) for stage in dataset.pipeline)
+def _splits(dataset: Any) -> bool:
+    """Tell whether a dataset gives every worker something else: a share of its own, or draws of its own."""
+    return isinstance(dataset, DataPipeline) and any(map(_splitting, steps(dataset.pipeline)))
+
+
+def _splitting(stage: Any) -> bool:
+    if isinstance(stage, Mixture):
+        return all(_splits(source) or _splitting(source) for source in stage.datasets)
+    if isinstance(stage, ResampledShards) or _splits(stage):
+        return True
+    # split_by_node, and a stage that shares out between ranks alone, give the same to all workers of a rank
+    return bool(getattr(stage, "splits", False)) and stage is not split_by_node and getattr(stage, "workers", True)
+
+
+def _alone() -> int:
+    """Let this worker see itself as the only one, and return how many there are then."""
+    standing.worker = 0, 1
+    return 1
+
+
+def _nothing() -> Striding:
+    """Return the share of a worker that has nothing to do."""
+    share = Striding(iter(()), 0, 1)
+    share.following = NEVER
+    return share
 
 
 class Indexed(_Stateless):
@@ -170,14 +201,18 @@ class Indexed(_Stateless):
 
 
 class Iterated(_Stateless):
-    """Anything that can be iterated again and again, and gives the same each time."""
+    """Anything that can be iterated again and again."""
 
     def share(self, beginning: Beginning, worker: int, workers: int) -> Striding:
-        """Return every W-th item.
+        """Return all items for the first worker, nothing for the others.
 
         Raises:
             UsageError: an iterator, which can be iterated once only, and several workers.
         """
+        if worker:
+            return _nothing()
+        if workers > 1:
+            _alone()
         set_epoch = getattr(self.dataset, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(beginning.epoch)
@@ -187,7 +222,7 @@ class Iterated(_Stateless):
                 f"{type(self.dataset).__name__} is an iterator, which several workers cannot share: "
                 "pass what it iterates over, or workers=1"
             )
-        return Striding(iterator, worker, workers, keep=workers > 1)
+        return Striding(iterator, 0, 1)
 
 
 class Streams:
@@ -197,10 +232,12 @@ class Streams:
         run: of an elastic dataset, in this worker's place.
         state: where it begins.
         of_rank: numbers of the streams that the rank owns, rising.
+        meter: times the stages.
     """
 
-    def __init__(self, run: Any, state: Json, of_rank: list[int]) -> None:
+    def __init__(self, run: Any, state: Json, of_rank: list[int], meter: Meter | None = None) -> None:
         self._run = run
+        self.meter = run.meter = meter
         self._count = int(state["streams"])
         self._place = {stream: place for place, stream in enumerate(of_rank)}
         self.turn = max(1, len(run.owned))
@@ -279,7 +316,7 @@ class Elastic:
         state = beginning.state
         run = self.dataset.elastic_run(place=where, state=state)
         mine = list(range(where.rank, int(state["streams"]), where.world_size))
-        return Streams(run, state, mine)
+        return Streams(run, state, mine, Meter() if beginning.timed else None)
 
 
 def next_position(state: Json, mine: Iterable[int]) -> int | None:
@@ -321,8 +358,8 @@ def origin_of(dataset: Any) -> Origin:
     """
     if getattr(dataset, "streams", None):
         return Elastic(dataset)
-    if isinstance(dataset, DataPipeline):
-        return Pipelines(dataset)
+    if isinstance(dataset, DataPipeline | Mixture):
+        return Pipelines(dataset if isinstance(dataset, DataPipeline) else DataPipeline(dataset))
     if callable(getattr(dataset, "__getitem__", None)) and callable(getattr(dataset, "__len__", None)):
         return Indexed(dataset)
     if isinstance(dataset, Iterable):

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from webdataset.flow.elastic import ElasticRun
+from webdataset.flow.elastic_checks import checked_turn
 from webdataset.flow.elastic_state import Received, checked, next_positions
 from webdataset.flow.entropy import entropy
 from webdataset.ground.errors import FlowError
@@ -180,6 +181,8 @@ class LoaderRun:
         known = self._received.state_dict()["memories"]
         self._received.take({name: [0 if memory is None else memory[0]] for name, memory in known.items()})
         self.over = True
+        if self._workers and not any(memory and memory[0] for memory in known.values()):
+            next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
         self.close()
 
     def next_header(self) -> dict[str, Any]:
@@ -318,8 +321,9 @@ class StateLoader(DataLoader):  # type: ignore[misc]
             StateMismatch: it belongs to another dataset; the message says what differs.
         """
         given = checked(state)
+        turn = checked_turn(given.get("turn"))
         self._to_dataset(given)
-        self.turned, self._present = given.get("turn"), None
+        self.turned, self._present = turn, None
 
     def forget(self) -> None:
         """Forget a state that was loaded and has not been begun with."""

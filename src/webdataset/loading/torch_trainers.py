@@ -106,9 +106,25 @@ class Epochs:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.dataset = getattr(loader, "dataset", loader)
+        self._goes_on = False
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on behind a state.
+
+        Args:
+            state: the loader's.
+        """
+        self.loader.load_state_dict(state)
+        self._goes_on = True
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
+        goes_on, self._goes_on = self._goes_on, False
+        nothing = True
+        for batch in self.loader:
+            nothing = False
+            yield batch
+        if goes_on and nothing:  # saved behind the epoch's last batch: the program has counted it, and wants the next
+            yield from self.loader
 
 
 class SizedEpochs(Epochs):
@@ -125,6 +141,10 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
     itself. Each checkpoint gets ``webdataset-<rank>-of-<ranks>.json``; on another number of ranks, the states of all
     are merged. Give the loader a length (``with_length``) only if each epoch has exactly so many batches.
 
+    The Trainer saves between two steps of the optimizer, never between the batches of one. So it goes on exactly with
+    ``gradient_accumulation_steps``, too; where the loader has a length, that must be a multiple of them: the Trainer
+    makes a smaller last step in an epoch that it reads whole, and none in one whose rest it reads.
+
     Args:
         trainer: a ``transformers.Trainer``; changed in place.
         loader: a :class:`~webdataset.fluent.loader.WebLoader` over an elastic dataset.
@@ -134,10 +154,11 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
 
     Raises:
         MissingExtra: transformers is not installed.
-        UsageError: the loader has no state.
+        UsageError: the loader has no state, or a length that is no multiple of ``gradient_accumulation_steps``.
     """
     transformers: Any = require("transformers", extra="trainer", purpose="training with the Hugging Face Trainer")
     kept = _stateful(loader)
+    _check_length(kept, trainer.args.gradient_accumulation_steps)
 
     class LoaderState(transformers.TrainerCallback):  # type: ignore[misc]
         """Saves and loads the loader's state with the Trainer's checkpoints."""
@@ -147,13 +168,23 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  the same
             if state.global_step:
-                kept.load_state_dict(read_state(Path(args.output_dir) / f"checkpoint-{state.global_step}"))
+                view.load_state_dict(read_state(Path(args.output_dir) / f"checkpoint-{state.global_step}"))
 
     view = SizedEpochs(kept) if hasattr(kept, "__len__") else Epochs(kept)
     trainer.args.ignore_data_skip = True
     trainer.get_train_dataloader = lambda: view
     trainer.add_callback(LoaderState())
     return trainer
+
+
+def _check_length(loader: Any, accumulated: int) -> None:
+    length = len(loader) if hasattr(loader, "__len__") else 0
+    if length % accumulated:
+        raise UsageError(
+            f"the loader's length, {length}, is no multiple of gradient_accumulation_steps={accumulated}, so that the "
+            "Trainer could not go on exactly: make epochs of such a number of batches, with_epoch(n) and "
+            "with_length(n), or leave the length out and give the Trainer max_steps"
+        )
 
 
 def write_state(folder: Path, state: Any) -> None:

@@ -9,14 +9,17 @@ worker.
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from webdataset.ground.errors import FlowError
+from webdataset.ground.errors import FlowError, WorkerDied
+from webdataset.ground.logs import log
 
 from .buffers import Block, Blocks
 from .layout import Layout, layout_of
 from .parts import Grant, Part
 
+_SILENCE_SECONDS = 60.0  # without a part, until the log says whom the program waits for
 _PATIENCE_SECONDS = 5.0  # for workers to notice that an epoch was given up
 _MOST_LAYOUTS = 8  # of one epoch; whose samples change shape more often sends them beside the batch
 
@@ -35,6 +38,9 @@ class Crew(Protocol):
 
     def receive(self, timeout_seconds: float | None = None) -> Part | None:
         """Wait for a part; raises where a worker has died. None: the time was over."""
+
+    def last_read(self, worker: int) -> str:
+        """Return words on what a worker read last; nothing where that is not known."""
 
     def close(self) -> None:
         """End the workers."""
@@ -172,9 +178,11 @@ class Windows:
             while not all(self._over) or self._parts:
                 self._grant()
                 while not all(map(self._ready, range(self.crew.workers))):
-                    part = self.crew.receive()
+                    part = self.crew.receive(_SILENCE_SECONDS)
                     if part is not None:
                         self._register(part)
+                    else:
+                        self._complain()
                 window = self._taken()
                 self._next += 1
                 if window is not None:
@@ -184,7 +192,21 @@ class Windows:
             self._lent.clear()
             self._parts.clear()
             if self.crew.living:
-                self._wind_up()
+                with suppress(WorkerDied):  # nobody waits for its samples any more; the next epoch hires others
+                    self._wind_up()
+
+    def _complain(self) -> None:
+        """Say whom the program waits for: a hang that nobody explains is taken for one of the training."""
+        for number in range(self.crew.workers):
+            if not self._ready(number):
+                log.warning(
+                    "loader: nothing came from worker %d of %d for %.0f seconds%s: it waits for storage or a lock, or "
+                    "is stopped (py-spy dump shows where)",
+                    number,
+                    self.crew.workers,
+                    _SILENCE_SECONDS,
+                    self.crew.last_read(number),
+                )
 
     def _wind_up(self) -> None:
         """Let all workers give up what they do; end those that do not answer."""
@@ -297,7 +319,10 @@ def weight(sample: Any) -> int:
         return sum(map(weight, sample.values()))
     if isinstance(sample, tuple | list):
         return sum(map(weight, sample))
-    size = getattr(sample, "nbytes", None)
-    if size is None:
-        size = len(sample) if isinstance(sample, str | bytes | bytearray) else 32
-    return int(size)
+    if isinstance(sample, str | bytes | bytearray):
+        return len(sample)
+    try:
+        size = getattr(sample, "nbytes", None)
+    except RuntimeError:  # a sparse tensor
+        size = None
+    return size if isinstance(size, int) else 32

@@ -6,8 +6,7 @@ that a shard has one verdict, whether it is streamed, walked or indexed.
 
 import warnings
 
-from webdataset.ground import settings
-from webdataset.ground.errors import Truncated
+from webdataset.ground import errors, settings
 from webdataset.ground.redaction import redacted
 
 
@@ -28,7 +27,7 @@ def judge_missing_end(url: str, offset: int, *, chosen: str | None, known: bool)
     )
     chosen = chosen or settings.MISSING_END.get()
     if chosen == "error" or (chosen is None and not known):
-        raise Truncated(f"{message}; pass missing_end='warn' to accept such shards", offset=offset)
+        raise errors.Truncated(f"{message}; pass missing_end='warn' to accept such shards", offset=offset)
     if chosen != "ignore":
         warnings.warn(f"{redacted(url)}: {message}", stacklevel=3)
 

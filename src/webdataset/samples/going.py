@@ -5,7 +5,8 @@ Flows in: a stream of a shard. Flows out: the same bytes from elsewhere. Never g
 
 from typing import Any
 
-from webdataset.ground.errors import NoRandomAccess, Truncated
+from webdataset.ground import errors
+from webdataset.ground.errors import NoRandomAccess
 
 RESTART_BYTES = 256 * 1024  # what may be read in the time that one more request takes
 _PIECE = 1 << 18
@@ -76,4 +77,4 @@ class Going:
     def _read_on(self, offset: int) -> None:
         while self.offset < offset:
             if not self.read(min(_PIECE, offset - self.offset)):
-                raise Truncated("the shard ends before the sample to resume at: it has changed", offset=offset)
+                raise errors.Truncated("the shard ends before the sample to resume at: it has changed", offset=offset)

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any, Self
 
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.ground.skips import goes_on
 
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
@@ -76,7 +77,7 @@ def expanded_members(
                 yield member
         except Exception as error:  # noqa: BLE001  the handler decides
             url.broken = True
-            if not reading.handler(error):
+            if not goes_on(reading.handler, error, "reading"):
                 return
         if eof_value is not None:
             yield eof_value
@@ -120,7 +121,7 @@ def group_members(
             if grouper.fault is not None:
                 raise grouper.fault  # noqa: TRY301  to the handler, like the rest
         except Exception as error:  # noqa: BLE001  the handler decides
-            if not handler(located(error, url=url, stage="group_by_keys")):
+            if not goes_on(handler, located(error, url=url, stage="group_by_keys"), "group_by_keys"):
                 return
     if not getattr(border, "broken", False):
         yield from grouper.close()

@@ -12,10 +12,13 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.ground.skips import goes_on
 from webdataset.sources.ahead import AheadStream
+from webdataset.sources.ahead_filling import Filling
+from webdataset.sources.ahead_list import Next
 from webdataset.sources.open import open_stream
 
-from .upcoming import Next, Upcoming
+from .upcoming import Upcoming
 
 
 def open_shards(
@@ -53,14 +56,15 @@ def open_shards(
                 if not isinstance(shard, dict) or "url" not in shard:
                     raise UsageError(f"expected a shard as {{'url': …}}, got {shard!r}")  # noqa: TRY301  to the handler
                 ahead = coming.opens_ahead(shard)
-                if place.filling is not None:
-                    place.filling.claim()
+                if place.begun is not None:
+                    place.begun.claim()
                 if ahead and not first:
                     coming.look()
                 stream = _taken(place, opened, coming) if ahead else opened(shard["url"])
             except Exception as error:  # noqa: BLE001  the handler decides
                 url = shard.get("url") if isinstance(shard, dict) else None
-                if not handler(located(error, url=str(url) if url is not None else None, stage="url_opener")):
+                told = located(error, url=str(url) if url is not None else None, stage="url_opener")
+                if not goes_on(handler, told, "opening"):
                     return
             else:
                 first = False
@@ -69,13 +73,13 @@ def open_shards(
         coming.close()
 
 
-def _taken(place: Next, opened: Callable[[Any], Any], coming: Upcoming) -> Any:
+def _taken(place: Next[Filling], opened: Callable[[Any], Any], coming: Upcoming) -> Any:
     """Return the stream of a shard that may have been opened ahead of its turn.
 
     One that could not be opened then is opened now: whatever it says now is what it says.
     """
     began = time.monotonic()
-    filling, stream = place.filling, None
+    filling, stream = place.begun, None
     if filling is not None:
         stream = filling.take()
         coming.pace.latency_seconds = filling.latency_seconds or coming.pace.latency_seconds

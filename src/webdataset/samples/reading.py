@@ -12,8 +12,8 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.policies import Handler, reraise_exception
-from webdataset.sources.profiles import storage_options
-from webdataset.sources.profiles.travel import CarriesProfiles
+from webdataset.ground.skips import goes_on
+from webdataset.sources.carrying import CarriesProfiles
 from webdataset.tar.header import Limits
 
 from .address import Address
@@ -74,7 +74,10 @@ class Reading(CarriesProfiles):
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
         if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
             raise UsageError(f"prefetch={self.prefetch!r} is a number of bytes, 0 for none")
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options))
+        if self.storage_options is not None:
+            from webdataset.sources import profiles  # noqa: PLC0415  local files need none of it
+
+            object.__setattr__(self, "storage_options", profiles.storage_options(self.storage_options))
 
     def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""
@@ -150,7 +153,7 @@ def read_samples(
             return
         except Exception as error:  # noqa: BLE001  the handler decides, whatever a source or a user's function raised
             position.failures += 1
-            if not reading.handler(reader.explained(error)):
+            if not goes_on(reading.handler, reader.explained(error), "reading"):
                 return
         finally:
             reader.close()

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from webdataset.ground.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.sources.carrying import CarriesProfiles
 from webdataset.sources.profiles import storage_options
-from webdataset.sources.profiles.travel import CarriesProfiles
 from webdataset.tar.compression import Decompressor, compression_of
 
 from .address import Address

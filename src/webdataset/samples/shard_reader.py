@@ -7,8 +7,10 @@ The stream is closed when its reader is. Never gives a sample that an error inte
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from webdataset.ground.errors import Truncated, WebDatasetError
+from webdataset.ground import errors
+from webdataset.ground.errors import WebDatasetError
 from webdataset.ground.policies import located
+from webdataset.ground.skips import goes_on
 from webdataset.sources.stream import length_known, length_of
 from webdataset.tar.assembly import Member
 from webdataset.tar.compression import Decompressor, compression_of
@@ -153,7 +155,7 @@ class ShardReader:
             watch.finish(length_of(self.stream), self._compression)
 
     def _ask(self, error: Exception) -> None:
-        if not self.reading.handler(error):
+        if not goes_on(self.reading.handler, error, "reading"):
             raise StopReading
 
     def _pieces(self) -> Iterator[bytes]:
@@ -162,7 +164,9 @@ class ShardReader:
         if self._start and self._seek_start():
             piece = self.stream.read(scanner.want)
             if not piece:
-                raise Truncated("the shard ends before the sample to resume at: it has changed", offset=self._start)
+                raise errors.Truncated(
+                    "the shard ends before the sample to resume at: it has changed", offset=self._start
+                )
         else:
             read = self._read
             piece = read(scanner.want)
@@ -205,7 +209,7 @@ class ShardReader:
                 yield piece[left:] if left else piece
             left = max(0, left - len(piece))
         if left:
-            raise Truncated(f"the shard ends {left} bytes before the sample to resume at", offset=self._start)
+            raise errors.Truncated(f"the shard ends {left} bytes before the sample to resume at", offset=self._start)
 
     def _seek_start(self) -> bool:
         """Go to the start offset if the source can, and if the shard is not compressed."""

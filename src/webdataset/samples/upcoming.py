@@ -10,18 +10,14 @@ time. Shards of up to 48 MiB are read whole, since each request costs its latenc
 further connections (``sources.parallel``) find the time to begin.
 """
 
-import os
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from webdataset.ground import settings
-from webdataset.ground.errors import WebDatasetError
 from webdataset.sources.ahead_budget import Grant, budget
 from webdataset.sources.ahead_filling import Filling, close_all
+from webdataset.sources.ahead_list import ListAhead, Shard
 from webdataset.sources.ahead_pace import Pace
-from webdataset.sources.open import opens_afar
 
 BUFFER_BYTES = 1 << 20
 STARVING_BUFFER_BYTES = 48 << 20
@@ -29,25 +25,10 @@ FEWEST = 2
 MOST = 8
 CALM_SECONDS = 2.0
 
-Shard = Any
 Opener = Callable[[Any], Any]
 
 
-class Next(NamedTuple):
-    """A shard whose turn will come.
-
-    Args:
-        shard: the dict, or whatever stands in its place.
-        filling: what opens it already, or None.
-        failure: what the list raised instead of a shard, or None.
-    """
-
-    shard: Shard = None
-    filling: Filling | None = None
-    failure: Exception | None = None
-
-
-class Upcoming:
+class Upcoming(ListAhead[Filling]):
     """A list of shards that is looked at ahead of time.
 
     Args:
@@ -64,52 +45,31 @@ class Upcoming:
     """
 
     def __init__(self, shards: Iterator[Shard], opener: Opener, prefetch: int | None, level: str | None) -> None:
+        super().__init__(shards, level)
         most = settings.PREFETCH_BYTES.get()
         self.room = most if prefetch is None else min(prefetch, most)
         self.pace = Pace()
-        self._shards = shards
         self._opener = opener
-        self._level = level
-        self._waiting: deque[Next] = deque()
         self._depth = FEWEST
         self._buffer_bytes = BUFFER_BYTES
         self._starving = False
         self._calm_seconds = 0.0
         self._longest = 0
-        self._current: Filling | None = None
-        self._ended = self._closed = False
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-
-    def next(self) -> Next | None:
-        """Return the shard whose turn has come, or None at the end of the list."""
-        self._at_home()
-        with self._lock:
-            coming = self._waiting.popleft() if self._waiting else self._asked()
-            self._current = None if coming is None else coming.filling
-        if coming is not None and coming.failure is not None:
-            raise coming.failure
-        return coming
 
     def look(self) -> None:
         """Open what comes next, as far as there is room; never waits for another thread, and raises nothing."""
-        self._at_home()
-        if self._lock.acquire(blocking=False):
-            try:
-                self._adapt()
-                if self.pace.far or self._starving:
-                    self._ask_ahead()
-                    self._begin_all()
-            finally:
-                self._lock.release()
+        self._alone(self._look)
+
+    def _look(self) -> None:
+        self._adapt()
+        if self.pace.far or self._starving:
+            self._ask_ahead()
+            self._begin_all()
 
     def _go_on(self, _filling: Filling) -> None:
         """Open what comes next in place of what has been read; called in its thread, which never asks the list."""
-        if self._starving and not self._closed and self._lock.acquire(blocking=False):
-            try:
-                self._begin_all()
-            finally:
-                self._lock.release()
+        if self._starving:
+            self._alone(self._begin_all)
 
     def _ask_ahead(self) -> None:
         """Ask the list for what may come next; behind one that is not opened ahead there is no need to look."""
@@ -124,17 +84,13 @@ class Upcoming:
         """Begin to open what is known to come next, as far as there is room."""
         waiting = self._waiting
         for number, coming in enumerate(list(waiting)[: self._depth]):
-            if coming.filling is not None:
-                self._longest = max(self._longest, coming.filling.length or 0)
+            if coming.begun is not None:
+                self._longest = max(self._longest, coming.begun.length or 0)
             else:
                 filling = self._begun(coming.shard)
                 if filling is None:  # no room, or none that is opened ahead
                     return
-                try:
-                    waiting[number] = coming._replace(filling=filling)
-                finally:
-                    if self._closed:  # a finaliser may have run in between
-                        filling.close()
+                self._note(waiting, number, filling)
 
     def opens_ahead(self, shard: Shard) -> bool:
         """Tell whether a shard is one that is opened ahead of its turn.
@@ -142,33 +98,11 @@ class Upcoming:
         Args:
             shard: the dict.
         """
-        if self.room < FEWEST or not isinstance(shard, dict):
-            return False
-        try:
-            return opens_afar(shard.get("url"), level=self._level)
-        except WebDatasetError:  # said when its turn comes
-            return False
+        return self.room >= FEWEST and self._is_afar(shard)
 
     def close(self) -> None:
         """Stop the threads and close what they have opened."""
-        self._closed = True
-        waiting = list(self._waiting)
-        self._waiting = deque()
-        self._current = None
-        close_all(coming.filling for coming in waiting if coming.filling is not None)
-
-    def _asked(self) -> Next | None:
-        """Ask the list for one more."""
-        if self._ended:
-            return None
-        try:
-            return Next(next(self._shards))
-        except StopIteration:
-            self._ended = True
-            return None
-        except Exception as error:  # noqa: BLE001  raised again when its turn comes
-            self._ended = True
-            return Next(failure=error)
+        close_all(self._left())
 
     def _begun(self, shard: Shard) -> Filling | None:
         """Open a shard ahead of its turn, if it is of that kind and there is room."""
@@ -189,7 +123,7 @@ class Upcoming:
 
     def _has_room(self, size_bytes: int) -> bool:
         """Tell whether this list of shards may hold so many bytes more; some are left to the present shard's ranges."""
-        ahead = sum(coming.filling.grant.held_bytes for coming in self._waiting if coming.filling is not None)
+        ahead = sum(coming.begun.grant.held_bytes for coming in self._waiting if coming.begun is not None)
         present = 0 if self._current is None else self._current.grant.held_bytes
         most = self.room * 4 // 5 if self._starving else self.room
         return ahead + size_bytes <= most and ahead + present + size_bytes <= self.room
@@ -205,15 +139,7 @@ class Upcoming:
         if starving and not self._starving:
             self._starving, self._depth, self._buffer_bytes = True, MOST, STARVING_BUFFER_BYTES
             for coming in self._waiting:
-                if coming.filling is not None and self._has_room(STARVING_BUFFER_BYTES):
-                    coming.filling.extend(STARVING_BUFFER_BYTES)
+                if coming.begun is not None and self._has_room(STARVING_BUFFER_BYTES):
+                    coming.begun.extend(STARVING_BUFFER_BYTES)
         elif self._starving and self._calm_seconds > CALM_SECONDS:
             self._starving, self._depth, self._buffer_bytes = False, FEWEST, BUFFER_BYTES
-
-    def _at_home(self) -> None:
-        """After a fork, forget what the parent's threads had begun."""
-        if self._owner != os.getpid():
-            self._owner = os.getpid()
-            self._lock = threading.Lock()
-            self._current = None
-            self._waiting = deque(coming._replace(filling=None) for coming in self._waiting)

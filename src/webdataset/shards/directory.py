@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from webdataset.ground.errors import UsageError
+from webdataset.sources.open import is_local
+from webdataset.sources.rewrite import rewritten
 
 from .expand import braced
 from .lists import Shard, ShardList
@@ -53,6 +55,12 @@ class DirectoryShardList(ShardList):
     ) -> None:
         if isinstance(path, str) and not path.endswith("/"):
             raise UsageError("the name of a directory of shards ends with '/'", url=path)
+        if isinstance(path, str) and not is_local(rewritten(path)):  # it would be waited for, for ever
+            raise UsageError(
+                "this is no directory of this machine, and its scheme has no lists: write the shards' urls out, as in "
+                "train-{000..099}.tar",
+                url=path,
+            )
         if select not in ("random", "oldest"):
             raise UsageError(f"select is 'random' or 'oldest', not {select!r}")
         self.path = os.path.join(os.fspath(path), "")  # noqa: PTH118  keeps a relative name as it is

@@ -4,19 +4,16 @@ Flows in: a text with ``::``, ``${NAME}``, braces and wildcards, a path, a list,
 Only a single text is expanded; the members of a list are taken as they stand.
 """
 
-import glob
 import os
 import re
 import warnings
 from collections.abc import Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import NotFound, UsageError
 from webdataset.sources.files import path_of
-from webdataset.sources.listing import listed
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
@@ -24,6 +21,7 @@ _NAME = re.compile(r"\$\{(\w+)\}")
 _WILD = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"[{}\\]")
 _BRACE_TOKENS = re.compile(r"\\.|\{(?P<first>-?\d+|[A-Za-z])\.\.(?P<last>-?\d+|[A-Za-z])(?:\.\.-?\d+)?\}|[{},]")
+_IPV6 = re.compile(r"://(?:[^/\s@]*@)?\[[0-9A-Fa-f:.]+(?:%[\w.]+)?\](?=[:/])")
 _MOST_DIGITS = 18
 _MOST_NESTED = 100
 _ROUNDS = 10
@@ -51,7 +49,7 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
         NotFound: wildcards that match no file.
     """
     if isinstance(urls, str):
-        return [url for part in urls.split("::") for url in _expanded(substituted(part), storage_options)]
+        return [url for part in parts_of(urls) for url in _expanded(substituted(part), storage_options)]
     if isinstance(urls, os.PathLike):
         return _expanded(os.fsdecode(urls), storage_options)
     if hasattr(urls, "read"):
@@ -59,6 +57,21 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
     if isinstance(urls, bytes) or not isinstance(urls, Iterable):
         raise UsageError(f"urls are a str, a Path, or an iterable of them, not {type(urls).__name__}")
     return [_verbatim(url) for url in urls]
+
+
+def parts_of(text: str) -> list[str]:
+    """Return the expressions that ``::`` separates; those of IPv6 addresses, as in ``http://[::1]/``, do not.
+
+    Args:
+        text: any text.
+    """
+    if "://[" not in text:
+        return text.split("::")
+    return [part.replace("\0", "::") for part in _IPV6.sub(_guarded, text).split("::")]
+
+
+def _guarded(address: re.Match[str]) -> str:
+    return address[0].replace("::", "\0")
 
 
 def expand_source(source: Any, max_urls: int = MAX_URLS) -> list[Any]:
@@ -189,17 +202,25 @@ def _matched(url: str, storage_options: Any = None) -> list[str]:
     return found if target == url else _as_written(url, target, found)
 
 
+def _listed(target: str, storage_options: Any) -> list[str] | None:
+    from webdataset.sources.listing import listed  # noqa: PLC0415  local files are not listed there
+
+    return listed(target, storage_options)
+
+
 def _found(target: str, storage_options: Any) -> list[str] | None:
     """Return the objects or files that a rewritten url stands for; None where it stands for itself."""
-    found = listed(target, storage_options)
+    found = _listed(target, storage_options) if "://" in target else None
     if found is not None or not _WILD.search(target) or not is_local(target):
         return found
     pattern = path_of(target) if target[:5].lower() == "file:" else target
     if os.path.lexists(pattern):
         return None
+    import glob  # noqa: PLC0415  only where there are wildcards
+
     found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
     if not found:
-        raise NotFound(f"no file has this name, and its wildcards match none in {str(Path.cwd())!r}", url=target)
+        raise NotFound(f"no file has this name, and its wildcards match none in {os.getcwd()!r}", url=target)  # noqa: PTH109  as above
     return found
 
 

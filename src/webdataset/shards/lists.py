@@ -5,7 +5,6 @@ its own. Which pass it is, and what an unseeded list draws from, comes from the 
 (``drawn``), else from the list's own count of passes and from the operating system.
 """
 
-import logging
 import os
 import random
 import sys
@@ -14,16 +13,16 @@ from typing import Any, Protocol
 
 from webdataset.ground import settings
 from webdataset.ground.errors import NoShards, UsageError
+from webdataset.ground.logs import log
 from webdataset.ground.seeds import fold, fresh
 from webdataset.ground.topology import standing
 from webdataset.ground.torchlike import IterableDataset
+from webdataset.sources.preparing import prepare
 
 from .draws import make_seed, pytorch_worker_seed
 from .expand import expand_source, expand_urls
 
 Shard = dict[str, Any]
-
-log = logging.getLogger("webdataset")
 
 
 class Pass(Protocol):
@@ -105,6 +104,7 @@ class SimpleShardList(ShardList):
         if not self.urls:
             raise NoShards(f"an empty list of shards: {urls!r} gives no urls")
         self.seed = fresh() if seed is True else seed
+        prepare(self.urls)
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -171,6 +171,7 @@ class ResampledShards(ShardList):
         self.urls = expand_source(urls, int(max_urls))
         if empty_check and not self.urls:
             raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
+        prepare(self.urls)
         self.nshards: int = nshards
         self.seed = seed
         self.worker_seed: Callable[[], int] = worker_seed or pytorch_worker_seed

@@ -4,15 +4,14 @@ Flows in: a name and urls. Flows out: ``{"url"}`` for ever. Existing code that m
 calls them with the name first.
 """
 
-import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .lists import ResampledShards, Shard, SimpleShardList
+from webdataset.ground.logs import log
 
-log = logging.getLogger("webdataset")
+from .lists import ResampledShards, Shard, SimpleShardList
 
 
 class InfiniteShardList(SimpleShardList):

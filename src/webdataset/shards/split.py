@@ -13,15 +13,13 @@ Flows in: shards. Flows out: this process's share of them, in order.
 """
 
 import functools
-import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from webdataset.ground.errors import NoSamples, UsageError
+from webdataset.ground.logs import log
 from webdataset.ground.topology import Stream, only_launched, place
-
-log = logging.getLogger("webdataset")
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:

@@ -11,8 +11,12 @@ import os
 import threading
 import time
 import weakref
+
+try:
+    from _queue import Empty, SimpleQueue  # those of ``queue``, which loads more
+except ImportError:
+    from queue import Empty, SimpleQueue
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from .ahead_budget import Grant

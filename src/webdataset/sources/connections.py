@@ -191,7 +191,12 @@ def _made(proxy: str, tls: Tls) -> Any:
     urllib3, settings = _urllib3(), {"maxsize": CONNECTIONS_PER_HOST, "block": False, **dict(tls)}
     if not proxy:
         return urllib3.PoolManager(**settings)
-    address, login = _split(proxy)
+    try:
+        address, login = _split(proxy)
+    except UsageError:
+        address, login = "", {}
+    if not address:  # raised here: the proxy's url may hold a password
+        raise ConfigError("the environment names a proxy (HTTP_PROXY, HTTPS_PROXY) whose url makes no sense")
     shown = {f"proxy-{name}": text for name, text in login.items()}
     try:
         return urllib3.ProxyManager(address, proxy_headers=shown, **settings)

@@ -6,7 +6,6 @@ itself) and buffered for ``gopen``. Every error names the path.
 
 import io
 import os
-import urllib.parse
 from typing import Any, BinaryIO
 
 from webdataset.ground import settings
@@ -30,6 +29,10 @@ def path_of(url: str) -> str:
         if host.lower() not in _LOCAL_HOSTS:
             raise UsageError(f"names the host {host!r}: write file:relative/path or file:///absolute/path", url=url)
         rest = slash + tail
+    if "%" not in rest:
+        return rest
+    import urllib.parse  # noqa: PLC0415  only where something is escaped
+
     decoded = urllib.parse.unquote(rest)
     return rest if rest != decoded and os.path.lexists(rest) and not os.path.lexists(decoded) else decoded
 

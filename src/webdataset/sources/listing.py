@@ -65,6 +65,8 @@ def listed(url: str, storage_options: Any = None) -> list[str] | None:
         return None
     stem, key = store.split(url)
     wild = _WILD.search(key)
+    if wild is None and key and not key.endswith("/"):  # what looks wild is the host: [::1]
+        return None
     prefix = key[: wild.start()] if wild else key
     names = store.keys(stem, prefix, storage_options, **_bounds(store, key, prefix))
     found = [name for name in names if name.startswith(prefix) and not name.endswith("/")]

@@ -7,19 +7,18 @@ spaces and colons work. ``gopen_schemes`` is live: an entry that is added or rep
 
 import functools
 import importlib
-import logging
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import UsageError
+from webdataset.ground.logs import log
 from webdataset.ground.redaction import redacted
 
-from . import files, profiles, stores
+from . import files, stores
 from .rewrite import rewritten
 from .stream import Kept, Stream
 from .strict import refuse_if_strict
@@ -37,8 +36,6 @@ _LATER = {
 
 _BY_CURL = frozenset(("http", "https", "sftp", "scp"))
 
-log = logging.getLogger("webdataset")
-
 
 def _lazy(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
@@ -49,6 +46,7 @@ def _lazy(module: str, name: str) -> Opener:
 
     opener.__name__ = opener.__qualname__ = name
     opener.__doc__ = f"Open a url by ``{module}.{name}``."
+    opener.room = module  # type: ignore[attr-defined]  # see preparing
     return opener
 
 
@@ -61,13 +59,19 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
     scheme = url.partition(":")[0]
     known = ", ".join(sorted(name for name, opener in gopen_schemes.items() if opener is not gopen_error))
     way_out = _LATER.get(scheme.lower())
-    hint = f"; meanwhile write {redacted(way_out.format(url=shlex.quote(url)))}" if way_out else ""
+    hint = f"; meanwhile write {redacted(way_out.format(url=_quoted(url)))}" if way_out else ""
     raise UsageError(
         f"no gopen handler defined for scheme {scheme!r}{hint}. Served are: file, {known}; more come from packages "
         f"with entry points in {ENTRY_POINTS!r}, from fsspec (pip install 'webdataset[fsspec]'), from "
         f"gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by a pipe: url",
         url=url,
     )
+
+
+def _quoted(url: str) -> str:
+    import shlex  # noqa: PLC0415  only for a scheme that nobody serves
+
+    return shlex.quote(url)
 
 
 gopen_htgs = gopen_error
@@ -115,7 +119,7 @@ def opener_of(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener |
     chosen = None if match is None else _by_environment(match[1].lower(), served)
     if chosen is not None:
         return chosen
-    if profiles.is_routed(url) and "s3" in served:
+    if "://" in url and "s3" in served and _is_routed(url):
         return served["s3"]
     if match is None:
         return None
@@ -127,6 +131,13 @@ def opener_of(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener |
     if default is gopen_error and match[2] and _by_fsspec(scheme):
         return gopen_fsspec
     return default if match[2] or (default is not gopen_error and not os.path.lexists(url)) else None
+
+
+def _is_routed(url: str) -> bool:
+    """Tell whether a route leads a url to S3, by the profiles that there are."""
+    from . import profiles  # noqa: PLC0415  local files need none of it
+
+    return profiles.is_routed(url)
 
 
 def _by_environment(scheme: str, served: Mapping[str, Opener]) -> Opener | None:

@@ -6,6 +6,7 @@ server that gives nothing is given up soon. The first retry comes within 0.2 s, 
 spread so that many ranks do not return together; the wish of a server (``Retry-After``) is heard.
 """
 
+import datetime as dt
 import email.utils
 import time
 from collections.abc import Callable
@@ -70,18 +71,30 @@ def pause_seconds(failures: int, wish_seconds: float | None = None) -> float:
     return pause if wish_seconds is None else max(pause, min(wish_seconds * (1 + spread / 10), LONGEST_WISH_SECONDS))
 
 
-def wish_of(header: str | None) -> float | None:
-    """Return the seconds that a ``Retry-After`` header asks for: a number, or a date.
+def wish_of(header: str | None, now: str | None = None) -> float | None:
+    """Return the seconds that a ``Retry-After`` header asks for: a number, or a date (RFC 9110, 10.2.3).
 
     Args:
         header: the header's text, or None.
+        now: ``Date`` of the same answer: clocks differ, and a date is one of the server's clock.
     """
     text = (header or "").strip()
     if not text:
         return None
     if text.isascii() and text.isdigit():
         return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, OverflowError):
+    until = _seconds_of(text)
+    if until is None:
         return None
+    answered = _seconds_of(now or "")
+    return max(0.0, until - (time.time() if answered is None else answered))
+
+
+def _seconds_of(date: str) -> float | None:
+    """Return the seconds since 1970 that a date of a header stands for; None where it is none."""
+    try:
+        moment = email.utils.parsedate_to_datetime(date)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)  # "-0000", or no zone at all
+    return utc.timestamp()

@@ -20,12 +20,12 @@ Flows in: a url, after rewriting. Flows out: its store. Modules are imported whe
 import importlib
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.ground.errors import UsageError
 
-from .objects import ObjectSource
-from .resuming import ResumingStream
+if TYPE_CHECKING:
+    from .objects import ObjectSource
 
 Opener = Callable[..., Any]
 
@@ -50,12 +50,14 @@ def opener_for(name: str) -> Opener:
         refuse_unnameable(url, name)
         store = loaded(name)
         if mode == "rb":
+            from .resuming import ResumingStream  # noqa: PLC0415  local files need none of it
+
             return ResumingStream(store.object_of(url, storage_options), **options)
         return store.upload_to(url, storage_options, **options)
 
     opener.__name__ = opener.__qualname__ = f"gopen_{name}"
     opener.__doc__ = f"Open a url of the store {name!r}: ``rb`` or ``wb``."
-    opener.store = name  # type: ignore[attr-defined]
+    opener.store = opener.room = name  # type: ignore[attr-defined]  # see preparing
     return opener
 
 
@@ -96,7 +98,7 @@ def store_of(target: str) -> Any:
     return None if name is None else loaded(name)
 
 
-def object_of(target: str, storage_options: Any = None) -> ObjectSource | None:
+def object_of(target: str, storage_options: Any = None) -> "ObjectSource | None":
     """Return a url's object, or None where it is no object of a store.
 
     Args:

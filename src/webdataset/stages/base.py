@@ -44,6 +44,7 @@ class Run:
         tracked: True where the run keeps addresses, so that it can be snapshot.
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
+        meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
     """
 
     seed: int = field(default_factory=fresh)
@@ -53,6 +54,7 @@ class Run:
     tracked: bool = False
     position: int = 0
     stream: Stream | None = None
+    meter: Any = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Any:
         """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
@@ -81,10 +83,12 @@ class Memory:
     Attributes:
         origin: in a tracked run, a function giving the address of the item that upstream yielded last; else None.
         address: address of the item that this stage yielded last (tracked runs only).
+        plain: snapshots have no tuples, and the keys of dictionaries are sorted.
     """
 
     origin: Callable[[], Address] | None = None
     address: Address = None
+    plain: bool = False
 
     def snapshot(self) -> Json:
         """Return this memory as a JSON value; buffers as addresses."""

@@ -11,14 +11,15 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.ground.skips import goes_on
 from webdataset.ground.topology import place
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.samples.batches import Field, batch_samples, sampled
 from webdataset.samples.grouping import Keys, Sample
 from webdataset.samples.names import base_plus_ext
 from webdataset.sources.ais.batch import entry_of
+from webdataset.sources.carrying import CarriesProfiles
 from webdataset.sources.profiles import storage_options as checked
-from webdataset.sources.profiles.travel import CarriesProfiles
 
 
 class AISBatch(CarriesProfiles, IterableDataset):
@@ -80,7 +81,7 @@ class AISBatch(CarriesProfiles, IterableDataset):
         answers = [True]
 
         def asked(error: Exception) -> bool:
-            answers.append(bool(self.handler(located(error, stage="AISBatch"))))
+            answers.append(goes_on(self.handler, located(error, stage="AISBatch"), "reading"))
             return answers[-1]
 
         for samples in self._requests():

@@ -4,10 +4,14 @@ Flows in: an error, the sample it was about, the function that raised it. Flows 
 called unless something failed.
 """
 
+import functools
+import inspect
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from webdataset.ground.policies import Handler, located
+from webdataset.ground.skips import goes_on
 
 
 def named(function: Any) -> str:
@@ -15,6 +19,26 @@ def named(function: Any) -> str:
     name = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
+
+
+def titled(stage: str, *functions: Any) -> str:
+    """Return what a stage is called in reports, as ``map(augment at train.py:12)``.
+
+    Args:
+        stage: its name.
+        *functions: the user's functions that it calls; functions of this library are not told.
+    """
+    shown = [_called(each) for each in functions if not str(getattr(each, "__module__", "")).startswith("webdataset.")]
+    return f"{stage}({', '.join(shown)})" if shown else stage
+
+
+def _called(function: Any) -> str:
+    function = inspect.unwrap(function) if inspect.isroutine(function) else function
+    if isinstance(function, functools.partial):
+        return _called(function.func)
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__).rpartition(".<locals>.")[2]
+    return name if code is None else f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"  # noqa: PTH119
 
 
 def blamed(exn: Exception, stage: str, sample: Any, function: Any = None) -> Exception:
@@ -66,7 +90,7 @@ def applied(source: Iterator[Any], f: Callable[[Any], Any], handler: Handler, st
         try:
             value = f(sample)
         except Exception as exn:  # noqa: BLE001  user code: the handler decides
-            if handler(blamed(exn, stage, sample)):
+            if goes_on(handler, blamed(exn, stage, sample), stage):
                 continue
             return
         yield value

@@ -10,18 +10,16 @@ Flows in: all shards of a pass, the same everywhere, and how many samples each h
 ``{"url", …, "part": (first, stop, samples in the shard)}``. Nobody communicates.
 """
 
-import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from webdataset.ground.errors import FlowError, StaleIndex
+from webdataset.ground.logs import log
 from webdataset.ground.topology import Place, place
 
 from .base import Memory, Run, Stage
-
-log = logging.getLogger("webdataset")
 
 
 class PassNumber(Memory):

@@ -5,20 +5,20 @@ waits and of what is decided but not yet given; taking those samples in again ma
 shards.
 """
 
-import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from webdataset.ground.errors import FlowError, UsageError
+from webdataset.ground.logs import log
 from webdataset.ground.policies import Handler
+from webdataset.ground.skips import goes_on
 from webdataset.samples.documents.siblings import Gatherer, Group, Wants
 
 from .base import Address, Fetch, Json, Memory, Run, Stage
 from .blame import blamed
 
-log = logging.getLogger("webdataset")
 LOOKAHEAD = 1000
 
 
@@ -147,7 +147,7 @@ class Gathering(Stage):
                 try:
                     result = self.made(group, memory.decoder, memory.left_out)
                 except Exception as exn:  # noqa: BLE001  decoders are users' code: the handler decides
-                    if self.handler(blamed(exn, self.name, group.items[0].sample)):
+                    if goes_on(self.handler, blamed(exn, self.name, group.items[0].sample), self.name):
                         continue
                     return
                 if result is not None:

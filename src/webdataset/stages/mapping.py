@@ -9,9 +9,10 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.policies import Handler, reraise_exception
+from webdataset.ground.skips import goes_on
 
 from .base import transform
-from .blame import applied, blamed
+from .blame import applied, blamed, titled
 
 Function = Callable[[Any], Any]
 
@@ -40,7 +41,7 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
         try:
             result = f(sample)
         except Exception as exn:  # noqa: BLE001  user code: the handler decides
-            if handler(blamed(exn, "map", sample, f)):
+            if goes_on(handler, blamed(exn, "map", sample, f), titled("map", f)):
                 continue
             return
         if result is not None:

@@ -16,8 +16,9 @@ import math
 import sys
 import zlib
 from array import array
+from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 from operator import floordiv, sub
 from typing import Any
 
@@ -26,8 +27,11 @@ from webdataset.samples.address import Address as Place
 
 from .base import Address
 
-_CODES = "BHIQ"
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _MOST = 1 << 63
+_SEQUENCES = {Place, tuple, list}
+_LITTLE = 4096  # bytes, below which the compressor is given a window of as many: setting up a large one takes longer
+_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def packed(addresses: Sequence[Address], *, in_order: bool = False) -> str:
@@ -42,14 +46,38 @@ def packed(addresses: Sequence[Address], *, in_order: bool = False) -> str:
     """
     if not addresses:
         return ""
-    shape, rows = _flat(addresses)
+    shape, columns = _laid(addresses)
     try:
-        body = None if rows is None else b"\1" + _columns(shape, rows, in_order=in_order)
+        body = None if columns is None else b"\1" + _columns(shape, columns, in_order=in_order)
     except OverflowError:
         body = None
     if body is None:
-        body = b"\0" + json.dumps(addresses, separators=(",", ":")).encode()
-    return base64.b64encode(zlib.compress(body, 1)).decode("ascii")
+        body = b"\0" + _line(addresses).encode()
+    return deflated(body)
+
+
+def deflated(body: bytes) -> str:
+    """Return bytes as a short text.
+
+    Args:
+        body: any bytes.
+    """
+    if len(body) >= _LITTLE:
+        return b2a_base64(zlib.compress(body, 1), newline=False).decode("ascii")
+    compressor = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
+    return b2a_base64(compressor.compress(body) + compressor.flush(), newline=False).decode("ascii")
+
+
+def inflated(text: str) -> bytes:
+    """Return the bytes that ``deflated`` made a text of.
+
+    Raises:
+        StateMismatch: it made no such text.
+    """
+    try:
+        return zlib.decompress(base64.b64decode(text, validate=True))
+    except (ValueError, TypeError, zlib.error) as error:
+        raise StateMismatch("the snapshot holds addresses that cannot be read") from error
 
 
 def unpacked(text: str) -> list[Address]:
@@ -60,10 +88,10 @@ def unpacked(text: str) -> list[Address]:
     """
     if not text:
         return []
+    body = memoryview(inflated(text))
     try:
-        body = memoryview(zlib.decompress(base64.b64decode(text, validate=True)))
         return list(json.loads(bytes(body[1:]))) if body[0] == 0 else _rows(body[1:])
-    except (ValueError, TypeError, IndexError, zlib.error) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise StateMismatch("the snapshot holds addresses that cannot be read") from error
 
 
@@ -80,20 +108,17 @@ def flat(address: Address) -> tuple[int, ...]:
     return tuple(_numbers(address))
 
 
-def _flat(addresses: Sequence[Address]) -> tuple[Any, list[tuple[int, ...]] | None]:
-    """Return the common shape of some addresses and their numbers, or None for numbers where there is none."""
+def _laid(addresses: Sequence[Address]) -> tuple[Any, list[tuple[int, ...]] | None]:
+    """Return the common shape of some addresses and their numbers by column, or None for these where there is none."""
     first = addresses[0]
+    if set(map(type, addresses)) <= _SEQUENCES and len(set(map(len, addresses))) == 1:
+        columns = list(zip(*addresses, strict=True))
+        if columns and all(set(map(type, column)) == {int} for column in columns):
+            return [0] * len(columns), columns
     shape = _shape(first)
-    if shape is None:
+    if shape is None or any(_shape(address) != shape for address in addresses):
         return None, None
-    if isinstance(first, tuple | list) and all(inner == 0 for inner in shape):
-        width = len(shape)
-        rows = list(map(tuple, addresses)) if all(map(_is_sequence, addresses)) else []
-        plain = set(map(len, rows)) == {width} and set(map(type, chain.from_iterable(rows))) == {int}
-        return shape, rows if plain else None
-    if any(_shape(address) != shape for address in addresses):
-        return shape, None
-    return shape, [tuple(_numbers(address)) for address in addresses]
+    return shape, list(zip(*map(_numbers, addresses), strict=True)) or None
 
 
 def _shape(address: Address) -> Any:
@@ -116,34 +141,28 @@ def _numbers(address: Address) -> Iterator[int]:
         raise TypeError(f"{address!r} is no part of an address that is made of numbers")
 
 
-def _columns(shape: Any, rows: list[tuple[int, ...]], *, in_order: bool) -> bytes:
-    """Return rows of numbers as bytes: a JSON line about the columns, then the columns."""
-    count = len(rows)
-    if in_order:
-        columns: list[Sequence[int]] = list(zip(*rows, strict=True))
-    else:
-        order = _sorted(rows)
-        columns = [*zip(*map(rows.__getitem__, order), strict=True), order]
+def _columns(shape: Any, columns: list[tuple[int, ...]], *, in_order: bool) -> bytes:
+    """Return columns of numbers as bytes: a JSON line about them, then the columns."""
+    count = len(columns[0])
+    laid: list[Sequence[int]] = list(columns)
+    if not in_order:
+        order = _sorted(columns)
+        laid = [*(list(map(column.__getitem__, order)) for column in columns), order]
     heads, bodies = [], []
-    for column in columns:
-        head, body = _column(column, differences=column is not columns[-1] or in_order)
+    for column in laid:
+        head, body = _column(column, differences=column is not laid[-1] or in_order)
         heads.append(head)
         bodies.append(body)
-    written = json.dumps([shape, count, in_order, heads], separators=(",", ":"))
-    return written.encode() + b"\n" + b"".join(bodies)
+    return _line([shape, count, in_order, heads]).encode() + b"\n" + b"".join(bodies)
 
 
-def _sorted(rows: list[tuple[int, ...]]) -> list[int]:
+def _sorted(columns: list[tuple[int, ...]]) -> list[int]:
     """Return the numbers of rows in rising order, the last column being left out where there are others."""
-    first, *others = zip(*rows, strict=True)
+    first, *others = columns
     keys = list(first)
     for column in others[:-1]:
         keys = [key << 40 | value for key, value in zip(keys, column, strict=True)]
-    return sorted(range(len(rows)), key=keys.__getitem__)
-
-
-def _is_sequence(address: Address) -> bool:
-    return isinstance(address, list | tuple)
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _column(column: Sequence[int], *, differences: bool) -> tuple[list[int], bytes]:
@@ -160,12 +179,14 @@ def _column(column: Sequence[int], *, differences: bool) -> tuple[list[int], byt
     most = max(column, default=0)
     if max(most, abs(least), abs(first)) >= _MOST:
         raise OverflowError("a number in an address has more than 63 bits")
-    code = next(code for code in _CODES if most < 1 << 8 * array(code).itemsize)
-    numbers = array(code, column)
+    if most < 1 << 8:
+        return [divisor, first, least, 1], bytes(column)
+    width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
+    numbers = array(_CODES[width], column)
     if sys.byteorder == "big":
         numbers.byteswap()
-    plain, width = numbers.tobytes(), numbers.itemsize
-    return [divisor, first, least, width], b"".join(plain[place::width] for place in range(width))
+    plain = numbers.tobytes()
+    return [divisor, first, least, width], b"".join([plain[place::width] for place in range(width)])
 
 
 def _rows(body: memoryview) -> list[Address]:
@@ -192,7 +213,7 @@ def _read(body: bytes, width: int, divisor: int, least: int, first: int | None) 
     planes = bytearray(len(body))
     for plane in range(width):
         planes[plane::width] = body[plane * length : (plane + 1) * length]
-    numbers = array(next(code for code in _CODES if array(code).itemsize == width), bytes(planes))
+    numbers = array(_CODES[width], bytes(planes))
     if sys.byteorder == "big":
         numbers.byteswap()
     values: Iterable[int] = (number + least for number in numbers)

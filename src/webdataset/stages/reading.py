@@ -29,6 +29,8 @@ class ReaderMemory(Memory):
         stream: the virtual stream that is read, or None in a plain run.
     """
 
+    plain = True
+
     def __init__(self, stream: Stream | None = None) -> None:
         self.stream = stream
         self.position = Position()
@@ -42,9 +44,10 @@ class ReaderMemory(Memory):
 
     def snapshot(self) -> Json:
         """Return the address of the sample given last, or None before the first."""
-        address = self.address
-        url = self.position.url if self.position.offsets else self.url
-        return [*address, url] if address is not None else None
+        position = self.position
+        if position.offsets:
+            return [*position.address(), position.url]
+        return [*self.start, self.url] if self.start is not None else None
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on behind the sample at this address."""

@@ -16,10 +16,11 @@ from typing import Any
 from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.seeds import fold, sample_digest
+from webdataset.ground.skips import goes_on
 from webdataset.ground.topology import place
 
 from .base import Address, Fetch, Memory, Passage, Run, Stage
-from .blame import blamed, named
+from .blame import blamed, named, titled
 
 
 def _python(digest: bytes) -> random.Random:
@@ -144,7 +145,7 @@ class MapWithRng(Stage):
             try:
                 result = f(sample, make(digest))
             except Exception as exn:  # noqa: BLE001  user code: the handler decides
-                if self.handler(blamed(exn, "map", sample, f)):
+                if goes_on(self.handler, blamed(exn, "map", sample, f), titled("map", f)):
                     continue
                 return
             if result is None:

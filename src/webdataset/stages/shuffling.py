@@ -135,6 +135,8 @@ class FollowedBuffer(Buffer):
         sorts: put the buffer into the order of addresses now and then; see :mod:`webdataset.stages.journal`.
     """
 
+    plain = True
+
     def __init__(self, rng: Draws, bufsize: int, initial: int, *, sorts: bool) -> None:
         super().__init__(rng)
         self.bufsize = bufsize

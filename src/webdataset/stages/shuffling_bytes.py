@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import UsageError
+from webdataset.ground.seeds import Draws
 from webdataset.ground.topology import Stream
 
 from . import randomness
 from .base import Fetch, Json, Run, delivered, paired
-from .shuffling import Buffer, Shuffle
+from .journal_weighed import WeighedJournal
+from .shuffling import Buffer, Shuffle, pick
 from .weighing import size_bytes
+
+_PARTS = ("given", "odd", "outs", "phase", "random", "since", "tail", "waiting")
+
+
+def _weight(pair: tuple[Any, Any]) -> int:
+    return size_bytes(pair[1])
 
 
 class Weighed(Buffer):
@@ -30,6 +38,7 @@ class Weighed(Buffer):
         self.weights: list[int] = []
         self.total = 0
         self.odd = False  # an odd number of samples has come in
+        self.codes: list[int] | None = None  # what is to be told of what went out; see journal_weighed
 
     def snapshot(self) -> Json:
         """Return the addresses of the buffer, the generator's state, and whether an odd number came in."""
@@ -45,14 +54,53 @@ class Weighed(Buffer):
         self.waiting.append(entry)
         self.weights.append(weight)
         self.total += weight
+        if self.codes is not None:
+            self.codes.append(0)
+
+    def passed(self) -> None:
+        """Take note of one that passes by the buffer."""
+        if self.codes is not None:
+            self.codes.append(1)
 
     def pick(self) -> Any:
         """Take a random one out; the last one takes its place."""
+        if self.codes is not None:
+            self.codes[-1] += 2
         place = randomness.below(self.rng, len(self.waiting))
         self.waiting[place], self.waiting[-1] = self.waiting[-1], self.waiting[place]
         self.weights[place], self.weights[-1] = self.weights[-1], self.weights[place]
         self.total -= self.weights.pop()
         return self.waiting.pop()
+
+
+class FollowedWeighed(Weighed):
+    """The same with the run's own generator, so that it can be followed by addresses alone.
+
+    Args:
+        rng: the generator.
+        bufsize: largest number of samples that wait.
+    """
+
+    plain = True
+
+    def __init__(self, rng: Draws, bufsize: int) -> None:
+        super().__init__(rng)
+        self.journal = WeighedJournal(bufsize, self.waiting, lambda: rng.position)
+
+    def snapshot(self) -> Json:
+        """Return an earlier buffer, what came in since, how many went out for each, and whether one stands alone."""
+        parts = {**self.journal.written(), "odd": self.odd, "outs": self.journal.outs()}
+        return {name: parts[name] for name in _PARTS}
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Follow the buffer to where it was, and fetch its samples again."""
+        if "outs" not in state:  # of an earlier version, which wrote the buffer as it was
+            super().restore(state, fetch)
+            return
+        randomness.reread(self.rng, state["random"])
+        addresses = self.journal.followed(state, lambda buffer: pick(buffer, self.rng))
+        self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
+        self.odd = bool(state["odd"])
 
 
 class ShuffleBytes(Shuffle):
@@ -80,7 +128,8 @@ class ShuffleBytes(Shuffle):
 
     def begin(self, run: Run) -> Weighed:
         """Return an empty buffer and the generator of this run."""
-        return Weighed(randomness.chosen(run, self.rng, self.seed))
+        rng = randomness.chosen(run, self.rng, self.seed)
+        return FollowedWeighed(rng, max(self.bufsize, 1)) if isinstance(rng, Draws) else Weighed(rng)
 
     def divided(self, stream: Stream) -> "ShuffleBytes":
         """Return the shuffle of one stream: the buffers of all streams together are as large as this one."""
@@ -100,7 +149,10 @@ class ShuffleBytes(Shuffle):
         if origin is None:
             memory.waiting[:] = [item for _, item in memory.waiting]  # restored into a run that keeps no addresses
             return self._stirred(upstream, memory, size_bytes)
-        return delivered(self._stirred(paired(upstream, origin), memory, lambda pair: size_bytes(pair[1])), memory)
+        if not isinstance(memory, FollowedWeighed):
+            return delivered(self._stirred(paired(upstream, origin), memory, _weight), memory)
+        memory.codes = memory.journal.codes
+        return memory.journal.delivered(self._stirred(memory.journal.noted(upstream, origin), memory, _weight), memory)
 
     def _stirred(self, source: Iterator[Any], memory: Weighed, weigh: Callable[[Any], int]) -> Iterator[Any]:
         waiting, size, most = memory.waiting, max(self.bufsize, 1), self.max_bytes
@@ -110,6 +162,7 @@ class ShuffleBytes(Shuffle):
         for newest in source:
             weight = weigh(newest)
             if weight > most:
+                memory.passed()
                 yield newest
                 continue
             memory.put(newest, weight)

@@ -7,7 +7,7 @@ here; the scanner keeps them until the members that came whole before have been 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from webdataset.ground.errors import BadHeader, LimitExceeded, Truncated
+from webdataset.ground import errors
 
 from . import header, sparse
 from .header import (
@@ -124,7 +124,7 @@ class Assembly:
         elif body.kind == LONG_NAME:
             name = whole.partition(b"\0")[0]
             if not name:
-                raise BadHeader(f"GNU long name at byte {body.offset} is empty", offset=body.offset)
+                raise errors.BadHeader(f"GNU long name at byte {body.offset} is empty", offset=body.offset)
             self._extension = self._extension._replace(name=name)
         elif body.kind in PAX_LOCAL:
             self._extension = extended(self._extension, whole, body.offset)
@@ -134,7 +134,7 @@ class Assembly:
     def _sparse_extension(self, body: Body, block: bytes) -> None:
         layout, more = sparse.extended_map(body.layout or sparse.Map((), 0), block, body.offset)
         if len(layout.pieces or ()) > self.limits.record_bytes:
-            raise LimitExceeded(f"sparse map at byte {body.offset} has too many pieces", offset=body.offset)
+            raise errors.LimitExceeded(f"sparse map at byte {body.offset} has too many pieces", offset=body.offset)
         if more:
             self._begin(body._replace(layout=layout), 0)
         else:
@@ -145,11 +145,13 @@ class Assembly:
         offset = base + pos
         if block == ZEROS:
             if self._first is not None:
-                raise BadHeader(f"an extended header stands before the zero block at byte {offset}", offset=offset)
+                raise errors.BadHeader(
+                    f"an extended header stands before the zero block at byte {offset}", offset=offset
+                )
             self._zeros += 1
             return pos + BLOCK
         if self._zeros == 1:
-            raise BadHeader(
+            raise errors.BadHeader(
                 f"a single zero block stands inside the archive at byte {offset - BLOCK}: a header was zeroed, or two "
                 "archives were joined badly",
                 offset=offset - BLOCK,
@@ -176,7 +178,7 @@ class Assembly:
         self._first = first
         self._chain += 1
         if self._chain > self.limits.chain or found.size > self.limits.record_bytes:
-            raise LimitExceeded(
+            raise errors.LimitExceeded(
                 f"extended headers at byte {first}: {self._chain} in a row, the last of {found.size} bytes "
                 f"(limits {self.limits.chain} and {self.limits.record_bytes})",
                 offset=first,
@@ -205,11 +207,11 @@ class Assembly:
         name = said.name if said.name is not None else self._globals.name
         name = found.name if name is None else name
         if len(name) > self.limits.name_bytes:
-            raise LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
+            raise errors.LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
         if found.kind in WITHOUT_BODY:
             return pos + BLOCK
         if found.kind == header.CONTINUATION:
-            raise BadHeader(f"a multi-volume continuation at byte {first}: join the volumes first", offset=first)
+            raise errors.BadHeader(f"a multi-volume continuation at byte {first}: join the volumes first", offset=first)
         size = said.size if said.size is not None else self._globals.size
         size = found.size if size is None else size
         if found.kind not in REGULAR and found.kind != header.SPARSE:
@@ -237,11 +239,13 @@ class Assembly:
             body = self._body
             what = f"member {body.name!r}" if body.name else "a member or an extended header"
             missing = self._need
-            raise Truncated(
+            raise errors.Truncated(
                 f"the stream ends at byte {self.offset}, {missing} bytes before the end of {what}",
                 offset=body.offset, field=body.name or None,
             )  # fmt: skip
         if self._skip or self._first is not None or self._rest.strip(b"\0"):
-            raise Truncated(f"the stream ends at byte {self.offset}, inside a header or padding", offset=self.offset)
+            raise errors.Truncated(
+                f"the stream ends at byte {self.offset}, inside a header or padding", offset=self.offset
+            )
         if self.offset == 0:
-            raise Truncated("the stream is empty: not even an end-of-archive mark", offset=0)
+            raise errors.Truncated("the stream is empty: not even an end-of-archive mark", offset=0)

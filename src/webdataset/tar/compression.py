@@ -2,16 +2,15 @@
 
 Flows in: the compressed stream's chunks. Flows out: pieces of at most ``PIECE`` bytes, so that a bomb cannot fill the
 memory. Members of multi-member gz (and concatenated bz2, xz, zst) follow each other; zero padding after the last is
-stepped over; anything else after it, and a stream that stops early, is BadCompression.
+stepped over; anything else after it, and a stream that stops early, is BadCompression. No engine is loaded before
+there is something for it.
 """
 
-import bz2
-import lzma
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from webdataset.ground.errors import BadCompression, said
+from webdataset.ground import errors
+from webdataset.ground.errors import said
 from webdataset.ground.extras import available, require
 
 PIECE = 256 * 1024
@@ -41,6 +40,8 @@ class _Zlib:
     """zlib's decompressor with the interface of the others."""
 
     def __init__(self) -> None:
+        import zlib  # noqa: PLC0415  see above
+
         self._engine = zlib.decompressobj(31)
 
     @property
@@ -91,16 +92,31 @@ def _zst() -> Callable[[], Any]:
     return lambda: _Zstandard(package)
 
 
+def _bz2() -> Callable[[], Any]:
+    import bz2  # noqa: PLC0415  see above
+
+    return bz2.BZ2Decompressor
+
+
+def _xz() -> Callable[[], Any]:
+    import lzma  # noqa: PLC0415  see above
+
+    return lzma.LZMADecompressor
+
+
 _ENGINES: dict[str, Callable[[], Callable[[], Any]]] = {
     "gz": _gz,
-    "bz2": lambda: bz2.BZ2Decompressor,
-    "xz": lambda: lzma.LZMADecompressor,
+    "bz2": _bz2,
+    "xz": _xz,
     "zst": _zst,
 }
 
 
 def _failures() -> tuple[type[Exception], ...]:
     """Return what the engines raise on bad bytes (isal and zstandard have classes of their own)."""
+    import lzma  # noqa: PLC0415  see above
+    import zlib  # noqa: PLC0415
+
     found: list[type[Exception]] = [zlib.error, lzma.LZMAError, OSError, EOFError, ValueError]
     for module, name in (
         ("isal.isal_zlib", "IsalError"),
@@ -150,7 +166,7 @@ class Decompressor:
                 if not chunk:
                     break
                 if self._whole and not (chunk[: len(self._magic)] == self._magic[: len(chunk)]):
-                    raise BadCompression(f"behind the end of the {self.kind} stream come other bytes")
+                    raise errors.BadCompression(f"behind the end of the {self.kind} stream come other bytes")
                 self._engine = self._make()
             piece = self._step(chunk)
             while piece:
@@ -174,7 +190,7 @@ class Decompressor:
         try:
             return engine.decompress(chunk, PIECE)
         except self._failures as error:
-            raise BadCompression(
+            raise errors.BadCompression(
                 f"the {self.kind} stream is damaged in the {self._taken} compressed bytes read so far: {said(error)}"
             ) from error
 
@@ -185,4 +201,4 @@ class Decompressor:
             BadCompression: it ended inside a compressed member.
         """
         if self._engine is not None:
-            raise BadCompression(f"the {self.kind} stream ends early, after {self._taken} compressed bytes")
+            raise errors.BadCompression(f"the {self.kind} stream ends early, after {self._taken} compressed bytes")

@@ -10,7 +10,7 @@ Flows in: 512 bytes and their offset. Flows out: a :class:`Header`, or BadHeader
 
 from typing import NamedTuple
 
-from webdataset.ground.errors import BadHeader
+from webdataset.ground import errors
 
 BLOCK = 512
 ZEROS = bytes(BLOCK)
@@ -68,9 +68,9 @@ def number(field: bytes, what: str, offset: int) -> int:
         try:
             value = int(text, 8) if text else 0
         except ValueError:
-            raise BadHeader(f"tar header has {field!r} for its {what}", offset=offset) from None
+            raise errors.BadHeader(f"tar header has {field!r} for its {what}", offset=offset) from None
     if value < 0:
-        raise BadHeader(f"tar header has a negative {what}", offset=offset)
+        raise errors.BadHeader(f"tar header has a negative {what}", offset=offset)
     return value
 
 
@@ -100,7 +100,7 @@ def parse(block: bytes, offset: int) -> Header:
         BadHeader: the checksum disagrees or a number cannot be read.
     """
     if not checksum_agrees(block):
-        raise BadHeader(
+        raise errors.BadHeader(
             f"tar header fails its checksum at byte {offset}: the shard is damaged there, or it is not a tar file",
             offset=offset,
         )

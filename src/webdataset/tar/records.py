@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from webdataset.ground.errors import BadHeader
+from webdataset.ground import errors
 
 # a body holding none of these says nothing about the next member's name, size or layout
 DECISIVE = re.compile(rb"path=|size=|GNU\.sparse\.|hdrcharset=")
@@ -41,7 +41,7 @@ def records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
         BadHeader: a record that is not of the form above.
     """
     if body and not body.strip(b"\0"):
-        raise BadHeader(f"PAX header at byte {offset} says nothing: its records were zeroed", offset=offset)
+        raise errors.BadHeader(f"PAX header at byte {offset} says nothing: its records were zeroed", offset=offset)
     position = 0
     while position < len(body) and body[position] != 0:  # some writers fill up with zeros
         space = body.find(b" ", position, position + 20)
@@ -49,7 +49,7 @@ def records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
         stop = position + int(length) if length.isdigit() else 0
         equals = body.find(b"=", space, stop)
         if not (space < equals < stop <= len(body)) or body[stop - 1] != 0x0A:
-            raise BadHeader(f"PAX header at byte {offset} has a malformed record", offset=offset)
+            raise errors.BadHeader(f"PAX header at byte {offset} has a malformed record", offset=offset)
         yield body[space + 1 : equals], body[equals + 1 : stop - 1]
         position = stop
 
@@ -74,7 +74,7 @@ def extended(known: Extension, body: bytes, offset: int) -> Extension:
             name = value
         elif keyword == b"size":
             if not value.isdigit():
-                raise BadHeader(f"PAX header at byte {offset} has size {value!r}", offset=offset)
+                raise errors.BadHeader(f"PAX header at byte {offset} has size {value!r}", offset=offset)
             size = int(value)
         elif keyword.startswith(b"GNU.sparse."):
             sparse.append((keyword, value))

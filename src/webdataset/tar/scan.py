@@ -11,7 +11,7 @@ reads, never raises: what is wrong stands in ``error``, behind the members that 
 from collections.abc import Callable
 from zlib import adler32
 
-from webdataset.ground.errors import BadHeader, Truncated
+from webdataset.ground import errors
 
 from . import header
 from .assembly import Admit, Assembly, Body, Member
@@ -202,7 +202,7 @@ class TarScanner(Assembly):
         field = head[148:156]
         text = field.partition(b"\0")[0].strip()
         if not text or not _PLAIN_NUMBER.issuperset(text):
-            raise BadHeader(f"tar header has checksum field {field!r} at byte {offset}", offset=offset)
+            raise errors.BadHeader(f"tar header has checksum field {field!r} at byte {offset}", offset=offset)
         total = int(text, 8) - tail_sum - 256 + 1 + sum(field)
         if adler32(head) & 0xFFFF != total:
             # the signed sums of early writers, or damage: parse decides
@@ -238,6 +238,6 @@ class TarScanner(Assembly):
             return True
         try:
             self._check_end()
-        except Truncated as error:
+        except errors.Truncated as error:
             self.error = error
         return self._zeros > 0

@@ -10,7 +10,7 @@ Flows in: a map and the stored bytes. Flows out: the member's full bytes. Never 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from webdataset.ground.errors import BadHeader, LimitExceeded
+from webdataset.ground import errors
 
 from .header import BLOCK, number
 
@@ -68,7 +68,7 @@ def record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Map:
             flat = [int(value) for keyword, value in found if keyword in (b"GNU.sparse.offset", b"GNU.sparse.numbytes")]
         size = int(single.get(b"GNU.sparse.size") or single[b"GNU.sparse.realsize"])
     except (ValueError, KeyError):
-        raise BadHeader(f"PAX header at byte {offset} has an unreadable sparse map", offset=offset) from None
+        raise errors.BadHeader(f"PAX header at byte {offset} has an unreadable sparse map", offset=offset) from None
     return Map(tuple(zip(flat[::2], flat[1::2], strict=False)), size)
 
 
@@ -89,19 +89,21 @@ def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
     if pieces is None:
         pieces, stored = _leading_map(stored, offset)
     if layout.size > limit:
-        raise LimitExceeded(
+        raise errors.LimitExceeded(
             f"sparse member at byte {offset} expands to {layout.size} bytes (limit {limit})", offset=offset
         )
     whole = bytearray(layout.size)
     taken = reached = 0
     for start, length in pieces:
         if start < reached or start + length > layout.size or taken + length > len(stored):
-            raise BadHeader(f"sparse member at byte {offset} has pieces outside of itself", offset=offset)
+            raise errors.BadHeader(f"sparse member at byte {offset} has pieces outside of itself", offset=offset)
         whole[start : start + length] = stored[taken : taken + length]
         taken += length
         reached = start + length
     if taken != len(stored):
-        raise BadHeader(f"sparse member at byte {offset} stores {len(stored)} bytes, its map {taken}", offset=offset)
+        raise errors.BadHeader(
+            f"sparse member at byte {offset} stores {len(stored)} bytes, its map {taken}", offset=offset
+        )
     return bytes(whole)
 
 
@@ -113,12 +115,12 @@ def _leading_map(stored: bytes, offset: int) -> tuple[tuple[tuple[int, int], ...
         stop = stored.find(b"\n", position, position + 24)
         text = stored[position:stop] if stop >= 0 else b""
         if not text.isdigit():
-            raise BadHeader(f"sparse member at byte {offset} starts with an unreadable map", offset=offset)
+            raise errors.BadHeader(f"sparse member at byte {offset} starts with an unreadable map", offset=offset)
         position = stop + 1
         return int(text)
 
     count = line()
     if count > len(stored):
-        raise BadHeader(f"sparse member at byte {offset} claims {count} pieces", offset=offset)
+        raise errors.BadHeader(f"sparse member at byte {offset} claims {count} pieces", offset=offset)
     pieces = tuple((line(), line()) for _ in range(count))
     return pieces, stored[-(-position // BLOCK) * BLOCK :]

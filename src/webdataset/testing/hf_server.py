@@ -16,12 +16,12 @@ import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, NamedTuple
 
+from .listening import Answering, Listening
+
 TOKEN = "hf_of-the-test"  # noqa: S105  opens nothing but this
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 _RESOLVE = re.compile(r"/(?:(datasets|spaces)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)$")
 _API = re.compile(
     r"/api/(models|datasets|spaces)/([^/]+/[^/]+?)(?:/(tree|revision|preupload|commit|paths-info)/(.+))?$"
@@ -98,9 +98,8 @@ class HfServer:
         self.busy = 0
         self.signatures = 0
         self.lock = Lock()
-        self._servers = [_serving(self, _Hub), _serving(self, _Bytes)]
-        hub, cdn = (server.server_address[1] for server in self._servers)
-        self.endpoint, self.cdn = f"http://127.0.0.1:{hub}", f"http://localhost:{cdn}"
+        self._servers = [Listening(_Hub, self).start(), Listening(_Bytes, self, host="localhost").start()]
+        self.endpoint, self.cdn = (server.url for server in self._servers)
         self.announced = self.cdn
 
     def put(self, repo: str, files: dict[str, bytes], *, kind: str = "datasets", access: str = "open") -> str:
@@ -128,8 +127,7 @@ class HfServer:
     def stop(self) -> None:
         """Stop both servers."""
         for server in self._servers:
-            server.shutdown()
-            server.server_close()
+            server.stop()
 
 
 @contextmanager
@@ -149,34 +147,14 @@ def hf_server(**options: Any) -> Iterator[HfServer]:
         server.stop()
 
 
-def _serving(hub: HfServer, answers: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), answers)
-    server.daemon_threads = True
-    server.hub = hub  # type: ignore[attr-defined]
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    return server
-
-
-class _Server(BaseHTTPRequestHandler):
+class _Server(Answering):
     """What both servers have in common."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     where = ""
-
-    def log_message(self, *_: Any) -> None:
-        """Keep silent."""
-
-    def handle(self) -> None:
-        """Serve one connection; clients that go away are nothing unusual."""
-        try:
-            super().handle()
-        except OSError:
-            self.close_connection = True
 
     @property
     def hub(self) -> HfServer:
-        hub: HfServer = self.server.hub  # type: ignore[attr-defined]
+        hub: HfServer = self.server.rules
         return hub
 
     def _begin(self) -> bytes:
@@ -185,25 +163,16 @@ class _Server(BaseHTTPRequestHandler):
             self.hub.requests.append(Request(self.where, self.command, self.path, self.headers))
         return content
 
-    def _send(self, status: int, content: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for name, text in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name.replace("_", "-"), text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
     def _content(self, content: bytes, **headers: str) -> None:
         """Send bytes, or the range of them that is asked for."""
-        found, total = _RANGE.match(self.headers.get("Range", "")), len(content)
-        if found is None:
-            self._send(200, content, Accept_Ranges="bytes", **headers)
-            return
-        start, end = int(found[1]), min(int(found[2] or total), total - 1)
-        if start > end:
-            self._send(416, Content_Range=f"bytes */{total}")
-            return
-        self._send(206, content[start : end + 1], Content_Range=f"bytes {start}-{end}/{total}", **headers)
+        wanted, total = self.wanted(len(content)), len(content)
+        if wanted is None:
+            self.send(200, content, Accept_Ranges="bytes", **headers)
+        elif not wanted:
+            self.send(416, Content_Range=f"bytes */{total}")
+        else:
+            part = content[wanted.start : wanted.stop]
+            self.send(206, part, Content_Range=f"bytes {wanted[0]}-{wanted[-1]}/{total}", **headers)
 
 
 class _Hub(_Server):
@@ -217,7 +186,7 @@ class _Hub(_Server):
         with self.hub.lock:
             busy, self.hub.busy = self.hub.busy, max(0, self.hub.busy - 1)
         if busy:
-            self._send(429, Retry_After="1")
+            self.send(429, Retry_After="1")
             return
         found = _RESOLVE.match(path)
         if found is not None:
@@ -234,7 +203,7 @@ class _Hub(_Server):
     def _refuse(self, status: int, code: str, message: str) -> None:
         said = {"X_Error_Code": code} if code else {}
         content = json.dumps({"error": message}).encode()
-        self._send(status, content, X_Error_Message=message, Content_Type="application/json", **said)
+        self.send(status, content, X_Error_Message=message, Content_Type="application/json", **said)
 
     def _admitted(self, kind: str, repo: str) -> Repository | None:
         """Return a repository, or refuse as the hub does: what is private does not exist for strangers."""
@@ -252,7 +221,7 @@ class _Hub(_Server):
 
     def _resolve(self, kind: str, repo: str, revision: str, path: str) -> None:
         if repo in self.hub.renamed:
-            self._send(307, Location=self.path.replace(repo, self.hub.renamed[repo], 1))
+            self.send(307, Location=self.path.replace(repo, self.hub.renamed[repo], 1))
             return
         repository = self._admitted(kind, repo)
         if repository is None:
@@ -263,7 +232,7 @@ class _Hub(_Server):
             return
         commit, content = oid(number), repository.commits[number].get(path)
         if content is None:
-            self._send(404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found", X_Repo_Commit=commit)
+            self.send(404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found", X_Repo_Commit=commit)
         elif len(content) < self.hub.large_bytes:
             self._content(content, X_Repo_Commit=commit, ETag=f'"{_blob(content)}"')
         else:
@@ -271,7 +240,7 @@ class _Hub(_Server):
             query = f"repo={kind}:{repo}&commit={number}&path={urllib.parse.quote(path)}"
             location = f"{self.hub.announced}/{digest}?{query}&Expires=1&Signature=s{self.hub.signatures}"
             linked = {"X_Linked_Etag": f'"{digest}"', "X_Linked_Size": str(len(content))}
-            self._send(302, b"", Location=location, X_Repo_Commit=commit, **linked)
+            self.send(302, b"", Location=location, X_Repo_Commit=commit, **linked)
 
     def _api(self, kind: str, repo: str, what: str, rest: str, content: bytes) -> None:
         repository = self._admitted(kind, repo)
@@ -296,7 +265,7 @@ class _Hub(_Server):
             self._json({"id": repo, "sha": oid(number), "siblings": [{"rfilename": name} for name in names]})
 
     def _json(self, found: Any, **headers: str) -> None:
-        self._send(200, json.dumps(found).encode(), Content_Type="application/json", **headers)
+        self.send(200, json.dumps(found).encode(), Content_Type="application/json", **headers)
 
     def _tree(self, files: dict[str, bytes], folder: str) -> None:
         """Send one page of a recursive list, folders among the files."""
@@ -343,9 +312,9 @@ class _Bytes(_Server):
         self._begin()
         query = dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
         if self.headers.get("Authorization") is not None:
-            self._send(400, b"only one way of authorization is allowed")
+            self.send(400, b"only one way of authorization is allowed")
         elif query.get("Signature") != f"s{self.hub.signatures}":
-            self._send(403, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
+            self.send(403, b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>")
         else:
             kind, _, repo = query["repo"].partition(":")
             content = self.hub.repositories[kind, repo].commits[int(query["commit"])][query["path"]]

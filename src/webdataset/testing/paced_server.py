@@ -4,12 +4,12 @@ Flows in: pages. Flows out: their bytes, and a record of what was asked. A body 
 test lets it go on, so that a test looks at a download that is half done without ever waiting for a clock.
 """
 
-import contextlib
 import time
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import NamedTuple, Self
+
+from .listening import Answering, Listening
 
 _PIECE = 16 * 1024
 
@@ -113,39 +113,21 @@ class PacedServer:
         return min(end, self.held.get(path, end))
 
     def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Paced)
-        self._server.daemon_threads = True
-        self._server.request_queue_size = 256
-        self._server.rules = self  # type: ignore[attr-defined]
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        self.root = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server = Listening(_Paced, self).start()
+        self.root = self._server.url
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.release()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.stop()
 
 
-class _Paced(BaseHTTPRequestHandler):
+class _Paced(Answering):
     """Serves the pages of a :class:`PacedServer`."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_: object) -> None:
-        """Keep silent."""
-
-    def handle(self) -> None:
-        """Answer one connection; a client that goes away early, or is killed, is nothing unusual."""
-        with contextlib.suppress(OSError):
-            super().handle()
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  a name of the base class
         """Answer with the page, the rest of it, or a refusal."""
-        rules: PacedServer = self.server.rules  # type: ignore[attr-defined]
+        rules: PacedServer = self.server.rules
         page = rules.pages.get(self.path)
         wanted, condition = self.headers.get("Range"), self.headers.get("If-Match")
         first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")

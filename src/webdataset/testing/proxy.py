@@ -12,11 +12,12 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
-from typing import Any, NamedTuple, Self
+from threading import Event, Lock
+from typing import NamedTuple, Self
 
 from webdataset.ground.seeds import generator
+
+from .listening import Answering, Listening
 
 KINDS = ("reset", "cut", "stall", "busy", "throttled", "rangeless", "misplaced", "swapped", "expired")
 
@@ -95,19 +96,13 @@ class FaultyProxy:
         self.lock = Lock()
 
     def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Passing)
-        self._server.daemon_threads = True
-        self._server.rules = self  # type: ignore[attr-defined]
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server = Listening(_Passing, self).start()
+        self.url = self._server.url
         return self
 
     def __exit__(self, *failure: object) -> None:
         self.released.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.stop()
 
 
 def planned(faults: Iterable[Fault | None], *, methods: Iterable[str] = ("GET",)) -> Plan:
@@ -152,24 +147,11 @@ def _left_out(fault: Fault | None, *, careless: bool) -> set[str]:
     return {"connection", *names, *(("authorization", "x-amz-date", "x-amz-content-sha256") if names else ())}
 
 
-class _Passing(BaseHTTPRequestHandler):
+class _Passing(Answering):
     """Pass one request on, and its answer back, more or less."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_: Any) -> None:
-        """Keep silent."""
-
-    def handle(self) -> None:
-        """Serve one connection; clients that go away are nothing unusual."""
-        try:
-            super().handle()
-        except OSError:
-            self.close_connection = True
-
     def _pass(self) -> None:
-        rules: FaultyProxy = self.server.rules  # type: ignore[attr-defined]
+        rules: FaultyProxy = self.server.rules
         fault = rules.plan(self.command, self.path)
         with rules.lock:
             rules.passed.append(Passed(self.command, self.path, self.headers.get("Range"), fault))
@@ -219,7 +201,7 @@ class _Passing(BaseHTTPRequestHandler):
             self._body(response, fault if breaks and response.status < 300 else None)
 
     def _body(self, response: http.client.HTTPResponse, fault: Fault | None) -> None:
-        rules: FaultyProxy = self.server.rules  # type: ignore[attr-defined]
+        rules: FaultyProxy = self.server.rules
         left = fault.after if fault is not None else None
         while left is None or left > 0:
             piece = response.read(_PIECE if left is None else min(_PIECE, left))

@@ -9,6 +9,7 @@ import io
 import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import webdataset as wds
 from webdataset.ground.seeds import generator
@@ -94,6 +95,18 @@ def impatient(patch: Setting, read_seconds: float, *, share: float = 0.01) -> li
 
     patch(patience, "sleep", note)
     return noted
+
+
+def drained(url: str, **options: Any) -> bytes:
+    """Read all bytes at once.
+
+    Args:
+        url: of the object.
+        **options: for ``gopen``.
+    """
+    with wds.gopen(url, **options) as stream:
+        content: bytes = stream.read()
+    return content
 
 
 def streamed(target: Target, *, size_bytes: int = 50_000) -> str:

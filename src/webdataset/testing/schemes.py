@@ -8,7 +8,6 @@ and who it is held against, is said where it comes from.
 
 import contextlib
 import itertools
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,10 +61,7 @@ class SecureProxy(FaultyProxy):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._certificate)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self.url = self.url.replace("http:", "https:", 1)
+        self.url = self._server.secure(self._certificate).url
         return self
 
 
@@ -75,23 +71,27 @@ class Scheme(ABC):
     Args:
         folder: where it may keep files.
         worker: distinguishes the objects of processes that share a server.
+        server: what runs, for the schemes that have a server.
 
     Attributes:
         name: of the scheme, as the matrix calls it.
         web: whether it is spoken over http, so that a proxy can break its answers.
         heeds: whether its requests name the version that they want, so that a careless service can ignore it.
         environment: variables that have to be set.
-        cleartext: ``host:port`` of the server that is reached without TLS; empty where there is none.
     """
 
     name: ClassVar[str]
     web: ClassVar[bool] = True
     heeds: ClassVar[bool] = True
 
-    def __init__(self, folder: Folder, worker: str) -> None:
-        self.folder, self.worker = folder, worker
+    def __init__(self, folder: Folder, worker: str, server: Any = None) -> None:
+        self.folder, self.worker, self.server = folder, worker, server
         self.environment: dict[str, str] = {}
-        self.cleartext = ""
+
+    @property
+    def cleartext(self) -> str:
+        """``host:port`` where the bytes are had without TLS; empty where that is not by a server."""
+        return ""
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import datetime as dt
 import urllib.parse
 import urllib.request
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from webdataset.ground.extras import require
@@ -20,21 +21,45 @@ from .services import Running
 _PURPOSE = "testing against a service"
 
 
-class S3(Scheme):
-    """SeaweedFS, which checks signatures; the bucket is open, so that requests without one are answered, too.
+class _Service(Scheme):
+    """A service that is reached at one endpoint."""
 
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running service.
-    """
+    server: Running
+
+    @property
+    def cleartext(self) -> str:
+        """``host:port`` of the service."""
+        return urllib.parse.urlsplit(self.server.endpoint).netloc
+
+
+class _StandIn(Scheme):
+    """A stand-in that sends its readers to another server for the bytes; proxies stand before that one."""
+
+    heeds: ClassVar[bool] = False
+    server: HfServer | AisServer
+
+    @property
+    @abstractmethod
+    def bytes_at(self) -> str:
+        """Url of the server with the bytes."""
+
+    @property
+    def cleartext(self) -> str:
+        """``host:port`` of the server with the bytes."""
+        return urllib.parse.urlsplit(self.bytes_at).netloc
+
+    def announce(self, address: str | None) -> None:
+        """Let it send its readers to another address."""
+        self.server.announced = address or self.bytes_at
+
+
+class S3(_Service):
+    """SeaweedFS, which checks signatures; the bucket is open, so that requests without one are answered, too."""
 
     name: ClassVar[str] = "s3"
 
     def __init__(self, folder: Folder, worker: str, server: Running) -> None:
-        super().__init__(folder, worker)
-        self.endpoint = server.endpoint
-        self.cleartext = server.endpoint.removeprefix("http://")
+        super().__init__(folder, worker, server)
         self.environment = {"MATRIX_S3_ID": s3_server.WRITER[0], "MATRIX_S3_SECRET": s3_server.WRITER[1]}
         session = require("botocore.session", extra="s3", purpose=_PURPOSE).Session()
         session.set_credentials(*s3_server.WRITER)
@@ -50,7 +75,7 @@ class S3(Scheme):
     def target(self, key: str, address: str | None = None) -> Target:
         """Return its url, keys by reference, and the endpoint."""
         options: dict[str, Any] = {
-            "endpoint_url": address or self.endpoint,
+            "endpoint_url": address or self.server.endpoint,
             "region": "us-east-1",
             "key": "env:MATRIX_S3_ID",
             "secret": "env:MATRIX_S3_SECRET",
@@ -60,49 +85,32 @@ class S3(Scheme):
         return Target(f"s3://open/{self.worker}/{key}", options)
 
 
-class Gs(Scheme):
-    """fake-gcs-server.
-
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running service.
-    """
+class Gs(_Service):
+    """fake-gcs-server."""
 
     name: ClassVar[str] = "gs"
-
-    def __init__(self, folder: Folder, worker: str, server: Running) -> None:
-        super().__init__(folder, worker)
-        self.endpoint = server.endpoint
-        self.cleartext = server.endpoint.removeprefix("http://")
 
     def put(self, key: str, content: bytes) -> None:
         """Put an object there, by the interface of the service."""
         name = urllib.parse.quote(f"{self.worker}/{key}", safe="")
-        address = f"{self.endpoint}/upload/storage/v1/b/shards/o?uploadType=media&name={name}"
+        address = f"{self.server.endpoint}/upload/storage/v1/b/shards/o?uploadType=media&name={name}"
         request = urllib.request.Request(address, content, method="POST")  # noqa: S310  of this machine
         urllib.request.urlopen(request).close()  # noqa: S310
 
     def target(self, key: str, address: str | None = None) -> Target:
         """Return its url, and the endpoint."""
-        return Target(f"gs://shards/{self.worker}/{key}", {"endpoint_url": address or self.endpoint, "anonymous": True})
+        return Target(
+            f"gs://shards/{self.worker}/{key}", {"endpoint_url": address or self.server.endpoint, "anonymous": True}
+        )
 
 
-class Az(Scheme):
-    """Azurite; requests carry a signature in their address, since a proxy leaves out headers that could be signed.
-
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running service.
-    """
+class Az(_Service):
+    """Azurite; requests carry a signature in their address, since a proxy leaves out headers that could be signed."""
 
     name: ClassVar[str] = "az"
 
     def __init__(self, folder: Folder, worker: str, server: Running) -> None:
-        super().__init__(folder, worker)
-        self.endpoint = server.endpoint
-        self.cleartext = urllib.parse.urlsplit(server.endpoint).netloc
+        super().__init__(folder, worker, server)
         blob = require("azure.storage.blob", extra="azure", purpose=_PURPOSE)
         exists = require("azure.core.exceptions", extra="azure", purpose=_PURPOSE).ResourceExistsError
         self._client = blob.ContainerClient.from_connection_string(
@@ -132,37 +140,30 @@ class Az(Scheme):
         """Return its url, the account, and a signature by reference."""
         options = {
             "account_name": azure_server.ACCOUNT,
-            "endpoint_url": self.endpoint if address is None else f"{address}/{azure_server.ACCOUNT}",
+            "endpoint_url": self.server.endpoint if address is None else f"{address}/{azure_server.ACCOUNT}",
             "sas_token": "env:MATRIX_AZ_SAS",
         }
         return Target(f"az://shards/{self.worker}/{key}", options)
 
 
-class Hf(Scheme):
-    """A stand-in for the Hugging Face hub; proxies stand before the server with the bytes.
-
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running stand-in.
-    """
+class Hf(_StandIn):
+    """A stand-in for the Hugging Face hub."""
 
     name: ClassVar[str] = "hf"
-    heeds: ClassVar[bool] = False
+    server: HfServer
 
     def __init__(self, folder: Folder, worker: str, server: HfServer) -> None:
-        super().__init__(folder, worker)
-        self.server = server
-        self.cleartext = server.cdn.removeprefix("http://")
+        super().__init__(folder, worker, server)
         self.environment = {"MATRIX_HF_TOKEN": TOKEN}
+
+    @property
+    def bytes_at(self) -> str:
+        """Url of the server with large files."""
+        return self.server.cdn
 
     def put(self, key: str, content: bytes) -> None:
         """Make a commit."""
         self.server.put("me/data", {key: content}, access="private")
-
-    def announce(self, address: str | None) -> None:
-        """Let the hub send its readers to another address."""
-        self.server.announced = address or self.server.cdn
 
     def target(self, key: str, address: str | None = None) -> Target:  # noqa: ARG002  the hub says where the bytes are
         """Return its url, the hub, and a token by reference."""
@@ -170,31 +171,24 @@ class Hf(Scheme):
         return Target(f"hf://datasets/me/data/{key}", options)
 
 
-class Ais(Scheme):
-    """A stand-in for an AIStore cluster; proxies stand before its target.
-
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running stand-in.
-    """
+class Ais(_StandIn):
+    """A stand-in for an AIStore cluster."""
 
     name: ClassVar[str] = "ais"
-    heeds: ClassVar[bool] = False
+    server: AisServer
 
     def __init__(self, folder: Folder, worker: str, server: AisServer) -> None:
-        super().__init__(folder, worker)
-        self.server = server
-        self.cleartext = server.target.removeprefix("http://")
+        super().__init__(folder, worker, server)
         self.environment = {"MATRIX_AIS_TOKEN": str(server.token)}
+
+    @property
+    def bytes_at(self) -> str:
+        """Url of the target."""
+        return self.server.target
 
     def put(self, key: str, content: bytes) -> None:
         """Put an object there."""
         self.server.put("bucket", key, content)
-
-    def announce(self, address: str | None) -> None:
-        """Let gateways send their readers to another address."""
-        self.server.announced = address or self.server.target
 
     def target(self, key: str, address: str | None = None) -> Target:  # noqa: ARG002  gateways say where the bytes are
         """Return its url, the gateway, and a token by reference."""

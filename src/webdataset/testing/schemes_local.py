@@ -7,11 +7,12 @@ import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from webdataset.ground.extras import require
 from webdataset.sources.memory import MemoryUpload
 
-from .schemes import Folder, Scheme, Target, version
+from .schemes import Scheme, Target, version
 from .ssh_server import SshServer
 from .web_server import WebServer
 
@@ -25,20 +26,15 @@ def _renamed(folder: Path, key: str, content: bytes) -> None:
 
 
 class Http(Scheme):
-    """nginx.
-
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running server.
-    """
+    """nginx."""
 
     name: ClassVar[str] = "http"
+    server: WebServer
 
-    def __init__(self, folder: Folder, worker: str, server: WebServer) -> None:
-        super().__init__(folder, worker)
-        self.server = server
-        self.cleartext = server.plain.removeprefix("http://")
+    @property
+    def cleartext(self) -> str:
+        """``host:port`` of the server."""
+        return urlsplit(self.server.plain).netloc
 
     def put(self, key: str, content: bytes) -> None:
         """Put a file in the place of another."""
@@ -68,27 +64,26 @@ class Https(Http):
 
 
 class Ssh(Scheme):
-    """OpenSSH, read by asyncssh.
-
-    Args:
-        folder: where it may keep files.
-        worker: as for :class:`Scheme`.
-        server: the running server.
-    """
+    """OpenSSH, read by asyncssh."""
 
     name: ClassVar[str] = "ssh"
     web: ClassVar[bool] = False
     heeds: ClassVar[bool] = False
+    server: SshServer
 
-    def __init__(self, folder: Folder, worker: str, server: SshServer) -> None:
-        super().__init__(folder, worker)
-        self.server = server
-        self.cleartext = f"127.0.0.1:{server.port}"
-        self.files = server.files / f"{self.name}-{worker}"
-        self.files.mkdir(exist_ok=True)
+    @property
+    def cleartext(self) -> str:
+        """``host:port`` of the server."""
+        return f"127.0.0.1:{self.server.port}"
+
+    @property
+    def files(self) -> Path:
+        """The folder of this process, on the server."""
+        return self.server.files / f"{self.name}-{self.worker}"
 
     def put(self, key: str, content: bytes) -> None:
         """Put a file in the place of another."""
+        self.files.mkdir(exist_ok=True)
         _renamed(self.files, key, content)
 
     def target(self, key: str, address: str | None = None) -> Target:

@@ -9,11 +9,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any, Self
 
 from webdataset.ground.seeds import generator
+
+from .listening import Answering, Listening
 
 
 class FaultyStream(io.RawIOBase):
@@ -85,26 +85,15 @@ class FaultyStream(io.RawIOBase):
         return bytes(space[: self.readinto(space)])
 
 
-class _Pages(BaseHTTPRequestHandler):
-    """Serve bytes kept in the server's ``pages``."""
+class _Pages(Answering):
+    """Serve pages, one for each connection."""
 
-    def do_GET(self) -> None:
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:  # noqa: N802  a name of the base class
         """Answer with the page, or 404."""
-        page = self.server.pages.get(self.path)  # type: ignore[attr-defined]
-        self.send_response(404 if page is None else 200)
-        self.send_header("Content-Length", str(len(page or b"")))
-        self.end_headers()
-        self.wfile.write(page or b"")
-
-    def log_message(self, *_: Any) -> None:
-        """Keep silent."""
-
-    def handle(self) -> None:
-        """Answer one connection; a client that goes away early is nothing unusual."""
-        try:
-            super().handle()
-        except ConnectionError:
-            self.close_connection = True
+        page = self.server.rules.get(self.path)
+        self.send(404 if page is None else 200, page or b"")
 
 
 @contextmanager
@@ -117,17 +106,8 @@ def served(pages: dict[str, bytes]) -> Iterator[str]:
     Yields:
         The url of the root, without a slash at its end.
     """
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Pages)
-    server.daemon_threads = True
-    server.pages = pages  # type: ignore[attr-defined]
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with Listening(_Pages, pages) as server:
+        yield server.url
 
 
 class RangeServer:
@@ -166,29 +146,20 @@ class RangeServer:
         self.sent = 0
 
     def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Parts)
-        self._server.daemon_threads = True
-        self._server.rules = self  # type: ignore[attr-defined]
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-        self.root = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server = Listening(_Parts, self).start()
+        self.root = self._server.url
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.stop()
 
 
-class _Parts(_Pages):
+class _Parts(Answering):
     """Serve the pages of a :class:`RangeServer`, whole or in part."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  a name of the base class
         """Answer with the page, a part of it, or a refusal."""
-        rules: RangeServer = self.server.rules  # type: ignore[attr-defined]
+        rules: RangeServer = self.server.rules
         wanted = self.headers.get("Range")
         rules.asked.append((self.path, wanted))
         page = rules.pages.get(self.path)
@@ -211,7 +182,7 @@ class _Parts(_Pages):
         self._answer(206, body, {**headers, "Content-Range": span, **rules.says})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        rules: RangeServer = self.server.rules  # type: ignore[attr-defined]
+        rules: RangeServer = self.server.rules
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)

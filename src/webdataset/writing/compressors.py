@@ -4,9 +4,7 @@ Flows in: the ``compress`` argument, a file name, bytes. Flows out: compressed b
 bytes out: no times, no names are stored. Decompression is chosen by magic bytes elsewhere; names matter only here.
 """
 
-import bz2
 import importlib
-import lzma
 import re
 import sys
 import zlib
@@ -102,6 +100,8 @@ def compressor(kind: str, level: int | None = None) -> Compressor:
         MissingExtra: ``zst`` without a library for it.
         UsageError: the library refuses the level.
     """
+    import lzma  # noqa: PLC0415  only where shards are compressed, as below
+
     try:
         return _MAKERS[kind](level)
     except (ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
@@ -114,10 +114,14 @@ def _gz(level: int | None) -> Compressor:
 
 
 def _bz2(level: int | None) -> Compressor:
+    import bz2  # noqa: PLC0415
+
     return bz2.BZ2Compressor(9 if level is None else level)
 
 
 def _xz(level: int | None) -> Compressor:
+    import lzma  # noqa: PLC0415
+
     return lzma.LZMACompressor(preset=6 if level is None else level)
 
 

@@ -5,21 +5,19 @@ Knows no format.
 """
 
 import contextlib
-import logging
 import os
 import warnings
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from webdataset.ground.errors import SourceError, UsageError
+from webdataset.ground.logs import log
 
 from .compressors import Output
 from .localfile import Buffer
 
 GATHERED_BYTES = 1 << 17
 GATHERED_PIECES = 900
-
-log = logging.getLogger("webdataset")
 
 
 class Gathering:

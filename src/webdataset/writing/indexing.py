@@ -6,12 +6,12 @@ index of another shard stands beside a shard.
 """
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from webdataset.ground.errors import DuplicateField, NotRepresentable, SourceError, UsageError
+from webdataset.ground.logs import log
 from webdataset.ground.topology import place
 from webdataset.index.builder import IndexBuilder
 from webdataset.index.entries import ShardIndex
@@ -26,8 +26,6 @@ from webdataset.tar.walk import Place
 from .compressors import Output
 from .localfile import Buffer, LocalFile
 from .outputs import local_path
-
-log = logging.getLogger("webdataset")
 
 _COMPRESSED: Final = "offsets into the file are needed, and this shard is compressed: pass compress=False"
 

@@ -5,20 +5,18 @@ more than one shard open.
 """
 
 import importlib
-import logging
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from webdataset.ground.errors import UsageError
+from webdataset.ground.logs import log
 
 from .keys import KeyRules
 from .numbering import Namer, shard_namer
 from .outputs import Owned
 from .tarwriter import TarWriter
-
-log = logging.getLogger("webdataset")
 
 
 class ShardWriter:

@@ -23,14 +23,6 @@ def shard(number):
 
 
 @pytest.fixture
-def near(tmp_path):
-    """An empty cache directory."""
-    folder = tmp_path / "near"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def server():
     """A server with five shards."""
     with PacedServer({f"/{number}.tar": shard(number) for number in range(COUNT)}) as running:
@@ -219,3 +211,21 @@ def test_the_same_shard_twice(near):
             with one["stream"] as stream:
                 assert begun(stream) + stream.read() == server.pages["/x.tar"]
         assert server.downloads() == 1
+
+
+def test_nothing_is_begun_for_who_has_left(server, near):
+    """A stream that is read on after its list was left neither asks the list nor begins a shard."""
+    given = []
+
+    def places():
+        for url in urls(server):
+            given.append(url)
+            yield {"url": url}
+
+    opened = ShardCache(str(near)).opened(places(), open_shards, reraise_exception, prefetch=None)
+    stream = next(opened)["stream"]
+    opened.close()
+    assert begun(stream) + stream.read() == server.pages["/0.tar"]
+    assert len(given) == 1
+    assert asked(server) == {"/0.tar"}
+    stream.close()

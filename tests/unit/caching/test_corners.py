@@ -32,14 +32,6 @@ def shard(letter="a", count=8):
 
 
 @pytest.fixture
-def near(tmp_path):
-    """An empty cache directory."""
-    folder = tmp_path / "near"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def server():
     """A server with one shard."""
     with PacedServer({"/x.tar": shard()}) as running:

@@ -37,14 +37,6 @@ HALF = 4 * SIZE + 10_000
 
 
 @pytest.fixture
-def near(tmp_path):
-    """An empty cache directory."""
-    folder = tmp_path / "near"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def server():
     """A server with one shard."""
     with PacedServer({"/x.tar": shard()}) as running:

@@ -26,14 +26,6 @@ def shard(*keys):
 
 
 @pytest.fixture
-def near(tmp_path):
-    """An empty cache directory."""
-    folder = tmp_path / "near"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def pages():
     """What the server has."""
     return {"/a/x.tar": shard("one", "two"), "/b/x.tar": shard("three")}

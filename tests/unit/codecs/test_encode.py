@@ -248,7 +248,8 @@ def test_installed_packages_add_encoders(monkeypatch):
     from webdataset.codecs import registry
 
     point = EntryPoint(name="plugged", value="builtins:bytes", group="webdataset.encoders")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "webdataset.encoders" else [])
+    points = {"webdataset.encoders": [point]}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.get(group, []))
     registry._installed.cache_clear()
     registry.plugged_in.cache_clear()
     try:

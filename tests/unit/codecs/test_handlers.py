@@ -89,7 +89,7 @@ def test_installed_packages_add_decoders(monkeypatch):
         calls.append(group)
         return [point]
 
-    monkeypatch.setattr(registry, "entry_points", found)
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
     registry._installed.cache_clear()
     registry.plugged_in.cache_clear()
     try:

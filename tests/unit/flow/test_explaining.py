@@ -138,6 +138,64 @@ def test_loaders_show_what_they_load():
     assert "  0 DataLoader over" in text
     assert "          0 SimpleShardList: 5 shards" in text
     assert "num_workers=2" in text
+    assert "each of 2 processes has such a pipeline, and its bounds, to itself" in text
+    assert "up to 4 items wait; torch knows no bound in bytes" in text
+
+
+@pytest.mark.torch
+def test_loaders_over_elastic_datasets_show_what_they_load():
+    """The dataset with its bounds and the user's functions, and then the loader; no worker is started."""
+    pytest.importorskip("torch")
+    dataset = wds.WebDataset(["a.tar", "b.tar"], seed=1).shuffle(70).map(described_here).elastic(6)
+    loader = wds.WebLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=5)
+    lines = [line.strip() for line in loader.explain().splitlines()]
+    assert lines[1] == "0 DataLoader over"
+    assert "ElasticDataset: seed 1; next epoch 0; one pass; 6 virtual streams" in lines[2]
+    assert "In all, up to 70 samples wait." in lines
+    assert any(line.startswith(f"6 map(described_here ({__file__}:") for line in lines)
+    assert lines[-3].startswith("batch_size=4, num_workers=2, prefetch_factor=5")
+    assert lines[-2:] == [
+        "2 processes divide this rank's streams, and the bounds above, between them",
+        "up to 10 batches wait; torch knows no bound in bytes",
+    ]
+    assert loader.pipeline[0]._iterator is None
+
+
+def described_here(sample):
+    """Stand in an explanation, with this file and line."""
+    return sample
+
+
+def test_our_loader_shows_what_it_loads():
+    """The dataset, then workers and the bound in bytes."""
+    dataset = wds.WebDataset(["a.tar"], seed=1).shuffle(70).map(described_here)
+    with wds.Loader(dataset.elastic(6), 8, workers=2, prefetch=5, prefetch_bytes=3 << 29) as loader:
+        lines = [line.strip() for line in loader.explain().splitlines()]
+    assert lines[0] == "Loader over"
+    assert "6 virtual streams" in lines[1]
+    assert "In all, up to 70 samples wait." in lines
+    assert any(f"map(described_here ({__file__}:" in line for line in lines)
+    assert lines[-3:] == [
+        "batch_size=8, workers=2, mode='threads'",
+        "2 threads divide this rank's streams, and the bounds above, between them",
+        "workers are at most 5 batches ahead, and 1.5 GiB (one is always allowed)",
+    ]
+    assert wds.explain(loader) == loader.explain()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"workers": 2, "mode": "processes"}, "each of 2 processes has such a pipeline, and its bounds, to itself"),
+        ({"workers": 2, "prefetch_bytes": 500}, "workers are at most 3 batches ahead, and 500 bytes"),
+        ({"workers": 2, "batch_size": None}, "workers are at most 3 items of each worker ahead, and 1 GiB"),
+        ({}, "no workers: the dataset is read in the consumer's thread"),
+        ({}, "nothing waits but the batch that is made"),
+    ],
+)
+def test_ways_to_load_are_shown(options, told):
+    """What holds for each worker, and what waits."""
+    assert told in wds.Loader(wds.WebDataset(["a.tar"]), **{"batch_size": 4, **options}).explain()
 
 
 def test_no_secrets():

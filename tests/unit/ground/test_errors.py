@@ -9,7 +9,7 @@ from webdataset.ground.errors import DecodingError, MissingField, NotFound, Trun
 
 LEAVES = [
     kind
-    for kind in vars(errors).values()
+    for kind in (getattr(errors, name) for name in dir(errors))
     if isinstance(kind, type) and issubclass(kind, WebDatasetError) and kind is not WebDatasetError
 ]
 

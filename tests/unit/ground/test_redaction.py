@@ -108,3 +108,17 @@ def test_long_text_takes_no_long_time():
     """Time grows with the length of the text, not with its square: a megabyte of each piece comes back."""
     for piece in ("token", "a", "://", "://a:", "-", "--user ", "' ", "= ", "bearer ", "X-Api-Key:", "?", "\\"):
         redacted(piece * (1_000_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    "url", ["abfs://container@account.dfs.core.windows.net/x", "az://c@a/x", "ais://@uuid#space/b/x"]
+)
+def test_containers_and_clusters_are_no_users(url):
+    """What stands before the @ of these urls says where something lies, and a message without it would help nobody."""
+    assert redacted(f"no access to {url}") == f"no access to {url}"
+
+
+@pytest.mark.parametrize("url", ["abfs://me:SECRET@account/x", "baz://SECRET@host/x", "https://SECRET@host/x"])
+def test_what_may_be_a_password_is_none_of_them(url):
+    """A colon, or another scheme, makes a login of it."""
+    assert "SECRET" not in redacted(url)

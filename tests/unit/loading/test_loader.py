@@ -169,6 +169,30 @@ def test_set_epoch_does_not_forget_a_state(elastic):
             loader.set_epoch(0)
 
 
+def test_a_state_behind_set_epoch_is_the_beginning_of_that_epoch(elastic):
+    """Between two epochs; within one, set_epoch is about the next, and the state about the present."""
+    with wds.Loader(elastic, 8, workers=2) as loader:
+        loader.set_epoch(5)
+        fifth = numbers(loader)
+        loader.set_epoch(0)
+        batches = iter(loader)
+        next(batches)
+        loader.set_epoch(5)
+        within = loader.state_dict()
+        assert (within["epoch"], within["received"]) == (0, 8)
+        list(batches)
+        loader.set_epoch(5)
+        state = loader.state_dict()
+        assert (state["epoch"], state["received"]) == (5, 0)
+        again = iter(loader)
+        assert loader.state_dict()["epoch"] == 5
+        next(again)
+        assert loader.state_dict()["received"] == 8
+    with wds.Loader(elastic, 8) as other:
+        other.load_state_dict(state)
+        assert numbers(other) == fifth
+
+
 def test_a_state_loaded_into_the_dataset_counts(elastic, order):
     """What the dataset was told to go on from, its loader goes on from, also where the state was looked at before."""
     with wds.Loader(elastic, 8) as loader:
@@ -419,14 +443,105 @@ def test_a_forgotten_loader_ends_its_threads():
 
 
 def test_a_new_iteration_ends_the_one_before():
-    """One loader runs one epoch at a time."""
+    """One loader runs one epoch at a time; who asks the earlier one for more is told, and does not see it end."""
     with wds.Loader(squares(), 4, workers=2) as loader:
         first = iter(loader)
         next(first)
         second = iter(loader)
         assert next(second)["n"].tolist() == [0, 1, 2, 3]
-        assert list(first) == []
+        with pytest.raises(FlowError, match="another one was begun"):
+            next(first)
         assert len(list(second)) == 12
+        assert list(second) == []
+        third = iter(loader)
+        assert len(list(third)) == 13
+        iter(loader)
+        assert list(third) == []  # it was over before
+
+
+def test_one_loader_cannot_be_read_twice_at_once():
+    """Loops within loops and zip would leave samples out without a word."""
+    with wds.Loader(squares(), 4, workers=2) as loader:
+        with pytest.raises(FlowError, match="make two loaders"):
+            list(zip(loader, loader, strict=True))
+        with pytest.raises(FlowError, match="make two loaders"):
+            [1 for _ in loader for _ in loader]
+
+
+@pytest.mark.parametrize("way", ["close", "load_state_dict"])
+def test_a_loop_that_is_ended_from_within_is_told(elastic, way):
+    """Closing a loader, or loading a state into it, in the middle of a loop does not look like the end of the epoch."""
+    with wds.Loader(elastic, 8, workers=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.close() if way == "close" else loader.load_state_dict(loader.state_dict())
+        with pytest.raises(FlowError, match=way.removesuffix("e")):
+            next(batches)
+
+
+def test_a_loader_that_another_thread_waits_for_says_so():
+    """Closing it then is an error with a name, not one about generators."""
+    asked, go = threading.Event(), threading.Event()
+
+    class Slow:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, number):
+            asked.set()
+            go.wait()
+            return number
+
+    with wds.Loader(Slow(), 4, workers=1) as loader:
+        batches = iter(loader)
+        consumer = threading.Thread(target=next, args=(batches,))
+        consumer.start()
+        asked.wait()
+        with pytest.raises(FlowError, match="another thread"):
+            loader.close()
+        go.set()
+        consumer.join()
+        assert next(batches).tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"collate": list}, "collate"),
+        ({"drop_last": True}, "drop_last"),
+        ({"exact": True}, "exact"),
+        ({"ragged": False}, "ragged"),
+        ({"batch_size": "4"}, "batch_size"),
+        ({"batch_size": 4, "workers": 1.5}, "workers"),
+        ({"batch_size": 4, "prefetch": None}, "prefetch"),
+    ],
+)
+def test_arguments_that_would_do_nothing_are_refused(arguments, name):
+    """What is about batches needs a batch size; counts are whole numbers."""
+    with pytest.raises(UsageError, match=f"^{name}="):
+        wds.Loader([1, 2], **arguments)
+
+
+def test_epochs_and_states_that_are_none_are_refused(elastic):
+    """The message says what they should have been."""
+    with wds.Loader(elastic, np.int64(8)) as loader:
+        for epoch in (-1, "2", None):
+            with pytest.raises(UsageError, match="numbered from 0"):
+                loader.set_epoch(epoch)
+        for state in (None, "state.json", [loader.state_dict()]):
+            with pytest.raises(StateMismatch, match="state_dict"):
+                loader.load_state_dict(state)
+        loader.set_epoch(np.int64(3))
+        assert loader.state_dict()["epoch"] == 3
+
+
+def test_numbers_of_numpy_are_a_column():
+    """Labels that numpy has made are numbers like all others."""
+    with wds.Loader([(np.int64(n), np.bool_(n % 2), n) for n in range(4)], 4) as loader:
+        ((labels, odd, numbers),) = loader
+    assert labels.dtype == np.int64
+    assert labels.tolist() == numbers.tolist() == [0, 1, 2, 3]
+    assert odd.tolist() == [False, True, False, True]
 
 
 def test_a_loader_travels_with_its_state(elastic, order):

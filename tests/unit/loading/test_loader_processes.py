@@ -219,6 +219,25 @@ def test_a_sample_that_cannot_be_pickled_is_named():
             list(loader)
 
 
+class OneWay:
+    """Can be pickled, and not unpickled: as many exceptions and third-party objects."""
+
+    def __reduce__(self):
+        return OneWay._made, (1,)
+
+    @staticmethod
+    def _made(number):
+        raise TypeError(f"missing argument behind {number}")
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_sample_that_cannot_be_unpickled_is_named(size):
+    """The program learns what it was, and how to go on."""
+    samples = [(OneWay(), np.zeros(size)) for _ in range(8)]
+    with processes(samples, 4) as loader, pytest.raises(FlowError, match=r"cannot be unpickled \(TypeError: missing"):
+        list(loader)
+
+
 def test_a_dataset_that_cannot_start_says_so():
     """An error before the first sample arrives as well, an operating system's too."""
 

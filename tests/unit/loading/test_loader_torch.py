@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import UsageError
+from webdataset.ground.errors import NoSamples, UsageError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -148,3 +148,24 @@ def test_tensors_without_dimensions_are_batched_to_the_end(workers, mode):
         for first, (ones, twos) in zip(range(0, 22, 4), batches, strict=True):
             assert ones.tolist() == list(range(first, min(22, first + 4)))
             assert twos[:, 1].tolist() == ones.tolist()
+
+
+@pytest.mark.parametrize(("workers", "mode"), MODES)
+def test_sparse_tensors_are_delivered(workers, mode):
+    """What has no size in bytes is weighed as something small."""
+    samples = [(torch.eye(3).to_sparse() * n, n) for n in range(8)]
+    with loader(samples, 4, workers, mode) as batches:
+        (first, _), _ = batches
+        assert first.to_dense()[2].tolist() == [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_torch_loader_of_an_empty_dataset_says_so(tmp_path, workers):
+    """An elastic dataset without a sample is an error, also where no worker alone can know it."""
+    with wds.TarWriter(tmp_path / "empty.tar"):
+        pass
+    dataset = wds.WebDataset(str(tmp_path / "empty.tar")).elastic(streams=4)
+    with pytest.raises(NoSamples):
+        list(wds.WebLoader(dataset, batch_size=None, num_workers=workers))
+    allowed = wds.WebDataset(str(tmp_path / "empty.tar"), empty_check=False).elastic(streams=4)
+    assert list(wds.WebLoader(allowed, batch_size=None, num_workers=workers)) == []

@@ -451,3 +451,21 @@ def test_a_programs_own_list_is_not_asked_ahead(server):
         keys(itertools.islice(flow, 5))
         assert len(source.given) == wanted
         flow.close()
+
+
+def test_nothing_is_opened_for_who_has_left(server):
+    """A stream that is read on after its list was left neither asks the list nor opens a shard."""
+    given = []
+
+    def listed():
+        for url in urls_of(server):
+            given.append(url)
+            yield {"url": url}
+
+    opened = open_shards(listed())
+    stream = next(opened)["stream"]
+    opened.close()
+    assert b"".join(iter(lambda: stream.read(1000), b"")) == PAGES["/0.tar"]
+    assert len(given) == 1
+    assert asked(server) == [0]
+    stream.close()

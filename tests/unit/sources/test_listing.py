@@ -97,3 +97,9 @@ def test_lists_have_no_query(split, url):
     """What asks for one object does not stand behind wildcards."""
     with pytest.raises(UsageError, match="a list of objects has no"):
         split(url)
+
+
+def test_the_brackets_of_an_address_are_no_wildcard():
+    """An object on a host without a name is one object, and not all those whose names begin so."""
+    assert listing.listed("ssh://[::1]/data/a.tar") is None
+    assert listing.listed("ssh://[fe80::1]:22/data/a.tar") is None

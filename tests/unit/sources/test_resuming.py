@@ -155,6 +155,9 @@ def test_wishes():
     assert patience.wish_of("7") == 7
     assert patience.wish_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0
     assert patience.wish_of("Wed, 21 Oct 2115 07:28:00 GMT") > 1e9
+    assert patience.wish_of("Wed, 21 Oct 2015 07:28:30 GMT", "Wed, 21 Oct 2015 07:28:10 GMT") == 20  # their clock
+    assert patience.wish_of("Wed, 21 Oct 2115 07:28:30", "Wed, 21 Oct 2115 07:28:10 GMT") == 20
+    assert patience.wish_of("Wed, 21 Oct 2015 07:28:30 GMT", "no date") == 0
     assert [patience.wish_of(text) for text in (None, "", "soon", "-1", "²")] == [None] * 5
 
 

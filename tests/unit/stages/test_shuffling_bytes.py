@@ -1,13 +1,17 @@
 """shuffle(max_bytes=)."""
 
+import json
 import random
 
 import pytest
 
 from webdataset import filters
-from webdataset.ground.errors import UsageError
+from webdataset.flow.running import Flow
+from webdataset.ground.errors import StateMismatch, UsageError
 from webdataset.ground.topology import Stream
+from webdataset.stages import journal
 from webdataset.stages.base import Run
+from webdataset.stages.packing import packed
 from webdataset.testing.stages import Samples, check_resume
 
 WEIGHTS = [random.Random(3).randrange(1, 400) for _ in range(200)]
@@ -71,6 +75,65 @@ def test_it_resumes_exactly(options):
     """Behind every output, whichever bound had been reached."""
     for most in (700, 2000, 10**6):
         check_resume(lambda: [Samples(SAMPLES[:40]), filters.shuffle(9, initial=4, max_bytes=most, **options)])
+
+
+LONG = [{"__key__": f"{n}", "bin": b"x" * (n * n % 97 + 300 * (n % 53 == 0))} for n in range(1300)]
+
+
+def flow(state=None, *, most=250, stream=None, size=40):
+    """Return a run of a shuffle over many samples, some of which are heavier than the bound."""
+    stages = [Samples(LONG), filters.shuffle(size, initial=5, max_bytes=most)]
+    return Flow(stages, Run(seed=1, tracked=True, stream=stream), state)
+
+
+@pytest.mark.parametrize("stream", [None, Stream(0, 1)])
+@pytest.mark.parametrize("most", [250, 3000])
+def test_at_any_step_over_many_borders(most, stream):
+    """Restored from any step, and saved again at once: the same state, the same rest."""
+    run = flow(most=most, stream=stream)
+    seen, states = [], [json.dumps(run.snapshot())]
+    for sample in run:
+        seen.append(sample["__key__"])
+        states.append(json.dumps(run.snapshot()))
+    assert seen == keys(flow(most=most, stream=stream))
+    for step in [*range(0, len(states), 61), len(states) - 1]:
+        again = flow(json.loads(states[step]), most=most, stream=stream)
+        assert json.dumps(again.snapshot()) == states[step]
+        assert keys(again) == seen[step:]
+
+
+def test_most_steps_write_little(monkeypatch):
+    """The buffer is written at the first step and each few borders, however often one looks."""
+    sizes = []
+    monkeypatch.setattr(journal, "packed", lambda those, **how: sizes.append(len(those)) or packed(those, **how))
+    run = flow(most=10_000, size=400)
+    for _ in run:
+        run.snapshot()
+    assert 2 < len(sizes) <= 2 + len(LONG) // (journal.FEWEST * journal.SPAN)
+
+
+def test_a_state_of_the_earlier_form():
+    """One that holds the buffer as it is goes on as before."""
+    run = flow()
+    seen = keys(sample for _, sample in zip(range(500), run, strict=False))
+    state = run.snapshot()
+    memory = run.levels[-1].memory
+    waiting = packed([address for address, _ in memory.waiting])
+    state["memories"][-1] = {"waiting": waiting, "random": memory.rng.position, "odd": memory.odd}
+    assert seen + keys(flow(json.loads(json.dumps(state)))) == keys(flow())
+
+
+@pytest.mark.parametrize(
+    "change", [{"outs": ""}, {"outs": "0!"}, {"outs": None}, {"outs": "02(7"}, {"given": 3}, {"since": [], "tail": ""}]
+)
+def test_broken_states(change):
+    """A state that does not follow from itself is refused."""
+    run = flow()
+    for _ in zip(range(500), run, strict=False):
+        state = run.snapshot()
+    state["memories"][-1] |= change
+    with pytest.raises(StateMismatch):
+        flow(state)
 
 
 def test_it_follows_the_run():

@@ -9,6 +9,7 @@ Flows in: the two arguments. Flows out: a specification.
 """
 
 from webdataset.ground.errors import UsageError
+from webdataset.shards.expand import parts_of
 
 from .context import Context, numbered
 from .description import DatasetSpec
@@ -28,7 +29,7 @@ def read(train_data: str, factors: str | None, context: Context) -> DatasetSpec:
     Raises:
         UsageError: not one factor for each expression, or factors that are no positive numbers.
     """
-    expressions = train_data.split("::")
+    expressions = parts_of(train_data)
     numbers = [_factor(text) for text in factors.split("::")] if factors is not None else [1.0] * len(expressions)
     if len(numbers) != len(expressions):
         raise UsageError(f"{len(numbers)} upsampling factors for {len(expressions)} sources: give one for each")

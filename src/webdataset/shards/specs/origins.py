@@ -17,7 +17,7 @@ from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import UnsafeSpec, UsageError
-from webdataset.shards.expand import braced
+from webdataset.shards.expand import braced, parts_of
 from webdataset.sources.files import nameable, unnameable
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
@@ -160,7 +160,7 @@ def parts(expression: str) -> Iterator[str]:
     Raises:
         UsageError: braces that do not close, or that stand for more shards than can be meant.
     """
-    for part in expression.split("::"):
+    for part in parts_of(expression):
         brace = part.find("{")
         head = part[:brace] if brace >= 0 else part
         risky = any(mark in part for mark in ":~") or "/" in part[brace : part.rfind("}")]

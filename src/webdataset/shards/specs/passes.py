@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from webdataset.ground.errors import NoShards, UsageError
 from webdataset.shards.lists import Shard, ShardList
+from webdataset.sources.preparing import prepare
 
 from .mixes import Source
 from .origins import Origin
@@ -31,6 +32,7 @@ class SourceShards(ShardList):
         self.source = source
         self.shuffled = shuffled
         self.urls = source.urls()
+        prepare(self.urls)
         if not self.urls:
             raise NoShards(f"source {source.name!r} has no shards: {', '.join(source.shards)} in {source.subset}")
         if source.choose is not None and source.choose > len(self.urls):

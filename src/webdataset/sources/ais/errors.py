@@ -36,7 +36,7 @@ def refusal(
     """
     text = f"the cluster answered {status}{_message(said)}"
     if status in BUSY:
-        return Again(redacted(text), wait_seconds=wish_of(headers.get("Retry-After")))
+        return Again(redacted(text), wait_seconds=wish_of(headers.get("Retry-After"), headers.get("Date")))
     if status == 401 and reading:
         return Again(redacted(f"{text}; the token has expired"), expired=True)
     if status in _CHANGED:

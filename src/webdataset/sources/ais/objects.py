@@ -35,7 +35,9 @@ class AisObject:
         self.cluster = Cluster(storage_options, url)
         self.place = place_of(url, self.cluster.provider)
         if not self.place.name or self.place.name.endswith("/"):
-            raise UsageError("names no object: an AIStore url is ais://bucket/object (list_urls lists them)", url=url)
+            raise UsageError(
+                "names no object: an AIStore url is ais://bucket/object (wds.expand_urls lists them)", url=url
+            )
 
     def failures(self) -> tuple[type[Exception], ...]:
         """Return the errors that reading a body raises."""

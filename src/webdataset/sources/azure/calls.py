@@ -56,7 +56,7 @@ class AzureCalls(Calls):
         status, code = response.status, response.headers.get("x-ms-error-code", "")
         said = f"the service answered {status} {code or response.reason or ''}".rstrip()
         if status in BUSY:
-            return Again(said, wait_seconds=wish_of(response.headers.get("Retry-After")))
+            return Again(said, wait_seconds=wish_of(response.headers.get("Retry-After"), response.headers.get("Date")))
         stale = status == 401 or code in _STALE
         if stale and signing.refreshable(self._service) and self._doubt():
             return Again(said, expired=True)

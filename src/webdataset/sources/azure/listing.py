@@ -14,14 +14,19 @@ from webdataset.sources.objects import Again
 from webdataset.sources.rest import next_page, patiently
 
 from .calls import AzureCalls
-from .places import place_of
+from .places import place_of, refuse_signed
 
 PAGE = 5000
 """Blobs a request."""
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its key, and the key; see :mod:`webdataset.sources.stores`."""
+    """Return a url up to its key, and the key; see :mod:`webdataset.sources.stores`.
+
+    Raises:
+        UsageError: a signature in the url, which must not be taken for a wildcard.
+    """
+    refuse_signed(url)
     start = url.index("://") + 3
     end = url.find("/", start) + 1 or len(url)
     return url[:end], url[end:]

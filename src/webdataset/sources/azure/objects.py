@@ -32,7 +32,7 @@ class AzureObject:
         self.place = place_of(url, storage_options)
         if not self.place.key or self.place.key.endswith("/"):
             raise UsageError(
-                "names no blob: a url of Azure Storage is az://container/blob (list_urls lists a folder)", url=url
+                "names no blob: a url of Azure Storage is az://container/blob (wds.expand_urls lists a folder)", url=url
             )
         self._calls = AzureCalls(self.place, url)
 

@@ -69,16 +69,28 @@ def place_of(url: str, storage_options: Any = None) -> Place:
             "a url of Azure Storage is az://container/blob or abfs://container@account.dfs.core.windows.net/blob",
             url=url,
         )
+    refuse_signed(url)
+    if not {".", ".."}.isdisjoint(match["key"].split("/")):
+        raise UsageError("a blob's name has no parts '.' and '..'", url=url)
+    account, endpoint = _account(match["host"], url)
+    return Place(service(storage_options, url, account, endpoint), match["container"], match["key"])
+
+
+def refuse_signed(url: str) -> None:
+    """Refuse a url with a signature in it: urls get into samples and logs.
+
+    Args:
+        url: the url.
+
+    Raises:
+        UsageError: it holds one.
+    """
     if _SIGNED.search(url):
         raise UsageError(
             "a shared access signature does not belong in a url: pass storage_options={'sas_token': 'env:NAME'}, or "
             "set AZURE_STORAGE_SAS_TOKEN",
             url=url,
         )
-    if not {".", ".."}.isdisjoint(match["key"].split("/")):
-        raise UsageError("a blob's name has no parts '.' and '..'", url=url)
-    account, endpoint = _account(match["host"], url)
-    return Place(service(storage_options, url, account, endpoint), match["container"], match["key"])
 
 
 def _account(host: str | None, url: str) -> tuple[str | None, str | None]:

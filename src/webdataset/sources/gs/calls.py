@@ -43,7 +43,7 @@ class GsCalls(Calls):
         status = response.status
         said = f"the service answered {status}: {_message(response)}".rstrip(": ")
         if status in BUSY or (status == 403 and _THROTTLED in response.data):
-            return Again(said, wait_seconds=wish_of(response.headers.get("Retry-After")))
+            return Again(said, wait_seconds=wish_of(response.headers.get("Retry-After"), response.headers.get("Date")))
         if status == 401 and credentials.refreshable(self._service) and self._doubt():
             return Again(said, expired=True)
         if status in CHANGED:

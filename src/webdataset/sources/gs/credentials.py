@@ -111,6 +111,8 @@ def _content(given: Secret) -> dict[str, Any]:
     """Return credentials that were given as a mapping, as JSON or as a file."""
     try:
         content = json.loads(given.reveal())
+    except ConfigError:  # no such file
+        raise
     except ValueError:
         content = None
     if not isinstance(content, dict) or content.get("type") not in _KINDS:  # raised here: the text is a secret

@@ -32,7 +32,8 @@ class GsObject:
         self.place = place_of(url, storage_options)
         if not self.place.key or self.place.key.endswith("/"):
             raise UsageError(
-                "names no object: a url of Google Cloud Storage is gs://bucket/key (list_urls lists a folder)", url=url
+                "names no object: a url of Google Cloud Storage is gs://bucket/key (wds.expand_urls lists a folder)",
+                url=url,
             )
         self._calls = GsCalls(self.place, url)
 

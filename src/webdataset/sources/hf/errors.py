@@ -33,7 +33,8 @@ def refusal(status: int, headers: Mapping[str, str], url: str, page: str) -> Aga
     text = redacted(f"the hub answered {status}" + (f" {code}" if code else "") + (f": {said[:300]}" if said else ""))
     if status in BUSY:
         reset = _RESET.search(headers.get("RateLimit", "")) if status == 429 else None
-        return Again(text, wait_seconds=wish_of(headers.get("Retry-After") or (reset[1] if reset else None)))
+        wish = headers.get("Retry-After") or (reset[1] if reset else None)
+        return Again(text, wait_seconds=wish_of(wish, headers.get("Date")))
     if status in (412, 416):
         return changed(url, 0)
     if code == "GatedRepo":
@@ -63,6 +64,6 @@ def refused_elsewhere(status: int, headers: Mapping[str, str], url: str) -> Agai
         return changed(url, 0)
     return Again(
         f"the server that the hub names answered {status}",
-        wait_seconds=wish_of(headers.get("Retry-After")),
+        wait_seconds=wish_of(headers.get("Retry-After"), headers.get("Date")),
         expired=status in (400, 401, 403),
     )

@@ -43,7 +43,8 @@ class HfObject:
         self._known: tuple[Told | None, float] = None, 0.0
         if not self.place.path or self.place.path.endswith("/"):
             raise UsageError(
-                "names no file: a url of the hub is hf://datasets/user/repo/path (list_urls lists a folder)", url=url
+                "names no file: a url of the hub is hf://datasets/user/repo/path (wds.expand_urls lists a folder)",
+                url=url,
             )
 
     def failures(self) -> tuple[type[Exception], ...]:

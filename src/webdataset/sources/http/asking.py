@@ -5,6 +5,8 @@ goes to the first host only: a redirect to another one takes no header of the us
 each request, so that redirects to signed places, which expire, are resolved again; secrets are looked up anew, too.
 """
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +21,16 @@ from webdataset.sources.profiles.secret import Secret
 from webdataset.sources.rest import BUSY
 
 _ABSENT = frozenset((404, 410))
+_SIGNED = re.compile(r"[?&](?:x-(?:amz|goog)-signature|signature|sig)=", re.IGNORECASE)
+_WILD = re.compile(r"\A[^?#]*[*]")
 _WAYS_OUT = {
     401: "check the credentials",
     403: "check the credentials",
+    407: "a proxy wants credentials: check the user and password in HTTP_PROXY or HTTPS_PROXY, or except the host by "
+    "NO_PROXY",
+}
+_EXPIRED = "the url is signed: its signature may have expired, or is of another object; sign it anew"
+_WAYS_OUT_OF_PUT = {
     405: "this server does not take uploads by PUT",
     409: "a folder is missing on the server",
     411: "this server wants a length",
@@ -86,6 +95,8 @@ class Asking:
         if response is not None:
             return response
         # raised here, since the errors of urllib3 show the url as it is
+        if "Tunnel connection failed: 40" in said:  # 407, 403: nothing that waiting would change
+            raise SourceError(f"a proxy refuses ({said}): {_WAYS_OUT[407]}", url=self.url)
         if "redirects" in said:
             raise SourceError(said, url=self.url)
         if "CERTIFICATE_VERIFY_FAILED" in said or "doesn't match" in said:
@@ -96,20 +107,25 @@ class Asking:
             )
         raise Again(f"no answer from the server: {said}")
 
-    def refused(self, response: Any, *, reading: bool = False) -> Again | SourceError:
+    def refused(self, response: Any, *, reading: bool = False, upload: bool = False) -> Again | SourceError:
         """Return the error to raise for an answer that is no success; its connection is given back.
 
         Args:
             response: the answer.
             reading: bytes of the object were had before, so that the credentials were good then.
+            upload: something was to be written.
         """
         response.close()
         status = f"the server answered {response.status} {response.reason or ''}".rstrip()
         if response.status in BUSY:
-            return Again(status, wait_seconds=wish_of(response.headers.get("Retry-After")))
+            return Again(
+                status, wait_seconds=wish_of(response.headers.get("Retry-After"), response.headers.get("Date"))
+            )
         if response.status in _ABSENT:
-            return NotFound(status, url=self.url)
-        hint = _WAYS_OUT.get(response.status)
+            wild = "; web servers give no lists, and wildcards are taken as they stand: write {000..099}"
+            return NotFound(status + (wild if _WILD.search(self.url) else ""), url=self.url)
+        hints = {**_WAYS_OUT, **(_WAYS_OUT_OF_PUT if upload else {})}
+        hint = _EXPIRED if response.status in (401, 403) and _SIGNED.search(self.url) else hints.get(response.status)
         status = f"{status}; {hint}" if hint else status
         if reading and response.status in (401, 403):  # a token, or the place redirected to, has expired
             return Again(status, expired=True)
@@ -129,7 +145,15 @@ def _tls(verify: Any, url: str) -> connections.Tls:
         return ()
     if not isinstance(place, str):
         raise ConfigError("verify is the path of a file of certificates, or False", url=url)
-    return (("ca_certs", settings.home_expanded(place)),)
+    if url[:6].lower() != "https:":
+        return ()
+    path = settings.home_expanded(place)
+    if os.path.isdir(path):  # noqa: PTH112  as other programs take it
+        return (("ca_cert_dir", path),)
+    if not os.path.exists(path):  # noqa: PTH110  urllib3 would say it at each attempt, and not which file
+        source = "verify in storage_options" if isinstance(verify, str) else "REQUESTS_CA_BUNDLE"
+        raise ConfigError(f"{source} names certificates that are not there: {path}", url=url)
+    return (("ca_certs", path),)
 
 
 def service_of(url: str, storage_options: Any = None) -> str:

@@ -49,7 +49,7 @@ class HttpUpload(SpooledUpload):
         body = _Body(self._kept) if self._size else b""
         response = self._asking.ask("PUT", {"Content-Length": str(self._size)}, self._timeouts, body)
         if response.status >= 300:
-            raise self._asking.refused(response)
+            raise self._asking.refused(response, upload=True)
         if any(step.status == SEE_OTHER for step in response.retries.history):  # followed by a GET, without the body
             response.close()
             raise SourceError(

@@ -5,12 +5,11 @@ unpickled. A secret that was given as text stays behind, and its profile's name 
 """
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import registry as profile_registry
 from .profile import Profile, Route
 
-_KEY = "S3 profiles"
 _process = os.urandom(16).hex()  # forked children share it, and all that was defined before the fork
 
 
@@ -44,17 +43,11 @@ def packed() -> Luggage | None:
     return Luggage(_process, travelling, withheld, tuple(routes.values()))
 
 
-class CarriesProfiles:
-    """Something that is pickled together with the profiles that Python has defined."""
+def arrive(luggage: Luggage) -> None:
+    """Take up what another process has defined; in the process that defined it, nothing happens.
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the attributes, and the profiles."""
-        luggage = packed()
-        return self.__dict__ if luggage is None else {**self.__dict__, _KEY: luggage}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the attributes back, and the profiles where this is another process."""
-        luggage = state.get(_KEY)
-        if luggage is not None and luggage.process != _process:
-            profile_registry.adopt(luggage.profiles, luggage.routes, luggage.withheld)
-        self.__dict__.update((name, value) for name, value in state.items() if name != _KEY)
+    Args:
+        luggage: what ``packed`` returned there.
+    """
+    if luggage.process != _process:
+        profile_registry.adopt(luggage.profiles, luggage.routes, luggage.withheld)

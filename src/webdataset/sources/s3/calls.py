@@ -10,7 +10,7 @@ from webdataset.sources.profiles.profile import Profile
 from webdataset.sources.rest import patiently
 
 from . import clients as s3_clients
-from .errors import translated
+from .errors import doubts_credentials, translated
 
 
 class Calls:
@@ -55,6 +55,8 @@ class Calls:
             answer: dict[str, Any] = getattr(client, name)(**arguments)
         except self._failures as error:
             failure = translated(error, self._url, profile=self._profile)
+            if doubts_credentials(error):
+                s3_clients.forget(self._profile)  # the next request looks for credentials anew
         else:
             return answer
         raise failure

@@ -28,6 +28,9 @@ _WAYS_OUT = {
     "AuthorizationHeaderMalformed": "the region is wrong: set region in the profile, or AWS_REGION",
     "RequestTimeTooSkewed": "the clock of this machine is wrong",
     "NoSuchBucket": "check the bucket's name, the endpoint and the profile",
+    "InvalidObjectState": "the object is in an archive (Glacier and the like): restore it before it is read",
+    "PermanentRedirect": "the bucket is in another region: set region in the profile, or AWS_REGION, and its endpoint",
+    "301": "the bucket is in another region: set region in the profile, or AWS_REGION, and its endpoint",
     "401": "check the credentials",
     "403": "check the credentials, or anonymous=true for public data",
 }
@@ -46,6 +49,23 @@ _UNSENDABLE = (
     "the credentials hold a line break, or a character that no header may have: check them where they come from"
 )
 _AGAIN_LATER = ("CredentialRetrievalError", "MetadataRetrievalError")
+_UNREACHED = ("HTTPClientError", "ConnectionError", "OSError")  # botocore's own: a refused connection is no OSError
+_DOUBTED = frozenset((
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity", "AccessDenied", "401", "403",
+    "Forbidden", "Unauthorized",
+))  # fmt: skip
+
+
+def doubts_credentials(error: Exception) -> bool:
+    """Tell whether a service refused who asked, or nobody could: there may be other keys by now, where they come from.
+
+    Args:
+        error: an error of botocore.
+    """
+    if not _LOCAL.keys().isdisjoint(kind.__name__ for kind in type(error).__mro__):
+        return True
+    response = getattr(error, "response", None)
+    return isinstance(response, Mapping) and str(response.get("Error", {}).get("Code", "")) in _DOUBTED
 
 
 def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile | None = None) -> Again | SourceError:
@@ -72,7 +92,7 @@ def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile 
         return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
     if kinds.intersection(_AGAIN_LATER):
         return Again(said, expired=True)
-    if kinds.intersection(("HTTPClientError", "OSError")):
+    if kinds.intersection(_UNREACHED):
         return Again(said)
     return SourceError(f"the request could not be made: {said}", url=url)
 
@@ -83,11 +103,15 @@ def _answered(response: Mapping[str, Any], url: str, offset: int, by: str) -> Ag
     code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
     said = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
     if code in _BUSY or (status in _BUSY_STATUS and code not in _EXPIRED):
-        return Again(said, wait_seconds=wish_of(facts.get("HTTPHeaders", {}).get("retry-after")))
+        headers = facts.get("HTTPHeaders", {})
+        return Again(said, wait_seconds=wish_of(headers.get("retry-after"), headers.get("date")))
     if code in _EXPIRED:
         return Again(f"{said}; the credentials have expired", expired=True)
     if code in _CHANGED or status in (412, 416):
         return changed(url, offset)
     hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
+    region = facts.get("HTTPHeaders", {}).get("x-amz-bucket-region")
+    if status == 301 and region:
+        hint = f"{hint}: the service says {region!r}"
     kind = NotFound if code in _ABSENT or status == 404 else SourceError
     return kind(f"{said}; {hint}{by}" if hint else said, url=url)

@@ -11,11 +11,11 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.sources import connections, rest
-from webdataset.sources.objects import Answer, Identity, crc32_of
+from webdataset.sources.objects import Again, Answer, Identity, crc32_of
 from webdataset.sources.stores import opener_for
 
 from . import clients as s3_clients
-from .errors import translated
+from .errors import doubts_credentials, translated
 from .places import place_of
 
 
@@ -39,7 +39,7 @@ class S3Object:
         self.place = place_of(url, storage_options)
         self.requests = 0
         if not self.place.key or self.place.key.endswith("/"):
-            raise UsageError("names no object: an S3 url is s3://bucket/key (list_urls lists a folder)", url=url)
+            raise UsageError("names no object: an S3 url is s3://bucket/key (wds.expand_urls lists a folder)", url=url)
         self._failures = s3_clients.failures()
 
     def failures(self) -> tuple[type[Exception], ...]:
@@ -77,7 +77,10 @@ class S3Object:
         try:
             return _answer(client.get_object(**wanted))
         except self._failures as error:
-            failure = translated(error, self.url, offset=offset, profile=self.place.profile)
+            failure: Exception = translated(error, self.url, offset=offset, profile=self.place.profile)
+            if doubts_credentials(error):
+                s3_clients.forget(self.place.profile)  # the next request looks for credentials anew
+                failure = Again(str(failure)) if known is not None else failure  # keys that were good until now
         raise failure  # here, so that the original error, which quotes the request, is not its context
 
 

@@ -1,0 +1,326 @@
+"""Where the time goes: seconds that each stage of a running pipeline takes for itself.
+
+Theory. Stages are generators that draw from each other, so a stage's own time is the time inside its ``next`` without
+the time inside its upstream's. Between every two stages stands a *gate*, a generator that lets items pass; now and then
+one ``next`` of the last stage is a *timed step*, in which every gate reads the clock. A step that is timed after ``g``
+that were not stands for ``g + 1``. The first step of a run, which opens shards and fills buffers, is timed and stands
+for itself alone, as one that finds the end does. How often steps are timed follows from what they take: about one
+in two thousand seconds goes into reading the clock (more in the beginning, to have figures soon), and what a reading
+takes is taken off again. Of a worker's virtual streams, which are alike, every fourth has gates.
+
+Flows in: the iterators of a run's levels. Flows out: iterators over the same items, and a list of (name, samples,
+seconds). Never changes an item, an order or a state; keeps no item but the one that a parked generator holds.
+"""
+
+import functools
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from webdataset.stages.base import FilterFunction, Stage
+from webdataset.stages.blame import titled
+from webdataset.stages.checking import CheckSamples
+from webdataset.stages.reading import ReadShards
+
+from .levels import ForeignLevel, Level
+
+BUDGET = 0.0005  # part of the time that reading clocks may take
+_LONGEST = 512  # steps between two that are timed, at most
+_STREAMS = 4  # one of so many virtual streams has gates
+_OUTLIER = 4
+_STEP = 6  # what a timed step costs beside its gates, in gates
+_LEARNING = 200
+
+Row = tuple[str, int, float]  # name, samples given, seconds
+Gate = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+class Meter:
+    """The clock of one worker, or of one run.
+
+    Args:
+        budget: part of the time that reading clocks may take; 1 times every step.
+        clock: seconds, from any start.
+        cost: seconds that timing takes in one gate; None is what it takes in this process.
+    """
+
+    def __init__(
+        self, budget: float = BUDGET, clock: Callable[[], float] = time.perf_counter, cost: float | None = None
+    ) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._cost = cost_seconds() if cost is None else cost
+        self._thread = threading.get_ident()
+        self._names: list[str] = []
+        self._rows: dict[Any, int] = {}
+        self._edges = _Sums()  # of the first and last steps of runs
+        self._rest = _Sums()  # of the others
+        self._seconds: list[float] = []  # by row, in the present step
+        self._samples: list[int] = []
+        self._told: list[tuple[int, float]] = []
+        self._steps = 0  # timed, but edges
+        self._inner = 0.0  # seconds inside the gates that the present one waits for
+        self._pulls, self._taken = 0, 0.0  # in timed steps but edges
+        self._streams: dict[int, bool] = {}
+        self._random = random.Random(0)  # noqa: S311  decides when the clock is read
+        self._gate, self._outlet = _gates(self)
+
+    @property
+    def inside(self) -> "Inside":
+        """What pipelines are told that stand inside a stage."""
+        return Inside(self)
+
+    # -- gates
+
+    def attach(self, levels: Sequence[Level], *, outer: bool = True) -> None:
+        """Put gates behind the levels of a run that is not open yet.
+
+        Args:
+            levels: the first is the source; those up to the reader count as one, ``reading``.
+            outer: the last of them gives items to the consumer; otherwise to a stage that is timed itself.
+        """
+        if not levels or not self._chosen(levels[0].run.stream, outer=outer):
+            return
+        start = max((n for n, level in enumerate(levels) if isinstance(level.stage, ReadShards)), default=0)
+        for number, level in enumerate(levels[start:], start):
+            last = outer and number == len(levels) - 1
+            if isinstance(level.stage, CheckSamples) and not last:
+                continue
+            row = self._row(number, name_of(level, source=number == 0), outer=outer)
+            level.gate = functools.partial(self._outlet if last else self._gate, row=row)
+
+    def _chosen(self, stream: Any, *, outer: bool) -> bool:
+        if stream is None or self._budget >= 1:
+            return True
+        if not outer:
+            return self._streams.get(stream.number, True)
+        return self._streams.setdefault(stream.number, len(self._streams) % _STREAMS == 0)
+
+    def _row(self, number: int, name: str, *, outer: bool) -> int:
+        key = number, name, outer
+        if key not in self._rows:
+            again = sum(1 for known in self._rows if known[1] == name)
+            self._names.append(f"{name} #{again + 1}" if again else name)
+            self._seconds.append(0.0)
+            self._samples.append(0)
+            self._told.append((0, 0.0))
+            self._rows[key] = len(self._rows)
+        return self._rows[key]
+
+    def timed(self, items: Iterator[Any], row: int) -> Any:
+        """Draw an item through a gate in a timed step.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        if threading.get_ident() != self._thread:
+            return next(items)
+        outer, self._inner = self._inner, 0.0
+        began = self._clock()
+        try:
+            item = next(items)
+        finally:
+            taken = self._clock() - began
+            self._seconds[row] += taken - self._inner
+            self._inner = outer + taken + self._cost
+            self._pulls += 1
+        self._samples[row] += 1
+        return item
+
+    def step(self, items: Iterator[Any], row: int, weight: int, *, first: bool) -> Any:
+        """Draw an item from the last stage in a timed step.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        self._thread = threading.get_ident()
+        self._inner = 0.0
+        pulls, began = self._pulls, self._clock()
+        edge = True
+        try:
+            item = self.timed(items, row)
+            edge = first
+        finally:
+            if edge:  # what opens shards says nothing about what steps take
+                self._pulls = pulls
+            else:
+                taken = self._clock() - began
+                usual = _OUTLIER * self._taken / self._steps if self._steps > _OUTLIER else taken
+                self._taken += min(taken, usual)  # one that waited for a disk says little about the others
+                self._steps += 1
+            sums, scale = (self._edges, 1) if edge else (self._rest, weight)
+            sums.add(self._seconds, self._samples, scale)
+        (self._edges if first else self._rest).steps += weight
+        return item
+
+    def gap(self) -> int:
+        """Return how many steps to let pass before the next timed one."""
+        if self._budget >= 1:
+            return 0
+        spent = (self._pulls + _STEP * self._steps) * self._cost
+        mean = min(spent / (max(self._taken, 1e-9) * self._budget), _LONGEST, self._steps * self._steps)
+        return self._random.randint(0, int(2 * mean))
+
+    # -- findings
+
+    def rows(self) -> list[Row]:
+        """Return name, samples and seconds of each stage, as they were timed."""
+        return [(name, *found) for name, found in zip(self._names, self._sum(1.0, 1.0), strict=True)]
+
+    def _sum(self, edges: float, rest: float) -> list[tuple[int, float]]:
+        """Return samples and seconds of each row, the two kinds of steps times two numbers."""
+        pairs = zip(self._edges.told(edges, len(self._names)), self._rest.told(rest, len(self._names)), strict=True)
+        return [(round(a + c), max(0.0, b + d)) for (a, b), (c, d) in pairs]
+
+    def estimate(self, delivered: int) -> list[Row]:
+        """Return what the stages took since this was last called, for all steps and streams.
+
+        Args:
+            delivered: items that the worker gave since it began.
+
+        Returns:
+            Rows; what no timed step stands for yet is told later.
+        """
+        alike = len(self._streams) / sum(self._streams.values()) if self._streams else 1.0
+        others = delivered - alike * self._edges.steps
+        rest = max(0.0, others) / self._rest.steps if self._rest.steps else 0.0
+        rows = []
+        for place, (samples, seconds) in enumerate(self._sum(alike, rest)):
+            before = self._told[place]
+            self._told[place] = max(samples, before[0]), max(seconds, before[1])  # what was told is not taken back
+            after = self._told[place]
+            rows.append((self._names[place], after[0] - before[0], after[1] - before[1]))
+        return rows
+
+
+class _Sums:
+    """Seconds and samples by row, over some timed steps.
+
+    Attributes:
+        steps: how many steps these stand for.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.samples: list[int] = []
+        self.steps = 0
+
+    def add(self, seconds: list[float], samples: list[int], scale: int) -> None:
+        """Add a step, and empty it."""
+        self._grow(len(seconds))
+        for row, count in enumerate(samples):
+            self.seconds[row] += seconds[row] * scale
+            self.samples[row] += count * scale
+            seconds[row], samples[row] = 0.0, 0
+
+    def told(self, scale: float, rows: int) -> list[tuple[float, float]]:
+        """Return samples and seconds of each row, times a number."""
+        self._grow(rows)
+        return [(samples * scale, seconds * scale) for samples, seconds in zip(self.samples, self.seconds, strict=True)]
+
+    def _grow(self, rows: int) -> None:
+        self.seconds += [0.0] * (rows - len(self.seconds))
+        self.samples += [0] * (rows - len(self.samples))
+
+
+def _gates(meter: Meter) -> tuple[Callable[..., Iterator[Any]], Callable[..., Iterator[Any]]]:
+    """Return the gate between two stages, and the one behind the last: they share a variable, the cheapest to ask."""
+    timing: Any  # True or False; it changes while generators are parked
+
+    def gate(items: Iterator[Any], row: int) -> Iterator[Any]:
+        try:
+            while True:
+                while timing:
+                    yield meter.timed(items, row)
+                for item in items:
+                    yield item
+                    if timing:
+                        break
+                else:
+                    return
+                del item
+        except StopIteration:
+            return
+
+    def outlet(items: Iterator[Any], row: int) -> Iterator[Any]:
+        nonlocal timing
+        gap, first = 0, True
+        try:
+            while True:
+                yield from islice(items, gap)
+                timing = True
+                try:
+                    item = meter.step(items, row, gap + 1, first=first)
+                finally:
+                    timing = False
+                gap, first = meter.gap(), False
+                yield item
+                del item
+        except StopIteration:
+            return
+
+    timing = False
+    return gate, outlet
+
+
+class Inside:
+    """The meter as a pipeline knows it that stands inside a stage of another: a source of a mix, say.
+
+    Args:
+        meter: of the worker.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def attach(self, levels: Sequence[Level]) -> None:
+        """Put gates behind the levels of a run."""
+        self._meter.attach(levels, outer=False)
+
+    @property
+    def inside(self) -> "Inside":
+        """What a pipeline inside this one is told."""
+        return self
+
+
+@functools.cache
+def cost_seconds() -> float:
+    """Return what one gate's timing takes, measured once in this process."""
+    meter = Meter(1.0, cost=0.0)
+    row = meter._row(0, "", outer=True)  # noqa: SLF001  a meter of its own
+    times = []
+    items = iter(range(_LEARNING))
+    for _ in range(_LEARNING):
+        began = time.perf_counter()
+        meter.timed(items, row)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def name_of(level: Level, *, source: bool = False) -> str:
+    """Return what a level is called in reports, as ``map(augment at train.py:12)``.
+
+    Args:
+        level: any.
+        source: it is the first.
+    """
+    stage = level.stage
+    if isinstance(stage, ReadShards):
+        return "reading"
+    if isinstance(level, ForeignLevel):
+        foreign = level.foreign
+        if not source and callable(foreign) and not isinstance(foreign, type) and not isinstance(foreign, Stage):
+            return titled("stage", foreign)
+        stage = foreign
+    if isinstance(stage, FilterFunction):
+        given = [*stage.args, *(value for name, value in stage.kw.items() if name != "handler")]
+        own = str(getattr(stage.f, "__name__", type(stage.f).__name__)).lstrip("_")
+        return titled(own, *(value for value in given if callable(value)))
+    told = repr(stage).partition("(")[0] if isinstance(stage, Stage) else type(stage).__name__
+    told = type(stage).__name__ if " object at 0x" in told else told
+    f = getattr(stage, "f", None)
+    return titled(told, f) if callable(f) else told

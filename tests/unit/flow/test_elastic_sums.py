@@ -1,0 +1,76 @@
+"""The sum in a state: the same wherever it is made, and whatever carried the state."""
+
+import itertools
+import json
+
+import pytest
+
+import webdataset as wds
+from webdataset.flow.elastic_checks import memory_sum, plain
+from webdataset.ground.errors import StateMismatch
+
+MEMORY = [3, 0, -3, None, [[1, 2, 1 << 40], {"a": "é", "b": [True, 1.5, "x" * 300]}]]
+
+
+def test_the_sum_does_not_change_with_the_version_of_python():
+    """One value, with a sum that was written down."""
+    assert memory_sum(MEMORY, 7) == 2112298532
+
+
+def test_plain_values():
+    """Tuples become lists, keys are sorted, at any depth; the sum of what is no JSON value is refused."""
+    value = plain({"b": (1, (2,)), "a": [{"d": 1, "c": ()}]})
+    assert json.dumps(value) == '{"a": [{"c": [], "d": 1}], "b": [1, [2]]}'
+    with pytest.raises(StateMismatch, match="no JSON value"):
+        memory_sum([object()])
+
+
+def every_third(source):
+    """Yield every third sample: a stage that is resumed by replay."""
+    return itertools.islice(source, 0, None, 3)
+
+
+def mixed(urls):
+    """Return a mix of two datasets."""
+    sources = [wds.WebDataset(part, shardshuffle=False, seed=1).shuffle(9) for part in (urls[:2], urls[2:])]
+    return wds.RandomMix(sources, longest=True)
+
+
+KINDS = {
+    "plain": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1),
+    "shuffled": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1).shuffle(20),
+    "seeded": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1).shuffle(20, seed=4),
+    "bound in bytes": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1).shuffle(20, max_bytes=200),
+    "blocks": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1).block_shuffle(12),
+    "side by side": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1, open_shards=2),
+    "batches": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1).batched(3).shuffle(4).unbatched(),
+    "foreign": lambda urls: wds.WebDataset(urls, shardshuffle=10, seed=1).compose(every_third).shuffle(8),
+    "mixed": lambda urls: wds.DataPipeline(mixed(urls), wds.shuffle(10)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_carries_the_state(tmp_path, kind):
+    """A state whose keys were sorted on the way, and one that never left the process, are both taken, and go on."""
+    urls = []
+    for number in range(4):
+        urls.append(str(tmp_path / f"{number}.tar"))
+        with wds.TarWriter(urls[-1]) as sink:
+            for index in range(15):
+                sink.write({"__key__": f"{number}-{index}", "txt": "x" * index})
+
+    def keys(run):
+        return [sample["__key__"] for sample in run]
+
+    run = KINDS[kind](urls).elastic(2).elastic_run()
+    keys(itertools.islice(run, 11))
+    state = run.state_dict()
+    carried = json.loads(json.dumps(state, sort_keys=True))
+    rest = keys(run)
+    assert rest
+    assert keys(KINDS[kind](urls).elastic(2).elastic_run(state=state)) == rest
+    assert keys(KINDS[kind](urls).elastic(2).elastic_run(state=carried)) == rest
+    carried["memories"]["1"][0] += 1
+    carried["received"] += 1
+    with pytest.raises(StateMismatch, match="changed or damaged"):
+        keys(KINDS[kind](urls).elastic(2).elastic_run(state=carried))
