@@ -23,6 +23,6 @@ def test_it_prints_one_line_with_its_ratios(tmp_path):
     (line,) = map(json.loads, result.stdout.splitlines())
     assert line["question"] == "loader JPEG 512"
     for clock in ("wall", "cpu"):
-        assert set(line[f"{clock}_us"]) == {"bare", "none", "threads", "processes"}
+        assert set(line[f"{clock}_us"]) == {"bare", "bare_reading", "bare_two", "none", "threads", "processes"}
         assert all(speed > 0 for speed in line[f"{clock}_speed"].values())
     assert line["ratio"] == line["cpu_speed"]["none"]

@@ -75,15 +75,27 @@ class WebLoader(DataPipeline, FluidInterface):
         if isinstance(loader.dataset, DataPipeline):
             self.seed = loader.dataset.seed
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next epoch; a state that was loaded into this epoch is still gone on with.
+
+        Args:
+            epoch: from 0.
+        """
+        super().set_epoch(epoch)
+        before, self._running = self._running, Running(self._running.pending)  # the run before has no say any more
+        self._running.loaded = before.loaded
+
     def _begin(self) -> Run:
         """Begin an epoch: the next one, or the one that the dataset was told with ``set_epoch``."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
         if isinstance(dataset, DataPipeline) and dataset.told is not None:
-            self.set_epoch(dataset.told)
-            self.told = dataset.told = None
+            super().set_epoch(dataset.told)
+            dataset.told = None
         if self.seed is None and self._lent is None and isinstance(dataset, InStreams):
             self._lent = entropy(None)  # one seed for all epochs of this loader: a state names it
-        return super()._begin()
+        run = super()._begin()
+        self.told = None
+        return run
 
     def _copied(self) -> Self:
         result = super()._copied()
@@ -155,7 +167,7 @@ class WebLoader(DataPipeline, FluidInterface):
         """
         loader = self._loader()
         if self._bare():
-            return dict(loader.state_dict())
+            return self._told(dict(loader.state_dict()))
         here, running = physical(), self._running
         loop = running.pending if running.loop is None else running.loop.snapshot()
         dataset = loader.dataset
@@ -170,6 +182,13 @@ class WebLoader(DataPipeline, FluidInterface):
                 "loop": loop,
             }
         )
+
+    def _told(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a loader alone: where another epoch was set since, the beginning of that one."""
+        if self.told is None or self._running.loaded:
+            return state
+        state.pop("turn", None)
+        return {**state, "epoch": self._loader().dataset.shifted(self.told), "received": 0, "memories": {}, SUM: 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on behind a state.

@@ -103,8 +103,26 @@ def _shown(value: Any) -> str:
     return value.reference or "" if isinstance(value, Secret) else str(value)
 
 
-def bounded(call: Callable[[], T]) -> T:
+def turn(filesystem: Any) -> Any:
+    """Return what is held while a file system is asked: a lock, where it is not made for several threads at once.
+
+    fsspec gives equal file systems as one object, also to several threads, while clients of SFTP or FTP take each
+    other's answers. Asynchronous ones ask in a thread of their own.
+
+    Args:
+        filesystem: the file system.
+    """
+    if getattr(filesystem, "async_impl", False):
+        return contextlib.nullcontext()
+    return vars(filesystem).setdefault("_webdataset_turn", threading.Lock())
+
+
+def bounded(call: Callable[[], T], filesystem: Any = None) -> T:
     """Call a file system, which may wait for ever, and wait for it no longer than :data:`READ_SECONDS`.
+
+    Args:
+        call: what to do.
+        filesystem: asked by it; None where there is none yet. Others wait for their turn.
 
     Raises:
         TimeoutError: it took longer; its thread is left alone.
@@ -115,7 +133,8 @@ def bounded(call: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            found.append(call())
+            with contextlib.nullcontext() if filesystem is None else turn(filesystem):
+                found.append(call())
         except BaseException as error:  # noqa: BLE001  raised in the thread that asked
             failed.append(error)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 
-from .fsspec_places import Place, bounded, fsspec, serves, service_of
+from .fsspec_places import Place, bounded, fsspec, serves, service_of, turn
 from .objects import Answer, Identity, changed
 from .patience import ATTEMPTS
 from .rest import patiently
@@ -84,9 +84,9 @@ class FsspecObject:
         """
         filesystem, path = self.place.filesystem()
         try:
-            identity = bounded(lambda: _identity(filesystem, path))
+            identity = bounded(lambda: _identity(filesystem, path), filesystem)
             if known is None or not known.contradicts(identity):
-                return bounded(lambda: self._answer(filesystem, path, (offset, size), identity))
+                return bounded(lambda: self._answer(filesystem, path, (offset, size), identity), filesystem)
         except Exception as error:  # noqa: BLE001  file systems raise what they like
             failure = self.place.translated(error)
         else:
@@ -122,17 +122,20 @@ class _Body:
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` bytes, ``b""`` at the end."""
-        content: bytes = bounded(lambda: self._stream.read(min(size, _PIECE)))
+        content: bytes = bounded(lambda: self._stream.read(min(size, _PIECE)), self._filesystem)
         if self._left is not None:
             self._left -= len(content)
-            if not self._left and bounded(lambda: _identity(self._filesystem, self._path)) != self._identity:
+            if not self._left and self._now() != self._identity:
                 raise ConnectionError("the object changed while it was being read")  # the reader asks again
         return content
 
     def close(self) -> None:
         """Let go of the file."""
         with contextlib.suppress(Exception):  # file systems raise what they like, and nothing depends on it
-            bounded(self._stream.close)
+            bounded(self._stream.close, self._filesystem)
+
+    def _now(self) -> Identity:
+        return bounded(lambda: _identity(self._filesystem, self._path), self._filesystem)
 
 
 def _identity(filesystem: Any, path: str) -> Identity:
@@ -174,16 +177,20 @@ class FsspecUpload(SpooledUpload):
     def _sent(self) -> None:
         filesystem, path = self._place.filesystem()
         try:
-            try:
-                self._written(filesystem, path)
-            except FileNotFoundError:  # some want their folders made before
-                filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self._written(filesystem, path)
+            with turn(filesystem):
+                self._placed(filesystem, path)
         except Exception as error:  # noqa: BLE001  file systems raise what they like
             failure = self._place.translated(error)
         else:
             return
         raise failure
+
+    def _placed(self, filesystem: Any, path: str) -> None:
+        try:
+            self._written(filesystem, path)
+        except FileNotFoundError:  # some want their folders made before
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._written(filesystem, path)
 
     def _written(self, filesystem: Any, path: str) -> None:
         self._kept.seek(0)
@@ -226,8 +233,9 @@ def keys(stem: str, prefix: str, storage_options: Any = None, *, depth: int | No
         filesystem, inside = folder.filesystem()
         root = str(Place(stem, storage_options).filesystem()[1]).rstrip("/")
         try:
-            filesystem.invalidate_cache()
-            found = filesystem.find(inside, maxdepth=None if depth is None else depth + 1)
+            with turn(filesystem):
+                filesystem.invalidate_cache()
+                found = filesystem.find(inside, maxdepth=None if depth is None else depth + 1)
         except Exception as error:  # noqa: BLE001  file systems raise what they like
             failure = place.translated(error)
         else:

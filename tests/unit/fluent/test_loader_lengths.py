@@ -55,3 +55,20 @@ def test_a_chosen_epoch_is_that_epoch():
     again.load_state_dict(state)
     again.set_epoch(0)
     assert [list(again), list(again)] == [[], second]
+
+
+@pytest.mark.parametrize("given", [0, 4, None], ids=["not begun", "within an epoch", "behind an epoch"])
+@pytest.mark.parametrize("stages", [False, True])
+def test_the_state_of_a_chosen_epoch_is_its_beginning(stages, given):
+    """A state saved between set_epoch and the first batch begins with the epoch that was chosen."""
+    loader = made(length=False, stages=stages)
+    items = iter(loader) if given != 0 else iter(())
+    list(itertools.islice(items, given))
+    loader.set_epoch(5)
+    state = json.loads(json.dumps(loader.state_dict()))
+    del items  # the run before has no say any more
+    again = made(length=False, stages=stages)
+    again.load_state_dict(state)
+    chosen = made(length=False, stages=stages)
+    chosen.set_epoch(5)
+    assert list(loader) == list(again) == list(chosen)

@@ -1,8 +1,11 @@
 """Schemes that fsspec knows: read, written, listed; the rules of precedence and of safety."""
 
+import io
 import os
 import pickle
 import sys
+import threading
+import time
 
 import pytest
 
@@ -271,3 +274,68 @@ def test_a_fork_makes_its_own():
             except BaseException:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
+
+
+class Narrow(Shelf):
+    """A file system over one connection, whose answers get lost where two ask at once."""
+
+    protocol = "wdsnarrow"
+    store, pseudo_dirs = {}, [""]
+    asking = threading.Lock()
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("wdsnarrow://", "memory://"))
+
+    def _alone(self, call, *words, **options):
+        if not self.asking.acquire(blocking=False):
+            raise PermissionError("two have asked at once")
+        try:
+            time.sleep(0.005)
+            return call(*words, **options)
+        finally:
+            self.asking.release()
+
+    def info(self, path, **options):
+        return self._alone(super().info, path, **options)
+
+    def _open(self, path, mode="rb", **options):
+        stream = super()._open(path, mode, **options)
+        return stream if "w" in mode else Asking(io.BytesIO(stream.getvalue()), self)
+
+
+class Asking(Failing):
+    """A file whose reads go through its file system's connection."""
+
+    def read(self, size=-1):
+        """Read, alone."""
+        return self.left._alone(self.stream.read, size)
+
+
+def test_a_file_system_is_asked_by_one_thread_at_a_time(monkeypatch):
+    """Streams of several threads over one client, as SFTP's and FTP's are, take turns: no answer goes astray.
+
+    fsspec keeps its file systems by the numbers of threads, which are given out again: so they come to share one.
+    """
+    fsspec.register_implementation("wdsnarrow", Narrow, clobber=True)
+    Narrow.store.clear()
+    Narrow.faults, Narrow.facts = [], {}
+    shared = Narrow()
+    with shared.open("/a.bin", "wb") as stream:
+        stream.write(BODY * 4)
+    monkeypatch.setattr(fsspec_places.Place, "filesystem", lambda place: (shared, "/a.bin"))
+    found = []
+
+    def reads():
+        with wds.gopen("wdsnarrow://a.bin") as stream:
+            content = b""
+            while piece := stream.read(100_000):
+                content += piece
+            found.append(content)
+
+    threads = [threading.Thread(target=reads) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [BODY * 4] * 5
