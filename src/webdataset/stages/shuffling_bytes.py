@@ -16,7 +16,7 @@ from webdataset.ground.topology import Stream
 from . import randomness
 from .base import Fetch, Json, Run, delivered, paired
 from .journal_weighed import WeighedJournal
-from .shuffling import Buffer, Shuffle, pick
+from .shuffling_buffer import Buffer, Shuffle, pick
 from .weighing import size_bytes
 
 _PARTS = ("given", "odd", "outs", "phase", "random", "since", "tail", "waiting")

@@ -13,7 +13,8 @@ from webdataset.ground.topology import Stream
 from webdataset.samples.address import Address
 from webdataset.stages import journal
 from webdataset.stages.base import Run
-from webdataset.stages.shuffling import FollowedBuffer, shuffle, stirred
+from webdataset.stages.shuffling import shuffle
+from webdataset.stages.shuffling_buffer import FollowedBuffer, stirred
 
 ITEMS = list(range(700))
 ADDRESSES = [Address(number // 90, number % 90, 512 * (3 * (number % 90) + number % 2)) for number in range(400)]
