@@ -12,6 +12,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
 import numpy as np
 import webdataset as wds
 
