@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".venvs" / "interop"
 WIDS = ROOT / ".venvs" / "interop-wids"
 CONSTRAINTS = ROOT / "constraints.txt"
-OURS = ["-e", f"{ROOT}[images,fast,records]", "torch", "pytest>=8.3", "pytest-timeout>=2.3"]
+OURS = ["-e", f"{ROOT}[images,fast,records]", "torch", "pytest>=9.0", "pytest-timeout>=2.3"]
 # Versions are fixed, so that a failure is a change of ours. CPU builds of torch alone: constraints.txt holds it.
 PEERS = [
     "torchdata==0.11.0",

@@ -11,8 +11,6 @@ import pytest
 
 import webdataset as wds
 from webdataset import compat, filters, shardlists, writer
-from webdataset.flow import looping
-from webdataset.flow.elastic import STREAMS
 from webdataset.flow.pipeline_in_streams import ElasticPipeline
 from webdataset.ground import environment, errors
 from webdataset.ground.extras import is_of
@@ -211,12 +209,11 @@ def test_damage_is_told_where_nobody_has_loaded_tarfile(tmp_path):
 
 
 def test_elastic_pipelines_are_known_by_their_old_name():
-    """``webdataset.flow.pipeline.ElasticPipeline``, in pickles too; and streams have one default."""
+    """``webdataset.flow.pipeline.ElasticPipeline``, in pickles too."""
     from webdataset.flow import pipeline
 
     assert pipeline.ElasticPipeline is ElasticPipeline
     assert b"webdataset.flow.pipeline\nElasticPipeline" in pickle.dumps(ElasticPipeline, 0)
-    assert looping.STREAMS == STREAMS
 
 
 # -- small things that make it so

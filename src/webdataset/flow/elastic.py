@@ -23,8 +23,6 @@ from .elastic_state import KIND, VERSION, checked, compare, memories_for, whole
 from .elastic_stream import END, VirtualStream
 from .looping import Bounds
 
-STREAMS = 24
-
 
 @dataclass(frozen=True)
 class Plan:

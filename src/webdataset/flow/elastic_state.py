@@ -8,7 +8,7 @@ shared out again by taking what one owns. Nothing in it grows with the number of
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webdataset.ground.errors import StateMismatch
+from webdataset.ground.errors import StateMismatch, UsageError
 from webdataset.stages.base import Json
 
 from .elastic_checks import KIND, SUM, VERSION, Sums, check_shape, check_sum, quoted, sum_of
@@ -24,6 +24,11 @@ __all__ = [
     "next_positions",
     "whole",
 ]
+
+_OTHER_SHARDS = (
+    "shards of other names or places, or in another order; where only their place has changed, keep the urls as they "
+    "were and map them with WDS_REWRITE"
+)
 
 
 def checked(state: Any) -> dict[str, Any]:
@@ -66,6 +71,9 @@ def _described(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     for name in sorted(saved.keys() | here.keys()):
         before, now = saved.get(name), here.get(name)
         if before == now:
+            continue
+        if name == "urls":
+            found.append(f"{_OTHER_SHARDS} (digest {quoted(before)}, here {quoted(now)})")
             continue
         if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
             found += [
@@ -137,7 +145,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Raises:
         StateMismatch: no state at all, or states of different datasets, seeds or epochs; the message says which.
+        UsageError: one state, or something else than several.
     """
+    if isinstance(states, Mapping) or not isinstance(states, Iterable):
+        raise UsageError(f"merge_states takes a list of states, and got a {type(states).__name__}")
     known = list(states)
     for state in known:
         check_shape(state)

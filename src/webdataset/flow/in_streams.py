@@ -13,10 +13,10 @@ from webdataset.ground.topology import Place, worker_info
 from webdataset.stages.base import Json, Run
 
 from .describing import description
-from .elastic import STREAMS, ElasticRun, Plan, planned
+from .elastic import ElasticRun, Plan, planned
 from .elastic_state import checked, compare
 from .epochs import EpochCount
-from .looping import Bounds
+from .looping import STREAMS, Bounds
 
 
 class Present:

@@ -15,7 +15,7 @@ from webdataset.stages.base import Address, Json, Run
 
 from .running import Flow
 
-STREAMS = 24  # of an elastic dataset that is not told how many; the same as in ``elastic``
+STREAMS = 24  # of an elastic dataset that is not told how many
 ENDLESS = sys.maxsize
 EMPTY_PASSES = 100  # of a stream that is to begin again for ever, before that counts as having no samples
 

@@ -57,6 +57,13 @@ class DataPipeline(EqualEpochs, IterableDataset):
             else:
                 self.pipeline.append(arg)
 
+    if not TYPE_CHECKING:  # a checker would take every name for one of ours
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""
+            way_out = ": make it elastic, dataset.elastic()" if name in {"state_dict", "load_state_dict"} else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{way_out}")
+
     # -- description
 
     def explain(self) -> str:

@@ -260,9 +260,4 @@ class WebLoader(DataPipeline, FluidInterface):
                 "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
                 "batch_size=None, and .batched(n) in the dataset or behind the loader"
             )
-        if loader.batch_size is not None and not self._bare():
-            raise UsageError(
-                "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
-                "batch_size=None, and .batched(n) in the dataset or behind the loader"
-            )
         return loader

@@ -12,6 +12,7 @@ import os
 import random
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ class DirectoryShardList(ShardList):
 
     def _next(self, generator: random.Random) -> str | None:
         deadline = time.monotonic() + self.timeout
+        if self.poll is not None and not Path(self.path).exists():
+            warnings.warn(
+                f"{self.path}: there is no such directory; waiting until it is made and has shards", stacklevel=2
+            )
         while True:
             self.cleanup_files_without_processes()
             claimed = self._claim(generator)

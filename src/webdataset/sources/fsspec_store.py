@@ -211,7 +211,7 @@ def _given_up(stream: Any, filesystem: Any, path: str) -> None:
             stream.discard()
         stream.closed = True  # closing publishes, and a finaliser closes
         return
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the first failure is the one to tell
         stream.close()
     with contextlib.suppress(Exception):  # what was there before is gone since the file was opened
         filesystem.rm_file(path)

@@ -68,9 +68,10 @@ class CheckSamples(Passing):
         )
         if self._shards is None:
             return f"{told}there are fewer shards than workers ({workers} in all), or {others}. {fix}"
+        shards = "there is 1 shard" if self._shards == 1 else f"there are {self._shards} shards"
         if self._shards < workers:
-            return f"{told}there are {self._shards} shards, fewer than the {workers} workers in all. {fix}"
-        return f"{told}there are {self._shards} shards for {workers} workers in all; {others}. {fix}"
+            return f"{told}{shards}, fewer than the {workers} workers in all. {fix}"
+        return f"{told}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {fix}"
 
     def __repr__(self) -> str:
         return "check_samples()"

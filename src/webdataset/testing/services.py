@@ -125,7 +125,10 @@ def shared(folder: Path, launch: Callable[[Path], Launch]) -> Iterator[Running]:
             yield running
         finally:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            _leave(folder, users, running.pid)
+            try:
+                _leave(folder, users, running.pid)
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # closing does not, where a child forked meanwhile lives on
 
 
 def _is_alive(folder: Path) -> bool:

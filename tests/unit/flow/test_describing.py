@@ -184,6 +184,24 @@ def test_versions_of_one_object(server):
             make(*queries).load_state_dict(state)
 
 
+def test_shards_that_moved(urls, tmp_path, monkeypatch):
+    """A state is not loaded for shards of another place; the message says how it is, and that way works."""
+    make = lambda urls: wds.WebDataset(urls, shardshuffle=False, seed=1).map(lambda s: s["__key__"]).elastic(2)
+    run = iter(make(urls))
+    seen = [next(run) for _ in range(5)]
+    state = run.state_dict()
+    run.close()
+    (tmp_path / "new").mkdir()
+    for shard in tmp_path.glob("*.tar"):
+        shard.rename(tmp_path / "new" / shard.name)
+    with pytest.raises(StateMismatch, match=r"other names or places.*map them with WDS_REWRITE"):
+        make(str(tmp_path / "new" / "{0..1}.tar")).load_state_dict(state)
+    monkeypatch.setenv("WDS_REWRITE", f"{tmp_path}/={tmp_path}/new/")
+    again = make(urls)
+    again.load_state_dict(state)
+    assert sorted(seen + list(again)) == sorted(f"{number}-{index}" for number in range(2) for index in range(8))
+
+
 def test_ranks_with_other_versions_differ():
     """What ranks compare tells versions apart, and not signatures."""
     make = lambda *queries: fingerprint(wds.WebDataset([f"http://h/x?{query}" for query in queries], seed=1))

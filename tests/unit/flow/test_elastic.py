@@ -337,6 +337,9 @@ def test_a_state_of_one_rank_is_not_enough_for_others(urls):
     assert next(dataset.elastic_run(ALONE, wds.merge_states(states))) is not None
     with pytest.raises(StateMismatch, match="no states"):
         wds.merge_states([])
+    for other in (states[0], None):
+        with pytest.raises(UsageError, match="takes a list of states"):
+            wds.merge_states(other)
 
 
 def test_the_later_of_two_memories_holds(urls):

@@ -165,6 +165,17 @@ def test_epochs_differ(urls):
     assert len({*orders(None), *orders(None)}) == 6
 
 
+def test_who_has_a_state(urls):
+    """A dataset that is not elastic has none, also for libraries that ask; the error says how it gets one."""
+    dataset = wds.WebDataset(urls)
+    assert not hasattr(dataset, "state_dict")
+    assert not hasattr(dataset, "load_state_dict")
+    with pytest.raises(AttributeError, match=r"'load_state_dict': make it elastic, dataset.elastic\(\)"):
+        dataset.load_state_dict({})
+    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
+        dataset.other  # noqa: B018
+
+
 def test_set_epoch(urls):
     """The number of the epoch decides the order."""
     dataset = wds.WebDataset(urls, shardshuffle=10, seed=5)

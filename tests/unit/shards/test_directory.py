@@ -51,6 +51,14 @@ def test_keep(folder):
     assert names(folder) == ["0.tar._done_", "1.tar._done_", "2.tar._done_"]
 
 
+def test_a_directory_that_is_not_there_is_told_of(folder):
+    """One that is waited for may be misspelt; one that is there and empty is nothing to speak of."""
+    with pytest.warns(UserWarning, match=r"D/: there is no such directory; waiting until it is made"):
+        assert list(DirectoryShardList("D/", poll=0.01, timeout=0.05)) == []
+    (folder.parent / "D").mkdir()
+    assert list(DirectoryShardList("D/", poll=0.01, timeout=0.05)) == []
+
+
 def test_other_modes_leave_the_claim(folder):
     """An unknown mode leaves shards claimed."""
     assert len(seen("leave")) == 3
@@ -108,6 +116,7 @@ def test_waiting(folder):
     writer.start()
     assert Path(next(iter(shards))["url"]).name.startswith("late.tar")
     writer.join()
+    (folder.parent / "e").mkdir()
     assert list(DirectoryShardList("e/", poll=0.01, timeout=0.05)) == []
 
 

@@ -1,0 +1,51 @@
+"""What holds for every test: it leaves no copy of its process behind.
+
+A forked child that outlives its test holds this process's sockets, locks and pipes open: a later test, or the end of
+the whole run, then waits for ever. So the test that leaves one fails, and the child is ended.
+"""
+
+import contextlib
+import gc
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE_SECONDS = 10.0
+OURS = Path("/proc/self/cmdline")
+
+
+def copies():
+    """Return the pids of the living children that were forked and have not become another program."""
+    found = []
+    for tasks in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += [int(pid) for pid in tasks.read_text().split() if is_copy(int(pid))]
+    return found
+
+
+def is_copy(pid):
+    """Tell whether a child runs the words that this process runs; one that has ended runs none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == OURS.read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Fail the test that leaves a forked child."""
+    result = yield
+    left = copies() if OURS.exists() else []
+    until = time.monotonic() + PATIENCE_SECONDS
+    while left and time.monotonic() < until:
+        gc.collect()  # a loader in a circle of references ends its workers here
+        time.sleep(0.05)
+        left = copies()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    if left:
+        pytest.fail(f"{item.nodeid} leaves {len(left)} forked processes", pytrace=False)
+    return result
