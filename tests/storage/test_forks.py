@@ -8,6 +8,7 @@ import pytest
 import webdataset as wds
 from webdataset.sources import ahead_pace
 from webdataset.testing import readings
+from webdataset.testing.after_forks import ended, forked
 from webdataset.testing.readings import digests_of, shard
 from webdataset.testing.scheme_servers import NAMES
 from webdataset.testing.worker_reads import ShardReads
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 SHARDS = [shard(seed, samples=6, size_bytes=40_000) for seed in range(4)]
 REMOTE = [name for name in NAMES if name != "memory"]  # what is in memory stays in its process
 MEMBERS = 2
-PARENT = os.getpid()
 
 
 @pytest.fixture
@@ -98,16 +98,9 @@ def test_both_go_on_with_what_was_open(targets, monkeypatch, name):
     """A stream, and a dataset that reads ahead, half read at a fork: parent and children read the rest, all at once."""
     monkeypatch.setattr(ahead_pace, "FAR_SECONDS", -1.0)
     held = busy_parents([targets(name)])
-    children = [os.fork() for _ in range(MEMBERS) if os.getpid() == PARENT]
-    if os.getpid() != PARENT:
-        code = 1
-        try:
-            read_on(*held)
-            code = 0
-        finally:
-            os._exit(code)
+    children = [forked(lambda: read_on(*held) or True) for _ in range(MEMBERS)]
     read_on(*held)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * MEMBERS
+    assert [ended(child) for child in children] == [0] * MEMBERS
     assert [readings.streamed(target) for target in targets(name)] == [
         hashlib.sha256(content).hexdigest() for content in SHARDS
     ]

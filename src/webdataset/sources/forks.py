@@ -1,4 +1,4 @@
-"""What no fork inherits: clients and connection pools, one for each process and purpose.
+"""What no fork inherits: clients and connection pools, one for each process and purpose; and what no child finalises.
 
 Flows in: a key, and how to make what belongs to it. Flows out: this process's own. Two processes that share a
 connection would read each other's answers; and a lock that another thread holds at the fork stays locked for ever in
@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 V = TypeVar("V")
 
+_foreign: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+_inherited: list[object] = []
 _all: "weakref.WeakSet[PerProcess[object]]" = weakref.WeakSet()
 
 
@@ -52,7 +54,17 @@ class PerProcess(Generic[V]):
         self._kept = {}
 
 
+def left_to_its_process(thing: object) -> None:
+    """Let no forked child finalise a thing: its finaliser speaks over a connection, which is its parent's.
+
+    Args:
+        thing: a client, or an open file of one; can be referred to weakly.
+    """
+    _foreign[id(thing)] = thing
+
+
 def _forget() -> None:
+    _inherited.extend(_foreign.values())
     for kept in _all:
         kept.clear()
 

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from webdataset.ground.errors import ConfigError, MissingExtra, NotFound, SourceError, UsageError
 from webdataset.ground.extras import available, require
+from webdataset.ground.locks import ForkSafeLock
 from webdataset.ground.redaction import redacted
 
+from .forks import left_to_its_process
 from .objects import Again
 from .profiles.options import Held, StorageOptions, options_for
 from .profiles.secret import Secret
@@ -114,7 +116,8 @@ def turn(filesystem: Any) -> Any:
     """
     if getattr(filesystem, "async_impl", False):
         return contextlib.nullcontext()
-    return vars(filesystem).setdefault("_webdataset_turn", threading.Lock())
+    left_to_its_process(filesystem)
+    return vars(filesystem).setdefault("_webdataset_turn", ForkSafeLock())
 
 
 def bounded(call: Callable[[], T], filesystem: Any = None) -> T:

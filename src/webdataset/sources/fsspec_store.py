@@ -18,6 +18,7 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 
+from .forks import left_to_its_process
 from .fsspec_places import Place, bounded, fsspec, serves, service_of, turn
 from .objects import Answer, Identity, changed
 from .patience import ATTEMPTS
@@ -112,6 +113,7 @@ class _Body:
         self._filesystem, self._path, self._identity = filesystem, path, identity
         self._left = identity.length
         self._stream = filesystem.open(path, "rb") if identity.length != 0 else io.BytesIO()
+        left_to_its_process(self)
 
     def seek(self, offset: int) -> None:
         """Go to where reading begins."""

@@ -4,8 +4,11 @@ Flows in: what a child is to do, or where objects are. Flows out: how the childr
 test report is written twice, no fixture torn down twice.
 """
 
+import faulthandler
 import multiprocessing
 import os
+import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +19,8 @@ from webdataset.sources.ranges import open_ranges
 
 NUMBERED = {str(number): bytes([number]) * 100_000 for number in range(8)}
 """Objects by their names, which :func:`read_by_children` reads."""
+PATIENCE_SECONDS = 100
+"""A child that takes longer waits for ever: it says for what, and ends."""
 
 
 def read_by_children(stem: str, method: str, environment: Mapping[str, str], *, count: int = 2) -> list[int | None]:
@@ -36,13 +41,22 @@ def read_by_children(stem: str, method: str, environment: Mapping[str, str], *, 
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join(PATIENCE_SECONDS + 20)
+        child.kill()
     return [child.exitcode for child in children]
 
 
 def _set_and_read(stem: str, start: int, environment: Mapping[str, str]) -> None:
+    _limited()
     with mock.patch.dict("os.environ", environment):
         _read(stem, start)
+
+
+def _limited() -> None:
+    """Let this process end after a while, with its stacks; it is a child, and waits for its own alarm alone."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, file=sys.__stderr__, chain=True)  # its own timer would not survive a fork
+    signal.alarm(PATIENCE_SECONDS)
 
 
 def _read(stem: str, start: int) -> None:
@@ -69,6 +83,7 @@ def forked(action: Callable[[], object]) -> int:
     if child == 0:
         code = 2
         try:
+            _limited()
             code = 0 if action() else 1
         except BaseException:  # noqa: BLE001  said here, since nobody else can: the child must not go on with its test
             traceback.print_exc()

@@ -1,5 +1,6 @@
 """Schemes that fsspec knows: read, written, listed; the rules of precedence and of safety."""
 
+import gc
 import io
 import os
 import pickle
@@ -23,6 +24,7 @@ from webdataset.sources import fsspec_places, fsspec_store, patience
 from webdataset.sources.open import gopen_schemes, opener_of
 from webdataset.sources.ranges import open_ranges
 from webdataset.sources.stores import service_of
+from webdataset.testing.after_forks import ended, forked
 
 fsspec = pytest.importorskip("fsspec")
 from fsspec.implementations.memory import MemoryFileSystem  # noqa: E402  after the check that it is there
@@ -274,6 +276,44 @@ def test_a_fork_makes_its_own():
             except BaseException:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
+
+
+class Spoken(Failing):
+    """A file whose end is told over its connection, as SFTP's is, also where nobody closes it."""
+
+    def __del__(self):
+        with self.left.open("a") as heard:
+            heard.write(f"{os.getpid()} ")
+
+    def read(self, size=-1):
+        """Read."""
+        return self.stream.read(size)
+
+
+def test_a_fork_says_nothing_over_its_parents_connection(tmp_path, monkeypatch):
+    """A child neither closes nor finalises what its parent has opened, and waits for no thread that stayed behind."""
+    put("wdsshelf://bucket/x")
+    heard = tmp_path / "heard"
+    monkeypatch.setattr(Shelf, "_open", lambda *_words, **_options: Spoken(io.BytesIO(BODY), heard))
+    streams = [wds.gopen("wdsshelf://bucket/x") for _ in range(2)]
+    assert [stream.read(10) for stream in streams] == [BODY[:10]] * 2
+
+    def reads_on():
+        streams.pop()
+        Shelf.clear_instance_cache()
+        gc.collect()
+        return streams[0].read(1000) == BODY[10:1010]
+
+    with fsspec_places.turn(fsspec.filesystem("wdsshelf")):  # as a thread that reads ahead may hold it
+        child = forked(reads_on)
+    assert ended(child) == 0
+    assert not heard.exists()
+    for stream in streams:
+        assert stream.read() == BODY[10:]
+        stream.close()
+    stream = streams.clear()
+    gc.collect()
+    assert set(heard.read_text().split()) == {str(os.getpid())}
 
 
 class Narrow(Shelf):
