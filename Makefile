@@ -4,6 +4,7 @@ WORKERS ?= auto
 BIN := .venv/bin
 PIP = $(1)/bin/python -m pip install -q -c constraints.txt
 PYTEST = $(BIN)/python -m pytest
+unexport PYTHONDONTWRITEBYTECODE # hundreds of tests start Python: each would compile the package anew
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python

@@ -1,5 +1,6 @@
 """A program that loads with processes, and ends in every way there is: nothing of it may be left."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -105,7 +106,10 @@ def started(tmp_path, temporary):
 def named_memory(pid):
     """Return the files in /dev/shm that a process maps or has open: what it could leave behind."""
     maps = Path(f"/proc/{pid}/maps").read_text()
-    files = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    files = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            files.append(str(link.readlink()))
     return [line for line in [*maps.splitlines(), *files] if "/dev/shm/" in line]
 
 

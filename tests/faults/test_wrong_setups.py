@@ -82,7 +82,8 @@ def test_whole_shards_or_an_error_with_the_numbers(folder, everywhere, shards, w
     with pytest.raises(NoSamples) as caught:
         everywhere(made, ranks, workers)
     told = str(caught.value)
-    assert f"there are {shards} shards, fewer than the {ranks * workers} workers in all" in told
+    there = "is 1 shard" if shards == 1 else f"are {shards} shards"
+    assert f"there {there}, fewer than the {ranks * workers} workers in all" in told
     assert f"of {ranks}, worker" in told
     assert f"of {workers}:" in told
     assert "nodesplitter=wds.split_by_sample" in told

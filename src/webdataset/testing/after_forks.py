@@ -8,7 +8,6 @@ import faulthandler
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,7 +54,7 @@ def _set_and_read(stem: str, start: int, environment: Mapping[str, str]) -> None
 def _limited() -> None:
     """Let this process end after a while, with its stacks; it is a child, and waits for its own alarm alone."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    faulthandler.register(signal.SIGALRM, file=sys.__stderr__, chain=True)  # its own timer would not survive a fork
+    faulthandler.register(signal.SIGALRM, file=2, chain=True)  # its own timer would not survive a fork
     signal.alarm(PATIENCE_SECONDS)
 
 
