@@ -1,6 +1,6 @@
 # The front desk. Every target makes what it needs; a machine with Python 3.11+, make and a C compiler is enough.
 PYTHON ?= python3
-WORKERS ?= auto
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # some tests wait for servers most of their time
 BIN := .venv/bin
 PIP = $(1)/bin/python -m pip install -q -c constraints.txt
 PYTEST = $(BIN)/python -m pytest

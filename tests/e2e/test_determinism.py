@@ -258,3 +258,4 @@ def test_the_shuffles_of_elastic_datasets_resume_exactly(urls, name):
             again.load_state_dict(json.loads(json.dumps(run.state_dict())))
             assert keys(again) == whole[given:]
         assert next(run)["__key__"] == whole[given]
+    run.close()

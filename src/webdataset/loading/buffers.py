@@ -2,8 +2,9 @@
 
 Theory. New memory is slow: the system clears each page when it is first touched, which takes longer than writing a
 batch into warm memory. A block is therefore lent: arrays over it refer to a *lease*, and when the last of them is gone
-(batch, view of a batch, tensor, JAX array alike) the lease's finalizer gives the block back. A program that keeps its
-batches keeps their memory, and gets new blocks.
+(batch, view of a batch, tensor, JAX array alike) the block is back. A program that keeps its batches keeps their
+memory, and gets new blocks. What notices that a lease is gone runs none of Python's code: an interrupt from the
+keyboard that came within it would be lost.
 
 Flows in: sizes. Flows out: blocks. No block is ever written to while an array over it lives.
 """
@@ -37,16 +38,54 @@ class Block:
             memory.madvise(mmap.MADV_HUGEPAGE)  # one address translation for 2 MB in place of 512
         self.size_bytes = len(memory)
 
-    def lend(self, returned: Callable[["Block"], None] | None = None) -> Any:
+    def lend(self, loans: "Loans | None" = None, note: Any = None) -> Any:
         """Return a uint8 array over the block.
 
         Args:
-            returned: called with the block when the last array over it is gone.
+            loans: learns when the last array over it is gone.
+            note: what is to be known then.
         """
         lease = (ctypes.c_ubyte * self.size_bytes).from_buffer(self.memory)
-        if returned is not None:
-            weakref.finalize(lease, returned, self).atexit = False
+        if loans is not None:
+            loans.add(lease, self, note)
         return np.frombuffer(lease, np.uint8)  # type: ignore[call-overload]  # a buffer, though not in its list
+
+
+class Loan(weakref.ref[Any]):
+    """A block that is lent, and what is to be known when it is back."""
+
+    __slots__ = ("block", "note")
+
+    block: Block
+    note: Any
+
+
+class Loans:
+    """Blocks that are lent, and those of them that are back."""
+
+    def __init__(self) -> None:
+        self._lent: dict[int, Loan] = {}  # a weak reference that is not kept tells nobody anything
+        self._back: deque[Loan] = deque()  # appended to in any thread
+
+    def add(self, lease: Any, block: Block, note: Any) -> None:
+        """Take note of a loan.
+
+        Args:
+            lease: goes with the last array over the block.
+            block: the block.
+            note: anything.
+        """
+        loan = Loan(lease, self._back.append)
+        loan.block, loan.note = block, note
+        self._lent[id(loan)] = loan
+
+    def back(self) -> Loan | None:
+        """Return the loan that ended last and was not returned here yet; None where there is none."""
+        try:
+            loan = self._back.pop()
+        except IndexError:
+            return None
+        return self._lent.pop(id(loan))
 
 
 class Blocks:

@@ -23,7 +23,7 @@ from typing import Any
 from webdataset.ground.errors import FlowError, said
 from webdataset.ground.extras import loaded
 
-from .buffers import Block, shared_file
+from .buffers import Block, Loans, shared_file
 from .layout import as_array
 from .parts import Part
 
@@ -212,14 +212,12 @@ class Receiver:
         self.pipe = pipe
         self._most = min(max(_MOST_SEGMENTS // workers, _SEGMENTS.start), _SEGMENTS.stop)
         self._segments: dict[int, Block] = {}
-        self._returned: list[Block] = []  # appended to by finalizers, in any thread
+        self._loans = Loans()
 
     def freed(self) -> int | None:
         """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
-        try:
-            return self._returned.pop().number
-        except IndexError:
-            return None
+        loan = self._loans.back()
+        return None if loan is None else loan.block.number
 
     def receive(self) -> Part | None:
         """Read a message; return the part that it brought, if it did.
@@ -243,7 +241,7 @@ class Receiver:
             part.beside = _unpickled(rest[1], [bytearray(each) for each in rest[2]])
             return part
         _, number, places = rest
-        memory = self._segments[number].lend(self._returned.append)
+        memory = self._segments[number].lend(self._loans)
         if len(self._segments) > self._most:  # the consumer keeps what it gets
             memory = memory[: places[-1][1]].copy()
         first, *others = [memory[start:stop] for start, stop in places]

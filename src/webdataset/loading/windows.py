@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from webdataset.ground.errors import FlowError, WorkerDied
 from webdataset.ground.logs import log
 
-from .buffers import Block, Blocks
+from .buffers import Block, Blocks, Loans
 from .layout import Layout, layout_of
 from .parts import Grant, Part
 
@@ -137,6 +137,7 @@ class Windows:
         self._layouts = 0
         self._blocks: Blocks | None = None
         self._busy: list[set[int]] = [set() for _ in range(crew.workers)]
+        self._loans = Loans()
         self._returned: deque[_Returned] = deque()  # blocks that nobody here looks at any more
         self.watch: Callable[[Part], None] | None = None  # called with each part
         self.eager = False  # every part must say what changed in its worker's state
@@ -265,14 +266,14 @@ class Windows:
             return Grant(window, eager=self.eager)
         self._sort()
         block = self._blocks.take()
-        returned, epoch, owner = self._returned, self._epoch, self._blocks
-        memory = block.lend(lambda block: returned.append(_Returned(epoch, window, owner, block)))
-        columns = self.layout.views(memory)
+        columns = self.layout.views(block.lend(self._loans, _Returned(self._epoch, window, self._blocks, block)))
         self._lent[window] = self.layout, columns
         return Grant(window, block.number, self.layout, columns, self.eager)
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""
+        while (loan := self._loans.back()) is not None:
+            self._returned.append(loan.note)
         for _ in range(len(self._returned)):
             entry = self._returned.popleft()
             passed = entry.epoch != self._epoch or all(
