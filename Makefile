@@ -18,7 +18,7 @@ demo: .venv/.demo ## write shards from real images, train on them, print accurac
 
 test: .venv/.test oracles ## run the suite on this Python
 	scripts/servers.sh
-	$(PYTEST) -n $(WORKERS) $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: oracles ## run it on the oldest and the newest Python found, and under every start method
 	scripts/servers.sh
