@@ -61,8 +61,11 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
         def __getattr__(self, name: str) -> Any:
             """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""
-            way_out = ": make it elastic, dataset.elastic()" if name in {"state_dict", "load_state_dict"} else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{way_out}")
+            if name not in {"state_dict", "load_state_dict"}:
+                return object.__getattribute__(self, name)  # fails once more, in Python's own words, or a property's
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}: make it elastic, dataset.elastic()"
+            )
 
     # -- description
 

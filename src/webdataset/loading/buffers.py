@@ -47,16 +47,15 @@ class Block:
         """
         lease = (ctypes.c_ubyte * self.size_bytes).from_buffer(self.memory)
         if loans is not None:
-            loans.add(lease, self, note)
+            loans.add(lease, note)
         return np.frombuffer(lease, np.uint8)  # type: ignore[call-overload]  # a buffer, though not in its list
 
 
-class Loan(weakref.ref[Any]):
-    """A block that is lent, and what is to be known when it is back."""
+class _Loan(weakref.ref[Any]):
+    """Dead when a block is back; what is to be known then."""
 
-    __slots__ = ("block", "note")
+    __slots__ = ("note",)
 
-    block: Block
     note: Any
 
 
@@ -64,28 +63,27 @@ class Loans:
     """Blocks that are lent, and those of them that are back."""
 
     def __init__(self) -> None:
-        self._lent: dict[int, Loan] = {}  # a weak reference that is not kept tells nobody anything
-        self._back: deque[Loan] = deque()  # appended to in any thread
+        self._lent: dict[int, _Loan] = {}  # a weak reference that is not kept tells nobody anything
+        self._back: deque[_Loan] = deque()  # appended to in any thread
 
-    def add(self, lease: Any, block: Block, note: Any) -> None:
+    def add(self, lease: Any, note: Any) -> None:
         """Take note of a loan.
 
         Args:
             lease: goes with the last array over the block.
-            block: the block.
-            note: anything.
+            note: anything but None.
         """
-        loan = Loan(lease, self._back.append)
-        loan.block, loan.note = block, note
+        loan = _Loan(lease, self._back.append)
+        loan.note = note
         self._lent[id(loan)] = loan
 
-    def back(self) -> Loan | None:
-        """Return the loan that ended last and was not returned here yet; None where there is none."""
+    def back(self) -> Any:
+        """Return the note on the loan that ended last and was not told of yet; None where there is none."""
         try:
             loan = self._back.pop()
         except IndexError:
             return None
-        return self._lent.pop(id(loan))
+        return self._lent.pop(id(loan)).note
 
 
 class Blocks:

@@ -216,8 +216,8 @@ class Receiver:
 
     def freed(self) -> int | None:
         """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
-        loan = self._loans.back()
-        return None if loan is None else loan.block.number
+        number: int | None = self._loans.back()
+        return number
 
     def receive(self) -> Part | None:
         """Read a message; return the part that it brought, if it did.
@@ -241,7 +241,7 @@ class Receiver:
             part.beside = _unpickled(rest[1], [bytearray(each) for each in rest[2]])
             return part
         _, number, places = rest
-        memory = self._segments[number].lend(self._loans)
+        memory = self._segments[number].lend(self._loans, number)
         if len(self._segments) > self._most:  # the consumer keeps what it gets
             memory = memory[: places[-1][1]].copy()
         first, *others = [memory[start:stop] for start, stop in places]

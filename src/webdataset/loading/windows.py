@@ -272,8 +272,8 @@ class Windows:
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""
-        while (loan := self._loans.back()) is not None:
-            self._returned.append(loan.note)
+        while (back := self._loans.back()) is not None:
+            self._returned.append(back)
         for _ in range(len(self._returned)):
             entry = self._returned.popleft()
             passed = entry.epoch != self._epoch or all(

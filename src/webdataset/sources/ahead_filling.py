@@ -280,5 +280,5 @@ def _told(stream: Any, *, ahead: bool) -> None:
 
 def _closed(stream: Any) -> None:
     """Close a stream that nobody wants; what it has to say no longer matters."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # whatever it says: nobody has wanted its bytes
         stream.close()

@@ -116,8 +116,11 @@ def turn(filesystem: Any) -> Any:
     """
     if getattr(filesystem, "async_impl", False):
         return contextlib.nullcontext()
-    left_to_its_process(filesystem)
-    return vars(filesystem).setdefault("_webdataset_turn", ForkSafeLock())
+    kept = vars(filesystem)
+    if "_webdataset_turn" not in kept:
+        left_to_its_process(filesystem)
+        kept.setdefault("_webdataset_turn", ForkSafeLock())
+    return kept["_webdataset_turn"]
 
 
 def bounded(call: Callable[[], T], filesystem: Any = None) -> T:

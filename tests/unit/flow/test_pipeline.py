@@ -172,8 +172,24 @@ def test_who_has_a_state(urls):
     assert not hasattr(dataset, "load_state_dict")
     with pytest.raises(AttributeError, match=r"'load_state_dict': make it elastic, dataset.elastic\(\)"):
         dataset.load_state_dict({})
-    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
-        dataset.other  # noqa: B018
+
+
+def test_other_attributes_fail_as_ever(urls):
+    """In Python's words, with the name for its suggestions; and what a property of a subclass said is not hidden."""
+
+    class Failing(wds.WebDataset):
+        """With a property that fails."""
+
+        @property
+        def broken(self):
+            """Fail."""
+            raise AttributeError("the reason")
+
+    with pytest.raises(AttributeError, match=r"'Failing' object has no attribute 'other'$") as caught:
+        Failing(urls).other  # noqa: B018
+    assert caught.value.name == "other"
+    with pytest.raises(AttributeError, match="the reason"):
+        Failing(urls).broken  # noqa: B018
 
 
 def test_set_epoch(urls):
