@@ -11,6 +11,7 @@ import pytest
 
 from webdataset.ground.errors import NotFound, SourceError
 from webdataset.testing import services
+from webdataset.testing.after_forks import ended, forked
 from webdataset.testing.services import Launch
 
 USER = """
@@ -90,3 +91,23 @@ def test_a_program_that_is_not_installed():
     """The error says how to install it."""
     with pytest.raises(NotFound, match="no-such-server is not installed: ask your doctor"):
         services.program("no-such-server", "ask your doctor")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+def test_a_child_that_outlives_its_test_locks_nobody_out(tmp_path):
+    """It has inherited the folder's lock, and keeps it open: the lock is let go of all the same."""
+    import fcntl
+
+    def launch(_folder):
+        port = services.free_port()
+        words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+        return Launch(words, f"http://127.0.0.1:{port}", lambda: services.answers(port))
+
+    with services.shared(tmp_path / "s", launch):
+        child = forked(lambda: time.sleep(60))
+    try:
+        with (tmp_path / "s" / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        assert ended(child) == -signal.SIGKILL
