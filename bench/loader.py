@@ -37,7 +37,7 @@ def shards(folder):
 
     import webdataset as wds
 
-    each = max(8, int(128 * SCALE))  # an epoch of a second or more: beginning one is not what is measured
+    each = max(8, int(320 * SCALE))  # two workers take a second or more: beginning an epoch is not what is measured
     paths = [str(folder / f"{each}-{number}.tar") for number in range(8)]
     generator = np.random.default_rng(0)
     for path in paths:

@@ -14,7 +14,7 @@ from webdataset.ground.extras import loaded
 from webdataset.samples.documents.document import Document
 
 from .fields import decoders, unchanged
-from .handlers import Claims, Continue, Decode, Handler, default_post_handlers, default_pre_handlers
+from .handlers import Continue, Decode, Handler, claims, default_post_handlers, default_pre_handlers
 from .images import imagehandler
 
 Sample = dict[str, Any]
@@ -146,7 +146,7 @@ class Decoder:
         """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
         steps: list[tuple[int, bool, Decode]] = []
         for index, handler in enumerate(self.handlers[start:], start):
-            if isinstance(handler, Claims):
+            if claims(handler):
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))

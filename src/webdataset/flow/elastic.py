@@ -114,21 +114,22 @@ class _Cursor:
         if len(streams) == every and all(stream.barren for stream in streams.values()):
             _nothing(self.plan)
 
-    def turns(self) -> Iterator[tuple[Any, int | None]]:
-        """Yield what streams give in their turns, ``END`` too, and the lowest position that can follow."""
-        streams, stale, every = self.streams, self.stale, self.plan.streams
-        heap = [(stream.count * every + number, number) for number, stream in streams.items() if not stream.over]
-        heapq.heapify(heap)
+    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Any, int]]:
+        """Yield what streams give in their turns, ``END`` too, and the lowest index that can follow."""
+        streams, moved, every = self.streams, self.stale.add, len(among)
+        place = {number: place for place, number in enumerate(among)}
+        heap = [(s.count * every + place[number], number, s.advance) for number, s in streams.items() if not s.over]
+        heapq.heapify(heap)  # no two indices are equal, so nothing else is compared
         while heap:
-            position, number = heap[0]
+            index, number, advance = heap[0]
             self.turn = number
-            item = streams[number].advance()
-            stale.add(number)
+            item = advance()
+            moved(number)
             if item is END:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (position + every, number))
-            yield item, heap[0][0] if heap else None
+                heapq.heapreplace(heap, (index + every, number, advance))
+            yield item, heap[0][0] if heap else over
 
     def refresh(self) -> None:
         """Read the memories of the streams that moved."""
@@ -195,15 +196,20 @@ class ElasticRun:
         self._cursor()
         return self._pairs
 
-    def turns(self) -> Iterator[tuple[Any, int | None]]:
+    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Any, int]]:
         """Return an iterator over what streams give, for a caller who passes over streams that are over himself.
 
         Used in place of this iterator and of ``positions()``, not together with them; ``position`` does not move.
 
+        Args:
+            among: numbers of the streams whose items are counted, rising: item k of its n-th stream (of N, from 0) has
+                the index ``k * N + n``. This worker's streams are among them.
+            over: what to give for the next index after the last item.
+
         Yields:
-            An item, or ``END`` of a stream; and the lowest position that the next item can have, None after the last.
+            An item, or ``END`` of a stream; and the lowest index that the next item can have.
         """
-        return self._cursor().turns()
+        return self._cursor().turns(among, over)
 
     def reading(self) -> str:
         """Return the url of the shard that ``turns()`` reads; nothing where that is not known."""

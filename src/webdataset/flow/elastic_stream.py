@@ -4,7 +4,7 @@ Flows in: stages, a run with ``stream``, and what the stream remembered. Flows o
 equal stream continues. Nothing in it depends on rank or worker.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,6 @@ class VirtualStream:
         memory: what ``memory`` returned; None for the start.
 
     Attributes:
-        count: number of items given.
         barren: it ran from its start to its end here, and not one sample was read.
 
     Raises:
@@ -45,10 +44,14 @@ class VirtualStream:
         self._bounds = bounds.shared(run.stream)
         self._memory = memory
         self._loop: Loop | None = None
-        self._items: Iterator[Any] = iter(())
-        self.count, self.over = _counted(memory)
+        self._given, self.over = _counted(memory)  # before the loop begins, and when it is over
         self.failed: BaseException | None = None
         self.barren = False
+
+    @property
+    def count(self) -> int:
+        """Number of items given."""
+        return self._given if self._loop is None else self._loop.count
 
     def advance(self) -> Any:
         """Return the next item, or ``END``."""
@@ -57,9 +60,13 @@ class VirtualStream:
         before = standing.stream
         standing.stream = self.stream
         try:
-            if self._loop is None:
-                self._start()
-            item = next(self._items, END)
+            loop = self._loop or self._start()
+            item = next(loop.flow.items, END) if loop.count < loop.bound else END
+            if item is END:
+                item = next(loop, END)  # of another pass
+            else:  # what the loop does itself where it is asked: a call less
+                loop.count += 1
+                loop.given += 1
         except BaseException as error:  # whatever it is: there is no state behind it
             self.failed = error
             raise
@@ -67,14 +74,12 @@ class VirtualStream:
             standing.stream = before
         if item is END:
             self._end()
-            return END
-        self.count += 1
         return item
 
-    def _start(self) -> None:
-        self._loop = Loop(self._stages, self._run, self._bounds, self._restored())
-        self._items = self._loop.quickly()
+    def _start(self) -> Loop:
+        self._loop = loop = Loop(self._stages, self._run, self._bounds, self._restored())
         self._memory = None
+        return loop
 
     def _restored(self) -> Json:
         """Return the memory as the snapshot of a loop."""
@@ -94,7 +99,8 @@ class VirtualStream:
             self.barren = all(level.memory is None or level.memory.address is None for level in readers)
         self.close()
         self.over = True
-        self._loop, self._memory = None, [self.count]
+        self._given = self.count
+        self._loop, self._memory = None, [self._given]
 
     def memory(self) -> Json:
         """Return what is to be remembered behind the item given last: None before the first one.
@@ -137,11 +143,8 @@ class VirtualStream:
         Args:
             addresses: within this stream.
         """
-        if self._loop is None:
-            with within(self.stream):
-                self._start()
         with within(self.stream):
-            return self._loop.fetch(addresses) if self._loop is not None else []
+            return (self._loop or self._start()).fetch(addresses)
 
     def close(self) -> None:
         """Close everything that is open; the memory can still be read."""

@@ -61,15 +61,15 @@ class Loop:
     def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
         self._stages = list(stages)
         self._bounds = bounds
-        self._bound = ENDLESS if bounds.items is None else bounds.items
+        self.bound = ENDLESS if bounds.items is None else bounds.items
         self.count = 0  # items given, over all passes
         self.passed = 0  # passes completed
-        self._given = 0  # items given in this pass
+        self.given = 0  # items given in this pass
         self._empty = 0  # passes in a row that gave nothing
         self._over = False
         inner = None
         if state is not None:
-            self.count, self.passed, self._given, inner = _read(state)
+            self.count, self.passed, self.given, inner = _read(state)
             run = replace(run, tracked=True)
         self.flow = Flow(self._stages, run, inner)
 
@@ -77,11 +77,11 @@ class Loop:
         return self
 
     def __next__(self) -> Any:
-        while not self._over and self.count < self._bound:
+        while not self._over and self.count < self.bound:
             item = next(self.flow.items, self)
             if item is not self:
                 self.count += 1
-                self._given += 1
+                self.given += 1
                 return item
             self._over = not self._another()
         self.close()
@@ -95,12 +95,12 @@ class Loop:
 
     def quickly(self) -> Iterator[Any]:
         """Yield what ``next`` would give, at the speed of a generator (which is not kept here: no cycle, no leak)."""
-        while not self._over and self.count < self._bound:
+        while not self._over and self.count < self.bound:
             for item in self.flow:
                 self.count += 1
-                self._given += 1
+                self.given += 1
                 yield item
-                if self.count >= self._bound:
+                if self.count >= self.bound:
                     return
             self._over = not self._another()
 
@@ -108,9 +108,9 @@ class Loop:
         """End a pass; begin the next one if there is to be one."""
         self.flow.close()
         self.passed += 1
-        if self.count >= self._bound or self.passed >= self._bounds.passes:
+        if self.count >= self.bound or self.passed >= self._bounds.passes:
             return False
-        self._empty = 0 if self._given else self._empty + 1
+        self._empty = 0 if self.given else self._empty + 1
         if self._empty > self._bounds.retries:
             if self._bounds.endless:
                 raise NoSamples(
@@ -118,7 +118,7 @@ class Loop:
                     "samples or shards, a larger subsample, or use fewer workers (or streams, where it is elastic)"
                 )
             return False
-        self._given = 0
+        self.given = 0
         run = self.flow.run
         self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
         return True
@@ -129,14 +129,14 @@ class Loop:
 
     def snapshot(self) -> Json:
         """Return the state behind the item given last, as a JSON value."""
-        return {"count": self.count, "passed": self.passed, "given": self._given, "flow": self.flow.snapshot()}
+        return {"count": self.count, "passed": self.passed, "given": self.given, "flow": self.flow.snapshot()}
 
     def essence(self) -> Json:
         """Return what of the snapshot the run and the description do not tell.
 
         That is ``[count, passed, given, ended, memories]``.
         """
-        return [self.count, self.passed, self._given, *self.flow.essence()]
+        return [self.count, self.passed, self.given, *self.flow.essence()]
 
     def address(self) -> Address:
         """Return the address of the item given last: its pass, and its address there."""

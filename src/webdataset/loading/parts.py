@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from webdataset.codecs.images.landing import given_by
+from webdataset.flow.elastic_stream import END
 
 from .findings import Findings, Notes
 from .layout import Layout
 from .rows import OFF, Lender, Rows
 
-_OVER: Any = object()
 _SAVING = 100  # at most 1 % of the time goes into states that nobody may want
 NEVER = 1 << 62  # an index that is never reached
 
@@ -30,16 +30,15 @@ class Share(Protocol):
 
     Attributes:
         turn: samples after which whatever gave the first of them has been asked again.
+        following: the lowest index that the next sample can have: one that no other worker has. NEVER: there is none.
+            Whoever draws samples keeps it.
     """
 
     turn: int
+    following: int
 
-    @property
-    def following(self) -> int:
-        """The lowest index that the next sample can have: one that no other worker has. NEVER: there is none."""
-
-    def __iter__(self) -> Iterator[tuple[int, Any] | None]:
-        """Yield (index, sample), the index being ``following`` as it was; None where ``following`` only moved on."""
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield (sample, what follows): the sample's index is what followed before; END where that only moved on."""
 
     def reading(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""
@@ -205,30 +204,32 @@ class Filling:
         self._waiting += time.perf_counter() - before
         return granted
 
-    def _fill(self, part: Part, rows: Rows, samples: Iterator[tuple[int, Any] | None]) -> None:
+    def _fill(self, part: Part, rows: Rows, samples: Iterator[tuple[Any, int]]) -> None:
         """Write samples into the window's rows."""
-        share, watch = self.share, self.work.watch
+        share, watch, expect, put = self.share, self.work.watch, rows.expect, rows.put
+        numbers, placed, beside = part.rows.append, part.placed.append, part.beside.append
         first = self.work.start + part.window * self.work.span
-        stop = first + self.work.span
+        following, stop = share.following, first + self.work.span
         began = time.perf_counter()
         with given_by(rows.give if rows.mode != OFF else None), self.notes.counting:
-            while share.following < stop:
-                row = share.following - first
-                rows.expect(row)
-                drawn = next(samples, _OVER)
+            while following < stop:
+                row = following - first
+                expect(row)
+                drawn = next(samples, None)
                 if drawn is None:
-                    continue
-                if drawn is _OVER:
                     part.over = True
                     break
-                index, sample = drawn
-                watch(index, sample)
-                placed, beside = rows.put(row, sample)
-                part.rows.append(row)
-                part.placed.append(placed)
-                part.beside.append(beside)
-                drawn = sample = beside = None
-        part.over = part.over or share.following >= NEVER
+                index = following
+                sample, share.following = drawn
+                following = share.following
+                if sample is not END:
+                    watch(index, sample)
+                    lies, rest = put(row, sample)
+                    numbers(row)
+                    placed(lies)
+                    beside(rest)
+                drawn = sample = rest = None
+        part.over = part.over or following >= NEVER
         self._working += time.perf_counter() - began
 
     def _finished(self, part: Part, rows: Rows, granted: Grant) -> Part:

@@ -40,8 +40,9 @@ class Rows:
         self.columns = columns
         self.mode = mode
         self.row = 0
-        self.given: list[Any] = [None] * len(columns)  # what was offered of this row: weakly, its memory and the array
+        self.given: dict[int, Any] = {}  # what was offered of this row, by column: weakly, its memory and the array
         self.views: list[weakref.ref[Any]] = []  # the memory of all that was offered
+        self._kinds = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
         self._places = [column.place for column in layout.columns] if layout is not None else []
         count = len(layout.keys) if layout is not None else 0
         self._others = [place for place in range(count) if place not in self._places]
@@ -49,7 +50,8 @@ class Rows:
     def expect(self, row: int) -> None:
         """Say which row comes next."""
         self.row = row
-        self.given = [None] * len(self.columns)
+        if self.given:
+            self.given = {}
 
     def give(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return memory of the next row for an array, or None.
@@ -57,19 +59,18 @@ class Rows:
         Views of views refer to the array that owns the memory, not to each other. So the row is made an owner of its
         own, a ctypes array, which lives as long as anything that looks at the row.
         """
-        for number, column in enumerate(self.columns):
-            if column.shape[1:] != shape or column.dtype != dtype:
+        for number, (likely, kind, size) in enumerate(self._kinds):
+            if likely != shape or kind != dtype:
                 continue
-            row = column[self.row]
-            if row.nbytes < _LEAST_BYTES or self.mode == OFF:
+            if size < _LEAST_BYTES or self.mode == OFF:
                 return None
             if self.mode == TRIAL:
                 scratch = np.empty(shape, dtype)
                 self.views.append(weakref.ref(scratch))
                 return scratch
-            before = self.given[number]
+            before = self.given.get(number)
             if before is None or before[0]() is None:
-                owner = (ctypes.c_ubyte * row.nbytes).from_buffer(row)
+                owner = (ctypes.c_ubyte * size).from_buffer(self.columns[number], self.row * size)
                 view = np.ndarray(shape, dtype, owner)
                 reference = weakref.ref(owner)
                 self.given[number] = reference, weakref.ref(view)
@@ -91,13 +92,13 @@ class Rows:
         values = layout.values(sample) if layout is not None else None
         if values is None or not self._written(row, values):
             return False, sample
-        return True, [values[place] for place in self._others]
+        return True, list(map(values.__getitem__, self._others))
 
     def _written(self, row: int, values: Any) -> bool:
         moves = []
         for number, place in enumerate(self._places):
             value, column = values[place], self.columns[number]
-            given = self.given[number]
+            given = self.given.get(number)
             if given is not None and given[1]() is value:
                 continue
             array = value if type(value) is np.ndarray else as_array(value)

@@ -14,11 +14,11 @@ each index once. What a share is depends on the dataset:
 """
 
 import copy
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from webdataset.flow.elastic_stream import END
 from webdataset.flow.entropy import entropy
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.running import steps
@@ -91,12 +91,9 @@ class Striding:
         self._samples = samples
         self._workers = workers
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield (index, sample)."""
-        for sample in self._samples:
-            index = self.following
-            self.following += self._workers
-            yield index, sample
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield (sample, index of the next one)."""
+        return zip(self._samples, itertools.count(self.following + self._workers, self._workers), strict=False)
 
     def reading(self) -> str:
         """Return nothing: what is read is not known."""
@@ -238,22 +235,15 @@ class Streams:
     def __init__(self, run: Any, state: Json, of_rank: list[int], meter: Meter | None = None) -> None:
         self._run = run
         self.meter = run.meter = meter
-        self._count = int(state["streams"])
-        self._place = {stream: place for place, stream in enumerate(of_rank)}
+        self._of_rank = of_rank
         self.turn = max(1, len(run.owned))
         first = next_position(state, run.owned)
-        self.following = NEVER if first is None else self._index(first)
+        self.following = NEVER if first is None else indices_before(first, int(state["streams"]), of_rank)
 
-    def _index(self, position: int) -> int:
-        turn, stream = divmod(position, self._count)
-        return turn * len(self._place) + self._place[stream]
-
-    def __iter__(self) -> Iterator[tuple[int, Any] | None]:
-        """Yield (index, sample); None where a stream is over, and something else follows than was thought."""
-        for sample, following in self._run.turns():
-            here = self.following
-            self.following = NEVER if following is None else self._index(following)
-            yield None if sample is END else (here, sample)
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield (sample, or END of a stream; the lowest index that the next one can have)."""
+        turns: Iterator[tuple[Any, int]] = self._run.turns(self._of_rank, NEVER)
+        return turns
 
     def reading(self) -> str:
         """Return the url of the shard that the present stream reads; nothing where that is not known."""

@@ -150,13 +150,13 @@ def test_decoders_write_into_the_batch():
 
 def test_floats_are_written_into_the_batch():
     """Pixels scaled to [0, 1] land in a column of floats; the integers before them do not."""
-    from webdataset.codecs.images.specs import decode_image
+    from webdataset.codecs.images.specs import image_decoder
 
     column = np.zeros((1, 48, 64, 3), np.float32)
     rows = Rows(layout_of((column[0],), 1), [column], LANDING)
     rows.expect(0)
     with landing.given_by(rows.give):
-        picture = decode_image(jpeg(9), ("numpy", "float", "rgb"), None)
+        picture = image_decoder(("numpy", "float", "rgb"), None)(jpeg(9))
     assert np.shares_memory(picture, column)
 
 

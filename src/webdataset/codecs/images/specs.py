@@ -4,7 +4,7 @@ Flows in: encoded images. Flows out: numpy arrays, tensors or Pillow images of t
 is told by the bytes, not by the extension. Decoding itself is in ``pixels``, loaded with the first image.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -88,12 +88,11 @@ class ImageHandler:
     def claim(self, key: str, trust: str | None = None) -> Any:  # noqa: ARG002  images run no code at any level
         """Return the decoding function where the key's last extension is one of these, else None.
 
-        ``WDS_MAX_IMAGE_PIXELS`` is read here, not for every image.
+        ``WDS_MAX_IMAGE_PIXELS`` is read here, and the decoders are loaded, not for every image.
         """
         if key.rpartition(".")[2].lower() not in self.extensions or stays_bytes(key):
             return None
-        limit = settings.MAX_IMAGE_PIXELS.get()
-        return partial(decode_image, spec=imagespecs[self.imagespec], limit=limit, least=self.least)
+        return image_decoder(imagespecs[self.imagespec], settings.MAX_IMAGE_PIXELS.get(), self.least)
 
     def __call__(self, key: str, data: bytes) -> Any:
         """Decode one field, or return None where its extension is not one of these."""
@@ -124,31 +123,33 @@ def imagehandler(
     return ImageHandler(imagespec, extensions, least=least)
 
 
-def decode_image(
-    data: bytes, spec: tuple[str, str | None, str], limit: int | None, least: tuple[int, int] | None = None
-) -> Any:
-    """Decode one image.
+def image_decoder(
+    spec: tuple[str, str | None, str], limit: int | None, least: tuple[int, int] | None = None
+) -> Callable[[bytes], Any]:
+    """Return the function that decodes images as a spec says.
+
+    It raises MissingExtra where Pillow or torch is not installed, FieldTooLarge for more pixels than the limit, and
+    OSError for what is no image, or damaged.
 
     Args:
-        data: the encoded image.
         spec: library ("numpy", "torch", "pil"), depth ("uint8", "float", None for Pillow), mode ("l", "rgb", "rgba").
         limit: pixels that an image may have; None means as many as Pillow is told, or this library's default.
         least: height and width that are enough for a JPEG; None for its full size.
-
-    Raises:
-        MissingExtra: Pillow or torch is not installed.
-        FieldTooLarge: more pixels than the limit.
-        OSError: not an image, or damaged.
     """
     from . import pixels  # noqa: PLC0415  loads numpy, which text needs not
 
-    library, depth, mode = spec
+    library, depth, name = spec
+    mode = name.upper()
     if library == "pil":
-        return pixels.picture(data, mode.upper(), limit)
-    decoded = pixels.pixels(data, mode.upper(), limit, least)
+        return partial(pixels.picture, mode=mode, limit=limit)
+    decoded = partial(pixels.pixels, mode=mode, limit=limit, least=least)
     if library == "torch":
-        require("torch", extra="torch", purpose="decoding images to tensors")
-        from webdataset.codecs.torch_images import image_tensor  # noqa: PLC0415  loads torch
+        return lambda data: _tensor(decoded(data), depth or "uint8")
+    return decoded if depth == "uint8" else lambda data: pixels.as_floats(decoded(data))
 
-        return image_tensor(decoded, depth or "uint8")
-    return decoded if depth == "uint8" else pixels.as_floats(decoded)
+
+def _tensor(decoded: Any, depth: str) -> Any:
+    require("torch", extra="torch", purpose="decoding images to tensors")
+    from webdataset.codecs.torch_images import image_tensor  # noqa: PLC0415  loads torch
+
+    return image_tensor(decoded, depth)
