@@ -114,7 +114,7 @@ class Work:
         start: index at which window 0 begins.
         worker: its number.
         leave: waits until a window may be written; raises GivenUp.
-        watch: called with each sample's index and the sample, before it is written; may raise GivenUp.
+        watch: called with each sample's index and the sample, before it is written; may raise GivenUp. None for nobody.
         lender: offers rows to decoders; kept from epoch to epoch.
     """
 
@@ -123,7 +123,7 @@ class Work:
     start: int
     worker: int
     leave: Callable[[int], Grant]
-    watch: Callable[[int, Any], None]
+    watch: Callable[[int, Any], None] | None
     lender: Lender
 
 
@@ -223,7 +223,8 @@ class Filling:
                 sample, share.following = drawn
                 following = share.following
                 if sample is not END:
-                    watch(index, sample)
+                    if watch is not None:
+                        watch(index, sample)
                     lies, rest = put(row, sample)
                     numbers(row)
                     placed(lies)

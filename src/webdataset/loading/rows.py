@@ -42,7 +42,8 @@ class Rows:
         self.row = 0
         self.given: dict[int, Any] = {}  # what was offered of this row, by column: weakly, its memory and the array
         self.views: list[weakref.ref[Any]] = []  # the memory of all that was offered
-        self._kinds = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
+        rows = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
+        self._kinds = [(*row, ctypes.c_ubyte * row[2]) for row in rows]
         self._places = [column.place for column in layout.columns] if layout is not None else []
         count = len(layout.keys) if layout is not None else 0
         self._others = [place for place in range(count) if place not in self._places]
@@ -59,7 +60,7 @@ class Rows:
         Views of views refer to the array that owns the memory, not to each other. So the row is made an owner of its
         own, a ctypes array, which lives as long as anything that looks at the row.
         """
-        for number, (likely, kind, size) in enumerate(self._kinds):
+        for number, (likely, kind, size, memory) in enumerate(self._kinds):
             if likely != shape or kind != dtype:
                 continue
             if size < _LEAST_BYTES or self.mode == OFF:
@@ -70,7 +71,7 @@ class Rows:
                 return scratch
             before = self.given.get(number)
             if before is None or before[0]() is None:
-                owner = (ctypes.c_ubyte * size).from_buffer(self.columns[number], self.row * size)
+                owner = memory.from_buffer(self.columns[number], self.row * size)
                 view = np.ndarray(shape, dtype, owner)
                 reference = weakref.ref(owner)
                 self.given[number] = reference, weakref.ref(view)

@@ -16,6 +16,7 @@ from webdataset.ground.errors import FieldTooLarge, MissingExtra, UnsafeContent
 from webdataset.ground.extras import available, loaded, require
 
 from . import landing
+from .jpeg_headers import Headers, before_scan
 
 AS_SET = -1  # as a limit: what WDS_MAX_IMAGE_PIXELS says now
 
@@ -31,9 +32,6 @@ _STRIP = 1 << 20  # pixels of a large image that are converted at once
 _MOST_SCANS = 10  # a JPEG of so many pixels may have; progressive ones are decoded once per scan
 _SCAN = b"\xff\xda"
 _LEAST_SCAN = 10  # bytes: its marker, length, one component, three parameters
-_BASELINE = frozenset([0xC0, 0xC1])  # frame headers of JPEGs that are decoded in one pass
-_SEGMENTS = frozenset([0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE])  # what may stand before: tables, metadata
-_NO_CONTENT = frozenset([0x01, 0xFF, *range(0xD0, 0xD8)])
 _PLUGINS = {  # bytes 4 to 12 of files whose formats need a plug-in: module, its function, our extra
     b"ftypheic": ("pillow_heif", "register_heif_opener", "heif"),
     b"ftypheix": ("pillow_heif", "register_heif_opener", "heif"),
@@ -46,6 +44,11 @@ _PLUGINS = {  # bytes 4 to 12 of files whose formats need a plug-in: module, its
 @functools.cache
 def _simplejpeg() -> Any:
     return available("simplejpeg")
+
+
+@functools.cache
+def _headers() -> Headers:
+    return Headers(_simplejpeg())
 
 
 @functools.cache
@@ -192,11 +195,11 @@ def _ordinary_jpeg(data: bytes, mode: str, limit: int | None, least: tuple[int, 
     if library is None:
         return None
     try:
-        height, width, colours, subsampling = library.decode_jpeg_header(data)
+        height, width, colours, subsampling, baseline = _headers().of(data)
         wanted = _EXACT.get((colours, mode))
         if wanted is None or subsampling not in _SUBSAMPLINGS:
             return None
-        check_size(width, height, data, 1, limit)
+        check_size(width, height, b"" if baseline else data, 1, limit)
         factor = {}
         if least is not None:
             smaller, height, width = _scaled(height, width, least)
@@ -235,28 +238,12 @@ def check_size(width: int, height: int, data: bytes = b"", weight: int = 1, limi
             f"the image has {width} x {height} pixels, more than the limit of {most} (WDS_MAX_IMAGE_PIXELS)"
         )
     # what is too short to hold enough scans need not be looked through
-    if len(data) // _LEAST_SCAN * size > _MOST_SCANS * most and data[:2] == b"\xff\xd8" and _is_progressive(data):
+    if len(data) // _LEAST_SCAN * size > _MOST_SCANS * most and data[:2] == b"\xff\xd8" and not before_scan(data)[1]:
         scans = data.count(_SCAN)
         if scans > _MOST_SCANS and scans * size > _MOST_SCANS * most:
             raise FieldTooLarge(
                 f"the JPEG has {width} x {height} pixels in {scans} scans, more than can be decoded in reasonable time"
             )
-
-
-def _is_progressive(data: bytes) -> bool:
-    """Tell whether a JPEG is anything but baseline by its frame header; True where that is not found in order."""
-    at, end = 2, len(data) - 4
-    while at < end and data[at] == 0xFF:
-        kind = data[at + 1]
-        if kind in _BASELINE:
-            return False
-        if kind in _NO_CONTENT:
-            at += 1 if kind == 0xFF else 2
-        elif kind in _SEGMENTS:
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        else:
-            break
-    return True
 
 
 def _unset_limit(weight: int) -> int:

@@ -10,6 +10,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from webdataset.autodecode import IMAGE_EXTENSIONS, Decoder, ImageHandler, imagehandler, imagespecs
 from webdataset.codecs.images import pixels
+from webdataset.codecs.images.jpeg_headers import before_scan
 from webdataset.ground.errors import DecodingError, FieldTooLarge, MissingExtra, UnsafeContent
 
 MODES = {"l": "L", "rgb": "RGB", "rgba": "RGBA"}
@@ -250,9 +251,9 @@ def test_jpegs_of_very_many_scans_are_refused(pictures, monkeypatch):
     with pytest.raises(FieldTooLarge, match="scans"):
         Decoder("rgb8")({"jpg": data[:-2] + scan * 20 + data[-2:]})
     for name in ("jpg 420", "jpg exif", "jpg restarts", "jpg optimised"):
-        assert not pixels._is_progressive(pictures[name])
+        assert before_scan(pictures[name])[1]
     for broken in (b"\xff\xd8", b"\xff\xd8\xff\xff\xff\xff\xff", b"\xff\xd8abc", data):
-        assert pixels._is_progressive(broken)
+        assert before_scan(broken) == (0, False)
 
 
 def test_eps_is_not_handed_to_ghostscript():
