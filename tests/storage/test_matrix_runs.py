@@ -71,10 +71,10 @@ def proxied(scheme):
 
 
 class Swap:
-    """Replaces the object, in the run that it was made for; a connection that breaks later finds it too late."""
+    """Replaces the object, in a run that may; a connection of an earlier run that breaks now finds it too late."""
 
-    def __init__(self, scheme):
-        self._scheme, self._lock, self._over = scheme, threading.Lock(), False
+    def __init__(self, scheme, *, may):
+        self._scheme, self._lock, self._over = scheme, threading.Lock(), not may
 
     def __call__(self):
         """Replace it."""
@@ -96,7 +96,7 @@ def faulty(scheme, made, seed):
     if made is not None:
         (proxy, target), swapping = made, rng.random() < 0.25
         kinds = [kind for kind in KINDS if kind not in ("expired", "swapped")] + ["swapped"] * swapping
-        proxy.plan, proxy.swap = seeded(seed, kinds, size=SIZE, rate=0.6, most=4), Swap(scheme)
+        proxy.plan, proxy.swap = seeded(seed, kinds, size=SIZE, rate=0.6, most=4), Swap(scheme, may=swapping)
         proxy.careless = scheme.heeds and rng.random() < 0.3
         yield target, swapping
         proxy.plan, proxy.careless = planned(()), False
