@@ -220,6 +220,9 @@ def measure():
     line["share_of_reading"] = round(line["cpu_us"]["bare_reading"] / line["cpu_us"]["none"], 2)
     line["share_of_two"] = {name: round(walls["bare_two"] / walls[name], 2) for name in ("threads", "processes")}
     line["ratio"] = line["cpu_speed"]["none"]
+    line |= {f"two_{name}": line["wall_speed"][name] for name in ("threads", "processes")}
+    if "upstream" in walls:
+        line["against_upstream"] = round(walls["upstream"] / walls["processes"], 2)
     print(json.dumps(line), flush=True)
     return line
 

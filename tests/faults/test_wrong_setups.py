@@ -89,6 +89,25 @@ def test_whole_shards_or_an_error_with_the_numbers(folder, everywhere, shards, w
     assert "nodesplitter=wds.split_by_sample" in told
 
 
+@pytest.mark.parametrize(
+    ("ranks", "workers", "told"),
+    [
+        (1, 1, "there is 1 shard for 1 worker;"),
+        (1, 2, "are 2 shards for 2 workers in all;"),
+        (2, 1, "for 2 workers in all;"),
+    ],
+)
+def test_enough_shards_that_hold_nothing(tmp_path, everywhere, ranks, workers, told):
+    """Where there are shards enough, the error says so, and what else may be wrong."""
+    urls = [str(tmp_path / f"{number}.tar") for number in range(ranks * workers)]
+    for url in urls:
+        with wds.TarWriter(url):
+            pass
+    with pytest.raises(NoSamples, match=told) as caught:
+        everywhere(wds.WebDataset(urls, nodesplitter=wds.split_by_node), ranks, workers)
+    assert "the shards are empty, were stepped over by the handler" in str(caught.value)
+
+
 def test_either_splitter_may_cut_samples(folder, everywhere):
     """split_by_sample shares out between ranks and workers, in whichever place it is given, and in both."""
     urls = urls_of(folder, 2)
