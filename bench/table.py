@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "out" / "last.json"
 PLOT = HERE.parent / "docs" / "bench.svg"
-SCRIPTS = ("raw", "limit", "chain", "writing", "importing", "stage", "first_sample", "random_access", "storage", "loader")
+SCRIPTS = (
+    "raw", "limit", "chain", "writing", "importing", "stage", "first_sample", "random_access", "storage", "loader",
+)  # fmt: skip
 
 
 class Row(NamedTuple):
