@@ -68,7 +68,9 @@ def number(field: bytes, what: str, offset: int) -> int:
         try:
             value = int(text, 8) if text else 0
         except ValueError:
-            raise errors.BadHeader(f"tar header has {field!r} for its {what}", offset=offset) from None
+            value = None
+        if value is None or b"_" in text or b"+" in text:  # which int() reads
+            raise errors.BadHeader(f"tar header has {field!r} for its {what}", offset=offset)
     if value < 0:
         raise errors.BadHeader(f"tar header has a negative {what}", offset=offset)
     return value

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webdataset.ground.errors import BadHeader, LimitExceeded, Truncated
+from webdataset.tar import build
 from webdataset.tar.header import Limits
 from webdataset.tar.scan import CHUNK, TarScanner
 from webdataset.testing import handmade
@@ -309,3 +310,63 @@ def test_global_pax_records_hold_on():
 def test_multi_volume_continuation_is_refused():
     """The rest of a file from another volume is not taken for a member."""
     assert isinstance(scan(archive(member(b"a.txt", b"x", kind=b"M")))[0].error, BadHeader)
+
+
+def spelled(size, checksum):
+    """Return two members; the second's header has its size and checksum (from its sum) spelled by two functions."""
+    first, second = (
+        bytearray(build.header_block(name, 10) + b"0123456789".ljust(512, b"\0")) for name in (b"a.x", b"b.x")
+    )
+    second[124:136] = size(10)
+    second[148:156] = b" " * 8
+    second[148:156] = checksum(sum(second[:512]))
+    return bytes(first + second) + bytes(1024)
+
+
+USUAL_SIZE, USUAL_SUM = (lambda number: b"%011o\0" % number), (lambda total: b"%06o\0 " % total)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        USUAL_SIZE,
+        lambda number: b"%011o " % number,
+        lambda number: b"%12o" % number,
+        lambda number: (b"%o" % number).ljust(12, b"\0"),
+        lambda number: (b"%o " % number).ljust(12, b"\0"),
+        lambda number: b"\x80" + number.to_bytes(11, "big"),
+    ],
+)
+@pytest.mark.parametrize(
+    "checksum",
+    [
+        USUAL_SUM,
+        lambda total: b"%06o \0" % total,
+        lambda total: b"%07o\0" % total,
+        lambda total: b"%6o\0 " % total,
+        lambda total: b"%8o" % total,
+    ],
+)
+def test_numbers_spelled_in_other_ways(size, checksum):
+    """What early and odd writers put into size and checksum is read behind a usual header as at the start."""
+    _, members = scan(spelled(size, checksum))
+    assert [(name, payload) for name, payload, _ in members] == [("a.x", b"0123456789"), ("b.x", b"0123456789")]
+
+
+@pytest.mark.parametrize(
+    ("size", "checksum", "said"),
+    [
+        (lambda number: b"%010o8\0" % number, USUAL_SUM, "for its size"),
+        (lambda number: b"%09o_1\0" % number, USUAL_SUM, "for its size"),
+        (lambda number: b"-%010o\0" % number, USUAL_SUM, "negative size"),
+        (USUAL_SIZE, lambda total: b"00%03o8\0 " % (total // 64), "checksum"),
+        (USUAL_SIZE, lambda total: b"%06o\0 " % (total + 1), "checksum"),
+        (USUAL_SIZE, lambda total: b"+%05o\0 " % total, "checksum"),
+    ],
+)
+def test_numbers_that_are_none(size, checksum, said):
+    """What is no number, or not the sum, behind a usual header, is damage; what came before is given."""
+    scanner, members = scan(spelled(size, checksum))
+    assert [name for name, _, _ in members] == ["a.x"]
+    assert isinstance(scanner.error, BadHeader)
+    assert said in str(scanner.error)
