@@ -44,19 +44,17 @@ def child(order):
         os._exit(0)
     return number
 
-def size():
-    total = 0
-    for path in pathlib.Path(folder).rglob("*"):
+def sizes(pattern, *suffixes):
+    for path in pathlib.Path(folder).glob(pattern):
         try:
-            total += path.stat().st_size if path.suffix in (".tar", ".part") else 0
-        except FileNotFoundError:
+            yield path.stat().st_size if path.suffix in suffixes else 0
+        except FileNotFoundError:  # renamed or removed since it was listed
             pass
-    return total
 
 children = {}
 for number in range(rules["processes"]):
     children[child(draw.sample(urls, len(urls)))] = number
-while sum(path.stat().st_size > 0 for path in pathlib.Path(folder).glob(".wds/*.part")) < rules["parts"]:
+while sum(each > 0 for each in sizes(".wds/*", ".part")) < rules["parts"]:
     time.sleep(0.01)
 begin = time.monotonic()
 doomed = draw.sample(sorted(children), rules["killed"])
@@ -69,7 +67,7 @@ while children:
         if victim in children:
             os.kill(victim, signal.SIGKILL)
             killed += 1
-    largest = max(largest, size())
+    largest = max(largest, sum(sizes("**/*", ".tar", ".part")))
     number, status = os.waitpid(-1, os.WNOHANG)
     if number:
         children.pop(number)

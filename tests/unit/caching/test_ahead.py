@@ -1,5 +1,6 @@
 """Behind a cache the next shards are brought while one is read."""
 
+import contextlib
 import os
 import threading
 import time
@@ -129,8 +130,9 @@ def test_no_room_for_the_next(server, near):
     for index, one in enumerate(opening(server, near, size_bytes=size + 1000)):
         with one["stream"] as stream:
             assert stream.read() == server.pages[f"/{index}.tar"]
-        files = [path.stat().st_size for path in near.rglob("*") if path.suffix in (".tar", ".part")]
-        largest = max(largest, sum(files))
+        with contextlib.suppress(FileNotFoundError):  # renamed by the one that reads ahead since it was listed
+            files = [path.stat().st_size for path in near.rglob("*") if path.suffix in (".tar", ".part")]
+            largest = max(largest, sum(files))
     assert 0 < largest <= size + 1000
     assert server.downloads() <= COUNT + 2  # each of two may have been asked for, and found no room
 
