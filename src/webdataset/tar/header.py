@@ -66,11 +66,11 @@ def number(field: bytes, what: str, offset: int) -> int:
     else:
         text = field.partition(b"\0")[0].strip()
         try:
+            if b"_" in text or b"+" in text:  # which int() reads
+                raise ValueError
             value = int(text, 8) if text else 0
         except ValueError:
-            value = None
-        if value is None or b"_" in text or b"+" in text:  # which int() reads
-            raise errors.BadHeader(f"tar header has {field!r} for its {what}", offset=offset)
+            raise errors.BadHeader(f"tar header has {field!r} for its {what}", offset=offset) from None
     if value < 0:
         raise errors.BadHeader(f"tar header has a negative {what}", offset=offset)
     return value

@@ -22,8 +22,7 @@ CHUNK = 384 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
 MOST_AT_ONCE = 1 << 30  # a header may claim any size; a reader makes room for what it is asked to read
-_REMEMBERED = 1 << 13  # fields; what is seen again is mostly seen early
-_BLANKS = 8 * 0x20 - 1  # a checksum counts its own field as blanks; an Adler sum begins at 1
+_REMEMBERED = 1 << 16
 _PLAIN_NUMBER = frozenset(b"01234567")
 
 
@@ -199,37 +198,17 @@ class TarScanner(Assembly):
         return (b"" if waiting else self._tail), self._expected.get, self._directory
 
     def _learn(self, head: bytes, tail: bytes, tail_sum: int, expected: dict[bytes, int], offset: int) -> int:
-        """Verify a header whose size or checksum field is new here; remember both fields; return the size.
-
-        The size of a picture is new at almost every one of them. So the usual spelling, digits up to what ends each
-        field, is read at once.
-        """
-        field, width = head[148:156], head[124:136]
-        digits, places = field[:6], width[:11]
-        if digits.isdigit() and places.isdigit() and field[6:] == b"\0 " and width[11] in b"\0 ":
-            try:
-                total, size = int(digits, 8), int(places, 8)
-            except ValueError:  # an 8 or a 9
-                return self._learn_otherwise(head, tail, tail_sum, expected, offset)
-            if adler32(head[:148]) & 0xFFFF == total - tail_sum - _BLANKS:
-                if len(expected) < _REMEMBERED:
-                    expected[field] = adler32(head) & 0xFFFF
-                if len(self._sizes) < _REMEMBERED:
-                    self._sizes[width] = size
-                return size
-        return self._learn_otherwise(head, tail, tail_sum, expected, offset)
-
-    def _learn_otherwise(self, head: bytes, tail: bytes, tail_sum: int, expected: dict[bytes, int], offset: int) -> int:
-        """Do the same for fields that are spelled in some other way, and for headers that are wrong."""
+        """Verify a header whose size or checksum field is new here; remember both fields; return the size."""
         field = head[148:156]
         text = field.partition(b"\0")[0].strip()
         if not text or not _PLAIN_NUMBER.issuperset(text):
             raise errors.BadHeader(f"tar header has checksum field {field!r} at byte {offset}", offset=offset)
-        if adler32(head[:148]) & 0xFFFF != int(text, 8) - tail_sum - _BLANKS:
+        total = int(text, 8) - tail_sum - 256 + 1 + sum(field)
+        if adler32(head) & 0xFFFF != total:
             # the signed sums of early writers, or damage: parse decides
             header.parse(head + tail, offset)
         elif len(expected) < _REMEMBERED:
-            expected[field] = adler32(head) & 0xFFFF
+            expected[field] = total
         size = header.number(head[124:136], "size", offset)
         if len(self._sizes) < _REMEMBERED:
             self._sizes[head[124:136]] = size

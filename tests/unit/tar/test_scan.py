@@ -358,6 +358,7 @@ def test_numbers_spelled_in_other_ways(size, checksum):
     [
         (lambda number: b"%010o8\0" % number, USUAL_SUM, "for its size"),
         (lambda number: b"%09o_1\0" % number, USUAL_SUM, "for its size"),
+        (lambda number: b"+%010o\0" % number, USUAL_SUM, "for its size"),
         (lambda number: b"-%010o\0" % number, USUAL_SUM, "negative size"),
         (USUAL_SIZE, lambda total: b"00%03o8\0 " % (total // 64), "checksum"),
         (USUAL_SIZE, lambda total: b"%06o\0 " % (total + 1), "checksum"),
