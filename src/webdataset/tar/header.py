@@ -22,6 +22,7 @@ PAX_LOCAL = frozenset(b"xX")
 PAX_GLOBAL = ord("g")
 WITHOUT_BODY = frozenset(b"123456")
 CONTINUATION = ord("M")
+_STRICT = bytes.maketrans(b"_+", b"??")  # int() reads these in numbers
 
 
 class Limits(NamedTuple):
@@ -66,9 +67,7 @@ def number(field: bytes, what: str, offset: int) -> int:
     else:
         text = field.partition(b"\0")[0].strip()
         try:
-            if b"_" in text or b"+" in text:  # which int() reads
-                raise ValueError
-            value = int(text, 8) if text else 0
+            value = int(text.translate(_STRICT), 8) if text else 0
         except ValueError:
             raise errors.BadHeader(f"tar header has {field!r} for its {what}", offset=offset) from None
     if value < 0:
