@@ -65,3 +65,9 @@ def pytest_runtest_teardown(item, nextitem):
     if left:
         pytest.fail(f"{item.nodeid} leaves {len(left)} forked processes", pytrace=False)
     return result
+
+
+@pytest.fixture
+def ends_unmarked(monkeypatch):
+    """Archives without an end mark are read without a word, as by somebody who set ``WDS_MISSING_END=ignore``."""
+    monkeypatch.setenv("WDS_MISSING_END", "ignore")

@@ -97,10 +97,12 @@ def group_by_keys(  # noqa: PLR0917  upstream's signature
     suffixes: Container[str] | None = None,
     handler: Handler = reraise_exception,
     duplicates: str = "error",
+    split_samples: str = "error",
 ) -> Iterator[Sample]:
     """Group members given as dicts into samples; see :func:`webdataset.samples.members.group_members`."""
     return group_members(
-        data, keys=keys, lcase=lcase, suffixes=suffixes, handler=handler, duplicates=duplicates
+        data, keys=keys, lcase=lcase, suffixes=suffixes, handler=handler, duplicates=duplicates,
+        split_samples=split_samples,
     )  # fmt: skip
 
 
@@ -175,7 +177,7 @@ def tarfile_samples(
         select_files: member name to bool.
         rename_files: member name to member name, applied first.
         **options: further fields of :class:`~webdataset.samples.reading.Reading`: ``keys``, ``lcase``, ``suffixes``,
-            ``duplicates``, ``missing_end``, ``addresses``, ``limits``.
+            ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``limits``.
     """
     return tarfile_to_samples(handler, select_files, rename_files, **options)(src)
 

@@ -98,3 +98,50 @@ def test_web_loader(urls, workers):
     assert list(loaded) == list(dataset(urls, epoch=40).elastic_run(state={**run.header(), "epoch": 3}))
     with pytest.raises(wds.WebDatasetError, match="make the dataset that it loads elastic"):
         list(wds.WebLoader(made, batch_size=None).elastic())
+
+
+@pytest.mark.parametrize(
+    ("method", "persistent", "count", "epoch"),
+    [
+        *[("fork", persistent, *case) for persistent in (False, True) for case in ((85, None), (None, None), (48, 48))],
+        ("fork", False, 30, None),
+        ("spawn", False, 85, None),
+        pytest.param("spawn", True, 85, None, marks=pytest.mark.slow),
+        pytest.param("spawn", False, None, None, marks=pytest.mark.slow),
+        pytest.param("spawn", False, 30, None, marks=pytest.mark.slow),
+        pytest.param("forkserver", False, 85, None, marks=pytest.mark.slow),
+    ],
+)
+def test_behind_the_last_item_comes_the_next_epoch(urls, method, persistent, count, epoch):
+    """In workers of every kind, told or not; each following pass is the epoch behind it."""
+    whole = dataset(urls, epoch=epoch)
+    epochs = [sorted(whole) for _ in range(4)]
+    run = iter(dataset(urls, epoch=epoch))
+    head = list(itertools.islice(run, count))
+    made = dataset(urls, epoch=epoch)
+    made.load_state_dict(json.loads(json.dumps(run.state_dict())))
+    loaded = loader(made, 2, multiprocessing_context=method, persistent_workers=persistent)
+    found = [sorted(loaded) for _ in range(2 if count != 30 else 3)]
+    if count == 30:
+        assert sorted(head + found.pop(0)) == epochs[0]
+    assert found == epochs[1:3]
+    order = dataset(urls, epoch=epoch)
+    orders = [list(order) for _ in range(4)]
+    assert list(loaded)[:24] == orders[3][:24]
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_set_epoch_in_a_loop_behind_a_state(urls, method):
+    """Workers use the state up in their copies: a later epoch that is set leaves nothing, and warns of nothing."""
+    orders = dataset(urls, epoch=48)
+    orders = [list(orders) for _ in range(3)]
+    run = iter(dataset(urls, epoch=48))
+    list(itertools.islice(run, 24))
+    for says in (True, False):
+        made = dataset(urls, epoch=48)
+        made.load_state_dict(run.state_dict())
+        loaded = loader(made, 2, multiprocessing_context=method)
+        for number in range(3):
+            if says or number:
+                made.set_epoch(number)
+            assert list(loaded) == orders[number][24 if number == 0 else 0 :]

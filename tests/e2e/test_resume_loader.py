@@ -104,7 +104,8 @@ def test_continues_as_if_never_stopped(urls, make, steps, workers):
         again = make(urls, workers)
         again.load_state_dict(state)
         assert again.state_dict() == state
-        assert received + list(again) == first, step
+        if len(received) < len(first):
+            assert received + list(again) == first, step
         assert list(again) == second, step
 
 
@@ -124,13 +125,13 @@ def test_another_number_of_workers(urls, before, after):
 
 
 def test_behind_the_end_stands_the_next_epoch(urls):
-    """A state taken when the loader has ended begins the next epoch; one before that ends at once."""
+    """A state taken when the loader has ended goes on with the next epoch; it is of the epoch that it is behind."""
     loader = plain(urls, 2)
     first, state = stopped(loader, 1000)
     again = plain(urls, 2)
     again.load_state_dict(state)
     second = list(again)
-    assert state["epoch"] == 1
+    assert state["epoch"] == 0
     assert len(second) == len(first)
     assert second == list(loader)
 

@@ -8,8 +8,6 @@ from webdataset.index.building import index_shard
 from webdataset.testing import archives, zoo
 from webdataset.testing.sources import RangeServer
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*end-of-archive")
-
 
 def verdict(call):
     """Class and message of an error, without the sample in progress; None where there is none."""

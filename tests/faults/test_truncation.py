@@ -10,6 +10,14 @@ import pytest
 import webdataset as wds
 from webdataset import tariterators
 from webdataset.ground.errors import BadHeader, SourceError, TarError, Truncated
+from webdataset.index import index_shard
+from webdataset.index.formats import dali, energon, files_json
+from webdataset.index.wids.dataset import ShardListDataset
+from webdataset.index.wids.tars import TarMembers
+from webdataset.samples.address import Address
+from webdataset.samples.picking import picked
+from webdataset.samples.reading import Reading, read_samples
+from webdataset.sources.open import open_stream
 from webdataset.testing import archives, handmade
 from webdataset.testing.layout import regions
 from webdataset.testing.sources import FaultyStream, served
@@ -72,15 +80,105 @@ def dataset(url, **kw):
 
 
 @pytest.mark.parametrize("stop", [*BORDERS, len(WITHOUT_END)])
-def test_a_regular_file_without_end_mark_warns_once(stop, shard):
-    """The file knows its length, so all bytes are there; the mark is missing all the same: one warning, every epoch."""
-    url = shard(WHOLE[:stop])
+@pytest.mark.parametrize("kind", [None, *archives.COMPRESSIONS])
+def test_a_regular_file_without_end_mark_is_an_error(stop, kind, shard):
+    """The file knows its length, and nobody knows what it lacks: Truncated, every epoch, the last sample withheld."""
+    url = shard(WHOLE[:stop] if kind is None else archives.compressed(WHOLE[:stop], kind))
+    failures = []
     for _ in range(2):
-        found, caught = told(lambda: keys(dataset(url)))
+        found, caught = told(lambda: keys(dataset(url, handler=lambda error: failures.append(error) or True)))
+        assert found == ([] if stop <= BETWEEN_SAMPLES else ["a"])
+        assert not caught
+    for failure in failures:
+        assert type(failure) is Truncated
+        assert (failure.url, failure.offset) == (url, stop)
+        assert failure.key == ("a" if stop <= BETWEEN_SAMPLES else "b")
+        assert "WDS_MISSING_END=warn" in str(failure)
+    assert len(failures) == 2
+
+
+@pytest.mark.parametrize("stop", [*BORDERS, len(WITHOUT_END)])
+@pytest.mark.parametrize("kind", [None, *archives.COMPRESSIONS])
+def test_a_regular_file_without_end_mark_is_delivered_on_demand(stop, kind, shard):
+    """``missing_end="warn"``: all that is there, and one warning, every epoch."""
+    url = shard(WHOLE[:stop] if kind is None else archives.compressed(WHOLE[:stop], kind))
+    for _ in range(2):
+        found, caught = told(lambda: keys(dataset(url, missing_end="warn")))
         assert found == (["a"] if stop <= BETWEEN_SAMPLES else ["a", "b"])
         assert len(caught) == 1
         assert url in str(caught[0].message)
         assert str(stop) in str(caught[0].message)
+
+
+def ways(path):
+    """Yield every way to read a shard: a name, and a function that returns the samples' keys."""
+    yield "streamed", lambda: keys(dataset(path))
+    yield "selected", lambda: keys(dataset(path, select_files=lambda _: True))
+    yield "pipeline", lambda: keys(wds.DataPipeline(wds.SimpleShardList([path]), wds.tarfile_to_samples()))
+    expanded = [wds.SimpleShardList([path]), tariterators.url_opener, tariterators.tar_file_expander]
+    yield "expanded", lambda: keys(wds.DataPipeline(*expanded, tariterators.group_by_keys))
+    yield "indexed", lambda: keys(wds.IndexedShard(path))
+    yield "wids", lambda: keys(ShardListDataset([path], transformations=None))
+    yield "members", lambda: [name for name, _ in TarMembers(path)]
+    yield "loader", lambda: keys(wds.Loader(dataset(path), mode="threads"))
+
+
+def test_a_cut_shard_has_one_verdict(tmp_path):
+    """Whichever way a shard is read that was cut between members, it is Truncated at the same byte."""
+    for stop in (BETWEEN_SAMPLES, len(WITHOUT_END)):
+        path = tmp_path / f"{stop}.tar"
+        path.write_bytes(WHOLE[:stop])
+        for name, read_it in ways(str(path)):
+            outcome, caught = told(read_it)
+            assert isinstance(outcome, Truncated), (name, outcome)
+            assert outcome.offset == stop, name
+            assert not caught, name
+        whole = tmp_path / f"{stop}-whole.tar"
+        whole.write_bytes(WHOLE[:stop] + bytes(512))
+        for name, read_it in ways(str(whole)):
+            outcome, caught = told(read_it)
+            assert isinstance(outcome, list), (name, outcome)
+            assert not caught, name
+
+
+@pytest.mark.parametrize("kind", [dali, energon, files_json], ids=lambda kind: kind.__name__.rpartition(".")[2])
+def test_an_index_does_not_vouch_for_an_end(tmp_path, kind):
+    """An index that was made of a cut shard, on demand, changes nothing; nor does one in memory."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(WITHOUT_END)
+    index = index_shard(path, missing_end="ignore")
+    (tmp_path / "given").write_bytes(kind.dumps(index))
+    for given in (index, str(tmp_path / "given")):
+        outcome, _ = told(lambda given=given: keys(wds.IndexedShard(path, given)))
+        assert isinstance(outcome, Truncated)
+        assert outcome.url == str(path)
+        assert keys(wds.IndexedShard(path, given, missing_end="ignore")) == ["a", "b"]
+    path.write_bytes(WITHOUT_END + bytes(512))
+    whole = index_shard(path)
+    (tmp_path / "given").write_bytes(kind.dumps(whole))
+    for given in (whole, str(tmp_path / "given")):
+        assert keys(wds.IndexedShard(path, given)) == ["a", "b"]
+
+
+def test_a_shard_that_is_resumed_has_the_same_verdict(tmp_path):
+    """Resumed in its middle, and its last sample picked out of it: Truncated, as without a stop."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(WITHOUT_END)
+    reading = Reading()
+    for kind in (None, "gz"):
+        path.write_bytes(WITHOUT_END if kind is None else archives.compressed(WITHOUT_END, kind))
+        shards = [{"url": str(path), "stream": open_stream(path)}]
+        given = []
+        with pytest.raises(Truncated) as caught:
+            given.extend(read_samples(shards, reading, start=Address(0, 0, 0)))
+        assert keys(given) == ["a"]
+        assert caught.value.offset == len(WITHOUT_END)
+        shard = {"url": str(path), "stream": open_stream(path)}
+        with pytest.raises(Truncated):
+            list(picked(shard, reading, [Address(0, 1, BETWEEN_SAMPLES)]))
+        shard = {"url": str(path), "stream": open_stream(path)}
+        found = list(picked(shard, Reading(missing_end="ignore"), [Address(0, 1, BETWEEN_SAMPLES)]))
+        assert [sample["__key__"] for _, sample in found] == ["b"]
 
 
 @pytest.mark.parametrize("stop", [*BORDERS, len(WITHOUT_END)])
@@ -117,10 +215,13 @@ def test_a_named_pipe_is_not_a_regular_file(tmp_path):
     assert not caught
 
 
-def test_a_verified_http_body_warns():
+def test_a_verified_http_body_is_no_proof():
     """Content-Length was kept, so the server's file itself has no mark: as for a local file."""
     with served({"/x.tar": WITHOUT_END}) as root:
-        found, caught = told(lambda: keys(dataset(f"{root}/x.tar")))
+        outcome, caught = told(lambda: keys(dataset(f"{root}/x.tar")))
+        assert isinstance(outcome, Truncated)
+        assert not caught
+        found, caught = told(lambda: keys(dataset(f"{root}/x.tar", missing_end="warn")))
     assert found == ["a", "b"]
     assert len(caught) == 1
 
@@ -131,7 +232,7 @@ POLICIES = {"warn": (["a", "b"], 1), "ignore": (["a", "b"], 0), "error": (Trunca
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("source", ["file", "pipe"])
 def test_the_policy_decides(policy, source, shard):
-    """missing_end= turns warning into error or silence, and an unknown length into either."""
+    """missing_end= turns the error into a warning or silence, whether the length is known or not."""
     path = shard(WITHOUT_END)
     url = path if source == "file" else f"pipe:cat '{path}'"
     wanted, count = POLICIES[policy]
@@ -147,8 +248,11 @@ def test_the_policy_decides(policy, source, shard):
 def test_the_environment_decides_where_nobody_else_does(shard, monkeypatch):
     """WDS_MISSING_END is the policy of pipelines that name none."""
     url = shard(WITHOUT_END)
-    monkeypatch.setenv("WDS_MISSING_END", "error")
     assert isinstance(told(lambda: keys(dataset(url)))[0], Truncated)
+    monkeypatch.setenv("WDS_MISSING_END", "warn")
+    found, caught = told(lambda: keys(dataset(url)))
+    assert found == ["a", "b"]
+    assert len(caught) == 1
     assert told(lambda: keys(dataset(url, missing_end="ignore"))) == (["a", "b"], [])
 
 

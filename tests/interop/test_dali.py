@@ -57,7 +57,7 @@ def expected(samples):
     return extensions, [[fields.get(extension, b"") for extension in extensions] for _, fields in samples]
 
 
-@pytest.mark.filterwarnings("ignore:.*without its end-of-archive mark")
+@pytest.mark.usefixtures("ends_unmarked")
 @pytest.mark.parametrize("version", format_of.VERSIONS)
 def test_our_index_gives_our_samples(shard, name, version, tmp_path):
     """Over an index of ours DALI reads exactly the samples of the stream, or we refuse to write it and say why."""

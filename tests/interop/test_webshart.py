@@ -12,7 +12,7 @@ from webdataset.index.random_access import IndexedShard  # noqa: E402
 REFUSED = {"zoo sparse": "sparse", "zoo not_utf8": "UTF-8"}
 
 
-@pytest.mark.filterwarnings("ignore:.*without its end-of-archive mark")
+@pytest.mark.usefixtures("ends_unmarked")
 def test_our_index_gives_our_members(shard, name):
     """Every member by name and byte, or we refuse to write the index and say why."""
     if not shard.samples:

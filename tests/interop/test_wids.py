@@ -12,7 +12,7 @@ import wids
 from webdataset import ShardWriter
 from webdataset.index.publishing import write_indexes
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*without its end-of-archive mark")
+pytestmark = pytest.mark.usefixtures("ends_unmarked")
 
 # what its reader cannot read, whatever the index says: it looks at plain headers only, and at every file
 STYLES = ("default", "ustar", "gnu", "pax", "pax-times")

@@ -188,7 +188,7 @@ def test_gnu_tar_concatenated(tmp_path):
 
 
 def test_gnu_tar_skips_what_is_no_file(tmp_path):
-    """Directories, symbolic and hard links and pipes are stepped over."""
+    """Directories and pipes are stepped over; a hard link has its target's bytes, a symbolic link is told of."""
     needs("tar")
     (tmp_path / "x" / "d").mkdir(parents=True)
     (tmp_path / "x" / "a.txt").write_bytes(b"a")
@@ -204,7 +204,10 @@ def test_gnu_tar_skips_what_is_no_file(tmp_path):
     for format in ("oldgnu", "gnu", "ustar", "posix"):
         command = ["tar", "-c", "-f", "-", f"--format={format}", "-C", tmp_path / "x", *names]
         data = subprocess.run(command, check=True, capture_output=True).stdout
-        agree(data, [("a.txt", b"a"), ("z.txt", b"z")])
+        with pytest.warns(UserWarning, match=": 1 symbolic links"):
+            assert read(data) == [("a.txt", b"a"), ("h.txt", b"a"), ("z.txt", b"z")]
+        with pytest.warns(UserWarning, match="1 hard links .*, 1 symbolic links"):
+            assert read_in_small_pieces(data) == [("a.txt", b"a"), ("z.txt", b"z")]
 
 
 def test_gnu_tar_extended_headers(tmp_path):
@@ -387,11 +390,13 @@ def test_random_archives_agree_with_tarfile(tmp_path):
 
 
 def test_missing_end_as_other_tools_leave_it(tmp_path):
-    """An archive without its end mark, which all tools read: one warning, every member."""
+    """An archive without its end mark, which all tools read: an error, and on demand one warning and every member."""
     data = archives.by_hand(SHORT, end=b"")
     (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(Truncated):
+        list(wds.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        samples = list(wds.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False))
+        samples = list(wds.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False, missing_end="warn"))
     assert [sample["__key__"] for sample in samples] == ["a", "sub.d/b"]
     assert [warning.category for warning in caught] == [UserWarning]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
+from webdataset.ground.errors import UsageError
 from webdataset.ground.topology import Place
 
 MOST = 9
@@ -33,6 +34,12 @@ def folder(tmp_path_factory):
         for length in range(MOST + 1):
             (path / f"{number}-{length}.tar").write_bytes(shard(number, length))
     return path
+
+
+@pytest.fixture(scope="module")
+def equal_urls(folder):
+    """Shards of different lengths, none empty."""
+    return [str(folder / f"{number}-{3 + number % 5}.tar") for number in range(10)]
 
 
 LENGTHS = st.lists(st.integers(0, MOST), min_size=1, max_size=10).filter(any)
@@ -144,3 +151,46 @@ def test_fixed_epochs_have_no_holes(folder, lengths, streams, seed, count):
     urls = [str(folder / f"{number}-{length or 1}.tar") for number, length in enumerate(lengths)]
     made = wds.WebDataset(urls, resampled=True, seed=seed).map(lambda s: s["__key__"]).with_epoch(count or 1)
     assert [position for position, _ in made.elastic(streams).elastic_run().positions()] == list(range(count or 1))
+
+
+@given(
+    st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 24]),
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.integers(1, 25),
+    st.integers(0, 4),
+    st.sampled_from([0, 1, 4]),
+)
+@settings(deadline=None, max_examples=150)
+def test_all_ranks_give_equally_many_items(equal_urls, streams, ranks, workers, share, more, batch):
+    """In an epoch of a fixed length, batches or not, straight and resumed; or an error names numbers that fit."""
+    items = share * ranks + more
+
+    def make(bound):
+        made = wds.WebDataset(equal_urls, shardshuffle=20, seed=3).shuffle(20)
+        return bound(made.batched(batch) if batch else made).elastic(streams)
+
+    def counts(bound, state=None):
+        runs = [
+            [make(bound).elastic_run(Place(r, ranks, w, workers), state) for w in range(workers)] for r in range(ranks)
+        ]
+        return [sum(1 for run in of_rank for _ in run) for of_rank in runs]
+
+    if ranks > streams:
+        return
+    if streams % ranks:
+        with pytest.raises(UsageError, match=rf"elastic\(streams=.*multiple of {ranks}") as caught:
+            counts(lambda ds: ds.with_epoch(items))
+        assert f"streams={-(-streams // ranks) * ranks})" in str(caught.value)
+        assert sum(counts(lambda ds: ds.repeat(nbatches=items))) == items
+        return
+    found = counts(lambda ds: ds.with_epoch(items))
+    assert sum(found) == items
+    assert max(found) - min(found) <= (1 if items % ranks else 0)
+    begun = make(lambda ds: ds.with_epoch(items)).elastic_run(Place(0, 1, 0, 1))
+    cut = min(share * ranks // 2 // ranks * ranks, items)
+    for _ in range(cut):
+        next(begun)
+    rest = counts(lambda ds: ds.with_epoch(items), begun.state_dict())
+    assert sum(rest) == items - cut
+    assert max(rest) - min(rest) <= (1 if items % ranks else 0)

@@ -117,12 +117,12 @@ def test_duplicate_policies(names):
     members = [(name, b"%d" % index) for index, name in enumerate(names)]
     wanted = {policy: model_of_duplicates(members, policy) for policy in ("first", "last", "new")}
     for policy, samples in wanted.items():
-        assert read(members, duplicates=policy) == samples
+        assert read(members, duplicates=policy, split_samples="ignore") == samples
     if wanted["first"] == wanted["last"] == wanted["new"]:
-        assert read(members) == wanted["new"]
+        assert read(members, split_samples="ignore") == wanted["new"]
     else:
         with pytest.raises(DuplicateField):
-            read(members)
+            read(members, split_samples="ignore")
 
 
 def model_of_duplicates(members, policy):

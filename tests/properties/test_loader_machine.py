@@ -21,7 +21,6 @@ class Machine(RuleBasedStateMachine):
     """One thing that is iterated; the model is the list of all that it gives in each epoch."""
 
     examples = 10
-    next_epoch_at_end = False  # behind the end, a state is already that of the next epoch
 
     @initialize(stages=st.sampled_from(STAGES), streams=st.integers(1, 5), seed=st.integers(0, 99))
     def begin(self, stages, streams, seed):
@@ -69,9 +68,7 @@ class Machine(RuleBasedStateMachine):
 
     def _stands(self):
         """Return the epoch of the state, and how much of it was given."""
-        if self.ended and not self.next_epoch_at_end:
-            return self.epoch - 1, len(self._order(self.epoch - 1))
-        return self.epoch, self.given
+        return self.epoch, self.given  # behind the end of an epoch, at the start of the next one
 
     @precondition(lambda self: not self.told)
     @rule()
@@ -89,6 +86,8 @@ class Machine(RuleBasedStateMachine):
     def _go_on(self, state, epoch, given, *, anew):
         self.here = self._fresh() if anew else self.here
         self.here.load_state_dict(state)
+        if given == len(self._order(epoch)):  # behind the last item, of whose end nobody was told
+            epoch, given = epoch + 1, 0
         self.epoch, self.given, self.items, self.ended, self.told = epoch, given, None, False, False
         assert self._state() == state, "what was loaded and not begun with is the state"
 
@@ -142,7 +141,6 @@ class InlineLoaderMachine(Machine):
 class WebLoaderMachine(Machine):
     """torch's loader with a state."""
 
-    next_epoch_at_end = True
     way = staticmethod(lambda dataset: wds.WebLoader(dataset, batch_size=None, num_workers=0))
     shut = staticmethod(lambda loader: getattr(loader.pipeline[0]._present, "close", int)())
 

@@ -272,7 +272,7 @@ NAMED = {
     "'received' is -1": {"received": -1},
     "'received' is 5, and its streams gave 4": {"received": 5},
     "'description' is .*1: 2": {"description": {1: 2}},
-    "version '2'": {"version": 2},
+    "version '1'": {"version": 1},
     "version 'True'": {"version": True},
     "'memories' is '.0.'": {"memories": [0]},
     "memory of stream '03'": {"memories": {"03": None}},

@@ -118,20 +118,21 @@ class Sought(ABC):
         try:
             status = os.fstat(descriptor)
             usable = stat.S_ISREG(status.st_mode) and locks.lease(descriptor) and os.fstat(descriptor).st_nlink > 0
-            if usable and self._is_current(status):
+            record = record_at(self.place.record)
+            if usable and self._is_current(record, status):
                 with contextlib.suppress(OSError):  # not our file; the path may be another's by now
                     os.utime(
                         descriptor if _BY_DESCRIPTOR else self.place.final, ns=(time.time_ns(), status.st_mtime_ns)
                     )
-                return NearStream(self, descriptor, None, whole=True)
+                about = record if record is not None and record.is_about(status) else None
+                return NearStream(self, descriptor, about, whole=True)
         except OSError:
             os.close(descriptor)
             return None
         os.close(descriptor)
         return None
 
-    def _is_current(self, status: os.stat_result) -> bool:
-        record = record_at(self.place.record)
+    def _is_current(self, record: Record | None, status: os.stat_result) -> bool:
         if record is None or not record.whole:
             return True
         if not record.is_about(status):  # under a chosen name it may be a user's own file

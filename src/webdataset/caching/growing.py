@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from webdataset.ground.errors import SourceError
-from webdataset.sources.stream import length_of
+from webdataset.ground.errors import ShardChanged, SourceError
+from webdataset.sources.objects import Identity
+from webdataset.sources.stream import FileIdentity, file_identity, identity_of, length_of
 
 from . import locks
 from .files import Unwritable, forget_use, note_use
@@ -81,9 +82,12 @@ class NearStream(io.RawIOBase):
         self.length = None if record is None else record.length
         if descriptor is None:
             self.length = length_of(direct[1]) if direct else None
-        elif whole:
-            self.length = os.fstat(descriptor).st_size
         self.kept = descriptor is not None
+        self._opened: FileIdentity | None = None
+        if descriptor is not None and whole:
+            self._opened = file_identity(os.fstat(descriptor))
+            self.length = self._opened.length
+        self._identity = _identity_here(self._opened, record, direct)
         self._origin = origin
         self._file = descriptor
         self._record = record
@@ -99,10 +103,16 @@ class NearStream(io.RawIOBase):
         self.look: Callable[[], None] | None = None
         note_use(self, self.path)
 
+    @property
+    def identity(self) -> Any:
+        """Which object this is, by what its source said of it; a user's own file by its size and time."""
+        return self._identity
+
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
 
         Raises:
+            ShardChanged: somebody has written to a file of the cache, and its source cannot be taken up there.
             WebDatasetError: what reading the source raises.
         """
         if size is None or size < 0:
@@ -133,6 +143,13 @@ class NearStream(io.RawIOBase):
     def _from_file(self, size: int) -> bytes:
         try:
             piece = os.pread(self._descriptor(), size, self._at)
+            if self._opened is not None:
+                self._opened.check(self._descriptor(), self.path, self._at)
+        except ShardChanged:
+            if self._record is None or not self._record.can_be_resumed():
+                raise
+            self._leave_file(None)
+            return self._from_source(size)
         except OSError as error:
             self._origin.give_up(f"{self.path} cannot be read: {error.strerror or error}")
             self._leave_file(error)
@@ -298,3 +315,15 @@ class NearStream(io.RawIOBase):
             leader.leave()
         if self.__dict__.get("_direct") is not None:
             shut(self._direct, self._opening)
+
+
+def _identity_here(opened: FileIdentity | None, record: Record | None, direct: Any) -> Any:
+    """Return which object is read: the source's, as far as the record knows it, so that copies agree with it."""
+    if record is None:
+        if opened is not None or direct is None:
+            return opened
+        size, validator = identity_of(direct[1])
+        return Identity(modified=validator, length=size)
+    if record.length is None and opened is not None:
+        return record.identity._replace(length=opened.length)
+    return record.identity

@@ -18,7 +18,7 @@ from typing import Any
 
 from webdataset.ground.redaction import redacted
 from webdataset.sources.objects import Identity
-from webdataset.sources.stream import length_of
+from webdataset.sources.stream import identity_of, length_of
 
 from .names import canonical, pipe_cleaner, shard_of
 from .places import Place
@@ -153,7 +153,10 @@ def record_of(stream: Any, url: str, name: str, inode: int) -> Record:
     """
     identity = getattr(stream, "identity", None)
     known = isinstance(identity, Identity)
-    etag, version, modified, length = identity if isinstance(identity, Identity) else Identity(length=length_of(stream))
+    if not isinstance(identity, Identity):
+        # the length is that of the bytes that come: a foreign decompressor's file is shorter
+        identity = Identity(modified=identity_of(stream)[1], length=length_of(stream))
+    etag, version, modified, length = identity
     return Record(
         name=name,
         url=shown(url),

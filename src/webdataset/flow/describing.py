@@ -14,7 +14,7 @@ from webdataset.samples.reading import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 
-from .describing_functions import function_named
+from .describing_functions import digest_values, function_named
 from .levels import named
 from .looping import ENDLESS, Bounds
 from .running import steps
@@ -46,6 +46,33 @@ def description(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
         "passes": _passes(bounds.passes),
         "items": bounds.items,
     }
+
+
+def describe_functions(stages: Sequence[Any]) -> list[list[Any]]:
+    """Return, for each stage, its name and a digest of the functions and values that a user gave it.
+
+    Handlers are left out: what is done about an error may change between runs.
+
+    Args:
+        stages: the first is the source.
+    """
+    return [[named(stage), digest_values(_given(stage))] for stage in _all(stages) if not isinstance(stage, str)]
+
+
+def _given(stage: Any) -> Any:
+    """Return what a user gave a stage, as far as it decides what the stage gives."""
+    if isinstance(stage, FilterFunction):
+        kept = {name: value for name, value in stage.kw.items() if name != "handler"}
+        return {"f": stage.f, "args": stage.args, **kept}
+    if isinstance(stage, ShardList):
+        return {}
+    if not isinstance(stage, Stage):
+        return {"f": stage} if callable(stage) else {}
+    reading = getattr(stage, "reading", None)
+    parts = {name: part for name, part in vars(stage).items() if name != "handler" and callable(part)}
+    if isinstance(reading, Reading):
+        parts |= {name: getattr(reading, name) for name in ("select_files", "rename_files", "keys")}
+    return parts
 
 
 def _enter(digest: Any, part: Any) -> int:
@@ -133,7 +160,7 @@ def _members(reading: Any) -> dict[str, Any]:
     if not isinstance(reading, Reading):
         return {}
     found: dict[str, Any] = {}
-    for name in ("select_files", "rename_files", "keys", "lcase", "suffixes", "duplicates"):
+    for name in ("select_files", "rename_files", "keys", "lcase", "suffixes", "duplicates", "split_samples"):
         value = getattr(reading, name)
         if value != getattr(Reading, name, None):
             plain = value if isinstance(value, _TEXTS) else None

@@ -9,150 +9,20 @@ given once, and a state taken under one topology can go on under any other. Nobo
 Flows in: a dataset, a place, perhaps a state. Flows out: items, and the state behind any of them.
 """
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
-from webdataset.ground.errors import NoSamples, UsageError
-from webdataset.ground.topology import Place, Stream, physical
-from webdataset.stages.base import Address, Json, Run
+from webdataset.ground.topology import Place, physical
+from webdataset.stages.base import Address, Json
 
-from .elastic_checks import Sums
-from .elastic_state import KIND, VERSION, checked, compare, memories_for, whole
-from .elastic_stream import END, VirtualStream
-from .looping import Bounds
+from .elastic_state import checked, whole
+from .elastic_stream import END
+from .outcomes import Outcomes
+from .stream_cursor import Plan, StreamCursor, check_equal_ranks, owned, planned
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What is read: a dataset in one epoch.
-
-    Args:
-        stages: of the dataset.
-        streams: how many virtual streams it has.
-        bounds: how long it runs, all streams together.
-        run: seed and epoch.
-        description: what a state must agree with.
-        state: where to go on, or None for the start of the epoch.
-    """
-
-    stages: Sequence[Any]
-    streams: int
-    bounds: Bounds
-    run: Run
-    description: dict[str, Any]
-    state: Json = None
-
-    def header(self) -> dict[str, Any]:
-        """Return the state of this epoch before its first item."""
-        return {
-            "version": VERSION,
-            "kind": KIND,
-            "seed": self.run.seed,
-            "epoch": self.run.epoch,
-            "streams": self.streams,
-            "description": self.description,
-            "received": 0,
-            "memories": {},
-        }
-
-    def stream(self, number: int, memory: Json) -> VirtualStream:
-        """Return one stream, behind what it gave already."""
-        run = Run(**{**self.run.__dict__, "stream": Stream(number, self.streams), "tracked": True})
-        return VirtualStream(self.stages, run, self.bounds, memory)
-
-
-def owned(streams: int, place: Place) -> list[int]:
-    """Return the numbers of the streams that a worker owns.
-
-    Args:
-        streams: how many there are.
-        place: the worker.
-
-    Raises:
-        UsageError: there are fewer streams than ranks, so that some ranks would have nothing.
-    """
-    if place.world_size > streams:
-        raise UsageError(
-            f"{streams} streams cannot be shared out between {place.world_size} ranks, some would have nothing: make "
-            f"the dataset with elastic(streams=n), n a multiple of {place.world_size}"
-        )
-    own = range(place.rank, streams, place.world_size)
-    return [number for index, number in enumerate(own) if index % place.num_workers == place.worker]
-
-
-class _Cursor:
-    """The streams of one worker, and how far they have been read."""
-
-    def __init__(self, plan: Plan, own: list[int]) -> None:
-        self.plan = plan
-        memories = {} if plan.state is None else memories_for(plan.state, own)
-        self.streams = {number: plan.stream(number, memories.get(number)) for number in own}
-        self.memories: dict[str, Json] = {str(number): memories.get(number) for number in own}
-        self.position: int | None = None
-        self.turn: int | None = None  # the stream that was asked last
-        self.stale: set[int] = set()  # streams that moved since their memory was read
-        self.unsent: set[str] = set()  # streams whose memory was read since progress was told
-        self.sums: Sums = {}  # of the memories, see elastic_checks
-
-    def pairs(self) -> Iterator[tuple[int, Any]]:
-        """Yield positions and items."""
-        streams, stale, every = self.streams, self.stale, self.plan.streams
-        heap = [(stream.count * every + number, number) for number, stream in streams.items() if not stream.over]
-        heapq.heapify(heap)
-        while heap:
-            position, number = heap[0]
-            item = streams[number].advance()
-            stale.add(number)
-            if item is END:
-                heapq.heappop(heap)
-                continue
-            heapq.heapreplace(heap, (position + every, number))
-            self.position = position
-            yield position, item
-        if len(streams) == every and all(stream.barren for stream in streams.values()):
-            _nothing(self.plan)
-
-    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Any, int]]:
-        """Yield what streams give in their turns, ``END`` too, and the lowest index that can follow."""
-        streams, moved, every = self.streams, self.stale.add, len(among)
-        place = {number: place for place, number in enumerate(among)}
-        heap = [(s.count * every + place[number], number, s.advance) for number, s in streams.items() if not s.over]
-        heapq.heapify(heap)  # no two indices are equal, so nothing else is compared
-        while heap:
-            index, number, advance = heap[0]
-            self.turn = number
-            item = advance()
-            moved(number)
-            if item is END:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, (index + every, number, advance))
-            yield item, heap[0][0] if heap else over
-
-    def refresh(self) -> None:
-        """Read the memories of the streams that moved."""
-        memories, streams = self.memories, self.streams
-        for number in self.stale:
-            name = str(number)
-            memories[name] = streams[number].memory()
-            self.unsent.add(name)
-        self.stale.clear()
-
-    def close(self) -> None:
-        """Close all streams."""
-        for stream in self.streams.values():
-            stream.close()
-
-
-def _nothing(plan: Plan) -> None:
-    checks = [stage for stage in plan.stages if type(stage).__name__ == "CheckSamples"]
-    if checks:
-        raise NoSamples(
-            "no samples found in this pass: the shards are empty, were stepped over by the handler, or hold no "
-            "selected member with an extension. Pass empty_check=False to allow it"
-        )
+__all__ = ["END", "ElasticRun", "Plan", "owned", "planned"]
 
 
 class ElasticRun:
@@ -163,25 +33,66 @@ class ElasticRun:
     Args:
         prepare: makes the plan; called once, with the state that was loaded into this run, or None.
         place: whose streams to read; None is this process's place.
+        following: makes the plan of the epoch behind that of another plan.
     """
 
-    def __init__(self, prepare: Callable[[Json], Plan], place: Place | None = None) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[Json], Plan],
+        place: Place | None = None,
+        following: Callable[[Plan], Plan] | None = None,
+    ) -> None:
         self._prepare = prepare
+        self._following = following
+        self._moved_on = False
         self._place = place
-        self._started: _Cursor | None = None
-        self._pairs: Iterator[tuple[int, Any]] = iter(())
+        self._started: StreamCursor | None = None
+        self._pairs: Generator[tuple[int, Any]] = _no_pairs()
         self.meter: Any = None  # times the stages, where it is given before the first item
+        self.outcomes: Any = None  # is told what became of the samples, where it is given before the first item
+        self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
 
-    def _cursor(self) -> _Cursor:
+    def _cursor(self) -> StreamCursor:
         return self._started or self._begin(None)
 
-    def _begin(self, state: Json) -> _Cursor:
-        plan = self._prepare(state)
-        if self.meter is not None:
-            plan = replace(plan, run=replace(plan.run, meter=self.meter))
-        self._started = cursor = _Cursor(plan, owned(plan.streams, self._place or physical()))
+    def _begin(self, state: Json) -> StreamCursor:
+        self._moved_on = False
+        return self._taken_up(self._prepare(state))
+
+    def _taken_up(self, plan: Plan) -> StreamCursor:
+        outcomes = Outcomes() if self.outcomes is None else self.outcomes
+        plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
+        place = self._place or physical()
+        if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
+            check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)
+        self._started = cursor = StreamCursor(plan, place)
+        cursor.outcomes = outcomes if self.outcomes is None and not any(cursor.memories.values()) else None
+        cursor.declared = self.declared
         self._pairs = cursor.pairs()
         return cursor
+
+    def _goes_on(self) -> bool:
+        """Begin the next epoch where nothing was left of the state's; tell whether that was so."""
+        cursor = self._cursor()
+        if cursor.position is not None or not cursor.plan.onward or self._following is None or not cursor.over():
+            return False
+        self._moved_on = True
+        self._taken_up(self._following(cursor.plan))
+        return True
+
+    def epoch_over(self) -> bool:
+        """Tell, of a run that gave nothing behind its state, whether that epoch is over, so that the next one comes.
+
+        The streams of other ranks and workers, where the state knows them, are asked for one item: where one of them
+        gives it, the epoch goes on there, and this worker has nothing left of it.
+        """
+        cursor = self._cursor()
+        return cursor.plan.onward and cursor.over()
+
+    @property
+    def ended(self) -> bool:
+        """True behind the last item, once more was asked for."""
+        return self._started is not None and inspect.getgeneratorstate(self._pairs) == inspect.GEN_CLOSED
 
     def __iter__(self) -> Self:
         return self
@@ -189,12 +100,26 @@ class ElasticRun:
     def __next__(self) -> Any:
         if self._started is None:
             self._begin(None)
+        try:
+            return next(self._pairs)[1]
+        except StopIteration:
+            if not self._goes_on():
+                raise
         return next(self._pairs)[1]
 
     def positions(self) -> Iterator[tuple[int, Any]]:
         """Return an iterator over ``(position, item)``; it moves together with this one."""
         self._cursor()
-        return self._pairs
+        return iter(self._pair, None)
+
+    def _pair(self) -> tuple[int, Any]:
+        """Return the next position and item; raise StopIteration behind the last."""
+        pair = next(self._pairs, None)
+        if pair is None and self._goes_on():
+            pair = next(self._pairs, None)
+        if pair is None:
+            raise StopIteration
+        return pair
 
     def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Any, int]]:
         """Return an iterator over what streams give, for a caller who passes over streams that are over himself.
@@ -258,6 +183,7 @@ class ElasticRun:
     def progress(self) -> dict[str, Json]:
         """Return the memories of the streams that moved since the last call, for a consumer in another process.
 
+        A run that went on with the next epoch tells its number too.
         See :class:`webdataset.flow.elastic_state.Received`.
 
         Raises:
@@ -267,7 +193,7 @@ class ElasticRun:
         cursor.refresh()
         moved = {name: cursor.memories[name] for name in cursor.unsent}
         cursor.unsent.clear()
-        return moved
+        return {"epoch": self.epoch, **moved} if self._moved_on else moved
 
     def address(self) -> Address:
         """Return the address of the item given last: its stream, and its address there."""
@@ -316,23 +242,5 @@ class ElasticRun:
         self.close()
 
 
-def planned(  # noqa: PLR0917  one value each
-    stages: Sequence[Any], streams: int, bounds: Bounds, run: Run, described: dict[str, Any], state: Json
-) -> Plan:
-    """Return the plan of a run that may go on behind a state.
-
-    Args:
-        stages: of the dataset.
-        streams: how many it has.
-        bounds: how long it runs.
-        run: seed and epoch.
-        described: the dataset's description.
-        state: where to go on, or None.
-
-    Raises:
-        StateMismatch: the state belongs to another dataset.
-    """
-    plan = Plan(stages, streams, bounds, run, described, state)
-    if state is not None:
-        compare(checked(state), plan.header())
-    return plan
+def _no_pairs() -> Generator[tuple[int, Any]]:
+    yield from ()

@@ -18,10 +18,18 @@ from typing import Any
 from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import Json
 
-VERSION = 1
+VERSION = 2
 KIND = "webdataset.elastic"
 SUM = "check"
-_PARTS = {"seed": int, "epoch": int, "streams": int, "received": int, "description": dict, "memories": dict}
+_PARTS = {
+    "seed": int,
+    "epoch": int,
+    "streams": int,
+    "received": int,
+    "description": dict,
+    "functions": list,
+    "memories": dict,
+}
 _LARGEST = (1 << 53) - 1  # exact in JSON everywhere
 _SEEDS = 1 << 4096
 _SHOWN = 120  # characters
@@ -90,14 +98,15 @@ def sum_of(header: Mapping[str, Any], memories: Mapping[str, Json], known: Sums 
     """Return the sum of a state; 0 where it has no memories.
 
     Args:
-        header: with seed, epoch and streams.
+        header: with seed, epoch, number of streams, and the digests of functions.
         memories: number of the stream, as text, to memory, as ``plain`` returns it.
         known: sums of memories, by stream, which holds while a memory is the same; taken up and added to.
     """
     if not memories:
         return 0
     sums = {} if known is None else known
-    total = zlib.crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]))
+    functions = memory_sum(header["functions"])
+    total = zlib.crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]), functions)
     for name, memory in memories.items():
         before = sums.get(name)
         if before is None or before[0] is not memory:
@@ -129,7 +138,14 @@ def check_shape(state: Any) -> None:
             raise StateMismatch(f"the state is malformed: {name!r} is {quoted(state[name])}")
     if not all(isinstance(name, str) for name in state["description"]):
         raise StateMismatch(f"the state is malformed: 'description' is {quoted(state['description'])}")
+    _check_functions(state["functions"])
     _check_memories(state)
+
+
+def _check_functions(functions: list[Any]) -> None:
+    for pair in functions:
+        if type(pair) is not list or len(pair) != 2 or not all(isinstance(part, str | None) for part in pair):
+            raise StateMismatch(f"the state is malformed: 'functions' has {quoted(pair)}")
 
 
 def _check_memories(state: Mapping[str, Any]) -> None:

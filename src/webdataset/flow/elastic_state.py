@@ -1,20 +1,23 @@
 """The state of an elastic dataset: one JSON value, whatever the number of ranks and workers.
 
-Flows in: memories of streams. Flows out: ``{"version", "kind", "seed", "epoch", "streams", "description", "received",
-"memories", "check"}``; memories are by stream, so that the states of all ranks are merged by putting them together, and
-shared out again by taking what one owns. Nothing in it grows with the number of items given.
+Flows in: memories of streams. Flows out: ``{"version", "kind", "seed", "epoch", "streams", "description", "functions",
+"received", "memories", "check"}``; memories are by stream, so that the states of all ranks are merged by putting them
+together, and shared out again by taking what one owns. Nothing in it grows with the number of items given.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from webdataset.ground.errors import StateMismatch, UsageError
+from webdataset.ground.topology import worker_info
 from webdataset.stages.base import Json
 
-from .elastic_checks import KIND, SUM, VERSION, Sums, check_shape, check_sum, quoted, sum_of
+from .elastic_checks import KIND, SUM, VERSION, Sums, check_shape, check_sum, quoted, sum_of, written_sum
 
 __all__ = [
     "KIND",
+    "LOADER_KIND",
     "VERSION",
     "Received",
     "checked",
@@ -22,9 +25,11 @@ __all__ = [
     "memories_for",
     "merge_states",
     "next_positions",
+    "warn_other_functions",
     "whole",
 ]
 
+LOADER_KIND = "webdataset.loader"  # of a loader with stages behind it; see webdataset.fluent.loader_states
 _OTHER_SHARDS = (
     "shards of other names or places, or in another order; where only their place has changed, keep the urls as they "
     "were and map them with WDS_REWRITE"
@@ -88,6 +93,38 @@ def _shown(part: Any) -> str:
     return ", ".join(map(quoted, part)) if isinstance(part, list) else quoted(part)
 
 
+_told: set[str] = set()
+
+
+def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Warn, once in a process, where a stage had another function or other values when the state was saved.
+
+    Args:
+        state: what was saved.
+        here: the state of the dataset that goes on.
+    """
+    info = worker_info()
+    # behind no item nothing was made by another function; of several workers one tells
+    if not state["memories"] or (info is not None and info.id):
+        return
+    pairs = zip(state["functions"], here["functions"], strict=False)
+    differing = [
+        f"stage {number}, {now[0] if now[0] == before[0] else f'{quoted(before[0])} (here {now[0]})'}"
+        for number, (before, now) in enumerate(pairs)
+        if before != now
+    ]
+    if not differing:
+        return
+    message = (
+        f"since the state was saved, what these stages were given has changed: {'; '.join(differing)}. The run goes on "
+        "behind the same samples, and gives what the functions of now make of the rest"
+    )
+    key = f"{message} {state['functions']}"
+    if key not in _told:
+        _told.add(key)
+        warnings.warn(message, stacklevel=2)
+
+
 def memories_for(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
     """Return the memories of the streams that a worker owns.
 
@@ -121,6 +158,31 @@ def next_positions(memories: Mapping[str, Json], streams: int) -> list[int]:
     return [number + (0 if memory is None else memory[0]) * streams for number, memory in waiting]
 
 
+def begun(state: Mapping[str, Any]) -> bool:
+    """Tell whether a state is behind something: an item, or the end of a stream.
+
+    Args:
+        state: of an elastic dataset.
+    """
+    return any(memory is not None for memory in state["memories"].values())
+
+
+def waiting(state: Mapping[str, Any]) -> dict[int, Json]:
+    """Return the memories of the streams of which a state does not tell that they are over.
+
+    Args:
+        state: of an elastic dataset.
+    """
+    streams, items = state["streams"], state["description"].get("items")
+    found = {}
+    for name, memory in state["memories"].items():
+        number, count = int(name), 0 if memory is None else memory[0]
+        bounded = type(items) is int and count >= len(range(number, items, streams))
+        if not bounded and (memory is None or len(memory) > 1):  # the memory of one that is over is its count alone
+            found[number] = memory
+    return found
+
+
 def whole(header: Mapping[str, Any], memories: Mapping[str, Json], sums: Sums | None = None) -> dict[str, Any]:
     """Return a state.
 
@@ -139,6 +201,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: at least one; all of one dataset, seed and epoch. Where two know the same stream, the later one holds.
+            That of a rank that has not begun counts too, also of a loader with stages behind it; and one behind the end
+            of an epoch beside those within the next.
 
     Returns:
         One state, which can be loaded under any number of ranks and workers.
@@ -149,11 +213,12 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise UsageError(f"merge_states takes a list of states, and got a {type(states).__name__}")
-    known = list(states)
+    known = [_of_dataset(state) for state in states]
     for state in known:
         check_shape(state)
     if not known:
         raise StateMismatch("there are no states to merge")
+    known = _at_one_epoch(known)
     first = known[0]
     memories: dict[str, Json] = {}
     for state in known:
@@ -173,6 +238,38 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return whole(header, ordered)
 
 
+def _at_one_epoch(states: list[Any]) -> list[Any]:
+    """Return states with those that are behind the end of an epoch at the start of the next, where others are in it."""
+    latest = max(state["epoch"] for state in states)
+    found = []
+    for state in states:
+        if state["epoch"] == latest - 1 and begun(state) and not waiting(state):
+            check_sum(state)
+            header = {name: part for name, part in state.items() if name not in ("received", "memories", SUM)}
+            found.append(whole({**header, "epoch": latest}, dict.fromkeys(state["memories"])))
+        else:
+            found.append(state)
+    return found
+
+
+def _of_dataset(state: Any) -> Any:
+    """Return the dataset's state within that of a loader with stages behind it, where nothing has come out of them.
+
+    Raises:
+        StateMismatch: the stages have begun, or the state was changed.
+    """
+    if not isinstance(state, Mapping) or state.get("kind") != LOADER_KIND:
+        return state
+    if state.get("loop") is not None:
+        raise StateMismatch(
+            "the state is of a loader with stages behind it, whose buffers hold items of one rank, so that it cannot "
+            "be merged: put these stages into the dataset, in front of elastic()"
+        )
+    if state.get(SUM) != written_sum({name: part for name, part in state.items() if name != SUM}):
+        raise StateMismatch(f"the state was changed or damaged since it was saved: {SUM!r} is {quoted(state.get(SUM))}")
+    return state.get("begin")
+
+
 def _later(memory: Json, before: Json) -> bool:
     return (memory[0], len(memory) == 1) > (before[0], len(before) == 1)
 
@@ -186,7 +283,8 @@ class Received:
 
     def __init__(self, header: Mapping[str, Any]) -> None:
         state = checked(header)
-        self._memories: dict[str, Json] = state.pop("memories")
+        # a copy: the state that was given stays as it is
+        self._memories: dict[str, Json] = dict(state.pop("memories"))
         self._header = state
         self._sums: Sums = {}
 
@@ -196,7 +294,15 @@ class Received:
         Args:
             progress: what the worker's ``progress()`` was when it gave the item.
         """
-        self._memories.update(progress)
+        epoch = progress.get("epoch")
+        if epoch is None:
+            self._memories.update(progress)
+            return
+        if epoch > self._header["epoch"]:  # the state had nothing left of its own: all workers went on with the next
+            self._header = {**self._header, "epoch": epoch}
+            self._memories = dict.fromkeys(self._memories)
+            self._sums = {}
+        self._memories.update({name: memory for name, memory in progress.items() if name != "epoch"})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind what was received."""

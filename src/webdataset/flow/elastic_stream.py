@@ -123,12 +123,7 @@ class VirtualStream:
 
     def reading(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""
-        levels = self._loop.flow.levels if self._loop is not None else []
-        for level in levels:
-            url = getattr(getattr(level.memory, "position", None), "present_url", "")
-            if url:
-                return str(url)
-        return ""
+        return "" if self._loop is None else self._loop.present_url()
 
     def address(self) -> Address:
         """Return the address of the item given last, within this stream."""

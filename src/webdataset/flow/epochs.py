@@ -8,7 +8,9 @@ are spawned get the dataset by pickle, once for each worker and epoch: the paren
 Flows in: the start of an iteration. Flows out: its epoch. Only counts where nobody says the epoch (``set_epoch``).
 """
 
+import contextlib
 import mmap
+import os
 import struct
 from typing import Any
 
@@ -24,10 +26,16 @@ class EpochCount:
     Args:
         travelled: how often the dataset had been sent to a worker when this copy was.
         first: number of the first epoch, where it is not 0: that of a state which was loaded.
+        resumed: a state was loaded; behind its last item workers go on with the next epoch.
+        further: whether the first ones did, as the workers of all epochs share it.
     """
 
-    def __init__(self, travelled: int | None = None, first: int = 0) -> None:
+    def __init__(
+        self, travelled: int | None = None, first: int = 0, *, resumed: bool = False, further: "Further | None" = None
+    ) -> None:
         self._first = first
+        self._resumed = resumed
+        self._further = further
         self._arrived = travelled
         self._sent = 0
         self._page: mmap.mmap | None = None if travelled is not None else mmap.mmap(-1, mmap.PAGESIZE)
@@ -42,20 +50,29 @@ class EpochCount:
         if info is None:
             return own
         if self._page is None:
-            return (self._arrived or 0) // int(info.num_workers) + own
+            rounds = (self._arrived or 0) // int(info.num_workers)
+            return rounds + own + (rounds > 0 and bool(self._further))
         (count,) = _SLOT.unpack_from(self._page, _place(info))
         _SLOT.pack_into(self._page, _place(info), count + 1)
         return self._first + int(count)
 
-    def reached(self, epoch: int) -> None:
+    @property
+    def began(self) -> bool:
+        """True where workers have begun an epoch, or are on their way to."""
+        return self._sent > 0 or (self._page is not None and any(self._page[:]))
+
+    def reached(self, epoch: int, *, further: bool = False) -> None:
         """Take note, in a worker, which epoch comes next: it was told which one it is in.
 
         Args:
             epoch: number of the next epoch, which is also the dataset's own count by now.
+            further: nothing was left of the epoch of a state, and the one behind it was begun in its place.
         """
         info = worker_info()
         if info is None:
             return
+        if further and self._further is not None:
+            self._further.tell()
         if self._page is None:
             self._arrived = 0
         else:
@@ -66,7 +83,49 @@ class EpochCount:
         if not spawning():
             return EpochCount, ()
         self._sent += 1
-        return EpochCount, (self._sent - 1,)
+        if self._resumed and self._further is None:
+            self._further = Further()
+        return _arrived, (self._sent - 1, self._further)
+
+
+def _arrived(travelled: int, further: "Further | None") -> EpochCount:
+    return EpochCount(travelled, further=further)
+
+
+class Further:
+    """Whether workers that were spawned behind a state went on with the next epoch, told to those of later epochs.
+
+    Args:
+        descriptor: of a file that they share; None makes one that has no name.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            import tempfile  # noqa: PLC0415  only behind a state, and where workers are spawned
+
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        self._descriptor = descriptor
+
+    def __bool__(self) -> bool:
+        return bool(os.pread(self._descriptor, 1, 0))
+
+    def tell(self) -> None:
+        """Take note that they did."""
+        os.pwrite(self._descriptor, b"1", 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing import reduction  # noqa: PLC0415  only where a process is being started
+
+        return _shared, (reduction.DupFd(self._descriptor),)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self._descriptor)
+
+
+def _shared(descriptor: Any) -> Further:
+    return Further(descriptor.detach())
 
 
 def _place(info: Any) -> int:

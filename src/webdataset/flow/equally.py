@@ -25,6 +25,7 @@ class EqualEpochs:
     pipeline: list[Any]
     repetitions: int
     nsamples: int | None
+    fixed_epoch: bool
     _copied: Callable[[], Self]
 
     evenness: "Equal | None" = None
@@ -36,7 +37,7 @@ class EqualEpochs:
 
         Args:
             how: ``drop`` leaves out the last samples of a pass that cannot be shared out (fewer than there are ranks;
-                than streams, where the dataset is elastic); ``pad`` repeats samples instead, marked by ``__pad__``;
+                than streams, where the dataset is elastic); ``pad`` repeats samples instead, whose ``__pad__`` is true;
                 ``resample`` gives ``steps`` items, beginning the source again as often as that takes.
             steps: items (batches, where the pipeline makes them) for each rank in an epoch. Needed by ``resample``, and
                 where a stage such as ``select`` makes their number unknown.
@@ -72,6 +73,6 @@ class EqualEpochs:
     def _stream_limits(self, streams: int, where: Place | None) -> Bounds:
         """Return how long all virtual streams together run."""
         if self.evenness is None:
-            return Bounds(self.repetitions, self.nsamples)
+            return Bounds(self.repetitions, self.nsamples, fixed=self.fixed_epoch)
         world = (where or physical()).world_size
         return self.evenness.in_streams(self.pipeline, streams, world, self.repetitions, self.nsamples)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from webdataset.ground.errors import UsageError
-from webdataset.ground.topology import Place, worker_info
+from webdataset.ground.topology import Place, physical, worker_info
 from webdataset.stages.base import Json, Run
 
-from .describing import description
+from .describing import describe_functions, description
 from .elastic import ElasticRun, Plan, planned
-from .elastic_state import checked, compare
+from .elastic_state import checked, compare, warn_other_functions
+from .entropy import entropy
+from .epoch_ends import at_start, ended, warn_of_another
 from .epochs import EpochCount
 from .looping import STREAMS, Bounds
 
@@ -22,13 +24,19 @@ from .looping import STREAMS, Bounds
 class Present:
     """The run that a dataset gave last, and the state that its next run begins with; neither travels in a pickle."""
 
-    def __init__(self, state: Json = None) -> None:
+    def __init__(self, state: Json = None, *, chosen: bool = False) -> None:
         self.run: ElasticRun | None = None
         self.state = state
+        # set_epoch has named the state's epoch: its rest is given, though nothing be left of it
+        self.chosen = chosen
         self.shift = 0 if state is None else None  # from a loader's epochs to ours; None: not known yet
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Present, (self.state,)
+        return _present, (self.state, self.chosen)
+
+
+def _present(state: Json, chosen: bool) -> Present:  # noqa: FBT001  what a pickle calls
+    return Present(state, chosen=chosen)
 
 
 class InStreams:
@@ -41,9 +49,11 @@ class InStreams:
     pipeline: list[Any]
     seed: int | None
     epoch: int
+    told: int | None
     repetitions: int
     nsamples: int | None
     _count: EpochCount | None
+    _lent: tuple[int, int] | None
 
     streams: int = STREAMS
     _present: Present
@@ -67,47 +77,73 @@ class InStreams:
 
     # -- runs
 
-    def elastic_run(self, place: Place | None = None, state: Json = None) -> ElasticRun:
+    def elastic_run(self, place: Place | None = None, state: Json = None, *, onward: bool | None = None) -> ElasticRun:
         """Return the run of one worker.
 
         Args:
             place: rank, world size, worker, number of workers; None is this process's own.
             state: where to go on; None begins this dataset's next epoch (or goes on where ``load_state_dict`` said).
+            onward: behind the last item of a state's epoch comes the next epoch; False ends there. None ends there
+                where a place is named: who drives several workers begins epochs himself.
 
         Raises:
             StateMismatch: the state belongs to another dataset (when the run starts).
         """
         given = None if state is None else checked(state)
-        return ElasticRun(lambda loaded: self._prepared(given if loaded is None else loaded, place), place)
+        further = place is None if onward is None else onward
+
+        def prepared(loaded: Json) -> Plan:
+            # a run that loads a state itself is one epoch of whoever drives it, as any iterator is
+            return self._prepared(given, place, further) if loaded is None else self._prepared(loaded, place, False)
+
+        return ElasticRun(prepared, place, lambda plan: self._following(plan, place))
 
     def __iter__(self) -> ElasticRun:
         """Return the run of this rank and worker; each is a new epoch."""
         self._present.run = run = self.elastic_run()
         return run
 
-    def _prepared(self, state: Json, place: Place | None) -> Plan:
+    def _prepared(self, state: Json, place: Place | None, onward: bool) -> Plan:  # noqa: FBT001  passed on
         """Return what a run reads that starts now."""
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
-        pending, self._present.state = self._present.state, None
+        present = self._present
+        pending, present.state = present.state, None
+        chosen, present.chosen = present.chosen, False
+        told = state is not None
         if state is None:
             drawn = self._begin()
             seed, epoch = drawn.seed if drawn.common is None else drawn.common, drawn.epoch
-            state = pending if pending is not None and pending["epoch"] == epoch else None
+            if pending is not None and pending["epoch"] == epoch:
+                state, onward = pending, onward and not chosen
         if state is not None:
             seed, epoch = state["seed"], state["epoch"]
-        run = Run(seed=seed, common=seed, epoch=epoch)
-        self.epoch = epoch + 1
-        if self._count is not None:
-            self._count.reached(self.epoch)
-        return self._planned(run, state, place)
+        self._reached(epoch + 1)
+        # a state that load_state_dict took up was compared there
+        plan = self._planned(Run(seed=seed, common=seed, epoch=epoch), state, place, told=told)
+        return replace(plan, onward=onward)
 
-    def _planned(self, run: Run, state: Json, place: Place | None = None) -> Plan:
+    def _following(self, plan: Plan, place: Place | None) -> Plan:
+        """Return what a run reads that finds nothing left of its epoch: the next one."""
+        epoch = plan.run.epoch + 1
+        self._reached(epoch + 1, further=True)
+        return self._planned(Run(seed=plan.run.seed, common=plan.run.common, epoch=epoch), None, place)
+
+    def _reached(self, epoch: int, *, further: bool = False) -> None:
+        """Take note of the number of the next epoch."""
+        self.epoch = epoch
+        if self._count is not None:
+            self._count.reached(epoch, further=further)
+
+    def _planned(self, run: Run, state: Json, place: Place | None = None, *, told: bool = True) -> Plan:
         bounds = self._stream_limits(self.streams, place)
         described = description(self.pipeline, bounds)
-        plan = planned(self._entries(run), self.streams, bounds, run, described, state)
+        functions = describe_functions(self.pipeline)
+        plan = planned(self._entries(run), self.streams, bounds, run, described, functions, state)
         if state is not None and self.seed is not None:
             compare(state, {**plan.header(), "seed": self.seed})
+        if state is not None and told:
+            warn_other_functions(state, plan.header())
         return plan
 
     def shifted(self, epoch: int) -> int:
@@ -127,9 +163,42 @@ class InStreams:
         return self._present.state
 
     @property
+    def chosen(self) -> bool:
+        """True where ``set_epoch`` has named the epoch of that state."""
+        return self._present.chosen
+
+    @property
     def present(self) -> ElasticRun | None:
         """The run that ``iter()`` gave last."""
         return self._present.run
+
+    def choose_epoch(self, epoch: int, *, stacklevel: int = 4) -> None:
+        """Keep a state that was loaded, where it is of the epoch that ``set_epoch`` names; else leave it.
+
+        Args:
+            epoch: number of the next epoch.
+            stacklevel: of the warning that a state was left.
+        """
+        present = self._present
+        if present.run is not None and present.run.ended:
+            present.run = None  # the state is the beginning of that epoch from now on
+        if present.state is None:
+            return
+        if present.state["epoch"] == epoch:
+            present.chosen = True
+            return
+        state, present.state = present.state, None
+        if not present.chosen and (self._count is None or not self._count.began):
+            warn_of_another(state, epoch, physical(), stacklevel=stacklevel)
+
+    def forget(self) -> None:
+        """Forget a state that was loaded: somebody else begins with it."""
+        self._present.state = None
+
+    def settle(self) -> None:
+        """Choose the seed of a dataset that has none: what is begun next has the seed that a state told before."""
+        if self.seed is None and self._lent is None:
+            self._lent = entropy(None)
 
     # -- state
 
@@ -147,7 +216,11 @@ class InStreams:
             return self._present.run.state_dict()
         if self._present.state is not None:
             return dict(self._present.state)
-        return self._planned(replace(self._begin(), stream=None), None).header()
+        self.settle()
+        begins = replace(self._begin(), stream=None)
+        seed = begins.seed if begins.common is None else begins.common
+        plan = self._planned(replace(begins, seed=seed), None)
+        return at_start(plan.header(), begins.epoch, physical())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on behind a state, here or in the workers of a DataLoader.
@@ -160,13 +233,29 @@ class InStreams:
         """
         if state is None or state == {}:
             return
-        given = checked(state)
+        self._taken_up(checked(state))
+
+    def stay_with(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration give the rest of a state's epoch, and end there though it be nothing.
+
+        For who begins epochs himself: a loader, a graph of nodes.
+
+        Args:
+            state: as for ``load_state_dict``.
+
+        Raises:
+            StateMismatch: as there.
+        """
+        self._taken_up(checked(state), chosen=True)
+
+    def _taken_up(self, given: dict[str, Any], *, chosen: bool = False) -> None:
         here = Run(seed=given["seed"] if self.seed is None else self.seed, epoch=given["epoch"])
         self._planned(here, given)
-        self._present = Present(given)
-        self.epoch = given["epoch"]
-        if self._count is not None:
-            self._count = EpochCount(first=self.epoch)
+        self._present = Present(given, chosen=chosen)
+        self.epoch = given["epoch"] + (not chosen and ended(given, physical()))
+        self._count = EpochCount(first=self.epoch, resumed=True)
+        if self.seed is None:
+            self._lent = given["seed"], given["seed"]
 
     def close_run(self) -> None:
         """Close the present run."""

@@ -2,14 +2,24 @@
 
 Flows in: a stage (ours, a ``PipelineStage``, any callable, any iterable) and the level before it. Flows out: an
 iterator, an address for each item, and ``fetch``. See docs/design/stages.md.
+
+A replay runs copies of the levels, made by the constructor that made the levels of the first run, and started by the
+same ``open``. There is no second way to start a stage, so that a replay cannot differ from what it repeats.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
-from webdataset.stages.base import Address, Json, Memory, Run, Stage
+from webdataset.ground.skips import counting, pass_over
+from webdataset.samples.identity import compare_traces, is_lenient, warn_changed
+from webdataset.stages import randomness
+from webdataset.stages.base import Address, Json, Memory, Outcome, Run, Stage
+from webdataset.stages.branches import refuse_unrepeatable
 from webdataset.stages.reading import ReadShards
 
 
@@ -25,19 +35,25 @@ class Level:
         memory: the stage's memory, or None.
         items: the generator; made by ``open``.
         over: the generator had ended before the snapshot that this run continues.
+        generator: a user's random generator that the stage draws from, as it was before the run; None: the stage has
+            none, or the run is not tracked.
     """
 
     def __init__(self, stage: Stage, run: Run, before: "Level | None") -> None:
         self.stage = stage
         self.run = run
         self.before = before
+        self.generator = lent_generator(stage) if run.tracked else None
         self.memory: Memory | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False
         self.closed = False
         self.gate: Callable[[Iterator[Any]], Iterator[Any]] | None = None  # times what is drawn from here
-        if run.tracked and before is not None and self.memory is not None:
-            self.memory.origin = before.address
+        self.outcome = Outcome() if stage.drops else None
+        if self.memory is not None:
+            self.memory.run_context = run
+            if run.tracked and before is not None:
+                self.memory.origin = before.address
 
     @property
     def rewinds(self) -> bool:
@@ -47,7 +63,11 @@ class Level:
     def open(self) -> Iterator[Any]:
         """Start the generator."""
         upstream = self.before.given() if self.before is not None else iter(())
-        self.items = self.stage.flow(upstream, self.memory)
+        memory = self.memory
+        if self.outcome is not None:
+            memory = Memory() if memory is None else memory
+            memory.outcome = self.outcome
+        self.items = self.stage.flow(upstream, memory)
         return self.items
 
     def given(self) -> Iterator[Any]:
@@ -74,6 +94,17 @@ class Level:
         """Return the memory as JSON, or None."""
         return self.memory.snapshot() if self.memory is not None else None
 
+    def traces(self) -> list[Json]:
+        """Return how far this level and those before it have read, the first one first, for a replay to compare."""
+        before = [] if self.before is None else self.before.traces()
+        trace = None if self.memory is None else self.memory.trace()
+        return before if trace is None else [*before, trace]
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is read here or before; nothing where that is not known."""
+        url = "" if self.memory is None else self.memory.present_url()
+        return url if url or self.before is None else self.before.present_url()
+
     def writer(self) -> Callable[[], Json] | None:
         """Return what gives the memory as a plain JSON value, for who asks at every step; None for no memory."""
         memory = self.memory
@@ -97,15 +128,50 @@ class Level:
         if not addresses:
             return []
         if isinstance(self.stage, ReadShards):
-            return self.stage.fetch_from(self._before().afresh(), addresses)
+            with self._before().replay() as shards:
+                return self.stage.fetch_from(shards, addresses)
         before = self.before.fetch if self.before is not None else _nothing
         return self.stage.refetch(addresses, before, self.memory)
 
-    def afresh(self) -> Iterator[Any]:
-        """Run this level and those before it from the start of the epoch once more."""
-        before = self.before
-        upstream = before.afresh() if before is not None else iter(())
-        return self.stage.flow(upstream, self.stage.begin(self.run))
+    def begun(self) -> Json:
+        """Return the state that a user's generator had before the run, or None."""
+        return None if self.generator is None else randomness.written(self.generator)
+
+    def begin_again(self, state: Json) -> None:
+        """Set a user's generator to the state that it had before the run that is restored; called before ``open``."""
+        randomness.reread(self.stage.rng, state)  # type: ignore[attr-defined]
+        self.generator = lent_generator(self.stage)
+
+    def copy(self) -> "Level":
+        """Return this level and those before it as they were before the run: same stages and runs, new memories."""
+        if self.generator is None:
+            return self._made(self.stage)
+        # the run goes on drawing from the user's own generator, and the replay from one of its own
+        stage: Any = copy.copy(self.stage)
+        stage.rng = copy.deepcopy(self.generator)
+        return self._made(stage)
+
+    def _made(self, stage: Any) -> "Level":
+        # a replay is not measured: what it does was measured in the first run
+        run = replace(self.run, meter=None, outcomes=None)
+        return type(self)(stage, run, None if self.before is None else self.before.copy())
+
+    @contextmanager
+    def replay(self) -> Iterator[Iterator[Any]]:
+        """Run this level and those before it from the start of the pass once more; give an iterator over the items."""
+        last = self.copy()
+        levels = [last]
+        while levels[-1].before is not None:
+            levels.append(levels[-1].before)
+        try:
+            for level in reversed(levels):
+                level.open()
+            # what a replay goes on without was counted in the first run
+            with counting(None):
+                yield last.items
+        finally:
+            for level in levels:
+                level.close()
 
     def close(self) -> None:
         """Close the generator."""
@@ -118,6 +184,16 @@ class Level:
         if self.before is None:
             raise FlowError(f"stage {self.stage!r} has nothing before it")
         return self.before
+
+
+def lent_generator(stage: Any) -> Any:
+    """Return a copy of the random generator that a user gave a stage, or None.
+
+    Args:
+        stage: one of ours, with ``rng=``.
+    """
+    rng = getattr(stage, "rng", None)
+    return None if rng is None else copy.deepcopy(rng)
 
 
 def named(stage: Any) -> str:
@@ -162,9 +238,13 @@ class ForeignLevel(Level):
     """
 
     def __init__(self, stage: Any, run: Run, before: Level | None) -> None:
+        if run.tracked:
+            refuse_unrepeatable(stage)
         self.foreign = stage
         super().__init__(_Called(stage, run if before is None else None), run, before)
         self.memory: Memory | None = Count() if run.tracked else None
+        self.read: Json = None  # how far a run that is restored had read
+        self.behind = False  # and its past has not been read again yet
 
     @property
     def rewinds(self) -> bool:
@@ -172,50 +252,90 @@ class ForeignLevel(Level):
         return True
 
     def snapshot(self) -> Json:
-        """Return the number of items given, and the stage's mark where it has one."""
+        """Return the number of items given, the stage's mark where it has one, and what was read for them."""
+        parts = {"count": super().snapshot()}
         mark = getattr(self.foreign, "mark", None)
-        count = super().snapshot()
-        return count if mark is None else {"count": count, "mark": mark}
+        if mark is not None:
+            parts["mark"] = mark
+        if self.before is not None:
+            # a restored run stands where it was saved until its past has been read again
+            parts["read"] = self.read if self.behind else self.before.traces()
+        return parts
 
     def writer(self) -> Callable[[], Json]:
-        """Return what gives the number of items, and the mark, as a plain JSON value."""
+        """Return what gives the same as a plain JSON value."""
         from .elastic_checks import plain  # noqa: PLC0415  only for datasets in streams
 
         return lambda: plain(self.snapshot())
 
     def restore(self, state: Json) -> None:
         """Skip what was given; a stage that left a mark is asked whether it can give the same again."""
-        if isinstance(state, dict):
+        if "mark" in state:
             self.foreign.recall(state["mark"])
-            state = state["count"]
-        super().restore(state)
+        self.read, self.behind = state.get("read"), True
+        super().restore(state["count"])
 
     def open(self) -> Iterator[Any]:
         """Start it, skipping what it gave before a restore."""
         items = super().open()
-        count = self.memory
-        if isinstance(count, Count):
-            self.items = _counted(items, count)
+        if isinstance(self.memory, Count):
+            self.items = self._counted(items, self.memory)
         return self.items
+
+    def _counted(self, items: Iterator[Any], count: Count) -> Iterator[Any]:
+        skipped = pass_over(items, count.skip)
+        if count.skip:
+            self._check_replay(skipped, count.skip)
+        self.behind = False
+        count.count = skipped
+        for item in items:
+            count.count += 1
+            yield item
+
+    def _check_replay(self, skipped: int, wanted: int) -> None:
+        """Refuse to go on behind a replay that was not what the first run was.
+
+        Raises:
+            StateMismatch: it gave fewer items, or other samples were read for them.
+        """
+        if skipped < wanted:
+            raise StateMismatch(
+                f"only {skipped} of {wanted} items came again on replay: the shards were replaced, or the pipeline is "
+                "not reproducible",
+                url=self.present_url() or None,
+                stage=repr(self.foreign),
+            )
+        if self.read is None or self.before is None:
+            return
+        url = self.present_url()
+        try:
+            compare_traces(plain_json(self.read), plain_json(self.before.traces()), url, self.run.told)
+        except StateMismatch as error:
+            if not is_lenient():
+                raise
+            warn_changed(url, error)
+
+    def copy(self) -> Level:
+        """Return this level and those before it as they were before the run."""
+        return self._made(self.foreign)
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
         """Replay the level from the start and keep the items at some ordinals."""
         wanted = set(addresses)
-        last = max(wanted, default=-1)
-        found = {n: item for n, item in enumerate(islice(self.afresh(), last + 1)) if n in wanted}
+        if not wanted:
+            return []
+        with self.replay() as items:
+            found = {n: item for n, item in enumerate(islice(items, max(wanted) + 1)) if n in wanted}
         if len(found) != len(wanted):
             raise FlowError(f"{self.stage!r} gave fewer items on replay than before the snapshot")
         return [found[address] for address in addresses]
 
 
-def _counted(items: Iterator[Any], count: Count) -> Iterator[Any]:
-    skipped = sum(1 for _ in islice(items, count.skip))
-    if skipped < count.skip:
-        raise FlowError(f"only {skipped} of {count.skip} items came again on replay: the pipeline is not reproducible")
-    count.count = skipped
-    for item in items:
-        count.count += 1
-        yield item
+def plain_json(value: Json) -> Json:
+    """Return a JSON value with lists for tuples."""
+    if isinstance(value, list | tuple):
+        return [plain_json(part) for part in value]
+    return {name: plain_json(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 class _Called(Stage):

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from webdataset.ground.errors import NoSamples, StateMismatch
-from webdataset.ground.topology import Stream
+from webdataset.ground.topology import Stream, alone
 from webdataset.stages.base import Address, Json, Run
 
+from .outcomes import Outcomes, judge
 from .running import Flow
 
 STREAMS = 24  # of an elastic dataset that is not told how many
@@ -29,12 +30,14 @@ class Bounds:
         items: number of items after which the run ends, over all passes; None for no bound.
         retries: passes that give nothing, as a chance selection of few items may, before that counts as an end.
         endless: such an end is an error.
+        fixed: ``items`` is the length of an epoch, of which each rank is to give an equal part.
     """
 
     passes: int = 1
     items: int | None = None
     retries: int = 0
     endless: bool = False
+    fixed: bool = False
 
     def shared(self, stream: Stream) -> "Bounds":
         """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``.
@@ -71,6 +74,10 @@ class Loop:
         if state is not None:
             self.count, self.passed, self.given, inner = _read(state)
             run = replace(run, tracked=True)
+        self._outcomes: Outcomes | None = None  # where nobody else judges
+        if run.outcomes is None:
+            self._outcomes = Outcomes()
+            run = replace(run, outcomes=self._outcomes)
         self.flow = Flow(self._stages, run, inner)
 
     def __iter__(self) -> Self:
@@ -85,6 +92,7 @@ class Loop:
                 return item
             self._over = not self._another()
         self.close()
+        self._judge()
         raise StopIteration
 
     def __enter__(self) -> Self:
@@ -103,6 +111,13 @@ class Loop:
                 if self.count >= self.bound:
                     return
             self._over = not self._another()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Judge what became of the samples, once, at the end of the last pass."""
+        outcomes, self._outcomes = self._outcomes, None
+        if outcomes is not None and self._over:
+            judge(outcomes.told(), whole=alone())
 
     def _another(self) -> bool:
         """End a pass; begin the next one if there is to be one."""
@@ -137,6 +152,14 @@ class Loop:
         That is ``[count, passed, given, ended, memories]``.
         """
         return [self.count, self.passed, self.given, *self.flow.essence()]
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+        return self.flow.present_url()
+
+    def trace(self) -> Json:
+        """Return how far the present pass has read, for a replay to compare."""
+        return [self.passed, self.flow.trace()]
 
     def address(self) -> Address:
         """Return the address of the item given last: its pass, and its address there."""

@@ -6,11 +6,13 @@ only its description and the number of the next epoch.
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from webdataset.ground import environment
 from webdataset.ground.doorways import served
 from webdataset.ground.errors import FlowError, UsageError
+from webdataset.ground.topology import alone
 from webdataset.ground.torchlike import IterableDataset
 from webdataset.stages.base import Json, Run
 
@@ -18,6 +20,7 @@ from .entropy import entropy
 from .epochs import EpochCount
 from .equally import EqualEpochs
 from .looping import ENDLESS, STREAMS, Bounds, Loop
+from .outcomes import Outcomes, judge
 from .running import Flow
 
 if TYPE_CHECKING:
@@ -41,10 +44,13 @@ class DataPipeline(EqualEpochs, IterableDataset):
     told: int | None = None  # an epoch that somebody chose, until a loader over this pipeline has heard of it
     repetitions: int = 1
     nsamples: int | None = None
+    fixed_epoch: bool = False  # the bound is that of with_epoch
     size: int | None = None
+    silent: bool = False  # about a pass that has another length
     _count: EpochCount | None = None
     _lent: tuple[int, int] | None = None
     meter: Any = None  # times the stages of the next runs
+    outcomes: Any = None  # is told what became of the samples of the next runs
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []
@@ -121,32 +127,39 @@ class DataPipeline(EqualEpochs, IterableDataset):
         """
         passes = ENDLESS if nepochs is None or nepochs < 1 else nepochs
         bound = nbatches if nbatches is not None and nbatches >= 0 else None
-        return self._changed(repetitions=passes, nsamples=bound)
+        return self._changed(repetitions=passes, nsamples=bound, fixed_epoch=False)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Let each iteration give exactly this many items, starting the source over as often as needed.
 
         Args:
             nsamples: number of items at the end of this pipeline (batches, where it batches); 0 for no end.
-            nbatches: the same; the larger of the two holds. Under a DataLoader it counts in each worker.
+            nbatches: the same; the larger of the two holds. Under a DataLoader it counts in each worker. In an elastic
+                dataset it counts the items of all ranks together. All ranks give equally many where it is a multiple of
+                their number, which has to divide the number of streams (``repeat(nbatches=n)`` promises no such thing,
+                and runs on any number of ranks).
 
         Returns:
             A copy with this bound. (It holds for this pipeline too, as code written for upstream expects.)
         """
         bound = max(nsamples, nbatches)
-        return self._changed(repetitions=ENDLESS, nsamples=bound if bound > 0 else None)
+        return self._changed(repetitions=ENDLESS, nsamples=bound if bound > 0 else None, fixed_epoch=bound > 0)
 
-    def with_length(self, n: int, silent: bool = False) -> Self:  # noqa: ARG002, FBT001, FBT002  upstream's signature
+    def with_length(self, n: int, silent: bool = False) -> Self:  # noqa: FBT001, FBT002  upstream's signature
         """Give the pipeline a length, for code that asks for one; it changes nothing else.
+
+        Where a pass turns out to have another length, one warning says both numbers: at its end, or where a trainer
+        stops at the length and there was more. Only a process that sees all of the pass can tell.
 
         Args:
             n: what ``len()`` returns.
-            silent: accepted for compatibility.
+            silent: do not warn.
 
         Returns:
             A copy with this length. (This pipeline has it too, as code written for upstream expects.)
         """
-        result = self._changed(size=n)
+        self.__dict__.pop("_length_told", None)
+        result = self._changed(size=n, silent=silent)
         add_length_method(self)
         return add_length_method(result)
 
@@ -191,6 +204,10 @@ class DataPipeline(EqualEpochs, IterableDataset):
         self.told = None
         self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
+    def resumes(self) -> bool:
+        """Tell whether the next iteration goes on behind a state, and so gives a part of a pass."""
+        return False
+
     def _changed(self, **changes: Any) -> Self:
         self.__dict__.update(changes)
         return self._copied()
@@ -223,7 +240,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
     def _begin(self) -> Run:
         seed, common = entropy(self.seed) if self.seed is not None or self._lent is None else self._lent
         epoch = self.epoch if self._count is None else self._count.epoch(self.epoch)
-        return Run(seed=seed, common=common, epoch=epoch, meter=self.meter)
+        return Run(seed=seed, common=common, epoch=epoch, meter=self.meter, outcomes=self.outcomes)
 
     def start(self, run: Run | dict[str, Any] | None = None, state: Json = None, *, tracked: bool = True) -> Loop:
         """Start a run that can be snapshot.
@@ -253,8 +270,11 @@ class DataPipeline(EqualEpochs, IterableDataset):
         self.epoch = run.epoch + 1
         bounds = self._limits()
         if bounds == Bounds():
-            with Flow(self.pipeline, run) as flow:
+            outcomes = Outcomes() if run.outcomes is None else None
+            with Flow(self.pipeline, run if outcomes is None else replace(run, outcomes=outcomes)) as flow:
                 yield from flow
+            if outcomes is not None:
+                judge(outcomes.told(), whole=alone())
         else:
             with Loop(self._entries(run), run, bounds) as loop:
                 try:
@@ -322,12 +342,24 @@ def add_length_method(obj: Pipeline) -> Pipeline:
 @functools.cache
 def _sized(kind: type[Any]) -> Any:
     """Return the subclass of ``kind`` whose instances have a length: their ``size``."""
-    members = {"__len__": _length, "_plain": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    members = {
+        "__len__": _length,
+        "__iter__": _measured,
+        "_plain": kind,
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+    }
     return type(kind.__name__, (kind,), members)
 
 
 def _length(self: Any) -> int:
     return int(self.size)
+
+
+def _measured(self: Any) -> Any:
+    from .lengths import iterated  # noqa: PLC0415  only for pipelines with a length
+
+    return iterated(self, unsized(type(self)).__iter__)
 
 
 def unsized(kind: type[Any]) -> Any:

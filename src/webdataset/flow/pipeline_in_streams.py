@@ -45,6 +45,18 @@ class ElasticPipeline(InStreams, DataPipeline):
 
     __copy__ = _copied
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next epoch, which with the seed decides every order.
+
+        Of the epoch of a state that was loaded, the rest comes. Any other one begins at its start, and a warning says
+        that the state is not used, unless its epoch is over and the next one was named.
+
+        Args:
+            epoch: from 0.
+        """
+        self.choose_epoch(epoch)
+        super().set_epoch(epoch)
+
     def adopt(self, run: Run, *, persistent: bool = False) -> None:
         """Take part in the run of a pipeline that reads this one through a loader; see ``DataPipeline.adopt``.
 
@@ -52,7 +64,9 @@ class ElasticPipeline(InStreams, DataPipeline):
             run: its run. The first one behind a state that was loaded is in that state's epoch.
             persistent: the loader's workers live on, and would not hear of it.
         """
+        chosen = self._present.chosen  # by the user, and not by the loader's run
         super().adopt(replace(run, epoch=self.shifted(run.epoch)), persistent=persistent)
+        self._present.chosen = chosen
 
     def close(self) -> None:
         """Close the present run, and the stages that can be closed; forget all of them."""

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from webdataset.ground.errors import StateMismatch
+from webdataset.ground.errors import FlowError, StateMismatch
+from webdataset.ground.skips import counting
 from webdataset.stages.base import Address, Json, Run, Stage
 from webdataset.stages.branches import startable
 from webdataset.stages.composing import Composed
 from webdataset.stages.reading import ReadShards
 
 from .levels import ForeignLevel, Level
+from .outcomes import checked
 
 VERSION = 1
 
@@ -35,21 +37,32 @@ class Flow:
         if state is not None:
             _check(state)
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
+        elif run.stream is not None and not run.tracked:
+            # the order within a stream's buffers follows from addresses
+            run = replace(run, tracked=True)
         self.run = run
+        self._stages: Sequence[Any] | None = stages  # until it was told what became of their samples
+        self._resumed = state is not None
         self.levels = _levels(stages, run)
         self._first = _last_rewinding(self.levels)
-        if state is not None:
-            self._restore(state)
-        if run.meter is not None:
-            run.meter.attach(self.levels)
-        for level in self.levels:
-            if not level.over:
-                level.open()
+        if state is None:
+            self._open()
+        else:
+            with counting(None):  # what is done once more was counted before the state was saved
+                self._restore(state)
+                self._open()
         kept = self.levels[self._first :]
         self._kept = kept[::-1]  # the last one first
         self._writers = [level.writer() for level in kept]
         self._last = self.levels[-1] if self.levels else None
         self.items: Iterator[Any] = self._last.given() if self._last is not None else iter(())
+
+    def _open(self) -> None:
+        if self.run.meter is not None:
+            self.run.meter.attach(self.levels)
+        for level in self.levels:
+            if not level.over:
+                level.open()
 
     def __iter__(self) -> Iterator[Any]:
         return self.items
@@ -69,6 +82,9 @@ class Flow:
             level.over = level.ended
         for level in reversed(self.levels):
             level.close()
+        stages, self._stages = self._stages, None
+        if stages is not None and self.run.outcomes is not None and checked(stages):
+            self.run.outcomes.take(self.levels, resumed=self._resumed)
 
     def snapshot(self) -> Json:
         """Return the state behind the item given last, as a JSON value.
@@ -88,7 +104,23 @@ class Flow:
             "first": first,
             "ended": max((n for n, level in enumerate(self.levels) if n >= first and level.ended), default=None),
             "memories": [level.snapshot() for level in self.levels[first:]],
+            "generators": self._generators(first),
         }
+
+    def _generators(self, first: int) -> Json:
+        """Return the states that users' generators had before the run, for the levels that a resumed run begins again.
+
+        Raises:
+            FlowError: two stages draw from one generator, so that neither can be run again alone.
+        """
+        drawing = [(number, level) for number, level in enumerate(self.levels) if level.generator is not None]
+        shared = len({id(level.stage.rng) for _, level in drawing}) < len(drawing)  # type: ignore[attr-defined]
+        again = {str(number): level.begun() for number, level in drawing if number < first}
+        if again and shared:
+            raise FlowError(
+                "two stages draw from one random generator, so that none can be replayed: give each its own"
+            )
+        return again
 
     def essence(self) -> Json:
         """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
@@ -98,6 +130,14 @@ class Flow:
             if level.ended:
                 return [number, [None if write is None else write() for write in self._writers]]
         return [None, [None if write is None else write() for write in self._writers]]
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+        return "" if self._last is None else self._last.present_url()
+
+    def trace(self) -> Json:
+        """Return how far the pass has read, for a replay to compare."""
+        return [] if self._last is None else self._last.traces()
 
     def address(self) -> Address:
         """Return the address of the item given last (tracked runs)."""
@@ -115,6 +155,8 @@ class Flow:
                 f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
                 f"this pipeline has, from stage {first} on, {', '.join(names)}"
             )
+        for number, generator in state.get("generators", {}).items():
+            self.levels[int(number)].begin_again(generator)
         for level, memory in zip(self.levels[first:], state["memories"], strict=True):
             try:
                 level.restore(memory)

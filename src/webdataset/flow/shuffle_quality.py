@@ -148,7 +148,7 @@ def _placed(dataset: Any, limit: int | None) -> Iterator[Place]:
     with dataset.start(tracked=True) as run:
         for sample in islice(run, limit):
             address = run.address()[1]
-            if not isinstance(address, list | tuple) or len(address) != 3 or isinstance(address[0], list | tuple):
+            if not isinstance(address, list | tuple) or len(address) != 4 or isinstance(address[0], list | tuple):
                 raise UsageError(
                     f"a sample at {address!r} does not say where it is stored: measure the pipeline in front of "
                     "batched, of a mix, and of functions of the whole stream"

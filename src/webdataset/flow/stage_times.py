@@ -20,6 +20,7 @@ class StageTime:
         seconds: that it took for itself, without what it waited for the stages before it.
         share: its part of the seconds of all stages, from 0 to 1.
         skipped: failures in it that a handler let pass.
+        dropped: samples that its function dropped by returning None.
     """
 
     name: str
@@ -27,47 +28,66 @@ class StageTime:
     seconds: float
     share: float
     skipped: int = 0
+    dropped: int = 0
 
 
-def stage_times(rows: Iterable[tuple[str, int, float]], skips: Mapping[str, int]) -> list[StageTime]:
+def stage_times(
+    rows: Iterable[tuple[str, int, float]], skips: Mapping[str, int], drops: Mapping[str, int] | None = None
+) -> list[StageTime]:
     """Return what each stage took.
 
     Args:
         rows: name, samples, seconds, in the order of the pipeline.
         skips: failures that handlers let pass, by the name of a stage, with or without its function.
+        drops: samples that functions dropped, likewise.
 
     Returns:
-        One value for each row, and one for each name that failures were counted under and that has no row.
+        One value for each row, and one for each name that something was counted under and that has no row.
     """
     rows = list(rows)
     whole = sum(seconds for _, _, seconds in rows) or 1.0
-    left = dict(skips)
+    left, gone = dict(skips), dict(drops or {})
     found = []
     for name, samples, seconds in rows:
-        exact = left.pop(name, None)
-        skipped = left.pop(name.partition("(")[0], 0) if exact is None else exact
+        skipped = _taken(left, name)
         if name == "reading":
             skipped += left.pop("opening", 0)
-        found.append(StageTime(name, samples, seconds, seconds / whole, skipped))
-    return found + [StageTime(name, 0, 0.0, 0.0, count) for name, count in left.items()]
+        found.append(StageTime(name, samples, seconds, seconds / whole, skipped, _taken(gone, name)))
+    others = [*left, *(name for name in gone if name not in left)]
+    return found + [StageTime(name, 0, 0.0, 0.0, left.get(name, 0), gone.get(name, 0)) for name in others]
+
+
+def _taken(counts: dict[str, int], name: str) -> int:
+    """Take the count of a stage out of others: under its whole name, or without its function."""
+    exact = counts.pop(name, None)
+    return counts.pop(name.partition("(")[0], 0) if exact is None else exact
+
+
+def gone_without(skipped: int, dropped: int) -> str:
+    """Return words on what was gone on without; of samples that were dropped, where there were any."""
+    return f"skipped {skipped}, dropped {dropped}" if dropped else f"skipped {skipped}"
 
 
 def table(stages: Iterable[StageTime], *lines: str, estimated: bool = False) -> str:
-    """Return a table of stages, and lines below it.
+    """Return a table of stages, and lines below it. Samples dropped have a column where there are any.
 
     Args:
         stages: in the order of the pipeline.
         *lines: what else there is to say.
         estimated: the samples are estimated, and are said to be.
     """
-    rows = [("stage", "~samples" if estimated else "samples", "ms/sample", "share", "skipped")]
+    stages = list(stages)
+    dropping = any(stage.dropped for stage in stages)
+    heads = ("dropped",) if dropping else ()
+    rows = [("stage", "~samples" if estimated else "samples", "ms/sample", "share", "skipped", *heads)]
     for stage in stages:
         each = f"{stage.seconds / stage.samples * 1e3:.3f}" if stage.samples else "-"
-        rows.append((stage.name, str(stage.samples), each, f"{stage.share:.1%}", str(stage.skipped)))
+        last = (str(stage.dropped),) if dropping else ()
+        rows.append((stage.name, str(stage.samples), each, f"{stage.share:.1%}", str(stage.skipped), *last))
     width = min(_WIDEST, max(len(name) for name, *_ in rows))
     shown = [
-        f"{_short(name, width):<{width}}  {samples:>10}  {each:>10}  {share:>6}  {skipped:>7}"
-        for name, samples, each, share, skipped in rows
+        f"{_short(name, width):<{width}}  {samples:>10}  {each:>10}  {share:>6}" + "".join(f"  {n:>7}" for n in counts)
+        for name, samples, each, share, *counts in rows
     ]
     return "\n".join([*(shown if len(shown) > 1 else []), *lines])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from webdataset.ground.skips import Skips, counting
 
 from .in_streams import InStreams
-from .stage_times import StageTime, stage_times, table
+from .stage_times import StageTime, gone_without, stage_times, table
 from .timing import Meter
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Timed:
     """Iterates over a pipeline's items and times its stages; each iteration is an epoch, and adds to the figures.
 
     Args:
-        dataset: a pipeline; a copy of it runs.
+        dataset: a pipeline; a copy of it runs, first behind the state that was loaded into it, if one was.
 
     Attributes:
         samples: items given (batches, where the pipeline makes batches).
@@ -36,7 +36,8 @@ class Timed:
         self.samples = 0
         self.seconds = 0.0
         self._meter = Meter(budget=1.0)
-        self._skips = Skips()
+        self._skips, self._drops = Skips(), Skips()
+        self._pending = dataset.pending if isinstance(dataset, InStreams) else None
         self._dataset = copy.copy(dataset)
         self._dataset.meter = self._meter
 
@@ -47,7 +48,7 @@ class Timed:
             while True:
                 began = time.perf_counter()
                 try:
-                    with counting(self._skips):
+                    with counting(self._skips, self._drops):
                         item = next(items, _END)
                 finally:
                     self.seconds += time.perf_counter() - began
@@ -61,7 +62,8 @@ class Timed:
 
     def _begun(self) -> Any:
         if isinstance(self._dataset, InStreams):
-            run = self._dataset.elastic_run()
+            pending, self._pending = self._pending, None
+            run = self._dataset.elastic_run(state=pending)
             run.meter = self._meter
             return run
         return iter(self._dataset)
@@ -69,7 +71,7 @@ class Timed:
     @property
     def stages(self) -> list[StageTime]:
         """What each stage has taken."""
-        return stage_times(self._meter.rows(), self._skips)
+        return stage_times(self._meter.rows(), self._skips, self._drops)
 
     @property
     def skips(self) -> dict[str, int]:
@@ -81,8 +83,18 @@ class Timed:
         """Failures that handlers let pass: samples, or the rest of a shard."""
         return sum(self._skips.values())
 
+    @property
+    def drops(self) -> dict[str, int]:
+        """Samples that functions dropped by returning None, by stage."""
+        return dict(self._drops)
+
+    @property
+    def dropped(self) -> int:
+        """Samples that functions dropped by returning None."""
+        return sum(self._drops.values())
+
     def report(self) -> str:
         """Return a table: what each stage took for each sample it gave, and its share."""
         speed = self.samples / self.seconds if self.seconds else 0.0
-        last = f"{self.samples} items in {self.seconds:.3f} s: {speed:.0f}/s, skipped {self.skipped}"
-        return table(self.stages, last)
+        gone = gone_without(self.skipped, self.dropped)
+        return table(self.stages, f"{self.samples} items in {self.seconds:.3f} s: {speed:.0f}/s, {gone}")

@@ -56,8 +56,8 @@ class WebDataset(DataPipeline, FluidInterface):
         open_shards: number of shards that are read at once, a sample of each in turn; see docs/shuffling.md.
         cache_revalidate: when the store is asked whether a cached shard is still the same: ``never``, ``once`` in each
             process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
-        **reading: ``keys``, ``duplicates``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``, ``limits``,
-            ``storage_options``; see
+        **reading: ``keys``, ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``,
+            ``limits``, ``storage_options``; see
             :class:`webdataset.samples.reading.Reading`.
 
     Raises:

@@ -6,10 +6,11 @@ Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: a pipeline over
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from webdataset.flow.elastic_checks import SUM
 from webdataset.flow.elastic_state import checked
 from webdataset.flow.entropy import entropy
+from webdataset.flow.epoch_ends import at_start, begun, ended, warn_of_another
 from webdataset.flow.in_streams import InStreams
+from webdataset.flow.lengths import loaded as measured_loader
 from webdataset.flow.looping import STREAMS, Bounds, Loop
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground.errors import StateMismatch, UsageError
@@ -78,12 +79,32 @@ class WebLoader(DataPipeline, FluidInterface):
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch; a state that was loaded into this epoch is still gone on with.
 
+        Another epoch begins at its start, and a warning says that the state is not used.
+
         Args:
             epoch: from 0.
         """
+        self._choose(epoch)
         super().set_epoch(epoch)
         before, self._running = self._running, Running(self._running.pending)  # the run before has no say any more
         self._running.loaded = before.loaded
+
+    def _choose(self, epoch: int) -> None:
+        """Keep a state that was loaded, where it is of this epoch; else leave it, with a warning."""
+        loader: Any = self.pipeline[0] if self.pipeline else None
+        dataset, loop = getattr(loader, "dataset", None), self._running.pending
+        if not isinstance(dataset, InStreams) or dataset.pending is None:
+            return
+        if loop is None:
+            dataset.shifted(dataset.pending["epoch"])  # who says numbers says those of the dataset
+            dataset.choose_epoch(dataset.shifted(epoch), stacklevel=5)
+        elif epoch != loop["flow"]["epoch"] - loop["passed"]:
+            state = {"epoch": loop["flow"]["epoch"] - loop["passed"], "received": loop["count"], "memories": {}}
+            warn_of_another(state, epoch, physical(), stacklevel=4)
+            dataset.forget()
+        if dataset.pending is None:
+            loader.forget()
+            self._running = Running()
 
     def _begin(self) -> Run:
         """Begin an epoch: the next one, or the one that the dataset was told with ``set_epoch``."""
@@ -111,10 +132,20 @@ class WebLoader(DataPipeline, FluidInterface):
     def __iter__(self) -> Iterator[Any]:
         """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
         first: Any = self.pipeline[0] if self.pipeline else None
+        dataset = getattr(first, "dataset", None)
         loaded, self._running.loaded = self._running.loaded, False
-        if loaded and self.size is not None and self.told is None and first.dataset.told is None:
-            return self._counted_on()
-        return self._epoch()
+        whole = not loaded and not self.resumes()
+        if isinstance(dataset, InStreams) and self.told is None and dataset.told is None:
+            behind = loaded or (dataset.pending is not None and begun(dataset.pending))
+            if behind:
+                return self._onward(first, self._running.pending is not None)
+        return measured_loader(self, self._epoch()) if whole and hasattr(first, "dataset") else self._epoch()
+
+    def resumes(self) -> bool:
+        """Tell whether the next iteration goes on behind a state, loaded here or into the dataset."""
+        dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
+        pending = isinstance(dataset, InStreams) and bool(dataset.pending and dataset.pending["memories"])
+        return self._running.loaded or pending or self._running.pending is not None
 
     def _epoch(self) -> Iterator[Any]:
         first: Any = self.pipeline[0] if self.pipeline else None
@@ -123,17 +154,13 @@ class WebLoader(DataPipeline, FluidInterface):
             return super().__iter__()
         return self._kept()
 
-    def _counted_on(self) -> Iterator[Any]:
-        """Yield the rest of a loaded epoch; where nothing was left of it, the next one.
-
-        Who goes by the length does not ask for more behind the last batch, so that a state saved there is of the epoch
-        that he has counted already.
-        """
+    def _onward(self, loader: Any, stages: bool) -> Iterator[Any]:  # noqa: FBT001  whether the state is of stages too
+        """Yield the rest of a loaded epoch; where nothing was left of it, the next one."""
         nothing = True
         for batch in self._epoch():
             nothing = False
             yield batch
-        if nothing:
+        if nothing and (stages or loader.exhausted):
             yield from self._epoch()
 
     def _kept(self) -> Iterator[Any]:
@@ -170,15 +197,14 @@ class WebLoader(DataPipeline, FluidInterface):
             return self._told(dict(loader.state_dict()))
         here, running = physical(), self._running
         loop = running.pending if running.loop is None else running.loop.snapshot()
-        dataset = loader.dataset
-        fresh = {"epoch": dataset.shifted(self.epoch), "received": 0, "memories": {}, SUM: 0}
+        fresh = None if loop is not None else self._fresh(loader.state_dict(), self.epoch)
         return summed(
             {
                 "version": VERSION,
                 "kind": KIND,
                 "ranks": [here.rank, here.world_size],
                 "items": self.nsamples,
-                "begin": {**loader.state_dict(), **fresh} if loop is None else None,
+                "begin": fresh,
                 "loop": loop,
             }
         )
@@ -187,8 +213,11 @@ class WebLoader(DataPipeline, FluidInterface):
         """Return the state of a loader alone: where another epoch was set since, the beginning of that one."""
         if self.told is None or self._running.loaded:
             return state
-        state.pop("turn", None)
-        return {**state, "epoch": self._loader().dataset.shifted(self.told), "received": 0, "memories": {}, SUM: 0}
+        return self._fresh(state, self.told)
+
+    def _fresh(self, state: dict[str, Any], epoch: int) -> dict[str, Any]:
+        """Return the state of the dataset at the beginning of one of our epochs."""
+        return at_start(state, self._loader().dataset.shifted(epoch), physical())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on behind a state.
@@ -213,17 +242,17 @@ class WebLoader(DataPipeline, FluidInterface):
         self._running = Running()
         if given.get("kind") == KIND:
             given = self._inner(given)
-        elif not self._bare() and given.get("memories"):
+        elif not self._bare() and any((given.get("memories") or {}).values()):
             raise StateMismatch(
                 "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load "
                 "it into the loader alone, or save the state of this loader"
             )
         loop, given = self._running.pending, checked(given)
-        begun, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
-        loader.load_state_dict(given)
-        self._running.loaded = loop is not None or bool(given["memories"])
-        loader.dataset.shifted(begun)  # which of our epochs is the state's
-        self.epoch = begun - passed
+        first, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
+        (loader.load_state_dict if loop is None else loader.stay_with)(given)
+        self._running.loaded = loop is not None or begun(given)
+        loader.dataset.shifted(first)  # which of our epochs is the state's
+        self.epoch = first - passed + (loop is None and ended(given, physical()))
         self.told = self._count = None
         if self.seed is None:
             self._lent = (given["seed"], given["seed"])

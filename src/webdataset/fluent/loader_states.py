@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from webdataset.flow.elastic_checks import SUM, quoted, written_sum
+from webdataset.flow.elastic_state import LOADER_KIND
 from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import Json
 
 VERSION = 1
-KIND = "webdataset.loader"
+KIND = LOADER_KIND
 
 
 def summed(state: dict[str, Json]) -> dict[str, Json]:

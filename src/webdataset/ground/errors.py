@@ -21,10 +21,12 @@
     │   └── NotRepresentable              samples that an index format cannot hold
     ├── SampleError (ValueError)          members or fields that do not make a sample
     │   ├── DuplicateField                the same key and extension twice in one sample
+    │   ├── SplitSample                   members of one key that do not stand next to each other
     │   ├── MissingField (KeyError)       a sample without a field that a stage asked for
     │   │   └── MissingImage              a document without an image that its JSON names
     │   ├── NoSuchSample (IndexError, KeyError)  no sample of this number or key
     │   └── NoSamples                     a whole pass gave nothing
+    │       └── AllDropped                a function returned None for every sample of a pass
     ├── CodecError (ValueError)           a field that could not be decoded or encoded
     │   ├── DecodingError
     │   │   └── FieldTooLarge             a field that would take more memory than the limit
@@ -181,6 +183,10 @@ class DuplicateField(SampleError):
     """The same key and extension twice in one sample."""
 
 
+class SplitSample(SampleError):
+    """A part of a sample whose members do not stand next to each other; the part before has been delivered."""
+
+
 class MissingField(SampleError, KeyError):
     """A sample without a field that a stage asked for."""
 
@@ -195,6 +201,10 @@ class MissingImage(MissingField):
 
 class NoSamples(SampleError):
     """A whole pass over the shards gave no sample."""
+
+
+class AllDropped(NoSamples):
+    """A function returned None for every sample of a pass; the message says which, and where it is written."""
 
 
 class CodecError(WebDatasetError, ValueError):

@@ -87,8 +87,16 @@ SHOW_SEED = Variable("WDS_SHOW_SEED", False, _switch, "log the seeds of resample
 TRUST = Variable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what decoding may execute")
 SECURE = Variable("WDS_SECURE", False, _switch, "1 means trust=strict: no pickles, no pipes, no url rewriting")
 PYTORCH_WEIGHTS_ONLY = Variable("WDS_PYTORCH_WEIGHTS_ONLY", True, _switch, "0 allows full unpickling of .pth fields")
-MISSING_END = Variable[str | None]("WDS_MISSING_END", None, str, "warn, error or ignore: tar without its end mark")
+MISSING_END = Variable[str | None](
+    "WDS_MISSING_END", None, str, "warn, error or ignore: tar without its end mark; unset: error"
+)
+CHANGED_SHARDS = Variable(
+    "WDS_CHANGED_SHARDS", "error", str, "error, or warn: resume in shards that were replaced since the state was saved"
+)
 MAX_FIELD_BYTES = Variable("WDS_MAX_FIELD_BYTES", 402_653_184, _number, "bytes that a compressed field may grow to")
+MAX_MEMBER_BYTES = Variable[int | None](
+    "WDS_MAX_MEMBER_BYTES", None, _number, "bytes that a member may declare; unset: what memory and compression allow"
+)
 KEEP_BYTES = Variable[tuple[str, ...]](
     "WDS_KEEP_BYTES", (), _extensions, "extensions whose fields no decoder of this library touches"
 )

@@ -1,11 +1,18 @@
-"""Counting what handlers let pass: every failure that a run stepped over, by the stage it happened in.
+"""Counting what a run goes on without: failures that handlers let pass, and samples that functions dropped.
 
-Flows in: a handler's answer. Flows out: counts, to whoever counts in this thread (a loader's worker, a timed run).
-Costs nothing where nothing fails.
+Theory. What is counted belongs to the item that is given next: it is counted while that item is being made. So the
+counts behind an item follow from the items alone, whoever made them and however far ahead. What a restored run makes
+once more (buffers, the past of a replayed stage) was counted before its state was saved, and is not counted again.
+
+Flows in: a handler's answer, a function's None. Flows out: counts by stage, to whoever counts in this thread (a
+loader's worker, a timed run). Costs nothing where nothing fails and nothing is dropped.
 """
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 from .policies import Handler
 
@@ -14,6 +21,7 @@ Skips = Counter[str]
 
 class _Here(threading.local):
     skips: Skips | None = None
+    drops: Skips | None = None
 
 
 _here = _Here()
@@ -40,21 +48,48 @@ def goes_on(handler: Handler, exn: Exception, stage: str) -> bool:
     return answer
 
 
-class counting:  # noqa: N801  reads as what it does: with counting(skips)
-    """Count in this thread, within a ``with`` block, what handlers let pass. May be entered again, not twice at once.
+def count_dropped(stage: str) -> None:
+    """Count a sample that a function dropped by returning None.
 
     Args:
-        skips: counts by stage; added to.
+        stage: under which name it is counted.
+    """
+    drops = _here.drops
+    if drops is not None:
+        drops[stage] += 1
+
+
+class counting:  # noqa: N801  reads as what it does: with counting(skips)
+    """Count in this thread, within a ``with`` block, what is gone on without. May be entered again, not twice at once.
+
+    Args:
+        skips: failures that handlers let pass, by stage; added to. None counts nothing.
+        drops: samples that functions dropped, by stage; added to. None counts none.
     """
 
-    __slots__ = ("_before", "_skips")
+    __slots__ = ("_before", "_counts")
 
-    def __init__(self, skips: Skips) -> None:
-        self._skips = skips
-        self._before: Skips | None = None
+    def __init__(self, skips: Skips | None, drops: Skips | None = None) -> None:
+        self._counts = skips, drops
+        self._before: tuple[Skips | None, Skips | None] = (None, None)
 
     def __enter__(self) -> None:
-        self._before, _here.skips = _here.skips, self._skips
+        self._before = _here.skips, _here.drops
+        _here.skips, _here.drops = self._counts
 
     def __exit__(self, *failure: object) -> None:
-        _here.skips = self._before
+        _here.skips, _here.drops = self._before
+
+
+def pass_over(items: Iterator[Any], count: int) -> int:
+    """Draw items that were given before a run was saved; what happens on the way has been counted then.
+
+    Args:
+        items: made once more.
+        count: how many to draw.
+
+    Returns:
+        How many there were.
+    """
+    with counting(None):
+        return sum(1 for _ in islice(items, count))

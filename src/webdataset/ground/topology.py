@@ -90,6 +90,12 @@ def physical(group: Any = None) -> Place:
     return _looked_up(group) if switch.replaced is None else Place(*switch.replaced(group=group))
 
 
+def alone() -> bool:
+    """Tell whether this process is the only worker of the only rank, so that it sees all of a pass."""
+    where = physical()
+    return where.world_size * where.num_workers == 1
+
+
 def found(group: Any = None) -> Place:
     """Return rank, world size, worker and number of workers of this process.
 

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from webdataset.ground.errors import NoRandomAccess, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.samples.links import random_access
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
 from webdataset.sources.open import open_stream
 from webdataset.sources.ranges import LocalRanges, Ranges, open_ranges
-from webdataset.sources.stream import length_of
 from webdataset.tar.compression import Decompressor, compression_of
 
 from .builder import IndexBuilder
@@ -49,12 +49,14 @@ def index_shard(
         hashes: digests to compute of the shard as it is stored: ``md5``, ``sha1``, ``sha256``.
         reading: the rules of reading.
         **rules: fields of :class:`~webdataset.samples.reading.Reading` in place of ``reading``: ``keys``, ``lcase``,
-            ``suffixes``, ``select_files``, ``rename_files``, ``duplicates``, ``missing_end``, ``limits``, ``trust``.
+            ``suffixes``, ``select_files``, ``rename_files``, ``duplicates``, ``split_samples``, ``missing_end``,
+            ``limits``, ``trust``.
 
     Raises:
         SourceError: the shard cannot be read.
         TarError: it is damaged: the same verdict as that of the stream reader.
         DuplicateField: a field stands twice in a sample.
+        SplitSample: the members of a sample do not stand next to each other.
         UsageError: an argument that cannot mean anything.
     """
     wanted = tuple(hashes)
@@ -107,7 +109,7 @@ def walk_ranges(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None
     Raises:
         TarError: the shard is damaged.
     """
-    builder = IndexBuilder(url, reading)
+    builder = IndexBuilder(url, reading, lambda: ranges.read_at)
     wants, latency = builder.walk, ranges.latency_bytes
     size = _FIRST
     while True:
@@ -126,7 +128,7 @@ def walk_ranges(url: str, ranges: Ranges, reading: Reading) -> ShardIndex | None
         jumps = size <= _SMALL and wants.wants[0] - behind > latency
         size = _SMALL if jumps or large * 2 > walked else min(size * 2, _LARGEST)
     length = max(behind, ranges.length) if len(chunk) >= least else behind
-    index = builder.finish(length, stored=ranges.length, known=True)
+    index = builder.finish(length, stored=ranges.length)
     if isinstance(ranges, LocalRanges):
         ranges.walked = True
     return index
@@ -155,7 +157,7 @@ class _Tally:
 
 def _streamed(url: str | os.PathLike[str], reading: Reading, hashes: tuple[str, ...]) -> ShardIndex:
     """Index a shard by reading all of it, front to back."""
-    builder = IndexBuilder(os.fsdecode(url), reading)
+    builder = IndexBuilder(os.fsdecode(url), reading, lambda: random_access(url, reading))
     stream = open_stream(url, level=reading.trust, storage_options=reading.storage_options)
     try:
         tally = _Tally(stream, hashes)
@@ -167,10 +169,9 @@ def _streamed(url: str | os.PathLike[str], reading: Reading, hashes: tuple[str, 
         for piece in _decompressed(kind, start, tally) if kind is not None else _plain(start, tally):
             builder.feed(piece, length)
             length += len(piece)
-        known = kind is not None or length_of(stream) is not None
     finally:
         stream.close()
-    return builder.finish(length, stored=tally.taken, known=known, compression=kind, hashes=tally.hashes())
+    return builder.finish(length, stored=tally.taken, compression=kind, hashes=tally.hashes())
 
 
 def _plain(piece: bytes, tally: _Tally) -> Iterator[bytes]:

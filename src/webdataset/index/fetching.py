@@ -13,9 +13,12 @@ from collections.abc import Container, Sequence
 from typing import Any
 from zlib import adler32
 
+from webdataset.ground import errors
 from webdataset.ground.errors import WebDatasetError
+from webdataset.samples.links import LinkTargets
 from webdataset.samples.names import is_meta
 from webdataset.samples.reading import Reading
+from webdataset.samples.sizes import weigh
 from webdataset.sources.ranges import LocalRanges, Ranges
 from webdataset.tar.header import BLOCK, REGULAR, number, path_prefix
 from webdataset.tar.scan import TarScanner
@@ -181,9 +184,9 @@ def check_header(block: bytes, field: FieldEntry) -> None:
 def _scanned(index: ShardIndex, ordinal: int, entry: SampleEntry, ranges: Ranges, reading: Reading) -> dict[int, bytes]:
     """Read a sample as the stream reader does, from its first header on."""
     scanner = TarScanner(reading.admit(), reading.limits)
-    scanner.offset = entry.offset
+    scanner.offset, scanner.weigh = entry.offset, weigh
     stop = _stop(index, ordinal, entry)
-    wanted = {field.member: field for field in entry.fields}
+    wanted = {field.member: field for field in entry.fields if field.offset > entry.offset}
     last = reading.duplicates == "last"
     payloads: dict[int, bytes] = {}
     try:
@@ -198,14 +201,27 @@ def _scanned(index: ShardIndex, ordinal: int, entry: SampleEntry, ranges: Ranges
                     payloads[field.offset] = payload
             if scanner.error is not None:
                 raise scanner.error
+    except errors.LimitExceeded:
+        raise
     except WebDatasetError as error:
         raise stale(f"no sample can be read at byte {entry.offset}: {error.message}", url=index.url, key=entry.key,
                     offset=entry.offset) from error  # fmt: skip
+    _link(entry, ranges, reading, payloads)
     for field in entry.fields:
         if len(payloads.get(field.offset, b"")) != field.size or field.offset not in payloads:
             raise stale(f"{field.member!r} of {field.size} bytes is not there", url=index.url, key=entry.key,
                         offset=entry.offset)  # fmt: skip
     return payloads
+
+
+def _link(entry: SampleEntry, ranges: Ranges, reading: Reading, payloads: dict[int, bytes]) -> None:
+    """Read what a sample's hard links lead to, before the sample; of an empty member, its end is the first header."""
+    targets = LinkTargets(ranges.read_at, reading.limits)
+    for field in entry.fields:
+        if field.offset not in payloads and field.offset <= entry.offset:
+            place = targets.place(field.member, entry.offset)
+            if place is not None and place.payload == field.offset:
+                payloads[field.offset] = targets.payload(place) or b""
 
 
 def _stop(index: ShardIndex, ordinal: int, entry: SampleEntry) -> int:

@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from webdataset.ground.errors import BadIndex, NoRandomAccess, SourceError, StaleIndex, UsageError
 from webdataset.ground.redaction import redacted
+from webdataset.samples.endings import judge_missing_end
 from webdataset.samples.reading import Reading
 from webdataset.sources.open import open_stream
 from webdataset.sources.ranges import Ranges, local_path
+from webdataset.tar.header import BLOCK
 
 from .building import walk_ranges
 from .entries import ShardIndex
@@ -47,6 +49,8 @@ def index_of(url: str, ranges: Ranges, index: IndexSpec, reading: Reading) -> Sh
         if not index.addressable:
             raise NoRandomAccess(f"the shard is compressed ({index.compression}): decompress it", url=url)
         check_size(url, index.size_bytes, ranges)
+        if ranges.length - index.end < BLOCK:  # other rules may have made it
+            judge_missing_end(url, index.end, chosen=reading.missing_end)
         return index
     if index is not None and index is not False:
         same = os.fspath(index).partition(":")[0] == url.partition(":")[0]  # options of one store are none of another

@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Literal, Self, overload
 
-from webdataset.ground.errors import NoSuchSample, WebDatasetError
+from webdataset.ground.errors import NoSuchSample, ShardChanged, WebDatasetError
 from webdataset.ground.locks import ForkSafeLock
 from webdataset.ground.redaction import redacted
 from webdataset.samples.grouping import Sample
 from webdataset.samples.reading import Reading
 from webdataset.sources.ranges import Ranges, open_ranges
+from webdataset.sources.stream import identity_of
 
 from .decoding import Decode, decoder_of
 from .entries import Entries, ShardIndex
@@ -62,6 +63,7 @@ class IndexedShard:
         self._decoder: Callable[[Sample], Sample] | None = None
         self._ranges: Ranges | None = None
         self._index: ShardIndex | None = None
+        self._identity: tuple[int | None, str | None] | None = None
         self._ordinals: dict[str, int | list[int]] | None = None
         self._opening = ForkSafeLock()
 
@@ -84,7 +86,9 @@ class IndexedShard:
             try:
                 if self._ranges is None:
                     rules = self._reading
-                    self._ranges = open_ranges(self.url, level=rules.trust, storage_options=rules.storage_options)
+                    opened = open_ranges(self.url, level=rules.trust, storage_options=rules.storage_options)
+                    self._recognise(opened)
+                    self._ranges = opened
                 if self._index is None:
                     index = index_of(self.url, self._ranges, self._given, self._reading)
                     self._index = dataclasses.replace(index, url=self.url)
@@ -93,6 +97,18 @@ class IndexedShard:
             except WebDatasetError as error:
                 raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
             return self._ranges
+
+    def _recognise(self, opened: Ranges) -> None:
+        """Compare a shard that is opened again with what it was: headers prove names and sizes, not payloads.
+
+        Raises:
+            ShardChanged: it is another one.
+        """
+        before, now = self._identity or identity_of(opened), identity_of(opened)
+        if before[0] != now[0] or (None not in (before[1], now[1]) and before[1] != now[1]):
+            opened.close()
+            raise ShardChanged("the shard has changed since it was first opened: make a new IndexedShard of it")
+        self._identity = before
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -110,6 +126,7 @@ class IndexedShard:
         Raises:
             NoSuchSample: there is no such number (an IndexError, too).
             StaleIndex: the shard is not the one that was indexed.
+            ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
         if isinstance(ordinal, slice):
@@ -126,6 +143,7 @@ class IndexedShard:
         Raises:
             NoSuchSample: there is no such number.
             StaleIndex: the shard is not the one that was indexed.
+            ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
         index = self.index
@@ -159,6 +177,7 @@ class IndexedShard:
         Raises:
             NoSuchSample: no sample has it (a KeyError, too).
             StaleIndex: the shard is not the one that was indexed.
+            ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
         found = self.ordinals(key)
@@ -211,7 +230,8 @@ class IndexedShard:
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what is open, with the index if it is known."""
         state = self.__dict__.copy()
-        state.update(_ranges=None, _decoder=None, _ordinals=None)
+        # another host has its own copy, with a time of its own
+        state.update(_ranges=None, _decoder=None, _ordinals=None, _identity=None)
         if self._index is not None and isinstance(self._index.entries, OffsetEntries):
             state["_index"] = None
         return state

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from webdataset.ground.errors import UsageError
+from webdataset.samples.links import random_access
 from webdataset.samples.reading import Reading
 from webdataset.sources.ranges import local_path
 
@@ -91,7 +92,10 @@ class ShardRecorder:
     def __init__(self, url: str, reading: Reading, done: Callable[[ShardIndex], None]) -> None:
         # what the reader steps over, the index leaves out, too; it has been handled once and is not told twice
         quiet = dataclasses.replace(reading, handler=_step_over, missing_end="ignore", observer=None)
-        self._builder: IndexBuilder = IndexBuilder(url, quiet)
+        self._builder: IndexBuilder = IndexBuilder(url, quiet, lambda: random_access(url, reading))
+        self._builder.quiet = True
+        if self._builder.finished is not None:
+            self._builder.finished.silent = True
         self._done = done
         self._length = 0
         self._broken = False
@@ -115,7 +119,7 @@ class ShardRecorder:
         """
         if self._broken:
             return
-        self._done(self._builder.finish(self._length, stored=length, known=True, compression=compression))
+        self._done(self._builder.finish(self._length, stored=length, compression=compression))
 
 
 def _step_over(_error: Exception) -> bool:

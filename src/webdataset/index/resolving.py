@@ -22,7 +22,7 @@ from webdataset.tar.walk import Place
 
 from .builder import IndexBuilder
 from .building import walk_ranges
-from .entries import Entries, SampleEntry, ShardIndex
+from .entries import Entries, FieldEntry, SampleEntry, ShardIndex
 from .formats import dali
 from .formats.files_json import Row
 
@@ -149,22 +149,27 @@ def from_dali(
     index = from_rows(url, ranges, ordered, reading)
     if not as_listed or (ordered == rows and len(lines) == len(index)):
         return index
+    listed = [[part.offset for part in line] for line in lines]
+    if listed == [[field.offset for field in entry.fields] for entry in index.entries]:
+        return index
     return _chosen(url, index, lines)
 
 
 def _chosen(url: str, index: ShardIndex, lines: Sequence[Sequence[dali.Component]]) -> ShardIndex:
     """Return the samples that a DALI index lists, in its order."""
-    known = {
-        field.offset: (ordinal, field)
-        for ordinal, entry in enumerate(index.entries)
-        for field in entry.fields
-    }  # fmt: skip
+    # samples with hard links share payloads
+    known: dict[int, dict[int, FieldEntry]] = {}
+    for ordinal, entry in enumerate(index.entries):
+        for field in entry.fields:
+            known.setdefault(field.offset, {}).setdefault(ordinal, field)
     entries = Entries()
     sparse = set()
     for line in lines:
-        found = [known[part.offset] for part in line if part.offset in known]
-        if not found:
+        there = [known[part.offset] for part in line if part.offset in known]
+        if not there:
             raise stale("it lists a sample that the reader does not deliver", url=url, offset=line[0].offset)
+        chosen = next((each for each in there[0] if all(each in fields for fields in there)), next(iter(there[0])))
+        found = [(chosen, fields[chosen]) for fields in there if chosen in fields]
         if found[0][0] in index.sparse:
             sparse.add(len(entries))
         whole = index.entries[found[0][0]]
@@ -219,7 +224,7 @@ class OffsetEntries(Sequence[SampleEntry]):
         ranges = self.ranges or open_ranges(self._url, level=rules.trust, storage_options=rules.storage_options)
         start, stop = self._offsets[ordinal], self._offsets[ordinal + 1]
         place = start if ordinal else 0  # folders may stand before the first sample, but no sample that is left out
-        builder = IndexBuilder(self._url, self._reading)
+        builder = IndexBuilder(self._url, self._reading, lambda: ranges.read_at)
         builder.walk.position = place
         try:
             while builder.walk.wants[0] < stop:

@@ -5,6 +5,7 @@ with it. A window that is whole is a batch as it is: its columns are handed out 
 ended, windows have holes; their samples are moved together, so that only the last batch of an epoch can be smaller.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 from webdataset.ground.errors import SampleError
 from webdataset.stages.collation import combine_values
 
+from .findings import Counted
+from .parts import NEVER
 from .windows import Window, out_of
 
 Collation = Callable[[list[Any]], Any]
@@ -25,15 +28,19 @@ class Mark:
     """What the consumer has received with a batch.
 
     Args:
-        progress: of the workers, up to the end of a window: for each part its worker, its number of samples, and what
+        progress: of the workers, up to the end of a window: for each part its worker, its number of turns, and what
             changed in the worker's state, or None where the part does not say.
         beyond: samples received behind that window.
         samples: in this batch.
+        until: all indices below this one have been received, counted from where the epoch began.
+        counted: what was gone on without at the indices received with this batch.
     """
 
     progress: list[Any] = field(default_factory=list)
     beyond: int = 0
     samples: int = 0
+    until: int = NEVER
+    counted: list[Counted] = field(default_factory=list)
 
 
 def singles(windows: Iterator[Window]) -> Generator[tuple[Any, Mark]]:
@@ -45,21 +52,15 @@ def singles(windows: Iterator[Window]) -> Generator[tuple[Any, Mark]]:
     Yields:
         Sample and mark; END at last.
     """
-    progress: list[Any] = []
+    received = _Received()
     for window in windows:
-        progress += _progress(window)
-        left = window.count
+        received.add(window)
         samples = window.samples()
         del window
-        for beyond, sample in enumerate(samples, 1):
-            left -= 1
-            if left:
-                yield sample, Mark([], beyond, 1)
-            else:
-                yield sample, Mark(progress, 0, 1)
-                progress = []
+        for sample in samples:
+            yield sample, received.advance(1)
             del sample
-    yield END, Mark(progress)
+    yield END, received.rest()
 
 
 @dataclass
@@ -92,22 +93,27 @@ class Batching:
         Raises:
             SampleError: samples that do not fit together.
         """
-        carried = _Carried()
+        received = _Received()
+        waiting: list[Any] = []  # samples, until a batch is full
         for window in windows:
-            if not carried.samples and window.whole and window.count == self.size and self.collate is None:
-                yield self._whole(window), Mark([*carried.taken(), *_progress(window)], 0, window.count)
+            received.add(window)
+            if not waiting and window.whole and window.count == self.size and self.collate is None:
+                yield self._whole(window), received.advance(window.count)
                 continue
-            carried.add(window)
-            count = len(carried.samples) if self.exact else self.size
-            while carried.samples and len(carried.samples) >= count:
-                yield self._cut(carried, count)
-        if carried.samples and not self.drop_last:
-            yield self._cut(carried, len(carried.samples))
-        yield END, Mark(carried.taken())
+            waiting += window.samples()
+            count = len(waiting) if self.exact else self.size
+            while waiting and len(waiting) >= count:
+                yield self._cut(waiting, count), received.advance(count)
+        if waiting and not self.drop_last:
+            count = len(waiting)
+            yield self._cut(waiting, count), received.advance(count)
+        yield END, received.rest()
 
-    def _cut(self, carried: "_Carried", count: int) -> tuple[Any, Mark]:
-        samples, mark = carried.cut(count)
-        return (self._collated(samples) if self.collate is None else self.collate(samples)), mark
+    def _cut(self, waiting: list[Any], count: int) -> Any:
+        """Take samples for a batch, and make it; nobody holds them afterwards but the batch."""
+        samples = waiting[:count]
+        del waiting[:count]
+        return self._collated(samples) if self.collate is None else self.collate(samples)
 
     def _collated(self, samples: list[Any]) -> Any:
         first = samples[0]
@@ -156,36 +162,58 @@ def _unlike(first: dict[Any, Any], other: Any) -> str:
     )
 
 
-class _Carried:
-    """Samples that wait for a batch to be full, and what their windows say about the state."""
+class _Open:
+    """A window that is being received: what it says about the state, and the rows of its samples."""
+
+    def __init__(self, window: Window) -> None:
+        self.count = window.count
+        self.progress = [(part.worker, part.turns, part.progress) for part in window.parts]
+        self.counted = window.counted()
+        self.stop = window.stop
+        self._first = window.first
+        self._parts = [part.rows for part in window.parts]
+        self._rows: list[int] = []
+
+    def behind(self, beyond: int) -> tuple[int, list[Counted]]:
+        """Return where its first samples end, as an index, and what was counted there and not told yet."""
+        self._rows = self._rows or sorted(row for rows in self._parts for row in rows)
+        row = self._rows[beyond - 1]
+        told = [each for each in self.counted if each.row <= row]
+        del self.counted[: len(told)]
+        return self._first + row + 1, told
+
+
+class _Received:
+    """What the consumer has received of the windows that were made."""
 
     def __init__(self) -> None:
-        self.samples: list[Any] = []
-        self._windows: list[tuple[int, list[Any]]] = []  # samples left, and progress, of each window
-        self._beyond = 0
+        self._windows: deque[_Open] = deque()
+        self._beyond = 0  # samples received of the first of them
 
     def add(self, window: Window) -> None:
-        """Take up a window's samples."""
-        self.samples += window.samples()
-        self._windows.append((window.count, _progress(window)))
+        """Take note of a window whose samples come next."""
+        self._windows.append(_Open(window))
 
-    def taken(self) -> list[Any]:
-        """Return the progress of windows without samples."""
-        progress = [each for _, found in self._windows for each in found]
-        self._windows = []
-        return progress
-
-    def cut(self, count: int) -> tuple[list[Any], Mark]:
-        """Return the first samples, and a mark behind them."""
-        samples, self.samples = self.samples[:count], self.samples[count:]
-        progress: list[Any] = []
+    def advance(self, count: int) -> Mark:
+        """Return the mark behind some more samples."""
+        mark = Mark(samples=count)
         self._beyond += count
-        while self._windows and self._windows[0][0] <= self._beyond:
-            left, found = self._windows.pop(0)
-            self._beyond -= left
-            progress += found
-        return samples, Mark(progress, self._beyond, count)
+        while self._windows and self._windows[0].count <= self._beyond:
+            window = self._windows.popleft()
+            self._beyond -= window.count
+            mark.progress += window.progress
+            mark.counted += window.counted
+            mark.until = window.stop
+        mark.beyond = self._beyond
+        if self._beyond:
+            mark.until, told = self._windows[0].behind(self._beyond)
+            mark.counted += told
+        return mark
 
-
-def _progress(window: Window) -> list[Any]:
-    return [(part.worker, len(part.rows), part.progress) for part in window.parts]
+    def rest(self) -> Mark:
+        """Return the mark behind the last sample, whether or not all were received."""
+        mark = Mark()
+        for window in self._windows:
+            mark.progress += window.progress
+            mark.counted += window.counted
+        return mark

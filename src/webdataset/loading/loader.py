@@ -12,13 +12,18 @@ from dataclasses import replace
 from typing import Any, Self, SupportsIndex
 
 from webdataset.flow.elastic_state import Received
+from webdataset.flow.epoch_ends import at_start, ended, warn_of_another
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
+from webdataset.ground.topology import place
 from webdataset.stages.base import Json
 
 from .batches import END, Batching, Mark, singles
 from .crews import Inline, Threads
+from .elastic_shares import Elastic, origin_of
+from .epoch_checks import End, compare_length
 from .iteration import Iteration
-from .shares import Beginning, Elastic, origin_of
+from .loader_arguments import check_arguments, check_single_samples, device_mover
+from .shares import Beginning
 from .statistics import LoaderStats
 from .windows import Windows, weight
 
@@ -72,9 +77,9 @@ class Loader:
         pin_memory: bool = False,
         timings: bool = True,
     ) -> None:
-        _check(batch_size, workers, mode, prefetch)
+        check_arguments(batch_size, workers, mode, prefetch)
         if batch_size is None:
-            _check_single(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
+            check_single_samples(collate=collate is not None, drop_last=drop_last, exact=exact, ragged=not ragged)
         self.dataset = dataset
         self.batch_size = batch_size
         self.workers = workers
@@ -90,13 +95,16 @@ class Loader:
         self._windows: Windows | None = None
         self._current: weakref.ref[Iteration] | None = None
         self._state: Json = None  # to begin the next epoch with
+        self._chosen = False  # set_epoch has named that state's epoch: its rest is given, though nothing be left
+        self._resumed: Json = None  # what the present epoch began with, where the next one follows behind its end
         self._ending: Any = None  # closes the crew when the loader is forgotten
         self._beginning: Beginning | None = None
         self._received: Received | None = None
         self._beyond = 0
-        self._untold: dict[int, int] = {}  # samples received from each worker since it said its state
+        self._until = 0  # all indices below this one have been received, from where the epoch began
+        self._untold: dict[int, int] = {}  # turns received of each worker since it said its state
         self._saved = 0  # batches when a state was asked for last; as if one had been at the beginning
-        self._device = _device(device, pin_memory=pin_memory)
+        self._device = device_mover(device, pin_memory=pin_memory)
 
     # -- iteration
 
@@ -117,7 +125,9 @@ class Loader:
         marked = self._marked() if self._device is None else self._device.moved(self._marked())
         stats = self._stats
         began = time.perf_counter()
+        before_epoch = stats.samples
         stats.epochs += 1
+        given = stats.batches
         try:
             while True:
                 before = time.perf_counter()
@@ -128,7 +138,12 @@ class Loader:
                 began = now
                 self._take(mark)
                 if batch is END:
-                    return
+                    if stats.batches > given or not self._goes_on():
+                        self._compare(stats.samples - before_epoch)
+                        return
+                    marked.close()
+                    marked = self._marked() if self._device is None else self._device.moved(self._marked())
+                    continue
                 stats.batches += 1
                 if self._windows is not None and not self._often():
                     self._windows.eager = False
@@ -138,35 +153,63 @@ class Loader:
                 del batch
         except Exception:  # counted and raised again
             stats.failures += 1
+            self._count_failed()
             raise
         finally:
             stats.running_seconds += time.perf_counter() - began
             marked.close()
 
+    def _count_failed(self) -> None:
+        """Count what stood before a failure, unless a run goes on behind the last state and counts it then."""
+        failed = self._windows.failed if self._windows is not None else []
+        if not self._origin.elastic:
+            self._stats.receive(failed)
+        failed.clear()
+
     def _marked(self) -> Generator[tuple[Any, Mark]]:
-        beginning = replace(self._origin.begin(self.epoch, self._next_state()), timed=self._timings)
+        state = self._next_state()
+        onward = not (self._chosen or self._origin.chosen())
+        if state is not None and onward and ended(state, place()):
+            state = at_start(state, state["epoch"] + 1, place())
+        beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
         if self._batching.exact:  # windows are the same whatever was received of them
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._started()
         self._crew.begin(beginning)
-        self._state = None  # not before: what could not start is tried again from there
+        self._forget()  # not before: what could not start is tried again from there
+        self._resumed = state if onward else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
-        self._beyond = 0
+        self._beyond = self._until = 0
         self._untold = {}
         if beginning.state is not None:
             self._received = Received({**beginning.state, "memories": dict(beginning.state["memories"])})
         found = windows.epoch()
-        nothing = True
         try:
             for delivered in singles(found) if self.batch_size is None else self._batching.batches(found):
-                if nothing and delivered[0] is END:
-                    self._origin.check(beginning)
-                nothing = False
                 yield delivered
                 del delivered
         finally:
             found.close()
+
+    def _compare(self, samples: int) -> None:
+        """Raise or warn at the end of an epoch that all workers together did not make as it is meant."""
+        if self._beginning is not None and self._windows is not None:
+            End(self._origin, self._beginning, self._windows.outcomes).judge(samples)
+            if not self._batching.drop_last:
+                compare_length(self.dataset, self._beginning, samples)
+
+    def _goes_on(self) -> bool:
+        """Prepare for the next epoch where nothing was left of a state's; tell whether that was so."""
+        state, beginning = self._resumed, self._beginning
+        if state is None or beginning is None or not self._origin.over(state, beginning):
+            return False
+        self._state = at_start(state, beginning.epoch + 1, beginning.place)
+        return True
+
+    def _forget(self) -> None:
+        self._state, self._chosen = None, False
+        self._origin.forget()
 
     def _started(self) -> Windows:
         if self._windows is None or self._crew is None or not self._crew.living:
@@ -199,11 +242,13 @@ class Loader:
         return Processes(self._origin, span, self.workers, self.start_method)
 
     def _take(self, mark: Mark) -> None:
-        self._beyond = mark.beyond
+        self._beyond, self._until = mark.beyond, mark.until
+        if mark.counted:
+            self._stats.receive(mark.counted)
         if self._received is not None:
-            for worker, count, progress in mark.progress:
+            for worker, turns, progress in mark.progress:
                 if progress is None:
-                    self._untold[worker] = self._untold.get(worker, 0) + count
+                    self._untold[worker] = self._untold.get(worker, 0) + turns
                 else:
                     self._received.take(progress)
                     self._untold[worker] = 0
@@ -217,21 +262,23 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch, which with the dataset's seed decides the order.
 
+        Of the epoch of a state that was loaded, the rest comes. Any other one begins at its start, and a warning says
+        that the state is not used, unless its epoch is over and the next one was named.
+
         Args:
             epoch: from 0.
 
         Raises:
-            StateMismatch: a state of another epoch was loaded, and not used yet.
             UsageError: no such epoch.
         """
         if not isinstance(epoch, SupportsIndex) or int(epoch) < 0:
             raise UsageError(f"set_epoch({epoch!r}): epochs are numbered from 0")
         state = self._next_state()
-        if state is not None and state.get("epoch") != epoch:
-            raise StateMismatch(
-                f"the state that was loaded is of epoch {state.get('epoch')}, and set_epoch({epoch}) would "
-                "forget it: begin your loop with that epoch"
-            )
+        if state is not None:
+            self._chosen = state["epoch"] == epoch
+            if not self._chosen:
+                self._forget()
+                warn_of_another(state, int(epoch), place())
         self.epoch = int(epoch)
         running = self._current() if self._current is not None else None
         if running is None or not running.begun:
@@ -253,15 +300,17 @@ class Loader:
             self._windows.eager = self._windows.eager or self._often()
         self._saved = self._stats.batches
         state = self._received.state_dict()
-        untold = self._beyond + sum(self._untold.values())
-        return self._origin.advanced(state, self._beginning, untold) if untold else state
+        if not self._beyond and not any(self._untold.values()):
+            return state
+        further: dict[str, Any] = self._origin.advanced(state, self._beginning, self._beginning.start + self._until)
+        return further
 
     def _often(self) -> bool:
         """Tell whether the last state was asked for a few batches ago, so that another one soon is likely."""
         return self._stats.batches - self._saved < _OFTEN
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue behind a state with the next iteration.
+        """Continue behind a state with the next iteration; behind the last batch of its epoch, with the next epoch.
 
         Args:
             state: what ``state_dict`` returned, of this rank or merged from all, under any number of workers.
@@ -273,7 +322,7 @@ class Loader:
             raise StateMismatch(f"a state is what state_dict() returned, a dictionary, and not {type(state).__name__}")
         self._give_up("load_state_dict was called")
         self._origin.begin(self.epoch, state)
-        self._state = state
+        self._state, self._chosen = state, False
         self.epoch = int(state["epoch"])
 
     # -- the rest
@@ -315,45 +364,11 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without workers, and behind what was received."""
-        state = self.state_dict() if isinstance(self._origin, Elastic) else None
+        fresh = self._received is None and self._next_state() is None
+        state = self.state_dict() if isinstance(self._origin, Elastic) and not fresh else None
         gone = {"_ending": None, "_crew": None, "_windows": None, "_current": None, "_received": None, "_state": state}
         return {**self.__dict__, **gone, "_beyond": 0}
 
     def __repr__(self) -> str:
         how = f"{self.workers} {self.mode}" if self.workers else "no workers"
         return f"Loader({type(self.dataset).__name__}, batch_size={self.batch_size}, {how})"
-
-
-def _check(batch_size: int | None, workers: int, mode: str, prefetch: int) -> None:
-    counts = {"workers": workers, "prefetch": prefetch, **({} if batch_size is None else {"batch_size": batch_size})}
-    for name, count in counts.items():
-        if not isinstance(count, SupportsIndex):
-            raise UsageError(f"{name}={count!r}: a whole number")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size={batch_size!r}: a batch holds at least one sample; None makes no batches")
-    if workers < 0:
-        raise UsageError(f"workers={workers!r}: 0 loads in this thread, n in n threads or processes")
-    if mode not in ("threads", "processes"):
-        raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
-    if prefetch < 0:
-        raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
-
-
-def _check_single(**about_batches: bool) -> None:
-    """Refuse what would change nothing."""
-    for name, given in about_batches.items():
-        if given:
-            raise UsageError(
-                f"{name}= is about batches that the loader makes: give it a batch_size too. Without one, it delivers "
-                "what the dataset gives (batched(…) in the pipeline has a collation_fn of its own)"
-            )
-
-
-def _device(device: Any, *, pin_memory: bool) -> Any:
-    if device is None:
-        if pin_memory:
-            raise UsageError("pin_memory is for batches on their way to a device: name it, device='cuda'")
-        return None
-    from .torch_device import Mover  # noqa: PLC0415  needs torch
-
-    return Mover(device, pin_memory=pin_memory)

@@ -42,8 +42,8 @@ class LoaderMemory(Memory):
         return self.run.state_dict()
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on behind a state."""
-        self._loader.load_state_dict(state)
+        """Go on behind a state, to the end of its epoch: the next one is for the whole pipeline to begin."""
+        self._loader.stay_with(state)
 
 
 class LoaderStage(Stage):

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 from webdataset.codecs.images.landing import given_by
 from webdataset.flow.elastic_stream import END
+from webdataset.flow.outcomes import StageOutcome
 
-from .findings import Findings, Notes
+from .findings import Counted, Findings, Notes
 from .layout import Layout
 from .rows import OFF, Lender, Rows
 
@@ -85,6 +86,9 @@ class Part:
         error: what ended the worker, where something did.
         timings: seconds spent on samples and on waiting for leave to go on.
         findings: what the worker found since it last said so; None: this part does not say.
+        turns: samples, and ends of streams, that were drawn.
+        counted: what was gone on without, by rising row.
+        outcomes: what became of the samples of stages that may drop some; None before the end of the worker's share.
     """
 
     worker: int
@@ -98,6 +102,9 @@ class Part:
     error: BaseException | None = None
     timings: tuple[float, float] = (0.0, 0.0)
     findings: Findings | None = None
+    turns: int = 0
+    counted: list[Counted] = field(default_factory=list)
+    outcomes: list[StageOutcome] | None = None
 
 
 class GivenUp(Exception):
@@ -140,22 +147,22 @@ class Filling:
         self.notes = Notes(work.share)
         self.window = 0  # that it works on
         self._open: tuple[Rows, int] | None = None  # its rows and block, until they are looked at
+        self._part: Part | None = None  # that is being filled
         self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
         self._working = self._waiting = 0.0
 
     def parts(self) -> Iterator[Part]:
         """Yield the worker's parts; the last one says that it is over, and what went wrong, if something did."""
-        part = Part(self.work.worker, 0)
+        part, given_up = Part(self.work.worker, 0), False
         try:
             for part in self._parts():  # the last one is looked at below
                 if part.over:
                     break
                 yield part
         except GivenUp:
-            part = self._last(part.window + 1)
+            part, given_up = self._last(part.window + 1), True
         except Exception as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
-            part = self._last(self.window)
-            part.error = error
+            part = self._failed(error)
         finally:
             if self._open is not None:
                 rows, block = self._open
@@ -164,10 +171,22 @@ class Filling:
         if part.findings is None:
             part.findings = self.notes.told(0, over=True)
         part.busy = self.work.lender.busy()
+        if part.over and part.error is None and not given_up:
+            outcomes = getattr(self.share, "outcomes", None)
+            part.outcomes = [] if outcomes is None else outcomes.told()
         yield part
 
     def _last(self, window: int) -> Part:
         return Part(self.work.worker, window, over=True)
+
+    def _failed(self, error: BaseException) -> Part:
+        """Say what ended the worker, and what it went on without in the window that nobody receives."""
+        part, filled = self._last(self.window), self._part
+        part.error = error
+        part.counted = [] if filled is None else filled.counted
+        if self.notes.skips or self.notes.drops:
+            part.counted.append(self.notes.counted(self.work.span))
+        return part
 
     def _passed(self, window: int) -> Part:
         """Say that the worker has nothing up to a window, whose parts others need not wait for."""
@@ -186,8 +205,9 @@ class Filling:
             granted = self._granted(window)
             rows = self.work.lender.rows(granted.layout, granted.columns)
             self._open = rows, granted.block
-            part = Part(self.work.worker, window)
+            self._part = part = Part(self.work.worker, window)
             self._fill(part, rows, samples)
+            self._part = None
             yield self._finished(part, rows, granted)
             if part.over:
                 return
@@ -208,6 +228,7 @@ class Filling:
         """Write samples into the window's rows."""
         share, watch, expect, put = self.share, self.work.watch, rows.expect, rows.put
         numbers, placed, beside = part.rows.append, part.placed.append, part.beside.append
+        skips, drops, ends = self.notes.skips, self.notes.drops, 0
         first = self.work.start + part.window * self.work.span
         following, stop = share.following, first + self.work.span
         began = time.perf_counter()
@@ -216,6 +237,8 @@ class Filling:
                 row = following - first
                 expect(row)
                 drawn = next(samples, None)
+                if skips or drops:
+                    part.counted.append(self.notes.counted(row))
                 if drawn is None:
                     part.over = True
                     break
@@ -229,8 +252,11 @@ class Filling:
                     numbers(row)
                     placed(lies)
                     beside(rest)
+                else:
+                    ends += 1
                 drawn = sample = rest = None
         part.over = part.over or following >= NEVER
+        part.turns = len(part.rows) + ends
         self._working += time.perf_counter() - began
 
     def _finished(self, part: Part, rows: Rows, granted: Grant) -> Part:

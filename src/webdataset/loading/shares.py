@@ -15,11 +15,12 @@ each index once. What a share is depends on the dataset:
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from webdataset.flow.entropy import entropy
+from webdataset.flow.outcomes import Outcomes
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.running import steps
 from webdataset.flow.timing import Meter
@@ -67,6 +68,15 @@ class Origin(Protocol):
     def pending(self) -> Json:
         """Return the state that the dataset itself was told to go on from, if it was."""
 
+    def chosen(self) -> bool:
+        """Tell whether ``dataset.set_epoch`` named that state's epoch."""
+
+    def forget(self) -> None:
+        """Take note that the dataset's own state is used, or not wanted."""
+
+    def over(self, state: Json, beginning: Beginning) -> bool:
+        """Tell, of a state behind which this rank has nothing, whether its epoch is over on all ranks."""
+
     def share(self, beginning: Beginning, worker: int, workers: int) -> Share:
         """Return a worker's share of the epoch."""
 
@@ -82,12 +92,22 @@ class Striding:
         worker: its number.
         workers: how many there are.
         meter: times the stages that give the samples.
+        outcomes: is told what became of their samples.
     """
 
-    def __init__(self, samples: Iterator[Any], worker: int, workers: int, *, meter: Meter | None = None) -> None:
+    def __init__(
+        self,
+        samples: Iterator[Any],
+        worker: int,
+        workers: int,
+        *,
+        meter: Meter | None = None,
+        outcomes: Outcomes | None = None,
+    ) -> None:
         self.following = worker
         self.turn = 1
         self.meter = meter
+        self.outcomes = outcomes
         self._samples = samples
         self._workers = workers
 
@@ -134,6 +154,17 @@ class _Stateless:
         """Return None: there is no state."""
         return None
 
+    def chosen(self) -> bool:
+        """Return False: there is no state."""
+        return False
+
+    def forget(self) -> None:
+        """Do nothing: there is no state."""
+
+    def over(self, state: Json, beginning: Beginning) -> bool:  # noqa: ARG002
+        """Return False: there is no state."""
+        return False
+
     def check(self, beginning: Beginning) -> None:
         """Raise nothing: each worker's run has raised what there was to be raised."""
 
@@ -158,7 +189,9 @@ class Pipelines(_Stateless):
         if beginning.run is not None:
             dataset.adopt(beginning.run)
         dataset.meter = meter = Meter() if beginning.timed else None
-        return Striding(iter(dataset), worker, workers, meter=meter)
+        dataset.outcomes = outcomes = Outcomes()
+        dataset.silent = True  # the loader compares lengths
+        return Striding(iter(dataset), worker, workers, meter=meter, outcomes=outcomes)
 
 
 def _splits(dataset: Any) -> bool:
@@ -220,138 +253,3 @@ class Iterated(_Stateless):
                 "pass what it iterates over, or workers=1"
             )
         return Striding(iterator, 0, 1)
-
-
-class Streams:
-    """The share of a worker that owns some of a rank's virtual streams.
-
-    Args:
-        run: of an elastic dataset, in this worker's place.
-        state: where it begins.
-        of_rank: numbers of the streams that the rank owns, rising.
-        meter: times the stages.
-    """
-
-    def __init__(self, run: Any, state: Json, of_rank: list[int], meter: Meter | None = None) -> None:
-        self._run = run
-        self.meter = run.meter = meter
-        self._of_rank = of_rank
-        self.turn = max(1, len(run.owned))
-        first = next_position(state, run.owned)
-        self.following = NEVER if first is None else indices_before(first, int(state["streams"]), of_rank)
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """Yield (sample, or END of a stream; the lowest index that the next one can have)."""
-        turns: Iterator[tuple[Any, int]] = self._run.turns(self._of_rank, NEVER)
-        return turns
-
-    def reading(self) -> str:
-        """Return the url of the shard that the present stream reads; nothing where that is not known."""
-        return str(self._run.reading())
-
-    def progress(self) -> Json:
-        """Return the memories of the streams that moved."""
-        return self._run.progress()
-
-    def close(self) -> None:
-        """Close the run."""
-        self._run.close()
-
-
-class Elastic:
-    """A dataset of virtual streams."""
-
-    elastic = True
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def begin(self, epoch: int, state: Json) -> Beginning:
-        """Return where an epoch begins, or continues."""
-        here = place()
-        dataset = copy.copy(self.dataset)
-        dataset.set_epoch(epoch)
-        alone = Place(here.rank, here.world_size, 0, 1)
-        with dataset.elastic_run(place=alone, state=state) as run:
-            begun, mine = run.state_dict(), run.owned
-        first = next_position(begun, mine)
-        start = 0 if first is None else indices_before(first, int(begun["streams"]), mine)
-        return Beginning(int(begun["epoch"]), start, begun, place=alone, seed=int(begun["seed"]))
-
-    def pending(self) -> Json:
-        """Return what ``dataset.load_state_dict`` was given, if no iteration has used it yet."""
-        return self.dataset.pending
-
-    def check(self, beginning: Beginning) -> None:
-        """Raise NoSamples where the dataset is empty, and may not be."""
-        with self.dataset.elastic_run(place=beginning.place, state=beginning.state) as run:
-            next(run, None)
-
-    def advanced(self, state: Json, beginning: Beginning, count: int) -> Json:
-        """Return the state of a rank behind some more samples, which are made once more for it.
-
-        Args:
-            state: a state.
-            beginning: of the epoch.
-            count: samples to go on by.
-        """
-        with self.dataset.elastic_run(place=beginning.place, state=state) as run:
-            for _ in zip(range(count), run, strict=False):
-                pass
-            return run.state_dict()
-
-    def share(self, beginning: Beginning, worker: int, workers: int) -> Streams:
-        """Return the samples of the streams that this worker owns."""
-        where = beginning.place._replace(worker=worker, num_workers=workers)
-        state = beginning.state
-        run = self.dataset.elastic_run(place=where, state=state)
-        mine = list(range(where.rank, int(state["streams"]), where.world_size))
-        return Streams(run, state, mine, Meter() if beginning.timed else None)
-
-
-def next_position(state: Json, mine: Iterable[int]) -> int | None:
-    """Return the lowest position that some streams can give next; None where all of them are over.
-
-    Args:
-        state: of an elastic dataset.
-        mine: numbers of the streams.
-    """
-    streams, memories = int(state["streams"]), state["memories"]
-    positions = []
-    for stream in mine:
-        memory = memories.get(str(stream))
-        if memory is None or len(memory) > 1:  # the memory of a stream that is over is its count alone
-            positions.append((memory[0] if memory else 0) * streams + stream)
-    return min(positions, default=None)
-
-
-def indices_before(position: int, streams: int, mine: list[int]) -> int:
-    """Return how many positions of a rank are below one.
-
-    Args:
-        position: any.
-        streams: how many streams there are.
-        mine: those that the rank owns.
-    """
-    turn, stream = divmod(position, streams)
-    return turn * len(mine) + sum(1 for own in mine if own < stream)
-
-
-def origin_of(dataset: Any) -> Origin:
-    """Return a dataset as a loader sees it.
-
-    Args:
-        dataset: a pipeline, a sequence, an iterable.
-
-    Raises:
-        UsageError: nothing of these.
-    """
-    if getattr(dataset, "streams", None):
-        return Elastic(dataset)
-    if isinstance(dataset, DataPipeline | Mixture):
-        return Pipelines(dataset if isinstance(dataset, DataPipeline) else DataPipeline(dataset))
-    if callable(getattr(dataset, "__getitem__", None)) and callable(getattr(dataset, "__len__", None)):
-        return Indexed(dataset)
-    if isinstance(dataset, Iterable):
-        return Iterated(dataset)
-    raise UsageError(f"a loader reads a dataset, a sequence or an iterable, and {type(dataset).__name__} is none")

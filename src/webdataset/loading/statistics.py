@@ -1,15 +1,17 @@
 """What a loader has done, and where the time went.
 
-Flows in: marks and parts, as they are received. Flows out: a snapshot of counters, as values, as a few words for a
-progress bar, as a table, or as Prometheus text. Counting costs two clock readings a window; what stages take is
-estimated from a few samples (:mod:`webdataset.flow.timing`).
+Flows in: marks and parts, as they are received. What was gone on without is counted with the batch that it belongs to
+(:mod:`webdataset.ground.skips`): the counts behind a batch are those of its state. Flows out: a snapshot of counters,
+as values, as a few words for a progress bar, as a table, or as Prometheus text. Counting costs two clock readings a
+window; what stages take is estimated from a few samples (:mod:`webdataset.flow.timing`).
 """
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from webdataset.flow.stage_times import StageTime, stage_times, table
+from webdataset.flow.stage_times import StageTime, gone_without, stage_times, table
 
+from .findings import Counted, total
 from .parts import Part
 
 _MEANINGS = {
@@ -19,6 +21,7 @@ _MEANINGS = {
     "bytes": "Bytes of the batches delivered",
     "failures": "Errors raised to the consumer",
     "skipped": "Failures that handlers let pass",
+    "dropped": "Samples that functions dropped by returning None",
     "running_seconds": "Seconds since the loader began its first epoch, while an epoch ran",
     "waiting_seconds": "Seconds that the consumer waited for batches",
     "worker_busy_seconds": "Seconds that a worker spent on samples",
@@ -31,6 +34,7 @@ _BY_STAGE = {
     "seconds": "Seconds that a stage took for itself, estimated",
     "samples": "Samples that a stage gave, estimated",
     "skipped": "Failures in a stage that handlers let pass",
+    "dropped": "Samples that a stage's function dropped by returning None",
 }
 _LEVELS = {"ready_windows", "memory_bytes", "workers"}  # gauges; all else only grows
 
@@ -45,7 +49,8 @@ class LoaderStats:
         samples: delivered.
         bytes: of the batches delivered.
         failures: errors raised to the consumer.
-        skipped: failures that handlers let pass: samples, or the rest of a shard.
+        skipped: failures that handlers let pass on the way to what was delivered: samples, or the rest of a shard.
+        dropped: samples that functions dropped by returning None, on the same way.
         running_seconds: from the beginning of each epoch to its end or now.
         waiting_seconds: of these, how long the consumer waited.
         worker_busy_seconds: for each worker, spent on samples.
@@ -55,6 +60,7 @@ class LoaderStats:
         workers: how many there are.
         stage_rows: for each stage, samples and seconds so far, estimated.
         skips: failures that handlers let pass, by stage.
+        drops: samples that functions dropped, by stage.
     """
 
     epochs: int = 0
@@ -63,6 +69,7 @@ class LoaderStats:
     bytes: int = 0
     failures: int = 0
     skipped: int = 0
+    dropped: int = 0
     running_seconds: float = 0.0
     waiting_seconds: float = 0.0
     worker_busy_seconds: list[float] = field(default_factory=list)
@@ -72,11 +79,12 @@ class LoaderStats:
     workers: int = 0
     stage_rows: dict[str, tuple[int, float]] = field(default_factory=dict)
     skips: dict[str, int] = field(default_factory=dict)
+    drops: dict[str, int] = field(default_factory=dict)
 
     @property
     def stages(self) -> list[StageTime]:
         """What each stage of the dataset took, all workers together: estimated from samples that were timed."""
-        return stage_times([(name, *found) for name, found in self.stage_rows.items()], self.skips)
+        return stage_times([(name, *found) for name, found in self.stage_rows.items()], self.skips, self.drops)
 
     @property
     def waiting_share(self) -> float:
@@ -107,7 +115,7 @@ class LoaderStats:
             f"{self.samples} samples in {self.running_seconds:.1f} s: {speed}",
             f"waited for batches {self.waiting_share:.0%} of the time; workers waited "
             f"{_part(sum(self.worker_waiting_seconds), sum(self.worker_busy_seconds)):.0%} of theirs",
-            f"failures {self.failures}, skipped {self.skipped}",
+            f"failures {self.failures}, {gone_without(self.skipped, self.dropped)}",
             estimated=True,
         )
 
@@ -169,9 +177,17 @@ class LoaderStats:
             for name, samples, seconds in part.findings.stages:
                 before = self.stage_rows.get(name, (0, 0.0))
                 self.stage_rows[name] = before[0] + samples, before[1] + seconds
-            for name, count in part.findings.skips.items():
-                self.skips[name] = self.skips.get(name, 0) + count
-                self.skipped += count
+
+    def receive(self, counted: list[Counted]) -> None:
+        """Count what was gone on without.
+
+        Args:
+            counted: what belongs to the batch that was received.
+        """
+        for totals, found in zip((self.skips, self.drops), total(counted), strict=True):
+            for name, count in found.items():
+                totals[name] = totals.get(name, 0) + count
+        self.skipped, self.dropped = sum(self.skips.values()), sum(self.drops.values())
 
 
 def _part(some: float, others: float) -> float:

@@ -47,7 +47,7 @@ class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
         if self._run is not None:
             self._run.close()
         if initial_state is not None:
-            self.dataset.load_state_dict(checked(initial_state))
+            self.dataset.stay_with(checked(initial_state))  # behind its end the graph asks for another reset
         self._run = iter(self.dataset)
 
     def next(self) -> Any:

@@ -21,6 +21,7 @@ from webdataset.flow.elastic import ElasticRun
 from webdataset.flow.elastic_checks import checked_turn
 from webdataset.flow.elastic_state import Received, checked, next_positions
 from webdataset.flow.entropy import entropy
+from webdataset.flow.epoch_ends import begun
 from webdataset.ground.errors import FlowError
 from webdataset.ground.topology import Place, physical, standing
 from webdataset.stages.base import Address, Json, Run, Stage
@@ -117,7 +118,7 @@ class Beginning:
             return
         if self.turn:
             standing.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
-        worker.dataset.load_state_dict(self.state)
+        worker.dataset.stay_with(self.state)
 
 
 class LoaderRun:
@@ -129,9 +130,16 @@ class LoaderRun:
     """
 
     def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
+        # goes on with the next epoch where nothing is left of a state's; a pipeline over the loader does that itself
+        self.onward = False
+        self._loader, self._addresses = loader, addresses
+        self._open(loader, addresses=addresses)
+
+    def _open(self, loader: "StateLoader", *, addresses: bool) -> None:
         here = physical()
         self._place = Place(here.rank, here.world_size, 0, max(1, loader.num_workers))
-        self._plain: ElasticRun = loader.dataset.elastic_run(Place(here.rank, here.world_size, 0, 1))
+        alone = Place(here.rank, here.world_size, 0, 1)
+        self._plain: ElasticRun = loader.dataset.elastic_run(alone, onward=True)
         self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
         self._known = (self.begun["seed"], self.begun["epoch"])
         self._workers = loader.num_workers
@@ -139,7 +147,7 @@ class LoaderRun:
         self._collate = loader.collating
         self._received = Received(self.begun)
         self._address: Address = None
-        self.over = False
+        self.over = self._gave = False
         self._batches: Iterator[Any] = loader.started(self.begun, self._turn, self._known, addresses=addresses)
         self._own: ElasticRun | None = None if self._workers else loader.dataset.present
 
@@ -163,7 +171,11 @@ class LoaderRun:
             parcel = next(self._batches)
         except StopIteration:
             self._end()
-            raise
+            if not (self.onward and self.exhausted):
+                raise
+            self._open(self._loader, addresses=self._addresses)
+            return next(self)
+        self._gave = True
         if type(parcel) is not Parcel:
             return parcel
         if parcel.run != self._known:
@@ -181,13 +193,14 @@ class LoaderRun:
         known = self._received.state_dict()["memories"]
         self._received.take({name: [0 if memory is None else memory[0]] for name, memory in known.items()})
         self.over = True
-        if self._workers and not any(memory and memory[0] for memory in known.values()):
+        if self._workers and not begun(self.begun) and not any(memory and memory[0] for memory in known.values()):
             next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
         self.close()
 
-    def next_header(self) -> dict[str, Any]:
-        """Return the state at the beginning of the next epoch."""
-        return {**self._plain.header(), "epoch": self.begun["epoch"] + 1}
+    @property
+    def exhausted(self) -> bool:
+        """True where nothing was left of a state's epoch, on any rank: then comes the next epoch."""
+        return self.over and not self._gave and self._plain.epoch_over()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batch given last, of this epoch."""
@@ -268,7 +281,9 @@ class StateLoader(DataLoader):  # type: ignore[misc]
 
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch; it has ``state_dict``."""
-        return self.begin()
+        run = self.begin()
+        run.onward = True
+        return run
 
     def started(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[Any]:
         """Return torch's iterator, its workers told where to begin.
@@ -286,7 +301,7 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         self._sending.addresses = addresses
         self._beginning.state, self._beginning.turn = state, turn
         if not self.num_workers:
-            self._to_dataset(state)
+            self._to_dataset(state, stay=True)
         if not any(state["memories"].values()):
             return iter(super().__iter__())
         before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
@@ -302,13 +317,13 @@ class StateLoader(DataLoader):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the batch received last: a JSON value, to be loaded under any topology.
 
-        Behind the end of an epoch, it is the beginning of the next one.
+        Behind the last batch of an epoch, the next epoch comes.
 
         Raises:
             FlowError: a stage's state cannot be written down.
         """
         if self._present is not None:
-            return self._present.next_header() if self._present.over else self._present.state_dict()
+            return self._present.state_dict()
         return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -320,21 +335,41 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         Raises:
             StateMismatch: it belongs to another dataset; the message says what differs.
         """
+        self._taken_up(state, stay=False)
+
+    def stay_with(self, state: Mapping[str, Any]) -> None:
+        """Go on behind a state, and end with its epoch though nothing be left of it.
+
+        Args:
+            state: as for ``load_state_dict``.
+
+        Raises:
+            StateMismatch: as there.
+        """
+        self._taken_up(state, stay=True)
+
+    def _taken_up(self, state: Mapping[str, Any], *, stay: bool) -> None:
         given = checked(state)
         turn = checked_turn(given.get("turn"))
-        self._to_dataset(given)
+        self._to_dataset(given, stay=stay)
         self.turned, self._present = turn, None
+
+    @property
+    def exhausted(self) -> bool:
+        """True where the present run found nothing left of a state's epoch."""
+        return self._present is not None and self._present.exhausted
 
     def forget(self) -> None:
         """Forget a state that was loaded and has not been begun with."""
         dataset: Any = self.dataset
-        dataset._present.state = self.turned = None  # noqa: SLF001  see InStreams
+        dataset.forget()
+        self.turned = None
 
-    def _to_dataset(self, state: Json) -> None:
+    def _to_dataset(self, state: Json, *, stay: bool = False) -> None:
         """Let the dataset begin with a state, its epochs numbered against ours as before."""
         dataset: Any = self.dataset
         shift = dataset._present.shift  # noqa: SLF001  see ElasticPipeline.adopt
-        dataset.load_state_dict(state)
+        (dataset.stay_with if stay else dataset.load_state_dict)(state)
         dataset._present.shift = shift  # noqa: SLF001
 
     def __getstate__(self) -> dict[str, Any]:

@@ -106,7 +106,6 @@ class Epochs:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.dataset = getattr(loader, "dataset", loader)
-        self._goes_on = False
 
     def load_state_dict(self, state: Any) -> None:
         """Go on behind a state.
@@ -115,16 +114,9 @@ class Epochs:
             state: the loader's.
         """
         self.loader.load_state_dict(state)
-        self._goes_on = True
 
     def __iter__(self) -> Iterator[Any]:
-        goes_on, self._goes_on = self._goes_on, False
-        nothing = True
-        for batch in self.loader:
-            nothing = False
-            yield batch
-        if goes_on and nothing:  # saved behind the epoch's last batch: the program has counted it, and wants the next
-            yield from self.loader
+        return iter(self.loader)
 
 
 class SizedEpochs(Epochs):

@@ -12,10 +12,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from webdataset.flow.outcomes import StageOutcome
 from webdataset.ground.errors import FlowError, WorkerDied
 from webdataset.ground.logs import log
 
 from .buffers import Block, Blocks, Loans
+from .findings import Counted
 from .layout import Layout, layout_of
 from .parts import Grant, Part
 
@@ -57,16 +59,27 @@ class Window:
         parts: of all workers that have rows in it.
         layout: of its block, or None.
         columns: the block's arrays.
+        span: indices in a window.
     """
 
-    def __init__(self, number: int, parts: list[Part], layout: Layout | None, columns: list[Any]) -> None:
+    def __init__(
+        self, number: int, parts: list[Part], layout: Layout | None, columns: list[Any], span: int = 0
+    ) -> None:
         self.number = number
+        self.first = number * span  # index of its first row; from where the epoch began
+        self.stop = self.first + span
         self.parts = parts
         self.layout = layout
         self.columns = columns
         self.count = sum(len(part.rows) for part in parts)
         self.partly = any(any(part.placed) for part in parts)
         self.whole = layout is not None and self.count == layout.rows and all(all(part.placed) for part in parts)
+
+    def counted(self) -> list[Counted]:
+        """Return what was gone on without, by rising row."""
+        found = [each for part in self.parts for each in part.counted]
+        found.sort(key=lambda each: each.row)
+        return found
 
     def beside(self) -> list[Any]:
         """Return what travels beside each row, by row (for a window that is whole)."""
@@ -141,6 +154,8 @@ class Windows:
         self._returned: deque[_Returned] = deque()  # blocks that nobody here looks at any more
         self.watch: Callable[[Part], None] | None = None  # called with each part
         self.eager = False  # every part must say what changed in its worker's state
+        self.outcomes: list[StageOutcome] = []  # of all workers, at the end of an epoch
+        self.failed: list[Counted] = []  # what was gone on without in a window that nobody receives
         self._epoch = 0
         self._begin()
         self._over = [True] * crew.workers
@@ -154,6 +169,7 @@ class Windows:
         self._parts: dict[int, list[Part]] = {}
         self._reached = [0] * workers  # the first window that each worker is not done with
         self._over = [False] * workers
+        self.outcomes = []
 
     @property
     def waiting(self) -> int:
@@ -230,6 +246,7 @@ class Windows:
         self._busy[worker] = set(part.busy)
         self._over[worker] = part.over
         self._parts.setdefault(window, []).append(part)
+        self.outcomes += part.outcomes or []
         if self.watch is not None:
             self.watch(part)
 
@@ -238,12 +255,13 @@ class Windows:
         parts = self._parts.pop(self._next, [])
         for part in parts:
             if part.error is not None:
+                self.failed = [each for one in parts for each in one.counted]
                 raise part.error
         self._sort()
         if self._blocks is not None and self._blocks.scarce:
             columns = [column.copy() for column in columns]  # the consumer keeps its batches
-        window = Window(self._next, parts, layout, columns)
-        if not window.count and not any(part.progress for part in parts):
+        window = Window(self._next, parts, layout, columns, self.span)
+        if not window.count and not any(part.progress or part.counted for part in parts):
             return None
         self._learn(window)
         return window

@@ -1,4 +1,4 @@
-"""Where a sample stands: shard, ordinal, byte offset."""
+"""Where a sample stands: shard, ordinal, byte offset; and, in a saved state, what tells that it is still the same."""
 
 from typing import NamedTuple
 
@@ -15,3 +15,19 @@ class Address(NamedTuple):
     shard: int
     ordinal: int
     offset: int
+
+
+class CheckedAddress(NamedTuple):
+    """One sample's place in a run, with a number that another sample at this place would hardly have.
+
+    Args:
+        shard: as in :class:`Address`.
+        ordinal: the same.
+        offset: the same.
+        check: from 0 to 63, of the sample's key and the shard's size; see :mod:`webdataset.samples.identity`.
+    """
+
+    shard: int
+    ordinal: int
+    offset: int
+    check: int = 0

@@ -37,6 +37,7 @@ class Grouper:
         offsets: where each sample of the last ``add`` or ``close`` starts.
         fault: what stopped the last ``add`` short, or None.
         taken: members that the last ``add`` took, the faulty one included.
+        stamped: names in every sample of the present shard that are no fields.
     """
 
     def __init__(
@@ -57,6 +58,9 @@ class Grouper:
         self._seen = self._fields.get
         self._plain = keys is base_plus_ext
         self._marked_bad = False
+        self._odd = False  # a field that is not among those for the short way
+        self._every: frozenset[str] = frozenset()
+        self._counted = 0
         self.offsets: list[int] = []
         self.fault: DuplicateField | None = None
         self.taken = 0
@@ -72,6 +76,7 @@ class Grouper:
         if restart is not None:
             restart()
         self._stamp = stamp
+        self.stamped = frozenset(("__key__", *stamp))
         self._sample: Sample | None = None
         self._key: str | None = None
         self._prefix = "\0"
@@ -168,7 +173,17 @@ class Grouper:
         self._marked_bad |= field == "__bad__"
         if not field.startswith("__") and "/" not in ext and len(self._fields) < 1 << 16:
             self._fields[ext] = field
+        else:
+            self._odd = True
         return field
+
+    def every_field(self) -> tuple[frozenset[str], int] | None:
+        """Return all fields so far, and the length of a sample that has all of them; None where some are not known."""
+        if self._odd:
+            return None
+        if len(self._fields) != self._counted:
+            self._every, self._counted = frozenset(self._fields.values()), len(self._fields)
+        return self._every, len(self._every) + len(self.stamped)
 
     def _refuse(self, key: str, field: str | None, offset: int, message: str = "") -> bool:
         self.fault = DuplicateField(
@@ -186,6 +201,33 @@ class Grouper:
         done.append(sample)
         self.offsets.append(self._start)
 
+    def split(self, name: str) -> tuple[str, str] | None:
+        """Return key and field of a member, or None where it belongs to no sample; nothing is remembered.
+
+        Args:
+            name: the member's name.
+        """
+        if is_meta(name):
+            return None
+        keys = copy.copy(self._keys) if hasattr(self._keys, "restart") else self._keys
+        key, ext = keys(name)
+        if key is None or ext is None:
+            return None
+        field = ext.lower() if self._lcase else ext
+        return None if self._suffixes is not None and field not in self._suffixes else (key, field)
+
+    def held(self, name: str, key: str) -> Any:
+        """Return what the sample in progress has of a member, or None; also where its key is another.
+
+        Args:
+            name: the member's name.
+            key: the key of the sample that asks.
+        """
+        place = self.split(name)
+        if place is None or self._sample is None or not place[0] == self._key == key or place[1].startswith("__"):
+            return None
+        return self._sample.get(place[1])
+
     def announce(self, name: str, done: list[Sample]) -> None:
         """Take note which member comes next: a sample that it does not belong to is complete before it is read.
 
@@ -195,8 +237,12 @@ class Grouper:
         """
         if self._sample is None or name.startswith((self._prefix, "__")):
             return
-        key, _ = self._keys(name)
-        if key is not None and key != self._key:
+        key, ext = self._keys(name)
+        if key is None or ext is None or key == self._key:
+            return
+        field = self._field(ext)
+        # a member that will be refused ends no sample
+        if field != "__key__" and field not in self._stamp:
             self._flush(done)
             self._sample = self._key = None
             self._prefix = "\0"
@@ -206,7 +252,9 @@ class Grouper:
         done: list[Sample] = []
         self.offsets = []
         self._flush(done)
+        stamped = self.stamped
         self.open({})
+        self.stamped = stamped  # the last sample has been given, and not been looked at
         return done
 
     def abandon(self) -> str | None:

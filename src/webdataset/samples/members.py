@@ -6,7 +6,7 @@ twice, while groupers written for webdataset 0.2 see what they always saw.
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.skips import goes_on
@@ -14,6 +14,8 @@ from webdataset.ground.skips import goes_on
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
 from .reading import Reading, ShardReader
+from .shard_reader import StopReading
+from .split_samples import FinishedKeys, check_policy, finished_keys
 
 
 class ShardUrl(str):
@@ -47,11 +49,12 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
     reader = ShardReader(shard, reading)
     try:
         for members in reader.member_lists():
-            for name, payload, _ in members:
-                if not is_meta(name, skip_meta):
-                    yield {"fname": name, "data": payload}
+            for some in reader.resolved(members):
+                for name, payload, _ in some:
+                    if not is_meta(name, skip_meta):
+                        yield {"fname": name, "data": payload}
     except Exception as error:  # whatever a source or a user's function raises gets its place
-        located(error, url=reader.url, offset=reader.scanner.offset)
+        located(error, url=reader.url, offset=reader.place)
         raise
     finally:
         reader.close()
@@ -91,6 +94,7 @@ def group_members(
     suffixes: Container[str] | None = None,
     handler: Handler = reraise_exception,
     duplicates: str = "error",
+    split_samples: str = "error",
 ) -> Iterator[Sample]:
     """Group members given as dicts.
 
@@ -101,27 +105,95 @@ def group_members(
         suffixes: keep only these full extensions.
         handler: asked at a duplicate or a member without ``fname``.
         duplicates: see :class:`~webdataset.samples.grouping.Grouper`.
+        split_samples: ``error``, ``warn`` or ``ignore`` parts of samples; see
+            :class:`~webdataset.samples.reading.Reading`. Members that do not come out of this library's expander may be
+            of any number of shards under one url: their keys may come again.
 
     Yields:
         Samples.
     """
-    grouper = Grouper(keys=keys, lcase=lcase, suffixes=suffixes, duplicates=duplicates)
-    border: Any = grouper  # no url is this object
-    for member in members:
-        url = member.get("__url__") if member else grouper
-        if url is not border:
-            if not getattr(border, "broken", False):
-                yield from grouper.close()
-            border = url
-            grouper.open({name: value for name, value in member.items() if name.startswith("__")} if member else {})
-        if not member:
-            continue
+    grouping = _Grouping(
+        Grouper(keys=keys, lcase=lcase, suffixes=suffixes, duplicates=duplicates),
+        _KeyRules(keys, split_samples),
+        handler,
+    )
+    try:
+        for member in members:
+            yield from grouping.border(member)
+            if member:
+                yield from grouping.take(member)
+        yield from grouping.end()
+    except StopReading:
+        return
+    finally:
+        grouping.tell()
+
+
+class _KeyRules(NamedTuple):
+    """What is said about keys."""
+
+    keys: Keys
+    split_samples: str
+
+
+class _Grouping:
+    """Groups members that come one by one.
+
+    Args:
+        grouper: makes samples.
+        rules: which keys samples have, and may have again.
+        handler: asked about members and samples that are wrong.
+    """
+
+    def __init__(self, grouper: Grouper, rules: _KeyRules, handler: Handler) -> None:
+        check_policy(rules.split_samples)
+        self._grouper = grouper
+        self._rules = rules
+        self._handler = handler
+        self._finished: FinishedKeys | None = None
+        self._url: Any = grouper  # no url is this object
+
+    def border(self, member: dict[str, Any]) -> list[Sample]:
+        """Return the last sample of a shard where a member is of the next one, and begin that."""
+        url = member.get("__url__") if member else self._grouper
+        if url is self._url:
+            return []
+        samples = self.end()
+        self.tell()
+        self._url = url
+        self._grouper.open({name: value for name, value in member.items() if name.startswith("__")} if member else {})
+        self._finished = finished_keys(url, self._rules, self._grouper) if isinstance(url, ShardUrl) else None
+        return samples
+
+    def take(self, member: dict[str, Any]) -> list[Sample]:
+        """Return the sample that ends before a member, if one does."""
         try:
-            yield from grouper.add([(member["fname"], member["data"], 0)])
-            if grouper.fault is not None:
-                raise grouper.fault  # noqa: TRY301  to the handler, like the rest
+            samples = self._grouper.add([(member["fname"], member["data"], 0)])
+            if self._grouper.fault is not None:
+                raise self._grouper.fault  # noqa: TRY301  to the handler, like the rest
         except Exception as error:  # noqa: BLE001  the handler decides
-            if not goes_on(handler, located(error, url=url, stage="group_by_keys"), "group_by_keys"):
-                return
-    if not getattr(border, "broken", False):
-        yield from grouper.close()
+            self._ask(error)
+            return []
+        return self._whole(samples)
+
+    def end(self) -> list[Sample]:
+        """Return the last sample of a shard; none where reading it has failed."""
+        return [] if getattr(self._url, "broken", False) else self._whole(self._grouper.close())
+
+    def _whole(self, samples: list[Sample]) -> list[Sample]:
+        """Return those of at most one sample that are no parts."""
+        if samples and self._finished is not None:
+            for _, part in self._finished.add(samples, [-1]):
+                self._ask(part)
+                return []
+        return samples
+
+    def _ask(self, error: Exception) -> None:
+        url = None if self._url is self._grouper else self._url
+        if not goes_on(self._handler, located(error, url=url, stage="group_by_keys"), "group_by_keys"):
+            raise StopReading
+
+    def tell(self) -> None:
+        """Say what came again in a shard."""
+        if self._finished is not None:
+            self._finished.tell()

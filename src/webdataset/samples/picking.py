@@ -7,17 +7,23 @@ the first to the last of them, once.
 Flows in: an opened shard and addresses. Flows out: samples. Closes the stream.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from webdataset.ground.errors import FlowError
+from webdataset.sources.stream import length_of
 from webdataset.tar.compression import compression_of
 from webdataset.tar.scan import TarScanner
 
 from .address import Address
-from .going import Going
+from .endings import judge_missing_end
+from .going import Going, can_seek
 from .grouping import Grouper, Sample
 from .reading import Reading
+
+if TYPE_CHECKING:
+    from .links import Links, ReadAt
 
 
 def picked(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
@@ -49,21 +55,38 @@ def picked(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> It
 def _one_by_one(
     going: Going, shard: dict[str, Any], reading: Reading, wanted: Sequence[Address]
 ) -> Iterator[tuple[Address, Sample]]:
-    stamp = {name: part for name, part in shard.items() if name.startswith("__")} | {"__url__": str(shard["url"])}
+    # the fields in the order in which the reader of a whole shard puts them
+    stamp = {"__url__": str(shard["url"])} | {name: part for name, part in shard.items() if name.startswith("__")}
+    from .links import Links  # noqa: PLC0415  for restored buffers alone, as the next one
+    from .sizes import weigh  # noqa: PLC0415
+
     scanner, grouper = TarScanner(reading.admit(), reading.limits), reading.grouper()
+    scanner.weigh = weigh
+    links = Links(str(shard["url"]), reading.limits, lambda: _anywhere(going, shard, reading), reading.rename_files)
     for address in wanted:
         going.to(address.offset)
         scanner.restart(address.offset)
         grouper.open(stamp)
-        samples = _first(going, scanner, grouper, reading.handler)
+        samples = _first(going, scanner, grouper, links, reading, str(shard["url"]))
         if not samples or grouper.offsets[0] != address.offset:
             raise _gone(address, shard)
         if reading.addresses:
             samples[0]["__address__"] = address
         yield address, samples[0]
+    links.tell()
 
 
-def _first(going: Going, scanner: TarScanner, grouper: Grouper, handler: Callable[[Exception], Any]) -> list[Sample]:
+def _anywhere(going: Going, shard: dict[str, Any], reading: Reading) -> "ReadAt | None":
+    from .links import random_access, seeking  # noqa: PLC0415  as above
+
+    if can_seek(going.stream):
+        return seeking(going.stream, lambda: going.offset)
+    return random_access(shard["url"], reading, length_of(going.stream)) if isinstance(shard["url"], str) else None
+
+
+def _first(  # noqa: PLR0917  one value each
+    going: Going, scanner: TarScanner, grouper: Grouper, links: "Links", reading: Reading, url: str
+) -> list[Sample]:
     """Read up to the end of one sample; return it, alone or with the next one.
 
     A member that the handler stepped over when the sample was given is stepped over again.
@@ -72,14 +95,19 @@ def _first(going: Going, scanner: TarScanner, grouper: Grouper, handler: Callabl
     while not samples:
         piece = going.read(scanner.least)
         if not piece:
-            scanner.finish()
+            ended = scanner.finish()
             if scanner.error is not None:
                 raise scanner.error
+            if not ended:
+                judge_missing_end(url, scanner.offset, chosen=reading.missing_end)
             return grouper.close()
         members = scanner.feed(piece)
+        if scanner.strays:
+            # one header was fed: no member stands beside the link
+            members = [member for some in links.resolved(members, scanner.strays, grouper) for member in some]
         samples = grouper.add(members)
         while grouper.fault is not None and not samples:
-            if not handler(grouper.fault):
+            if not reading.handler(grouper.fault):
                 raise grouper.fault
             samples = grouper.add(members, grouper.taken)
         if scanner.error is not None and not samples:
@@ -90,6 +118,8 @@ def _first(going: Going, scanner: TarScanner, grouper: Grouper, handler: Callabl
 
 
 def _read_through(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
+    if type(reading) is Reading:  # what was delivered once is delivered again
+        reading = replace(reading, split_samples="ignore")
     reader = reading.reader(shard, wanted[0])
     missing = {address.offset: address for address in wanted}
     try:

@@ -1,21 +1,28 @@
 """Where a reader is.
 
 Flows in: the lists of samples that a reader makes, and the offsets of their first headers. Flows out: the address of
-the sample given last. Nothing is counted per sample.
+the sample given last, and what tells whether the shard is still the same when the address is used. Nothing is counted
+per sample.
 """
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from webdataset.ground.errors import StaleIndex
 from webdataset.ground.seeds import fold
+from webdataset.sources.stream import identity_of
 
-from .address import Address
+from .address import CheckedAddress
 from .grouping import Sample
+from .identity import CHECK, ShardIdentity, sum_size, sum_text
 
 
 class Position:
     """Where a reader is: the shard, and how far its present list of samples has been given.
+
+    Args:
+        tracked: addresses are asked for, so that keys are remembered as long as their list of samples.
 
     Attributes:
         shard: index of the present shard.
@@ -24,26 +31,63 @@ class Position:
         pending: samples of the present list that have not been given, the next one last; how many are left tells which
             one was given last, so that nothing has to be counted. Given samples are let go at once.
         failures: errors that a handler stepped over so far.
+        reader: of the present shard, whose ``stream`` tells which object is read; None before the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tracked: bool = False) -> None:
         self.shard = 0
         self.ordinal = 0
         self.offsets: list[int] = []
         self.pending: list[Sample] = []
         self.failures = 0
+        self.reader: Any = None
+        self.tracked = tracked
+        self._keys: list[str | None] = []  # of the present list, None for a sample without one
+        self._chain = 0  # sum of the keys before the present list, of all shards of the run
+        self._identity: ShardIdentity | None = None
+        self._size_sum: int | None = None
         self._url = ""
         self._url_hash: int | None = None
 
-    def address(self) -> Address:
+    def address(self) -> CheckedAddress:
         """Return the address of the sample given last."""
         index = len(self.offsets) - len(self.pending) - 1
-        return Address(self.shard, self.ordinal + index, self.offsets[index])
+        offset = self.offsets[index]
+        key = self._keys[index] if self._keys else None
+        if key is None:
+            return CheckedAddress(self.shard, self.ordinal + index, offset)
+        size_sum = self._size_sum
+        if size_sum is None:
+            size_sum = self._size_sum = sum_size(self.identity().size)
+        return CheckedAddress(self.shard, self.ordinal + index, offset, (sum_text(str(key)) ^ size_sum) & CHECK)
+
+    def key_sum(self) -> int:
+        """Return the sum of the key of the sample given last; 0 where it has none."""
+        key = self._keys[len(self.offsets) - len(self.pending) - 1] if self._keys else None
+        return 0 if key is None else sum_text(str(key))
+
+    def chain(self) -> int:
+        """Return a sum of the keys of all samples given so far, in their order."""
+        return _chained(self._chain, self._keys[: len(self.offsets) - len(self.pending)])
+
+    def identity(self) -> ShardIdentity:
+        """Return which object the present shard is read from."""
+        if self._identity is None:
+            found = ShardIdentity.of(*identity_of(getattr(self.reader, "stream", None)))
+            if found.size is None:
+                return found
+            self._identity = found
+        return self._identity
 
     @property
     def present_url(self) -> str:
         """The present shard's url, for messages about this process; nothing before the first shard."""
         return self._url
+
+    @property
+    def rising(self) -> bool:
+        """Whether the keys of the present shard rise so far; a state keeps it, see ``ShardReader.rising``."""
+        return bool(getattr(self.reader, "rising", True))
 
     @property
     def url(self) -> int:
@@ -55,15 +99,36 @@ class Position:
     def begin(self, shard: int, url: str) -> None:
         """Enter a shard."""
         self._url, self._url_hash = url, None
+        self._close_list()
+        self.reader = self._identity = self._size_sum = None
         self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
 
     def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
         """Take the next list of samples of the shard; return it in the order in which to pop them."""
         self.ordinal += len(self.offsets)
         self.offsets = offsets
+        if self.tracked:
+            self._close_list()
+            self._keys = _keys_of(samples)
         samples.reverse()
         self.pending = samples
         return samples
+
+    def _close_list(self) -> None:
+        self._chain, self._keys = _chained(self._chain, self._keys), []
+
+
+def _keys_of(samples: list[Any]) -> list[str | None]:
+    try:
+        return [sample["__key__"] for sample in samples]
+    except (KeyError, TypeError, IndexError):  # records need not be samples
+        return [sample.get("__key__") if isinstance(sample, dict) else None for sample in samples]
+
+
+def _chained(chain: int, keys: list[str | None]) -> int:
+    if not keys:
+        return chain
+    return zlib.crc32("".join(f"{key}\0" for key in keys).encode("utf-8", "surrogatepass"), chain)
 
 
 def shared_out(

@@ -20,8 +20,9 @@ from .address import Address
 from .grouping import Grouper, Keys, Sample
 from .names import base_plus_ext, is_meta
 from .position import Position, shared_out, url_hash
-from .rules import Rules
-from .shard_reader import ShardReader, StopReading, Watch
+from .rules import Rules, Watch
+from .shard_reader import ShardReader, StopReading
+from .split_samples import check_policy
 
 __all__ = ["Position", "Reading", "ShardReader", "Watch", "read_samples", "settle_allocator", "url_hash"]
 
@@ -40,8 +41,12 @@ class Reading(CarriesProfiles):
         lcase: lower-case extensions.
         suffixes: keep only these full extensions; None keeps all.
         duplicates: ``error``, ``first``, ``last`` or ``new``; see :class:`~webdataset.samples.grouping.Grouper`.
-        missing_end: ``warn``, ``error`` or ``ignore`` a tar stream without its end mark; None warns where the source's
-            length is known and is an error elsewhere.
+        split_samples: ``error``, ``warn`` or ``ignore`` a key that comes again in its shard with other fields: a part
+            of a sample whose members do not stand next to each other. The handler is asked about each part; true
+            leaves it out. One that comes again with the same fields is delivered, with a warning for each shard unless
+            it is ``ignore``.
+        missing_end: ``error``, ``warn`` or ``ignore`` a tar stream without its end mark. An error withholds the sample
+            in progress; the others deliver it. None is ``WDS_MISSING_END``, and else ``error``.
         addresses: add ``__address__`` (:class:`Address`) to every sample.
         trust: trust level under which shards are opened; None is the process's.
         limits: bounds on headers and sparse members.
@@ -60,6 +65,7 @@ class Reading(CarriesProfiles):
     lcase: bool = True
     suffixes: Container[str] | None = None
     duplicates: str = "error"
+    split_samples: str = "error"
     missing_end: str | None = None
     addresses: bool = False
     trust: str | None = None
@@ -70,6 +76,7 @@ class Reading(CarriesProfiles):
     prefetch: int | None = None
 
     def __post_init__(self) -> None:
+        check_policy(self.split_samples)
         if self.missing_end is not None and self.missing_end not in ENDS:
             raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
         if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
@@ -137,7 +144,7 @@ def read_samples(
     first = start.shard if start is not None else 0
     for index, shard in enumerate(shards, first):
         position.begin(shard.get("number", index), str(shard["url"]))
-        reader = reading.reader(shard, start if index == first else None)
+        position.reader = reader = reading.reader(shard, start if index == first else None)
         resumed = start.ordinal if start is not None and index == first else None
         if resumed is not None:
             position.ordinal = resumed

@@ -6,10 +6,13 @@ itself) and buffered for ``gopen``. Every error names the path.
 
 import io
 import os
+import stat
 from typing import Any, BinaryIO
 
 from webdataset.ground import settings
 from webdataset.ground.errors import NotFound, SourceError, UsageError
+
+from .stream import FileIdentity, file_identity
 
 _LOCAL_HOSTS = ("", "localhost")
 
@@ -49,7 +52,53 @@ def nameable(name: str) -> bool:
         return False
 
 
-def open_raw(path: str | os.PathLike[str]) -> io.FileIO:
+class LocalFile(io.FileIO):
+    """A local file, opened for reading. Never gives bytes that were written after it was opened.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        identity: size and time of the last change when it was opened; None where it is no regular file.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: no file can have this name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path, "rb")
+        status = os.fstat(self.fileno())
+        self.identity: FileIdentity | None = file_identity(status) if stat.S_ISREG(status.st_mode) else None
+
+    def _check(self) -> None:
+        if self.identity is not None:
+            self.identity.check(self.fileno(), os.fsdecode(self.name))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
+
+        Raises:
+            ShardChanged: the file has been written to since it was opened; these bytes may be old or new.
+        """
+        content = super().read(size)
+        self._check()
+        return content
+
+    def readall(self) -> bytes:
+        """Return the rest; raises as ``read`` does."""
+        content = super().readall()
+        self._check()
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
+        count = super().readinto(buffer)
+        self._check()
+        return count
+
+
+def open_raw(path: str | os.PathLike[str]) -> LocalFile:
     """Open a local file for the shard reader: one system call a read, nothing copied twice.
 
     Args:
@@ -61,7 +110,7 @@ def open_raw(path: str | os.PathLike[str]) -> io.FileIO:
         UsageError: no file can have this name.
     """
     try:
-        return io.FileIO(path, "rb")
+        return LocalFile(path)
     except OSError as error:
         raise refused(error, path) from error
     except ValueError as error:

@@ -146,6 +146,15 @@ def _identity(filesystem: Any, path: str) -> Identity:
     facts = filesystem.info(path)
     if facts.get("type") == "directory":
         raise IsADirectoryError("this is a folder: write a slash at its end to list it")
+    return identity_in(facts)
+
+
+def identity_in(facts: Mapping[str, Any]) -> Identity:
+    """Return who an object is, by what its file system says of it.
+
+    Args:
+        facts: what ``info`` returned.
+    """
     size = facts.get("size")
     return Identity(
         _fact(facts, _ETAGS), _fact(facts, _VERSIONS), _fact(facts, _TIMES), None if size is None else int(size)
@@ -261,6 +270,7 @@ __all__ = [
     "BY_FOLDER",
     "FsspecObject",
     "FsspecUpload",
+    "identity_in",
     "keys",
     "object_of",
     "serves",

@@ -47,6 +47,11 @@ class ObjectRanges:
         self._head = b""
         self._head = self.read_at(0, head)
 
+    @property
+    def identity(self) -> Identity | None:
+        """Who the object is."""
+        return self._known
+
     def read_at(self, offset: int, size: int) -> bytes:
         """Return bytes from a place; fewer only at the end of the object.
 

@@ -38,9 +38,13 @@ class Identity(NamedTuple):
     modified: str | None = None
     length: int | None = None
 
+    def validator(self) -> str | None:
+        """Return what tells this version of the object from another: its ETag, else its version, else its date."""
+        return self.etag or self.version or self.modified
+
     def provable(self) -> bool:
         """Tell whether a second answer can be recognised as being about the same bytes."""
-        return self.length is not None and (self.etag or self.version or self.modified) is not None
+        return self.length is not None and self.validator() is not None
 
     def same(self, other: "Identity") -> bool:
         """Tell whether another answer is about the same bytes: by ETag, else by version, else by date; and by length.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from webdataset.ground import settings
-from webdataset.ground.errors import NoRandomAccess, UsageError
+from webdataset.ground.errors import NoRandomAccess, ShardChanged, UsageError
 from webdataset.ground.redaction import redacted
 
 from . import files
@@ -21,6 +21,7 @@ from .object_ranges import ObjectRanges
 from .open import opener_of, refuse_options
 from .rewrite import rewritten
 from .stores import object_of
+from .stream import file_identity
 
 _pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)  # not on every system
 
@@ -58,6 +59,7 @@ class LocalRanges:
         url: what the user calls it.
 
     Attributes:
+        identity: size and time of the last change when it was opened.
         walked: whether all headers of this open file have been verified.
 
     Raises:
@@ -79,6 +81,7 @@ class LocalRanges:
             self._stream.close()
             raise NoRandomAccess("not a regular file: it can be read front to back only", url=self.url)
         self.length = status.st_size
+        self.identity = file_identity(status)
         self._descriptor = self._stream.fileno()
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -89,6 +92,7 @@ class LocalRanges:
             size: how many.
 
         Raises:
+            ShardChanged: the file has been written to since it was opened.
             SourceError: the system refuses.
         """
         size = min(size, self.length - offset)
@@ -101,6 +105,9 @@ class LocalRanges:
                 if not more:
                     break
                 piece += more
+            self.identity.check(self._descriptor, self.url, offset)
+        except ShardChanged:
+            raise
         except OSError as error:
             raise files.refused(error, self._path) from error
         return piece

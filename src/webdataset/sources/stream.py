@@ -1,15 +1,19 @@
-"""What a source gives: a stream of bytes, and what is known of its length.
+"""What a source gives: a stream of bytes, and what is known of its length and of the object behind it.
 
-Flows in: any object with ``read``. Flows out: whether the stream knows how many bytes it owes. The tar reader asks
-this to judge an archive without its end mark: harmless where the transport vouches for the length (a regular file, an
-HTTP body with a verified Content-Length), an error where nobody does (a pipe, stdin, a foreign object).
+Flows in: any object with ``read``. Flows out: whether the stream knows how many bytes it owes, and which version of
+which object it reads. The tar reader asks the first to judge an archive without its end mark; a saved state keeps the
+second, so that it recognises a shard that was replaced.
 """
 
 import contextlib
 import io
 import os
 import stat
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
+
+from webdataset.ground.errors import ShardChanged
+
+_SECOND_NS = 1_000_000_000
 
 
 class Stream(Protocol):
@@ -17,8 +21,9 @@ class Stream(Protocol):
 
     ``read(n)`` returns 1 to ``n`` bytes, or ``b""`` at the end; a source that fails or ends early raises instead of
     returning ``b""``. ``read()`` returns the rest. ``close()`` may be called at any time and twice; closing early
-    is silent. A stream may further have ``readinto``, ``seekable``/``seek``, ``name`` (its url) and ``length`` (the
-    total number of bytes that it vouches for, or None).
+    is silent. A stream may further have ``readinto``, ``seekable``/``seek``, ``name`` (its url), ``length`` (the
+    total number of bytes that it vouches for, or None) and ``identity`` (which object it reads: something with
+    ``length`` and ``validator()``, see :func:`identity_of`; it outlives ``close``).
     """
 
     def read(self, size: int = -1, /) -> bytes:
@@ -62,6 +67,104 @@ def length_known(stream: Any) -> bool:
         a pipe and objects that cannot say.
     """
     return length_of(stream) is not None
+
+
+class FileIdentity(NamedTuple):
+    """Which version of a local file was opened. Never the inode: a copy of a file is the same shard.
+
+    Args:
+        length: bytes of the file.
+        changed_ns: time of the last change, in nanoseconds since 1970.
+    """
+
+    length: int
+    changed_ns: int
+
+    def validator(self) -> str:
+        """Return the time of the last change, in nanoseconds, as text."""
+        return str(self.changed_ns)
+
+    def check(self, descriptor: int, url: str, offset: int | None = None) -> None:
+        """Raise where an open file has been written to since it was opened.
+
+        A file that takes the name of this one does not matter: the open file stays as it is. Nor do further names,
+        owners and permissions. Where a file system keeps times of whole seconds, or caches them (NFS), a change
+        within that time is seen late.
+
+        Args:
+            descriptor: the file.
+            url: what the user calls it.
+            offset: how far it has been read, in bytes.
+
+        Raises:
+            ShardChanged: it is larger, smaller or younger than it was.
+        """
+        status = os.fstat(descriptor)
+        size, changed_ns = status.st_size, status.st_mtime_ns
+        if size == self.length and changed_ns == self.changed_ns:
+            return
+        # some file systems forget the fraction of a second once the file leaves their memory
+        if size == self.length and changed_ns == self.changed_ns // _SECOND_NS * _SECOND_NS:
+            return
+        seen = f"its size went from {self.length} to {size} bytes" if size != self.length else "its mtime changed"
+        raise ShardChanged(
+            f"the file was overwritten while it was being read ({seen}): read it again, and put new contents into a "
+            "new file that is renamed to this one",
+            url=url,
+            offset=offset,
+        )
+
+
+def identity_of(stream: Any) -> tuple[int | None, str | None]:
+    """Return which object a stream reads: how large it is as it is stored, and what changes when it is replaced.
+
+    Sends no request: it tells what is known since the stream was opened. Streams of this library tell it after
+    ``close`` too.
+
+    Args:
+        stream: any object with ``read``, opened by this library or by somebody else.
+
+    Returns:
+        The size in bytes of the stored object (of the compressed file, where it is compressed), or None; and its
+        validator, or None: the time of the last change in nanoseconds for local files; the strong ETag, else the
+        version or generation, else the date, as the store writes it, for objects, whether they come out of the cache
+        or not. Both are None for pipes and for objects that do not say.
+    """
+    if isinstance(stream, Kept):
+        stream = stream.kept
+    identity = getattr(stream, "identity", None)
+    if not callable(getattr(identity, "validator", None)):
+        identity = _foreign_identity(stream)
+    if identity is None:
+        return length_of(stream), None
+    return identity.length, identity.validator()
+
+
+def _foreign_identity(stream: Any) -> Any:
+    """Return the identity of a stream that somebody else opened: of fsspec, or a file; None for anything else."""
+    facts = getattr(stream, "_details", None)
+    if isinstance(facts, dict) and hasattr(stream, "fs"):
+        # an open file of fsspec: this module is imported already where the library opens such objects by itself
+        from .fsspec_store import identity_in  # noqa: PLC0415
+
+        return identity_in(facts)
+    # a spooled file answers by moving to the disk
+    if hasattr(stream, "rollover"):
+        return None
+    try:
+        status = os.fstat(stream.fileno())
+    except (AttributeError, TypeError, ValueError, OSError):
+        return None
+    return file_identity(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def file_identity(status: os.stat_result) -> FileIdentity:
+    """Return the identity of a regular file.
+
+    Args:
+        status: what the system says of it.
+    """
+    return FileIdentity(status.st_size, status.st_mtime_ns)
 
 
 class Kept:

@@ -45,6 +45,9 @@ class Run:
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
+        told: what this run has warned of already, in all of its streams and sources.
+        outcomes: who is told what became of the samples of stages that may drop some
+            (:mod:`webdataset.flow.outcomes`); None: whoever runs the pipeline judges by itself.
     """
 
     seed: int = field(default_factory=fresh)
@@ -55,6 +58,8 @@ class Run:
     position: int = 0
     stream: Stream | None = None
     meter: Any = field(default=None, compare=False, repr=False)
+    told: set[str] = field(default_factory=set, compare=False, repr=False)
+    outcomes: Any = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Any:
         """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
@@ -77,22 +82,53 @@ class Run:
         return fold("entropy", self.seed, self.epoch, self.position)
 
 
+class Outcome:
+    """What became of the samples in one run of a stage that may drop some; never saved.
+
+    Attributes:
+        ended: its input came to an end.
+        gave: it gave some.
+        dropped: samples that it did not give, where it gave none.
+    """
+
+    ended = False
+    gave = False
+    dropped = 0
+
+    def end(self, dropped: int, *, gave: bool) -> None:
+        """Take note of the end of its input."""
+        self.ended, self.gave, self.dropped = True, gave, 0 if gave else dropped
+
+
 class Memory:
     """What a stage remembers between items.
 
     Attributes:
+        run_context: the run it belongs to, where a pipeline runs the stage; else None.
         origin: in a tracked run, a function giving the address of the item that upstream yielded last; else None.
+            What a stage gives never depends on it.
         address: address of the item that this stage yielded last (tracked runs only).
         plain: snapshots have no tuples, and the keys of dictionaries are sorted.
+        outcome: of a run whose samples are watched; not part of a snapshot.
     """
 
+    run_context: Run | None = None
     origin: Callable[[], Address] | None = None
     address: Address = None
     plain: bool = False
+    outcome: Outcome | None = None
 
     def snapshot(self) -> Json:
         """Return this memory as a JSON value; buffers as addresses."""
         return None
+
+    def trace(self) -> Json:
+        """Return what has been read so far as a JSON value, for a replay to compare; None for what reads nothing."""
+        return None
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is being read, for messages; nothing where none is known."""
+        return ""
 
     def restore(self, state: Json, fetch: Fetch) -> None:
         """Take up a snapshot before the flow starts.
@@ -109,10 +145,13 @@ class Stage(ABC):
     Attributes:
         transparent: each output item is made from one input item, in input order, and depends on nothing else.
         rewinds: the stage restores itself from a *fresh* upstream (the reader does, by skipping whole shards).
+        drops: the stage may drop every sample that it is given, and has a ``name`` and a user's ``function``. Its flow
+            says in ``memory.outcome`` how that ended; where it has no memory, ``memory`` is a plain one for that.
     """
 
     transparent: bool = False
     rewinds: bool = False
+    drops: bool = False
 
     def begin(self, run: Run) -> Memory | None:  # noqa: ARG002
         """Return a new memory for one run, or None for a stage that remembers nothing.
@@ -131,7 +170,7 @@ class Stage(ABC):
             memory: what ``begin`` returned, possibly restored.
         """
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
         """Make the output items that stand at ``addresses`` once more.
 
         Args:
@@ -145,7 +184,8 @@ class Stage(ABC):
         Raises:
             FlowError: the stage gave another number of items than it gave in the run that is restored.
         """
-        remade = list(self.flow(iter(fetch(addresses)), self.begin(Run())))
+        known = None if memory is None else memory.run_context
+        remade = list(self.flow(iter(fetch(addresses)), self.begin(Run() if known is None else known)))
         if len(remade) != len(addresses):
             raise FlowError(
                 f"{self!r} made {len(remade)} of {len(addresses)} buffered items again: it does not depend on the "
@@ -229,23 +269,26 @@ class Passing(Stage):
 
 def transform(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+    kind: type[TransparentFunction] = TransparentFunction,
 ) -> Callable[P, TransparentFunction]:
     """Make a stage maker of a generator function whose every output item is made from one input item, in order.
 
     Args:
         function: ``function(source, *args, **kw)`` yields results. Its first parameter is left out of the maker's.
+        kind: of the stages.
 
     Returns:
         ``maker(*args, **kw)``, which checks its arguments and returns the stage.
     """
-    return _maker(function, TransparentFunction)
+    return _maker(function, kind)
 
 
 def observation(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+    kind: type[ObservingFunction] = ObservingFunction,
 ) -> Callable[P, ObservingFunction]:
     """Make a stage maker of a generator function whose output items are input items, in order."""
-    return _maker(function, ObservingFunction)
+    return _maker(function, kind)
 
 
 def expansion(

@@ -10,8 +10,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
-from webdataset.ground.errors import FlowError
+from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.seeds import fold
+from webdataset.ground.skips import pass_over
 from webdataset.ground.topology import Stream
 
 from .base import Address, Json, Run
@@ -68,7 +69,7 @@ class Numbered:
 
     def _read(self, skip: int) -> Iterator[Any]:
         items = iter(self.dataset)
-        skipped = sum(1 for _ in islice(items, skip))
+        skipped = pass_over(items, skip)
         if skipped < skip:
             raise FlowError(f"only {skipped} of {skip} items came again: {self.dataset!r} is not reproducible")
         try:
@@ -139,12 +140,31 @@ def started(dataset: Any, run: Run, number: int, state: Json = None) -> Flowing:
         run: the mix's run.
         number: which of the mix's sources this is; its seed depends on it.
         state: what the source's snapshot gave, or None for the start.
+
+    Raises:
+        UsageError: a tracked run over a source that cannot be read twice.
     """
+    if run.tracked:
+        refuse_unrepeatable(dataset)
     if startable(dataset):
         flow: Flowing = dataset.start(_branched(run, dataset, number), state, tracked=run.tracked)
         return flow
     source = dataset if run.stream is None else StreamPart(dataset, run.stream)
     return Numbered(source, state or 0, tracked=run.tracked)
+
+
+def refuse_unrepeatable(source: Any) -> None:
+    """Refuse a source that gives other items each time it is read: a run over it cannot be resumed.
+
+    Args:
+        source: anything; its attribute ``unrepeatable``, a text, says why it is one.
+
+    Raises:
+        UsageError: it is one.
+    """
+    reason = getattr(source, "unrepeatable", None)
+    if isinstance(reason, str):
+        raise UsageError(f"a run over {source!r} cannot be resumed: {reason}", stage=repr(source))
 
 
 def _branched(run: Run, dataset: Any, number: int) -> Run:

@@ -2,7 +2,7 @@
 
 Theory. The samples of a pass, in the order of its shards, have the positions 0 to N - 1. Of ``n`` parties, party ``k``
 reads ``[k * s, (k + 1) * s)``, where ``s`` is N/n rounded down (fewer than ``n`` samples are left out at the end of the
-pass) or up (positions from N on begin again at 0: fewer than ``n`` samples come twice, and say so in ``__pad__``).
+pass) or up (positions from N on begin again at 0: fewer than ``n`` samples come twice, and have a true ``__pad__``).
 Workers divide the share of their rank in the same way, without rounding. A share is consecutive, so that most shards
 are read by one worker and few are cut.
 
@@ -104,9 +104,9 @@ class EqualShare(Stage):
                 "samples were left out on the way, by a handler or a function that gave None: others are repeated in "
                 "their place (marked with __pad__), so that all ranks give equally many"
             )
-        mark = {"__pad__": True}
+        # every sample says whether it is a repeat, so that all have the same fields in a batch
         for turn, piece in pieces(shards, sizes, *self.bounds(memory.run)):
-            yield {**piece, **mark} if turn or again else piece
+            yield {**piece, "__pad__": bool(turn or again)}
 
     def _count(self, shard: Mapping[str, Any]) -> int:
         try:

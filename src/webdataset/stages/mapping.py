@@ -9,9 +9,9 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.policies import Handler, reraise_exception
-from webdataset.ground.skips import goes_on
+from webdataset.ground.skips import count_dropped, goes_on
 
-from .base import transform
+from .base import Outcome, TransparentFunction, transform
 from .blame import applied, blamed, titled
 
 Function = Callable[[Any], Any]
@@ -35,8 +35,17 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
 
     Flow: in order; holds nothing; resumes exactly.
     """
+    return _mapped(source, f, handler)
+
+
+def _mapped(
+    source: Iterator[Any], f: Function, handler: Handler = reraise_exception, *, outcome: Outcome | None = None
+) -> Iterator[Any]:
+    """Do what ``_map`` does, and say at the end whether all samples were dropped."""
     last: type = type(None)
-    keyed = False
+    keyed = gave = False
+    dropped = 0
+    name = ""  # in reports, once a sample was dropped
     for sample in source:
         try:
             result = f(sample)
@@ -44,7 +53,12 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
             if goes_on(handler, blamed(exn, "map", sample, f), titled("map", f)):
                 continue
             return
-        if result is not None:
+        if result is None:
+            name = name or titled("map", f)
+            count_dropped(name)
+            dropped += 1
+        else:
+            gave = True
             if result is not sample:
                 if type(result) is not last:  # asked once for each kind of result: isinstance is slow to say no
                     last = type(result)
@@ -52,6 +66,24 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
                 if keyed and isinstance(sample, dict) and "__key__" in sample:
                     result["__key__"] = sample["__key__"]
             yield result
+    if outcome is not None:
+        outcome.end(dropped, gave=gave)
+
+
+class Map(TransparentFunction):
+    """A function applied to every sample; see :func:`map`."""
+
+    drops = True
+    name = "map"
+
+    @property
+    def function(self) -> Any:
+        """The user's function."""
+        return self.args[0] if self.args else self.kw.get("f")
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+        """Yield the results that are not None."""
+        return _mapped(upstream, *self.args, **self.kw, outcome=None if memory is None else memory.outcome)
 
 
 def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:
@@ -117,7 +149,7 @@ def _map_tuple(source: Iterator[Any], *args: Function | None, handler: Handler =
     return applied(source, update, handler, "map_tuple")
 
 
-map = transform(_map)  # noqa: A001  upstream's name
+map = transform(_map, Map)  # noqa: A001  upstream's name
 map_dict = transform(_map_dict)
 map_tuple = transform(_map_tuple)
 

@@ -52,10 +52,21 @@ class Branches(Memory):
             "live": {str(number): self.flow(number).snapshot() for number in self.live},
         }
 
+    def present_url(self) -> str:
+        """Return the url of a shard that one of the sources reads."""
+        known = (getattr(flow, "present_url", None) for flow in self.flows.values())
+        return next((url for tell in known if tell is not None and (url := tell())), "")
+
+    def trace(self) -> Json:
+        """Return how far the sources that still give have been read, where they can tell."""
+        live = [(number, getattr(self.flows.get(number), "trace", None)) for number in self.live]
+        return {str(number): trace() for number, trace in live if trace is not None}
+
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
         """Take up a snapshot; the sources start from it when they are first asked."""
         self.states = {int(number): inner for number, inner in state["live"].items()}
-        self.live = list(self.states)
+        # the order of the run, whatever order the keys were saved in
+        self.live = sorted(self.states)
         self.turn = state["turn"]
         if any(number >= len(self.datasets) for number in self.live):
             raise StateMismatch(f"the snapshot mixes more sources than the {len(self.datasets)} that are here")
@@ -192,6 +203,14 @@ class MixFlow:
     def snapshot(self) -> Json:
         """Return the state behind the item given last."""
         return self.memory.snapshot()
+
+    def trace(self) -> Json:
+        """Return how far the sources have been read."""
+        return self.memory.trace()
+
+    def present_url(self) -> str:
+        """Return the url of a shard that one of the sources reads."""
+        return self.memory.present_url()
 
     def address(self) -> Address:
         """Return the address of the item given last."""

@@ -38,7 +38,7 @@ class Open:
     def address(self) -> list[int] | None:
         """Return the address of the sample given last, or None before the first."""
         inner = self.memory.address
-        return None if inner is None else [self.number, inner[1], inner[2]]
+        return None if inner is None else [self.number, *inner[1:]]
 
 
 class OpenMemory(Memory):
@@ -75,6 +75,15 @@ class OpenMemory(Memory):
             "slots": [[slot.number, slot.memory.snapshot()] for slot in self.slots],
         }
 
+    def present_url(self) -> str:
+        """Return the url of the shard that gave the last sample."""
+        return "" if self.last is None else str(self.last.memory.present_url())
+
+    def trace(self) -> Json:
+        """Return how far each open shard has been read."""
+        slots = self.slots or []
+        return [self.taken, self.turn, [[slot.number, slot.memory.trace()] for slot in slots]]
+
     def restore(self, state: Json, fetch: Fetch) -> None:
         """Take up the open shards; they are opened at their addresses when it is their turn."""
         if state is None:
@@ -83,7 +92,7 @@ class OpenMemory(Memory):
         self.before = state["last"]
         self.slots = []
         for number, inner in state["slots"]:
-            memory = ReaderMemory(self.run.stream)
+            memory = ReaderMemory(self.run)
             memory.restore(inner, fetch)
             self.slots.append(Open(int(number), memory))
 
@@ -137,6 +146,9 @@ class OpenShards(ReadShards):
                 if sample is not None:
                     memory.turn = (memory.turn + 1) % len(slots)
                     memory.last = slot
+                    if self.reading.addresses and isinstance(sample, dict):
+                        # each reader has one shard, and counts it as the first
+                        sample["__address__"] = sample["__address__"]._replace(shard=slot.number)
                     yield sample
                 elif stops:
                     slots.clear()

@@ -1,11 +1,11 @@
 """Addresses in few bytes: a shuffle buffer of 10 000 samples in a snapshot of less than 64 KB.
 
-Theory. Addresses of one stage have one shape: nested lists of whole numbers, ``[shard, ordinal, offset]`` for a reader.
-Laid flat they are rows of numbers. The rows are sorted, so that each column's differences are small; the differences
-are stored as bytes of equal worth together (all lowest bytes, then all second bytes …), of which the higher ones are
-nearly all zero, and deflated. The order in the buffer, a permutation, is one more column. Offsets into tar archives are
-multiples of 512: a column's greatest common divisor is taken out of it. Addresses of different shapes are deflated as
-JSON.
+Theory. Addresses of one stage have one shape: nested lists of whole numbers, ``[shard, ordinal, offset, check]`` for a
+reader. Laid flat they are rows of numbers. The rows are sorted, so that each column's differences are small; the
+differences are stored as bytes of equal worth together (all lowest bytes, then all second bytes …), of which the higher
+ones are nearly all zero, and deflated. The order in the buffer, a permutation, is one more column. Offsets into tar
+archives are multiples of 512: a column's greatest common divisor is taken out of it. Addresses of different shapes are
+deflated as JSON.
 
 Flows in: addresses. Flows out: a text. Never loses the order.
 """
@@ -23,7 +23,7 @@ from operator import floordiv, sub
 from typing import Any
 
 from webdataset.ground.errors import StateMismatch
-from webdataset.samples.address import Address as Place
+from webdataset.samples.address import CheckedAddress as Place
 
 from .base import Address
 
@@ -157,16 +157,21 @@ def _columns(shape: Any, columns: list[tuple[int, ...]], *, in_order: bool) -> b
 
 
 def _sorted(columns: list[tuple[int, ...]]) -> list[int]:
-    """Return the numbers of rows in rising order, the last column being left out where there are others."""
+    """Return the numbers of rows in rising order, by all columns but the last two (of many) or one (of few)."""
     first, *others = columns
     keys = list(first)
-    for column in others[:-1]:
+    for column in others[: -2 if len(others) > 2 else -1]:
         keys = [key << 40 | value for key, value in zip(keys, column, strict=True)]
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def _column(column: Sequence[int], *, differences: bool) -> tuple[list[int], bytes]:
-    """Return what is to be known of a column, ``[divisor, first, least, width]``, and its bytes."""
+def _column(column: Sequence[int], *, differences: bool) -> tuple[list[int | None], bytes]:
+    """Return what is to be known of a column, ``[divisor, first, least, width]``, and its bytes.
+
+    ``first`` is None for a column whose numbers are written as they are, without differences.
+    """
+    if differences and _is_byte_sized(column):
+        return [1, None, 0, 1], bytes(column)
     divisor = math.gcd(*column) or 1
     first = column[0] // divisor
     if divisor > 1:
@@ -189,13 +194,21 @@ def _column(column: Sequence[int], *, differences: bool) -> tuple[list[int], byt
     return [divisor, first, least, width], b"".join([plain[place::width] for place in range(width)])
 
 
+def _is_byte_sized(column: Sequence[int]) -> bool:
+    """Tell whether a column fits into bytes as it is, and its differences would not."""
+    if not 0 <= min(column) <= max(column) < 1 << 8:
+        return False
+    steps = list(map(sub, column[1:], column))
+    return max(steps, default=0) - min(steps, default=0) >= 1 << 8
+
+
 def _rows(body: memoryview) -> list[Address]:
     """Return the addresses that ``_columns`` wrote."""
     head, _, rest = bytes(body).partition(b"\n")
     shape, count, in_order, heads = json.loads(head)
     columns, place = [], 0
     for number, (divisor, first, least, width) in enumerate(heads):
-        differences = in_order or number < len(heads) - 1
+        differences = first is not None and (in_order or number < len(heads) - 1)
         size = (count - 1 if differences else count) * width
         columns.append(_read(rest[place : place + size], width, divisor, least, first if differences else None))
         place += size

@@ -1,23 +1,27 @@
 """Addresses in the order in which they came in, as texts that grow at their end.
 
 Theory. A reader's addresses rise: mostly the next sample of the same shard, some blocks of 512 bytes further on. So an
-address is told by its difference from the one before it: ``"10"`` for the next ordinal and 10 blocks, three numbers
-(shard, ordinal, bytes) for anything else. Each is written once. Each time that there are as many as fill a chunk, their
-text is deflated and begins anew, its first address told in full. Addresses of other shapes are packed in columns.
+address is told by its difference from the one before it and a sign for its check: ``"10H"`` for the next ordinal and 10
+blocks, three numbers (shard, ordinal, bytes) for anything else. Each is written once. Each time that there are as many
+as fill a chunk, their text is deflated and begins anew, its first address told in full. Addresses of other shapes are
+packed in columns.
 
 Flows in: addresses. Flows out: deflated chunks, and the text of those behind the last one.
 """
 
+import re
 from typing import Any
 
 from webdataset.ground.errors import StateMismatch
-from webdataset.samples.address import Address as Place
+from webdataset.samples.address import CheckedAddress as Place
 
 from .base import Address, Json
 from .packing import deflated, inflated, packed, unpacked
 
 CHUNK = 64
 _BLOCK = 512
+_SIGNS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+,./"
+_STEP = re.compile(r"(-?\d+)(?: (-?\d+) (-?\d+))?([A-Za-z!#$%&()*+,./])")
 _MARK = b"\2"  # of a text; those of ``packed`` are 0 and 1
 
 
@@ -68,18 +72,18 @@ class Trail:
     def _tell(self, stop: int) -> bool:
         """Write the addresses before ``stop`` that are not written yet; return False where one is not a reader's."""
         entered, told = self.entered, self._told
-        shard, ordinal, offset = entered[told - 1] if told > self._start else (0, 0, 0)
+        shard, ordinal, offset, _ = entered[told - 1] if told > self._start else (0, 0, 0, 0)
         steps = []
         for address in entered[told:stop]:
             if type(address) is not Place and not _is_readers(address):
                 return False
             before, last, behind = shard, ordinal, offset
-            shard, ordinal, offset = address
+            shard, ordinal, offset, check = address
             size = offset - behind
             if shard == before and ordinal - last == 1 and not size % _BLOCK:
-                steps.append(f"{size // _BLOCK};")
+                steps.append(f"{size // _BLOCK}{_SIGNS[check]}")
             else:
-                steps.append(f"{shard - before} {ordinal - last} {size};")
+                steps.append(f"{shard - before} {ordinal - last} {size}{_SIGNS[check]}")
         self._told = stop
         self._text += "".join(steps)
         return True
@@ -106,7 +110,9 @@ class Trail:
 
 
 def _is_readers(address: Address) -> bool:
-    return isinstance(address, tuple | list) and len(address) == 3 and {type(part) for part in address} == {int}
+    if not isinstance(address, tuple | list) or len(address) != 4 or {type(part) for part in address} != {int}:
+        return False
+    return address[3] in range(len(_SIGNS))
 
 
 def _listed(address: Address) -> Json:
@@ -126,14 +132,15 @@ def _heard(tail: Any) -> list[Address]:
         raise StateMismatch("the snapshot holds addresses that cannot be read")
     shard = ordinal = offset = 0
     found: list[Address] = []
-    for step in tail.split(";"):
-        if not step:
-            continue
-        try:
-            numbers = list(map(int, step.split()))
-            shards, ordinals, size = (0, 1, numbers[0] * _BLOCK) if len(numbers) == 1 else numbers
-        except ValueError as error:
-            raise StateMismatch("the snapshot holds addresses that cannot be read") from error
-        shard, ordinal, offset = shard + shards, ordinal + ordinals, offset + size
-        found.append([shard, ordinal, offset])
+    end = 0
+    for step in _STEP.finditer(tail):
+        if step.start() != end:
+            break
+        end = step.end()
+        one, ordinals, size, sign = step.groups()
+        shards, steps, size_bytes = (0, 1, int(one) * _BLOCK) if size is None else (int(one), int(ordinals), int(size))
+        shard, ordinal, offset = shard + shards, ordinal + steps, offset + size_bytes
+        found.append([shard, ordinal, offset, _SIGNS.index(sign)])
+    if end != len(tail):
+        raise StateMismatch("the snapshot holds addresses that cannot be read")
     return found

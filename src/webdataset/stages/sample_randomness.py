@@ -16,7 +16,7 @@ from typing import Any
 from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.seeds import fold, sample_digest
-from webdataset.ground.skips import goes_on
+from webdataset.ground.skips import count_dropped, goes_on
 from webdataset.ground.topology import place
 
 from .base import Address, Fetch, Memory, Passage, Run, Stage
@@ -125,6 +125,8 @@ class MapWithRng(Stage):
     """
 
     transparent = True
+    drops = True
+    name = "map"
 
     def __init__(self, f: Callable[[Any, Any], Any], kind: Any, handler: Handler, salt: int | str = 0) -> None:
         _maker(kind)
@@ -133,6 +135,11 @@ class MapWithRng(Stage):
         self.handler = handler
         self.salt = salt
 
+    @property
+    def function(self) -> Any:
+        """The user's function."""
+        return self.f
+
     def begin(self, run: Run) -> Seeded:
         """Return what the generators of this run depend on."""
         return Seeded(run.seed, run.epoch, _name(self.f), self.salt)
@@ -140,6 +147,8 @@ class MapWithRng(Stage):
     def flow(self, upstream: Iterator[Any], memory: Seeded) -> Iterator[Any]:
         """Yield the results that are not None."""
         f, make, parts = self.f, _maker(self.kind), memory.parts
+        name = ""  # in reports, once a sample was dropped
+        dropped, gave = 0, False
         for sample in upstream:
             digest = _digest(sample, *parts)
             try:
@@ -149,10 +158,16 @@ class MapWithRng(Stage):
                     continue
                 return
             if result is None:
+                name = name or titled("map", f)
+                count_dropped(name)
+                dropped += 1
                 continue
+            gave = True
             if result is not sample and isinstance(result, dict):
                 result["__key__"] = sample["__key__"]
             yield result
+        if memory.outcome is not None:
+            memory.outcome.end(dropped, gave=gave)
 
     def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
         """Make the results at some addresses once more, with the generators that their samples had.

@@ -12,7 +12,7 @@ from typing import Any
 from webdataset.ground.topology import Stream
 
 from . import randomness
-from .base import Fetch, Json, Passage, Passing, Run, observation
+from .base import Fetch, Json, ObservingFunction, Outcome, Passage, Passing, Run, observation
 from .blame import blamed
 
 
@@ -31,6 +31,14 @@ def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[
 
     Flow: in order; holds nothing; resumes exactly.
     """
+    return _selected(source, predicate)
+
+
+def _selected(
+    source: Iterator[Any], predicate: Callable[[Any], Any], *, outcome: Outcome | None = None
+) -> Iterator[Any]:
+    """Do what ``_select`` does, and say at the end whether no sample passed."""
+    gave, dropped = False, 0
     for sample in source:
         try:
             passes = predicate(sample)
@@ -38,10 +46,31 @@ def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[
             blamed(exn, "select", sample, predicate)
             raise
         if passes:
+            gave = True
             yield sample
+        else:
+            dropped += 1
+    if outcome is not None:
+        outcome.end(dropped, gave=gave)
 
 
-select = observation(_select)
+class Select(ObservingFunction):
+    """A predicate that says which samples pass; see :func:`select`."""
+
+    drops = True
+    name = "select"
+
+    @property
+    def function(self) -> Any:
+        """The user's predicate."""
+        return self.args[0] if self.args else self.kw.get("predicate")
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+        """Yield the samples that pass."""
+        return _selected(upstream, *self.args, **self.kw, outcome=None if memory is None else memory.outcome)
+
+
+select = observation(_select, Select)
 
 
 class Chance(Passage):

@@ -94,9 +94,6 @@ class FollowedWeighed(Weighed):
 
     def restore(self, state: Json, fetch: Fetch) -> None:
         """Follow the buffer to where it was, and fetch its samples again."""
-        if "outs" not in state:  # of an earlier version, which wrote the buffer as it was
-            super().restore(state, fetch)
-            return
         randomness.reread(self.rng, state["random"])
         addresses = self.journal.followed(state, lambda buffer: pick(buffer, self.rng))
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)

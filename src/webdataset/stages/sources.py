@@ -34,10 +34,18 @@ class with_epoch(IterableDataset):  # noqa: N801  upstream's name
         dataset: read over and over.
         length: number of samples in an epoch, at least 1.
 
+    Attributes:
+        unrepeatable: why a run over this cannot be saved and resumed, and what to write instead.
+
     Raises:
         UsageError: a length below 1.
         NoSamples: the dataset is empty (when it is iterated).
     """
+
+    unrepeatable = (
+        "each of its epochs goes on where the one before ended, so that none can be read again; write "
+        "wds.DataPipeline(dataset).with_epoch(n) in its place"
+    )
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
         if length < 1:

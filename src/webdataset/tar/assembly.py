@@ -4,6 +4,7 @@ Flows in: header blocks, and the bytes behind them. Flows out: members, appended
 here; the scanner keeps them until the members that came whole before have been given.
 """
 
+import io
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,7 +24,10 @@ from .header import (
 )
 from .records import NOTHING, Extension, extended
 
+LINKS = frozenset((header.HARD_LINK, header.SYMBOLIC_LINK))
 MARK = 2  # zero blocks that end an archive
+SHORT_NAME = 256  # what a header holds, prefix and slash included
+GATHERED = 64 << 20  # bytes of a body from which on its parts are put together as they come
 RECORD = 10240  # GNU tar, bsdtar and tarfile fill an archive up to a multiple of this
 
 Member = tuple[str, bytes, int]
@@ -50,6 +54,26 @@ class Body(NamedTuple):
     stored: int = 0
 
 
+class Stray(NamedTuple):
+    """A member that gives no payload of its own: a link, or one of a type that nobody knows.
+
+    Args:
+        place: how many members stand before it, among those given with it.
+        name: its name, as ``admit`` gave it.
+        offset: where its first header stands.
+        kind: type byte of its header.
+        target: name of the member that a link points to.
+        size: bytes of payload that are thrown away.
+    """
+
+    place: int
+    name: str
+    offset: int
+    kind: int
+    target: str
+    size: int
+
+
 class Assembly:
     """What the scanner knows between two bytes of the stream, and the complete path.
 
@@ -61,6 +85,10 @@ class Assembly:
         offset: number of bytes fed so far.
         doubt: offset behind the first run of zero blocks that looks less like joined archives than like members
             overwritten with zeros, and the number of blocks; or None.
+        strays: links and members of unknown types among the members given last.
+        weigh: called with each body that is not whole in its chunk, or sparse, before its bytes are taken; what it
+            raises is the archive's error. None takes all.
+        struck: offset of the member at which ``admit`` raised, or None.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
@@ -68,12 +96,16 @@ class Assembly:
         self.limits = limits
         self.offset = 0
         self.doubt: tuple[int, int] | None = None
+        self.struck: int | None = None
+        self.strays: list[Stray] = []
+        self.weigh: Callable[[Body], None] | None = None
         self._archive = 0  # offset of the archive's first block, where archives are joined
         self._rest = b""
         self._skip = 0
         self._body: Body | None = None
         self._need = 0
         self._parts: list[bytes] = []
+        self._whole: io.BytesIO | None = None  # what has come of a large body
         self._zeros = 0
         self._extension = NOTHING
         self._globals = NOTHING
@@ -91,6 +123,8 @@ class Assembly:
         """Start to collect a body that is not whole in this chunk."""
         self._body = body
         self._need = body.size
+        if self.weigh is not None and body.name is not None and body.kind in REGULAR:
+            self.weigh(body)
         return pos
 
     def _collect(self, buf: bytes, pos: int, members: list[Member]) -> int:
@@ -103,13 +137,27 @@ class Assembly:
         if part and (body.name is not None or body.kind not in REGULAR):
             self._parts.append(part)
         if self._need:
+            if body.size > GATHERED:
+                self._gather()
             return len(buf)
-        whole = part if len(self._parts) == 1 and self._parts[0] is part else b"".join(self._parts)
-        self._parts = []
+        if self._whole is not None:
+            self._gather()
+            whole = self._whole.getvalue()
+        else:
+            whole = part if len(self._parts) == 1 and self._parts[0] is part else b"".join(self._parts)
+        self._parts, self._whole = [], None
         self._body = None
         self._skip = -body.size & 511
         self._finish_body(body, whole, members)
         return pos + len(part)
+
+    def _gather(self) -> None:
+        """Put the parts of a large body together as they come: joined at the end, they would take twice the memory."""
+        if self._whole is None:
+            self._whole = io.BytesIO()
+        for part in self._parts:
+            self._whole.write(part)
+        self._parts = []
 
     def _finish_body(self, body: Body, whole: bytes, members: list[Member]) -> None:
         """Deliver a member, or take up an extended header."""
@@ -117,19 +165,34 @@ class Assembly:
             if body.name is not None:
                 payload = whole
                 if body.layout is not None:
+                    # where this raises, the body stays the one in progress, as where its bytes were still to come
+                    self._body = body
+                    if self.weigh is not None:
+                        self.weigh(body)
                     payload = sparse.expanded(body.layout, whole, body.offset, self.limits.expanded_bytes)
+                    self._body = None
                 members.append((body.name, payload, body.offset))
         elif body.kind == header.SPARSE:
             self._sparse_extension(body, whole)
-        elif body.kind == LONG_NAME:
+        else:
+            self._say(body, whole)
+
+    def _say(self, body: Body, whole: bytes) -> None:
+        """Take up what an extended header says."""
+        if body.kind == LONG_NAME:
             name = whole.partition(b"\0")[0]
             if not name:
                 raise errors.BadHeader(f"GNU long name at byte {body.offset} is empty", offset=body.offset)
             self._extension = self._extension._replace(name=name)
+        elif body.kind == LONG_LINK:
+            self._extension = self._extension._replace(link=whole.partition(b"\0")[0])
         elif body.kind in PAX_LOCAL:
             self._extension = extended(self._extension, whole, body.offset)
         elif body.kind == PAX_GLOBAL:
             self._globals = extended(self._globals, whole, body.offset)._replace(sparse=())
+            if self._globals != NOTHING:
+                # the fast path knows nothing of global records
+                self._tail = b""
 
     def _sparse_extension(self, body: Body, block: bytes) -> None:
         layout, more = sparse.extended_map(body.layout or sparse.Map((), 0), block, body.offset)
@@ -183,17 +246,22 @@ class Assembly:
                 f"(limits {self.limits.chain} and {self.limits.record_bytes})",
                 offset=first,
             )
-        if found.kind in PAX_LOCAL and found.size <= BLOCK:
-            self._pax_tail = found.block[156:]
-            self._pax_sum = sum(self._pax_tail)
-            self._pax_expected = {}
+        # the fast path counts no headers and weighs no records
+        if found.kind in PAX_LOCAL and found.size <= BLOCK <= self.limits.record_bytes and self.limits.chain:
+            tail = found.block[156:]
+            if tail != self._pax_tail:
+                self._pax_tail, self._pax_sum, self._pax_expected = tail, sum(tail), {}
         return self._deliver(Body(found.kind, "", found.size, first), buf, pos + BLOCK, members)
 
     def _remember(self, found: header.Header, block: bytes) -> None:
         """Take this header's tail as the one to expect next, if its members are plain."""
         tail = block[156:]
         plain = found.kind in REGULAR and not found.name.endswith(b"/") and self._globals == NOTHING
-        if not plain or not tail.strip(b"\0"):  # the tail of a v7 header is that of a zero block
+        # of kind NUL are folders, too, and the tail of a v7 header is that of a zero block
+        if not plain or not found.kind or self.limits.name_bytes < SHORT_NAME:
+            return
+        if tail == self._tail:
+            # seen the complete way where a chunk ended before it: what was learned of its like holds
             return
         self._tail = tail
         self._tail_sum = sum(tail)
@@ -209,22 +277,48 @@ class Assembly:
         if len(name) > self.limits.name_bytes:
             raise errors.LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
         if found.kind in WITHOUT_BODY:
+            if found.kind in LINKS:
+                self._stray(found, said, name, 0, first, members)
             return pos + BLOCK
         if found.kind == header.CONTINUATION:
             raise errors.BadHeader(f"a multi-volume continuation at byte {first}: join the volumes first", offset=first)
         size = said.size if said.size is not None else self._globals.size
         size = found.size if size is None else size
         if found.kind not in REGULAR and found.kind != header.SPARSE:
+            if size:
+                self._stray(found, said, name, size, first, members)
             return self._deliver(Body(0x30, None, size, first), buf, pos + BLOCK, members)
-        path: str | None = name.decode("utf-8", "surrogateescape")
-        if self.admit is not None and path is not None:
-            path = self.admit(path)
+        path = self._admitted(name, first)
         layout = sparse.record_map(said.sparse, first) if said.sparse else None
         if found.kind == header.SPARSE:
             layout, more = sparse.old_map(found.block, first)
             if more:
                 return self._begin(Body(header.SPARSE, path, BLOCK, first, layout, size), pos + BLOCK)
         return self._deliver(Body(0x30, path, size, first, layout), buf, pos + BLOCK, members)
+
+    def _admitted(self, name: bytes, first: int) -> str | None:
+        """Return the name that ``admit`` gives a member, or None where it is left out."""
+        path = name.decode("utf-8", "surrogateescape")
+        if self.admit is None:
+            return path
+        self.struck = first
+        admitted = self.admit(path)
+        self.struck = None
+        return admitted
+
+    def _stray(  # noqa: PLR0917  the scanner's state, as above
+        self, found: header.Header, said: Extension, name: bytes, size: int, first: int, members: list[Member]
+    ) -> None:
+        """Take note of a member without a payload of its own, unless ``admit`` leaves it out."""
+        path = self._admitted(name, first)
+        if path is not None:
+            target = header.link_target(found.block) if said.link is None else said.link
+            text = target.decode("utf-8", "surrogateescape") if found.kind in LINKS else ""
+            self.strays.append(Stray(self._given(members), path, first, found.kind, text, size))
+
+    def _given(self, members: list[Member]) -> int:
+        """Return how many members stand before the next one, among those given with it."""
+        return len(members)
 
     def _deliver(self, body: Body, buf: bytes, start: int, members: list[Member]) -> int:
         """Finish a body that is whole in this chunk, or begin to collect it."""

@@ -135,6 +135,9 @@ class Decompressor:
     Args:
         kind: ``gz``, ``bz2``, ``xz`` or ``zst``.
 
+    Attributes:
+        taken: compressed bytes fed so far.
+
     Raises:
         MissingExtra: no package here reads this compression.
     """
@@ -144,7 +147,7 @@ class Decompressor:
         self._make = _ENGINES[kind]()
         self._failures = _failures()
         self._engine: _Engine | None = None
-        self._taken = 0
+        self.taken = 0
         self._whole = False  # a compressed member has ended
         self._magic = next(magic for magic, name in _MAGIC.items() if name == kind)
         self.appetite = 32 * 1024  # bytes of input that give about one piece of output
@@ -158,7 +161,7 @@ class Decompressor:
         Raises:
             BadCompression: the bytes do not decompress.
         """
-        self._taken += len(chunk)
+        self.taken += len(chunk)
         given = 0
         while chunk:
             if self._engine is None:
@@ -191,7 +194,7 @@ class Decompressor:
             return engine.decompress(chunk, PIECE)
         except self._failures as error:
             raise errors.BadCompression(
-                f"the {self.kind} stream is damaged in the {self._taken} compressed bytes read so far: {said(error)}"
+                f"the {self.kind} stream is damaged in the {self.taken} compressed bytes read so far: {said(error)}"
             ) from error
 
     def finish(self) -> None:
@@ -201,4 +204,4 @@ class Decompressor:
             BadCompression: it ended inside a compressed member.
         """
         if self._engine is not None:
-            raise errors.BadCompression(f"the {self.kind} stream ends early, after {self._taken} compressed bytes")
+            raise errors.BadCompression(f"the {self.kind} stream ends early, after {self.taken} compressed bytes")

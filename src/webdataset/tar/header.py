@@ -20,9 +20,13 @@ LONG_NAME = ord("L")
 LONG_LINK = ord("K")
 PAX_LOCAL = frozenset(b"xX")
 PAX_GLOBAL = ord("g")
+HARD_LINK = ord("1")
+SYMBOLIC_LINK = ord("2")
 WITHOUT_BODY = frozenset(b"123456")
 CONTINUATION = ord("M")
-_STRICT = bytes.maketrans(b"_+", b"??")  # int() reads these in numbers
+# int() reads these in numbers
+_STRICT = bytes.maketrans(b"_+oO", b"????")
+_OCTAL = frozenset(b"01234567")
 
 
 class Limits(NamedTuple):
@@ -75,12 +79,20 @@ def number(field: bytes, what: str, offset: int) -> int:
     return value
 
 
+def stored_sum(field: bytes) -> int | None:
+    """Return the number in a checksum field; None where it holds none. One reading of it for every path.
+
+    Args:
+        field: 8 bytes.
+    """
+    text = field.partition(b"\0")[0].strip()
+    return int(text, 8) if text and _OCTAL.issuperset(text) else None
+
+
 def checksum_agrees(block: bytes) -> bool:
     """Tell whether a header's checksum is right, summing bytes unsigned or (as early writers did) signed."""
-    text = block[148:156].partition(b"\0")[0].strip()
-    try:
-        stored = int(text, 8)
-    except ValueError:
+    stored = stored_sum(block[148:156])
+    if stored is None:
         return False
     rest = block[:148] + block[156:]
     unsigned = sum(rest) + 8 * 32
@@ -111,6 +123,11 @@ def parse(block: bytes, offset: int) -> Header:
     if kind == 0 and name.endswith(b"/"):
         kind = ord("5")
     return Header(prefix + name, number(block[124:136], "size", offset), kind, block)
+
+
+def link_target(block: bytes) -> bytes:
+    """Return the name of the member that a link's header points to."""
+    return block[157:257].partition(b"\0")[0]
 
 
 def path_prefix(block: bytes) -> bytes:

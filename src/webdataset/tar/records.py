@@ -20,11 +20,13 @@ class Extension(NamedTuple):
         name: its name, or None.
         size: bytes stored for it, or None.
         sparse: GNU.sparse records, in order.
+        link: name of the member that it links to, or None.
     """
 
     name: bytes | None = None
     size: int | None = None
     sparse: tuple[tuple[bytes, bytes], ...] = ()
+    link: bytes | None = None
 
 
 NOTHING = Extension()
@@ -65,13 +67,15 @@ def extended(known: Extension, body: bytes, offset: int) -> Extension:
     Raises:
         BadHeader: a malformed record or size.
     """
-    name, size, sparse = known.name, known.size, list(known.sparse)
+    name, size, sparse, link = known.name, known.size, list(known.sparse), known.link
     for keyword, value in records(body, offset):
         if keyword == b"path":
             name = value.rstrip(b"/") or name
         elif keyword == b"GNU.sparse.name":
             sparse.append((keyword, value))
             name = value
+        elif keyword == b"linkpath":
+            link = value
         elif keyword == b"size":
             if not value.isdigit():
                 raise errors.BadHeader(f"PAX header at byte {offset} has size {value!r}", offset=offset)
@@ -81,4 +85,4 @@ def extended(known: Extension, body: bytes, offset: int) -> Extension:
     for keyword, value in sparse:
         if keyword == b"GNU.sparse.name":
             name = value
-    return Extension(name, size, tuple(sparse))
+    return Extension(name, size, tuple(sparse), link)

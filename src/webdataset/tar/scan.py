@@ -14,7 +14,7 @@ from zlib import adler32
 from webdataset.ground import errors
 
 from . import header
-from .assembly import Admit, Assembly, Body, Member
+from .assembly import GATHERED, Admit, Assembly, Body, Member
 from .header import BLOCK, REGULAR, Limits
 from .records import DECISIVE, NOTHING
 
@@ -23,7 +23,7 @@ FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
 MOST_AT_ONCE = 1 << 30  # a header may claim any size; a reader makes room for what it is asked to read
 _REMEMBERED = 1 << 16
-_PLAIN_NUMBER = frozenset(b"01234567")
+_LENGTHS = tuple(b"%d " % size for size in range(BLOCK + 1))  # what a record of so many bytes starts with
 
 
 class TarScanner(Assembly):
@@ -49,7 +49,9 @@ class TarScanner(Assembly):
     def want(self) -> int:
         """Number of bytes that would serve best next (any other number is right too)."""
         if self._need >= LARGE:
-            return min(self._need, MOST_AT_ONCE)
+            # in one read it is never copied; else it grows by parts that are not large beside it
+            untouched = self._body is not None and self._body.name is not None and self._need == self._body.size
+            return min(self._need, MOST_AT_ONCE if untouched and self._need <= MOST_AT_ONCE else GATHERED)
         if self._body is None and self._chunk == 0:
             return self._skip + BLOCK
         chunk = self._chunk or CHUNK
@@ -62,10 +64,10 @@ class TarScanner(Assembly):
             offset: of the header in the tar stream. What is known of how headers look here is kept.
         """
         self.offset = offset
-        self._rest, self._parts = b"", []
+        self._rest, self._parts, self._whole = b"", [], None
         self._skip = self._need = self._zeros = self._chain = 0
-        self._body = self._first = self.error = self.coming = None
-        self._extension = NOTHING
+        self._body = self._first = self.error = self.coming = self.struck = None
+        self._extension = self._globals = NOTHING
 
     @property
     def least(self) -> int:
@@ -77,6 +79,11 @@ class TarScanner(Assembly):
         """Name of the member whose payload is being collected, whatever its size; None where there is none."""
         body = self._body
         return body.name if body is not None and body.kind in REGULAR else None
+
+    @property
+    def progress(self) -> tuple[Body | None, int]:
+        """The body that is being collected, and how many bytes of it have come."""
+        return self._body, 0 if self._body is None else self._body.size - self._need
 
     @property
     def skippable(self) -> int:
@@ -98,6 +105,8 @@ class TarScanner(Assembly):
             The members that are complete now, in order.
         """
         members: list[Member] = []
+        if self.strays:
+            self.strays = []
         base = self.offset - len(self._rest)
         self.offset += len(chunk)
         if self._rest:
@@ -109,6 +118,7 @@ class TarScanner(Assembly):
             self._advance(chunk, base, members)
         except Exception as error:  # noqa: BLE001  damage, or the user's ``admit``: kept until the members are given
             self.error = error
+            self.coming = None
         return members
 
     def _advance(self, buf: bytes, base: int, members: list[Member]) -> None:
@@ -119,8 +129,9 @@ class TarScanner(Assembly):
             if self._body is not None:
                 large = self._need >= LARGE and pos == 0 and end == self._need
                 pos = self._collect(buf, pos, members)
-                if self._body is not None:  # more of it is to come, or the next block of a sparse map
-                    if pos >= end:
+                # more of it is to come, or the next block of a sparse map, or the pieces behind it: perhaps none
+                if self._body is not None:
+                    if pos >= end and self._need:
                         break
                     continue
             if self._skip:
@@ -144,7 +155,7 @@ class TarScanner(Assembly):
         admit = self.admit
         append = members.append
         size_of = self._sizes.get
-        plain_tail, expect, directory = self._fast()
+        plain_tail, pax_tail, expect, directory = self._fast()
         lead = -1  # offset of a PAX header that says nothing about the member after it
         while end - pos >= BLOCK:
             head = buf[pos : pos + 156]
@@ -156,7 +167,7 @@ class TarScanner(Assembly):
                     size = self._learn(head, self._tail, self._tail_sum, self._expected, base + pos)
                 start = pos + BLOCK
                 stop = start + size
-                name = head[:100].rstrip(b"\0") if head[99] else head[: head.find(0)]
+                name = head[:100].partition(b"\0")[0] if head[99] else head[: head.find(0)]
                 path = name.decode("utf-8", "surrogateescape")
                 offset = base + pos
                 if lead >= 0:
@@ -164,9 +175,11 @@ class TarScanner(Assembly):
                 if directory:
                     path = directory + path
                 if admit is not None:
+                    self.struck = offset
                     path = admit(path)  # type: ignore[assignment]
+                    self.struck = None
                 if stop > end:
-                    self._body = Body(0x30, path, size, offset)
+                    self._begin(Body(0x30, path, size, offset), start)
                     self._need = stop - end
                     if path is not None and start < end:
                         self._parts.append(buf[start:end])
@@ -174,7 +187,7 @@ class TarScanner(Assembly):
                 if path is not None:
                     append((path, buf[start:stop], offset))
                 pos = start + (size + 511 & -512)
-            elif tail == self._pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
+            elif tail == pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
                 lead = base + pos
                 pos += 2 * BLOCK
                 continue
@@ -182,7 +195,7 @@ class TarScanner(Assembly):
                 if lead >= 0:
                     self._first, self._chain, lead = lead, 1, -1
                 pos = self._header(head + tail, buf, pos, base, members)
-                plain_tail, expect, directory = self._fast()
+                plain_tail, pax_tail, expect, directory = self._fast()
             if pos > end:
                 self._skip = pos - end
                 return end
@@ -192,18 +205,17 @@ class TarScanner(Assembly):
             self._first, self._chain = lead, 1
         return pos
 
-    def _fast(self) -> tuple[bytes, Callable[[bytes], int | None], str]:
-        """Return what the fast path compares with: no tail while extended headers or zero blocks wait."""
-        waiting = self._first is not None or self._zeros
-        return (b"" if waiting else self._tail), self._expected.get, self._directory
+    def _fast(self) -> tuple[bytes, bytes, Callable[[bytes], int | None], str]:
+        """Return what the fast path compares with: no tails while extended headers or zero blocks wait."""
+        if self._first is not None or self._zeros:
+            return b"", b"", self._expected.get, self._directory
+        return self._tail, self._pax_tail, self._expected.get, self._directory
 
     def _learn(self, head: bytes, tail: bytes, tail_sum: int, expected: dict[bytes, int], offset: int) -> int:
         """Verify a header whose size or checksum field is new here; remember both fields; return the size."""
         field = head[148:156]
-        text = field.partition(b"\0")[0].strip()
-        if not text or not _PLAIN_NUMBER.issuperset(text):
-            raise errors.BadHeader(f"tar header has checksum field {field!r} at byte {offset}", offset=offset)
-        total = int(text, 8) - tail_sum - 256 + 1 + sum(field)
+        stored = header.stored_sum(field)
+        total = -1 if stored is None else stored - tail_sum - 256 + 1 + sum(field)
         if adler32(head) & 0xFFFF != total:
             # the signed sums of early writers, or damage: parse decides
             header.parse(head + tail, offset)
@@ -216,14 +228,14 @@ class TarScanner(Assembly):
 
     def _indifferent(self, buf: bytes, head: bytes, pos: int, base: int) -> bool:
         """Tell whether a PAX header seen here, with its one block of records, says nothing about the next member."""
-        if self._first is not None or len(buf) - pos < 2 * BLOCK:
+        if len(buf) - pos < 2 * BLOCK:
             return False
         size = self._sizes.get(head[124:136], -1)
         total = self._pax_expected.get(head[148:156])
         if size < 0 or total is None or adler32(head) & 0xFFFF != total:
             size = self._learn(head, self._pax_tail, self._pax_sum, self._pax_expected, base + pos)
         body = buf[pos + BLOCK : pos + BLOCK + size]
-        if not 0 < size <= BLOCK or body[-1] != 0x0A or body[: body.find(b" ")] != b"%d" % size:
+        if not 0 < size <= BLOCK or body[-1] != 0x0A or b"=" not in body or not body.startswith(_LENGTHS[size]):
             return False  # more than one record, or malformed: the complete path
         return DECISIVE.search(body) is None
 

@@ -7,6 +7,7 @@ one list), or in front of the stored bytes (1.0). (GNU tar manual, "Storing Spar
 Flows in: a map and the stored bytes. Flows out: the member's full bytes. Never allocates more than the limit.
 """
 
+import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -92,19 +93,25 @@ def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
         raise errors.LimitExceeded(
             f"sparse member at byte {offset} expands to {layout.size} bytes (limit {limit})", offset=offset
         )
-    whole = bytearray(layout.size)
+    # its holes are filled where the next piece is written, and its value is no copy
+    whole, rest = io.BytesIO(), memoryview(stored)
     taken = reached = 0
     for start, length in pieces:
         if start < reached or start + length > layout.size or taken + length > len(stored):
             raise errors.BadHeader(f"sparse member at byte {offset} has pieces outside of itself", offset=offset)
-        whole[start : start + length] = stored[taken : taken + length]
+        whole.seek(start)
+        whole.write(rest[taken : taken + length])
         taken += length
         reached = start + length
     if taken != len(stored):
         raise errors.BadHeader(
             f"sparse member at byte {offset} stores {len(stored)} bytes, its map {taken}", offset=offset
         )
-    return bytes(whole)
+    # an empty piece at the end writes nothing
+    if whole.seek(0, io.SEEK_END) < layout.size:
+        whole.seek(layout.size - 1)
+        whole.write(b"\0")
+    return whole.getvalue()
 
 
 def _leading_map(stored: bytes, offset: int) -> tuple[tuple[tuple[int, int], ...], bytes]:

@@ -80,6 +80,7 @@ class TarWalk(TarScanner):
         Returns:
             The members whose headers are complete now, in order.
         """
+        self._places, self.strays = [], []
         skipped = self.position - offset
         if self.error is not None or skipped >= len(chunk):
             return []
@@ -88,7 +89,6 @@ class TarWalk(TarScanner):
         base = self.position - len(self._rest)
         buf = self._rest + chunk if self._rest else chunk
         self._rest = b""
-        self._places = []
         try:
             stop = self._through(buf, base)
         except Exception as error:  # noqa: BLE001  damage, or the user's ``admit``: kept until the places are given
@@ -124,7 +124,7 @@ class TarWalk(TarScanner):
         end = len(buf)
         admit = self.admit
         size_of = self._sizes.get
-        plain_tail, expect, directory = self._fast()
+        plain_tail, pax_tail, expect, directory = self._fast()
         lead = -1  # offset of a PAX header that says nothing about the member after it
         while end - pos >= BLOCK:
             head = buf[pos : pos + 156]
@@ -133,13 +133,15 @@ class TarWalk(TarScanner):
                 size = size_of(head[124:136], -1)
                 if size < 0 or adler32(head) & 0xFFFF != expect(head[148:156]):
                     size = self._learn(head, self._tail, self._tail_sum, self._expected, base + pos)
-                name = head[:100].rstrip(b"\0") if head[99] else head[: head.find(0)]
+                name = head[:100].partition(b"\0")[0] if head[99] else head[: head.find(0)]
                 path: str | None = directory + name.decode("utf-8", "surrogateescape")
-                if admit is not None and path is not None:
-                    path = admit(path)
                 offset, lead = base + pos if lead < 0 else lead, -1
+                if admit is not None and path is not None:
+                    self.struck = offset
+                    path = admit(path)
+                    self.struck = None
                 pos = self._pass(Body(0x30, path, size, offset), pos + BLOCK)
-            elif tail == self._pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
+            elif tail == pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
                 lead = base + pos
                 pos += 2 * BLOCK
                 continue
@@ -149,10 +151,13 @@ class TarWalk(TarScanner):
                 pos = self._header(head + tail, buf, pos, base, members)
                 if self._body is not None:
                     return pos
-                plain_tail, expect, directory = self._fast()
+                plain_tail, pax_tail, expect, directory = self._fast()
         if lead >= 0:
             self._first, self._chain = lead, 1
         return pos
+
+    def _given(self, members: list[Member]) -> int:  # noqa: ARG002  it gives places instead
+        return len(self._places)
 
     def _join(self, offset: int) -> None:
         self.joins.append(offset)

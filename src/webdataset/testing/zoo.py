@@ -208,10 +208,9 @@ def _duplicate_member() -> tuple[bytes, Samples | None, str]:
 
 
 @_kept
-def _repeated_keys() -> tuple[bytes, Samples, str]:
+def _split_samples() -> tuple[bytes, Samples | None, str]:
     members = [("1.jpg", b"1"), ("2.jpg", b"2"), ("1.cls", b"0"), ("2.cls", b"9")]
-    samples: Samples = [("1", {"jpg": b"1"}), ("2", {"jpg": b"2"}), ("1", {"cls": b"0"}), ("2", {"cls": b"9"})]
-    return by_tarfile(members), samples, "keys whose members do not stand together"
+    return by_tarfile(members), None, "keys whose members do not stand together"
 
 
 @_kept
@@ -234,14 +233,14 @@ def _folders() -> tuple[bytes, Samples, str]:
 def _links() -> tuple[bytes, Samples, str]:
     parts = [
         handmade.member(b"1.jpg", b"1"),
-        handmade.header(b"1.link", kind=b"2", linkname=b"1.jpg"),
-        handmade.header(b"1.hard", kind=b"1", linkname=b"1.jpg"),
+        handmade.header(b"link", kind=b"2", linkname=b"1.jpg"),
+        handmade.header(b"hard", kind=b"1", linkname=b"1.jpg"),
         handmade.member(b"1.cls", b"0"),
-        handmade.long_name(b"l" * 150 + b".x", b"", linkname=b"m" * 150, kind=b"2"),
+        handmade.long_name(b"l" * 150, b"", linkname=b"m" * 150, kind=b"2"),
         handmade.member(b"2.jpg", b"2"),
     ]
     samples: Samples = [("1", {"jpg": b"1", "cls": b"0"}), ("2", {"jpg": b"2"})]
-    return handmade.archive(*parts), samples, "links, which have no payload"
+    return handmade.archive(*parts), samples, "links of no sample, which have no payload"
 
 
 @_kept

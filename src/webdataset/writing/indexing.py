@@ -86,7 +86,7 @@ class ShardIndexing:
             raise UsageError(f"index={formats!r}: {_COMPRESSED}", url=path)
         self.output = Digested(output, hashes_of(formats))
         self._compression = compression
-        self._builder = IndexBuilder(path, Reading())
+        self._builder = IndexBuilder(path, Reading(split_samples="ignore"))
         self._checks: list[Callable[[str], None]] = [each.check_member for each in self._formats if each.check_member]
         self._names: set[str] | None = set() if any(each.unique_names for each in self._formats) else None
         self._key: str | None = None

@@ -13,6 +13,7 @@ from typing import Any, Self
 from webdataset.ground.errors import UsageError
 from webdataset.ground.logs import log
 
+from .existing import ExistingShards
 from .keys import KeyRules
 from .numbering import Namer, shard_namer
 from .outputs import Owned
@@ -35,6 +36,11 @@ class ShardWriter:
         start_shard: number of the first shard.
         verbose: 0 logs nothing.
         opener: called with a shard's name, gives the file object to write to; it is closed with the shard.
+        exist: what to do about shards of this pattern that are there already. ``"error"`` refuses, here, those with
+            ``start_shard`` or a higher number. ``"warn"`` warns, on closing, of higher numbers than this run wrote that
+            are older: those of a longer series, which readers would mix with the new ones. ``"ignore"`` does neither.
+            None warns of local files that a pattern names; the others list an object store, too (one listing), and
+            ask a function for names.
         **kw: as for :class:`TarWriter`. ``index`` may name "wids", too (one ``shardindex.json``); with "energon" the
             folder ``.nv-meta`` is written when the series is complete. ``overwrite=False`` raises AlreadyExists where a
             shard is there already; by default it is replaced. In either case a shard that another writer completes
@@ -49,7 +55,8 @@ class ShardWriter:
         tarstream: its TarWriter; None before the first.
 
     Raises:
-        UsageError: a pattern or bound that cannot mean anything.
+        UsageError: a pattern or bound that cannot mean anything; or ``exist="error"`` where nothing can be listed.
+        AlreadyExists: shards that ``exist="error"`` refuses.
     """
 
     def __init__(  # noqa: PLR0917  upstream's order
@@ -61,6 +68,8 @@ class ShardWriter:
         start_shard: int = 0,
         verbose: int = 1,
         opener: Callable[[str], Any] | None = None,
+        *,
+        exist: str | None = None,
         **kw: Any,
     ) -> None:
         if maxcount < 1 or maxsize <= 0:
@@ -68,6 +77,8 @@ class ShardWriter:
         self.pattern, self.maxcount, self.maxsize = pattern, maxcount, maxsize
         self.post, self.verbose, self.opener, self.kw = post, verbose, opener, kw
         self._name, self._start = shard_namer(pattern), start_shard
+        called = self._name is pattern
+        self._existing = ExistingShards(self._name, start_shard, exist, opened=opener is not None, called=called)
         self._rules = KeyRules(kw.pop("check_keys", "warn"))
         index = kw.pop("index", None)
         self._indexing = None if index is None else _series(index, opener)
@@ -142,6 +153,7 @@ class ShardWriter:
         self.tarstream.close()
         if self._indexing is not None:
             self._indexing.completed(self.tarstream.shard_index)
+        self._existing.completed(self.fname)
         if self.post is not None:
             self.post(self.fname)
 
@@ -156,6 +168,8 @@ class ShardWriter:
             self.finish()
             if self._indexing is not None and not closed:
                 self._indexing.close()
+            if not closed:
+                self._existing.warn(self.shard)
         finally:
             if self._indexing is not None:
                 self._indexing.abort()  # does nothing to what is complete

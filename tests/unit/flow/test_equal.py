@@ -89,7 +89,7 @@ def test_all_ranks_give_equally_many(urls, at, name, how):
     for ranks, workers in TOPOLOGIES:
         given = everywhere(made, at, ranks, workers)
         assert len(set(steps(given))) == 1, (ranks, workers)
-        keys = [sample["__key__"] for sample in flat(given) if "__pad__" not in sample]
+        keys = [sample["__key__"] for sample in flat(given) if not sample["__pad__"]]
         assert len(keys) == len(set(keys)), (ranks, workers)
         if name != "whole batches":
             padded = -sum(SIZES) % ranks
@@ -110,7 +110,7 @@ def test_streams_give_equally_many(urls, how, ranks):
     assert {len(part) for part in parts} == {len(whole) // ranks}
     assert dict(itertools.chain(*parts)) == whole
     samples = [sample for item in whole.values() for sample in item]
-    keys = [sample["__key__"] for sample in samples if "__pad__" not in sample]
+    keys = [sample["__key__"] for sample in samples if not sample["__pad__"]]
     assert len(keys) == len(set(keys)) == (84 if how == "drop" else 92)
     assert len(samples) == (84 if how == "drop" else 96)
 

@@ -30,31 +30,63 @@ def stopped(count, **options):
 
 
 @pytest.mark.parametrize("stages", [False, True])
-def test_behind_the_last_batch_of_a_length_comes_the_next_epoch(stages):
-    """Who counts by the length has counted the epoch: its empty rest would be an epoch that is left out."""
-    state, (rest, second, third) = stopped(10, length=True, stages=stages)
+@pytest.mark.parametrize("length", [False, True])
+def test_behind_the_last_batch_comes_the_next_epoch(length, stages):
+    """Who counts batches has counted the epoch: its empty rest would be an epoch that is left out."""
+    state, (rest, second, third) = stopped(10, length=length, stages=stages)
     assert rest == []
-    again = made(length=True, stages=stages)
+    again = made(length=length, stages=stages)
     again.load_state_dict(state)
     assert [list(again), list(again)] == [second, third]
 
 
-@pytest.mark.parametrize(("count", "length"), [(10, False), (7, True), (7, False)])
-def test_elsewhere_comes_the_rest(count, length):
-    """Without a length, or within the epoch, the rest comes first, though it is empty."""
-    state, (rest, second, _) = stopped(count, length=length)
+@pytest.mark.parametrize("length", [False, True])
+def test_elsewhere_comes_the_rest(length):
+    """Within the epoch, the rest comes first."""
+    state, (rest, second, _) = stopped(7, length=length)
+    assert rest
     again = made(length=length)
     again.load_state_dict(state)
     assert [list(again), list(again)] == [rest, second]
 
 
-def test_a_chosen_epoch_is_that_epoch():
+@pytest.mark.parametrize("stages", [False, True])
+@pytest.mark.parametrize("length", [False, True])
+def test_a_chosen_epoch_is_that_epoch(length, stages):
     """After set_epoch the caller's epoch holds: its rest is empty, and no other comes in its place."""
-    state, (_, second, _) = stopped(10, length=True)
-    again = made(length=True)
+    state, (_, second, third) = stopped(10, length=length, stages=stages)
+    again = made(length=length, stages=stages)
     again.load_state_dict(state)
     again.set_epoch(0)
     assert [list(again), list(again)] == [[], second]
+    again.load_state_dict(state)
+    if stages:
+        with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 10 items of epoch 0"):
+            again.set_epoch(2)
+    else:
+        again.set_epoch(1)
+        assert list(again) == second
+        again.load_state_dict(state)
+        with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 10 items of epoch 0"):
+            again.set_epoch(2)
+    assert list(again) == third
+
+
+@pytest.mark.parametrize("stages", [False, True])
+@pytest.mark.parametrize("loaded_into_dataset", [False, True])
+def test_another_epoch_than_the_states_begins_there(loaded_into_dataset, stages):
+    """set_epoch of another epoch is not overridden by a state, and says once that the state is left."""
+    state, (_, _, third) = stopped(4, length=False, stages=stages and not loaded_into_dataset)
+    again = made(length=False, stages=stages)
+    (again.pipeline[0].dataset if loaded_into_dataset else again).load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 4 items of epoch 0") as told:
+        again.set_epoch(2)
+    assert [warning.filename for warning in told] == [__file__]
+    expected = made(length=False, stages=stages)
+    expected.set_epoch(2)
+    expected = list(expected)
+    assert list(again) == expected
+    assert stages or expected == third
 
 
 @pytest.mark.parametrize("given", [0, 4, None], ids=["not begun", "within an epoch", "behind an epoch"])

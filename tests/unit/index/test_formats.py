@@ -18,7 +18,7 @@ REFUSED = {
     "files": {"sparse", "not_utf8"},
 }
 MODULES = {"dali": dali, "energon": energon, "files": files_json}
-WHOLE = [name for name in zoo.names() if name not in ("duplicate_member", "no_end_mark")]
+WHOLE = [name for name in zoo.names() if name not in ("duplicate_member", "split_samples", "no_end_mark")]
 
 
 def indexed(tmp_path, name, **options):

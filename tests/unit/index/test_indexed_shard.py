@@ -15,6 +15,7 @@ from webdataset.ground.errors import (
     NoRandomAccess,
     NoSuchSample,
     NotRepresentable,
+    ShardChanged,
     StaleIndex,
     TarError,
     UsageError,
@@ -53,7 +54,7 @@ def sidecars(path, *modules):
     return index
 
 
-@pytest.mark.filterwarnings("ignore:.*end-of-archive")
+@pytest.mark.usefixtures("ends_unmarked")
 @pytest.mark.parametrize("exhibit", WHOLE, ids=lambda exhibit: exhibit.name)
 def test_samples_are_those_of_the_stream(tmp_path, exhibit):
     """By number, by negative number, by key, by slice, all in turn; with the stream's own dicts."""
@@ -72,7 +73,7 @@ def test_samples_are_those_of_the_stream(tmp_path, exhibit):
             assert shard.by_key(key) == shard.by_key(key, all=True)[0]
 
 
-@pytest.mark.filterwarnings("ignore:.*end-of-archive")
+@pytest.mark.usefixtures("ends_unmarked")
 @pytest.mark.parametrize("module", FORMATS, ids=lambda module: module.__name__.rpartition(".")[2])
 @pytest.mark.parametrize("exhibit", WHOLE, ids=lambda exhibit: exhibit.name)
 def test_an_index_beside_the_shard_is_used(tmp_path, exhibit, module):
@@ -307,16 +308,40 @@ def test_a_shard_that_changes_under_an_open_index(tmp_path):
     path = shard_of(tmp_path)
     shard = IndexedShard(path)
     assert plain(shard[3])[0] == "03"
+    changed = path.stat().st_mtime_ns
     with open(path, "r+b") as stream:
         stream.seek(1024 * 6)
         stream.write(b"!" * 512)
+    os.utime(path, ns=(changed, changed))
     with pytest.raises(StaleIndex, match="no header stands before"):
         shard[3]
     assert plain(shard[4])[0] == "04"
     with open(path, "r+b") as stream:
         stream.truncate(1024 * 8 + 512)
-    with pytest.raises(StaleIndex):
+    with pytest.raises(ShardChanged):
         shard[4]
+
+
+def test_a_shard_that_changes_while_it_is_closed(tmp_path):
+    """Whoever opens a shard again finds the same one, or says so; other payloads show in no header."""
+    path = shard_of(tmp_path)
+    shard = IndexedShard(path)
+    before = shard[3]
+    shard.close()
+    changed = path.stat().st_mtime_ns
+    path.with_name("other").write_bytes(path.read_bytes())
+    path.with_name("other").rename(path)
+    os.utime(path, ns=(changed, changed))
+    assert shard[3] == before
+    shard.close()
+    content = bytearray(path.read_bytes())
+    content[1024 * 6 + 512] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(changed, changed + 1000))
+    with pytest.raises(ShardChanged, match="new IndexedShard"):
+        shard[3]
+    assert IndexedShard(path)[3] != before
+    assert pickle.loads(pickle.dumps(shard))[3] != before
 
 
 def test_an_index_in_memory_is_checked_by_size(tmp_path):

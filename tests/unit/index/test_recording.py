@@ -11,7 +11,7 @@ from webdataset.index.building import index_shard
 from webdataset.samples.reading import Reading
 from webdataset.testing import archives, zoo
 
-WHOLE = [name for name in zoo.names() if name not in ("duplicate_member", "no_end_mark")]
+WHOLE = [name for name in zoo.names() if name not in ("duplicate_member", "split_samples", "no_end_mark")]
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -72,7 +72,8 @@ def test_shards_that_are_not_read_whole_have_no_index(tmp_path):
     bad = tmp_path / "bad.tar"
     bad.write_bytes(path.read_bytes()[:200_000])
     dataset = wds.WebDataset([str(bad), str(path)], observer=observer, handler=ignore_and_continue)
-    assert len(list(dataset)) == 21
+    # of the bad one the first sample, too: the header behind it names another
+    assert len(list(dataset)) == 22
     assert [index.url for index in found] == [str(path)]
     whole = wds.WebDataset(str(path), observer=observer)
     run = whole.start()

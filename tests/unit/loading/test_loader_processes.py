@@ -68,13 +68,15 @@ def test_lambdas_and_local_functions_travel(numbered, start_method):
 def test_a_state_continues_in_threads_and_processes(elastic, order, batch_size, mode, workers):
     """What processes gave, threads continue, and the other way round."""
     with processes(elastic, batch_size) as loader, wds.Loader(elastic, 8, workers=workers, mode=mode) as other:
+        other.set_epoch(1)
+        second = numbers(other)
         loader.set_epoch(0)
         received = []
         for step, batch in enumerate(loader):
             received += np.atleast_1d(batch[1]).tolist()
             if step in (0, 3, 7, 17):
                 other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-                assert received + numbers(other) == order
+                assert received + numbers(other) == (order if len(received) < len(order) else received + second)
 
 
 def test_batches_equal_the_collated_samples():

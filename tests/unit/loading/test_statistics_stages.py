@@ -6,7 +6,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.loading import LoaderStats, findings
-from webdataset.loading.findings import Findings, Notes
+from webdataset.loading.findings import Counted, Findings, Notes
 from webdataset.loading.parts import Part
 from webdataset.loading.shares import Striding
 
@@ -123,6 +123,49 @@ def test_skips_are_counted_without_timings_and_when_a_worker_fails(numbered):
     assert [(stage.skipped, stage.samples) for stage in found.stages] == [(6, 0)]
 
 
+def test_a_resumed_loader_counts_what_a_failed_one_has_not(numbered):
+    """A failure is a cut like any other: what is made again behind the last state is counted then, and once."""
+    broken = [True]
+
+    def breaks(sample):
+        if sample["cls"] == 60 and broken:
+            raise RuntimeError("sixty")
+        return sample
+
+    made = wds.WebDataset(numbered, shardshuffle=False, seed=1).decode().map(picky(), handler=wds.ignore_and_continue)
+    made = made.map(breaks).to_tuple("npy", "cls").elastic(4)
+    with wds.Loader(made, 8, workers=2) as loader:
+        states = [loader.state_dict()]
+        with pytest.raises(RuntimeError, match="sixty"):
+            states.extend(loader.state_dict() for _ in loader)
+        first = loader.stats().skipped
+    broken.clear()
+    with wds.Loader(made, 8) as loader:
+        loader.load_state_dict(states[-1])
+        list(loader)
+        assert 0 < first < 14
+        assert first + loader.stats().skipped == 14
+
+
+@pytest.mark.parametrize("mode", [MODES[0], MODES[2]], ids=str)
+def test_samples_that_are_dropped(numbered, mode):
+    """None drops a sample: counted by function, apart from failures, and told where there are any."""
+
+    def choosy(sample):
+        return sample if sample["cls"] % 4 else None
+
+    made = wds.WebDataset(numbered, shardshuffle=False).decode().map(choosy)
+    with wds.Loader(made.map(picky(), handler=wds.ignore_and_continue).to_tuple("cls"), 8, **mode) as loader:
+        list(loader)
+        found = loader.stats()
+    assert (found.dropped, found.skipped, found.samples) == (35, 14, 140 - 35 - 14)
+    assert [(stage.dropped, stage.skipped) for stage in found.stages] == [(0, 0), (0, 0), (35, 0), (0, 14), (0, 0)]
+    lines = found.report().splitlines()
+    assert lines[0].split()[-2:] == ["skipped", "dropped"]
+    assert lines[3].split()[-2:] == ["0", "35"]
+    assert lines[-1] == "failures 0, skipped 14, dropped 35"
+
+
 def test_a_pipeline_that_shares_nothing_out():
     """One worker does all of its work, and what the others say adds nothing."""
     made = wds.DataPipeline([list(range(40))], wds.map(int))
@@ -159,12 +202,15 @@ def test_prometheus_labels_stages():
     found = LoaderStats(workers=2)
     rows = [("reading", 10, 1.5), ('map("f" at x.py:1)', 8, 0.5)]
     for worker in (0, 1):
-        found.count(Part(worker, 0, findings=Findings(rows, {"opening": 1, "map": 3})))
+        found.count(Part(worker, 0, findings=Findings(rows)))
+        found.receive([Counted(0, {"opening": 1}, {}), Counted(3, {"map": 3}, {"map": 2})])
     text = found.prometheus(rank="0")
     assert "webdataset_loader_skipped_total" + '{rank="0"} 8' in text
     assert 'webdataset_loader_stage_seconds_total{rank="0",stage="reading"} 3.0' in text
     assert 'webdataset_loader_stage_samples_total{rank="0",stage="map(\\"f\\" at x.py:1)"} 16' in text
     assert 'webdataset_loader_stage_skipped_total{rank="0",stage="reading"} 2' in text
+    assert "webdataset_loader_dropped_total" + '{rank="0"} 4' in text
+    assert 'webdataset_loader_stage_dropped_total{rank="0",stage="map(\\"f\\" at x.py:1)"} 4' in text
     assert text.count("# TYPE webdataset_loader_stage_seconds_total counter") == 1
     names = [line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
@@ -172,10 +218,22 @@ def test_prometheus_labels_stages():
 
 
 def test_notes_are_told_now_and_then():
-    """A worker says what it found at most four times a second, and at its end."""
+    """A worker says what stages took at most four times a second, and at its end; what it counted, once."""
     notes = Notes(Striding(iter(()), 0, 1, meter=None))
     assert notes.told(4, over=True) is None
-    notes.skips["decode"] += 2
+    notes = Notes(Striding(iter(()), 0, 1, meter=_Rows()))
     assert notes.told(4, over=False) is None
-    assert notes.told(0, over=True) == Findings([], {"decode": 2})
-    assert notes.told(0, over=True) is None
+    assert notes.told(0, over=True) == Findings([("decode", 4, 1.0)])
+    notes.skips["decode"] += 2
+    notes.drops["map"] += 1
+    assert notes.counted(7) == Counted(7, {"decode": 2}, {"map": 1})
+    assert not notes.skips
+    assert not notes.drops
+
+
+class _Rows:
+    """A meter with one row."""
+
+    def estimate(self, delivered):
+        """Return it."""
+        return [("decode", delivered, 1.0)]

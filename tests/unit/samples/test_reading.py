@@ -7,7 +7,6 @@ import pytest
 
 from webdataset.ground.errors import BadHeader, DuplicateField, Truncated, UsageError
 from webdataset.ground.policies import ignore_and_continue, ignore_and_stop
-from webdataset.samples.address import Address
 from webdataset.samples.members import ShardUrl, expanded_members, group_members, shard_members
 from webdataset.samples.reading import Position, Reading, read_samples
 from webdataset.testing.archives import COMPRESSIONS, compressed
@@ -79,7 +78,7 @@ def test_resuming_at_an_address(wrap, seeks):
     data = compressed(raw, wrap) if wrap else raw
     position = Position()
     places = [(s["__key__"], position.address()) for s in read_samples(opened(data, seeks=seeks), Reading(), position)]
-    assert [place for _, place in places] == [Address(0, n, place.offset) for n, (_, place) in enumerate(places)]
+    assert [place for _, place in places] == [(0, n, place.offset, 0) for n, (_, place) in enumerate(places)]
     for n in range(0, 30, 7):
         shards = opened(data, seeks=seeks)
         position = Position()
@@ -146,14 +145,14 @@ class Unknown:
 
 
 def test_missing_end_mark(monkeypatch):
-    """One warning where the length is known, an error where it is not; the choice is the caller's."""
+    """An error, whether the length is known or not; the choice is the caller's."""
     data = shard("ab", end=b"")
     with pytest.warns(UserWarning, match="without its end-of-archive mark"):
-        assert keys(read_samples(opened(data), Reading())) == ["a", "b"]
+        assert keys(read_samples(opened(data), Reading(missing_end="warn"))) == ["a", "b"]
     with pytest.raises(Truncated, match="missing_end"):
         list(read_samples([{"url": "u", "stream": Unknown(data)}], Reading()))
     with pytest.raises(Truncated):
-        list(read_samples(opened(data), Reading(missing_end="error")))
+        list(read_samples(opened(data), Reading()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert keys(read_samples([{"url": "u", "stream": Unknown(data)}], Reading(missing_end="ignore"))) == ["a", "b"]
@@ -164,10 +163,10 @@ def test_missing_end_mark(monkeypatch):
 
 
 def test_missing_end_of_compressed_shards():
-    """A complete gz stream vouches for its length."""
+    """A complete gz stream of an archive that is not: an error, too."""
     data = compressed(shard("ab", end=b""), "gz")
-    with pytest.warns(UserWarning, match="end-of-archive"):
-        assert keys(read_samples([{"url": "u", "stream": Unknown(data)}], Reading())) == ["a", "b"]
+    with pytest.raises(Truncated):
+        list(read_samples([{"url": "u", "stream": Unknown(data)}], Reading()))
 
 
 def test_select_and_rename():

@@ -10,30 +10,17 @@ from webdataset.flow.running import Flow
 from webdataset.ground.errors import StateMismatch
 from webdataset.ground.seeds import Draws
 from webdataset.ground.topology import Stream
-from webdataset.samples.address import Address
+from webdataset.samples.address import CheckedAddress as Address
 from webdataset.stages import journal
 from webdataset.stages.base import Run
 from webdataset.stages.shuffling import shuffle
 from webdataset.stages.shuffling_buffer import FollowedBuffer, stirred
 
 ITEMS = list(range(700))
-ADDRESSES = [Address(number // 90, number % 90, 512 * (3 * (number % 90) + number % 2)) for number in range(400)]
-# behind 215 of these, through a buffer of 20: as it was written when chunks had 32 addresses and every border a base
-EARLIER = {
-    "waiting": (
-        "eAFjjI420AHCWB1DS52SotJUnehoQ5CAjmGsDpBlZqCja24C4RgYmehYAvmGhoZAgdhYLgYGBkYgRgJ+"
-        "/nEMPn7e3t4+QAwkfb1Ly3sZikoLCguKCoFEYVFxIQCOxRrj"
-    ),
-    "random": 109,
-    "phase": 0,
-    "since": [
-        "eAFjjI420AHCWB1jI52SotJUnehoQx1DoJBhrA6QZWwB5ICZBkYmOqbmYF5sLBcDRYCRAS8EAEedDTc=",
-        "eAFjjI420AHCWB1jI52SotJUnehoQx1DoJBhrA6QZW6go2thCeEYGJnoGBqY6ugaGgMZsbGxXAyYgBFJKAoTMCAJdbRjQAYkEQD0GSi9",
-        "eAFjjI420AHCWB1jI52SotJUnehoIx1DoJBhrE60oY4hiANmGhiZ6BhagHmxsVwMFAFGBrwQAENGDS0=",
-    ],
-    "tail": "2 44 67584;0 1 2048;0 1 1024;0 1 2048;0 1 1024;0 1 2048;0 1 1024;0 1 2048;0 1 1024;0 1 2048",
-    "given": 106,
-}
+ADDRESSES = [
+    Address(number // 90, number % 90, 512 * (3 * (number % 90) + number % 2), number * 37 % 64)
+    for number in range(400)
+]
 
 
 def flow(*, bufsize, stream=None, state=None, initial=20, seed=1, items=ITEMS):
@@ -86,7 +73,7 @@ def test_readers_addresses_at_any_distance(tmp_path, every):
         if step % every == 0:
             states.append((step, json.dumps(run.state_dict())))
     for step, state in states[:: max(len(states) // 8, 1)]:
-        again = make().elastic_run(state=json.loads(state))
+        again = make().elastic_run(state=json.loads(state), onward=False)
         assert next(again, None) == (seen[step] if step < len(seen) else None)
         whole = json.dumps(make().elastic_run(state=json.loads(state)).state_dict())
         assert whole == state
@@ -170,26 +157,13 @@ def placed(addresses):
     return [Address(*address) for address in addresses]
 
 
-def test_states_of_earlier_forms():
-    """A state with shorter chunks and the older text of what is behind them goes on as one of today's."""
-    whole = list(shuffled(FollowedBuffer(Draws(7), 20, 5, sorts=True), ADDRESSES))
-    again = FollowedBuffer(Draws(7), 20, 5, sorts=True)
-    again.restore(json.loads(json.dumps(EARLIER)), placed)
-    came = 215 + len(again.waiting)
-    kept = json.loads(json.dumps(again.snapshot()))
-    assert list(shuffled(again, ADDRESSES[came:])) == whole[215:]
-    once_more = FollowedBuffer(Draws(7), 20, 5, sorts=True)
-    once_more.restore(kept, placed)
-    assert list(shuffled(once_more, ADDRESSES[came:])) == whole[215:]
-
-
 def test_each_address_is_written_once(monkeypatch):
     """Snapshots behind every step write a base each few borders and no more, and stay small in between."""
     sizes, real = [], journal.packed
     monkeypatch.setattr(journal, "packed", lambda those, **how: sizes.append(len(those)) or real(those, **how))
     memory = FollowedBuffer(Draws(3), 300, 50, sorts=True)
     lengths = []
-    for _ in shuffled(memory, [Address(0, number, number * 1024) for number in range(5000)]):
+    for _ in shuffled(memory, [Address(0, number, number * 1024, number * 37 % 64) for number in range(5000)]):
         lengths.append(len(json.dumps(memory.snapshot())))
     assert len(sizes) <= 2 + 5000 // (journal.FEWEST * journal.SPAN)
     assert max(lengths) < 2500

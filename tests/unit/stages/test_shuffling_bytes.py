@@ -112,17 +112,6 @@ def test_most_steps_write_little(monkeypatch):
     assert 2 < len(sizes) <= 2 + len(LONG) // (journal.FEWEST * journal.SPAN)
 
 
-def test_a_state_of_the_earlier_form():
-    """One that holds the buffer as it is goes on as before."""
-    run = flow()
-    seen = keys(sample for _, sample in zip(range(500), run, strict=False))
-    state = run.snapshot()
-    memory = run.levels[-1].memory
-    waiting = packed([address for address, _ in memory.waiting])
-    state["memories"][-1] = {"waiting": waiting, "random": memory.rng.position, "odd": memory.odd}
-    assert seen + keys(flow(json.loads(json.dumps(state)))) == keys(flow())
-
-
 @pytest.mark.parametrize(
     "change", [{"outs": ""}, {"outs": "0!"}, {"outs": None}, {"outs": "02(7"}, {"given": 3}, {"since": [], "tail": ""}]
 )

@@ -67,13 +67,15 @@ def dumps(index: ShardIndex) -> bytes:
     files: dict[str, dict[str, int]] = {}
     for entry in index.entries:
         for field in entry.fields:
-            if field.member in files:
+            place = {"offset": field.offset, "size": field.size}
+            # fields that are hard links share a member
+            if files.get(field.member, place) != place:
                 raise NotRepresentable(
                     "a files-JSON lists members by name, and this name stands twice in the shard",
                     url=index.url, key=entry.key, field=field.member,
                 )  # fmt: skip
             check_member(field.member, url=index.url, key=entry.key)
-            files[field.member] = {"offset": field.offset, "size": field.size}
+            files[field.member] = place
     content: dict[str, Any] = {"filesize": index.size_bytes}
     for name, algorithm in (("hash", "sha1"), ("hash_lfs", "sha256")):
         if algorithm in index.hashes:

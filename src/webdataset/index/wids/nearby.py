@@ -105,8 +105,7 @@ class Nearby:
 
     def _spooled(self, url: str, spooled: Spooled) -> OpenShard:
         try:
-            rules = {} if spooled.vouched or self.reading.missing_end else {"missing_end": "error"}
-            shard = IndexedShard(spooled.path, False, reading=self._rules(**rules))
+            shard = IndexedShard(spooled.path, False, reading=self._rules())
             shard.index  # noqa: B018  finds out whether all of it arrived
         except BaseException as error:  # whatever happens, the file is removed
             spooled.close()

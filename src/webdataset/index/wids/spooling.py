@@ -1,7 +1,7 @@
 """Shards that can be read front to back only, made readable anywhere.
 
-Flows in: a url. Flows out: a temporary file with the plain tar in it, which goes away with its owner. What arrives is
-checked to be all of the shard: a source that cannot say how long it is has to give an end mark.
+Flows in: a url. Flows out: a temporary file with the plain tar in it, which goes away with its owner. Whether it is all
+of the shard is told by its end mark, when it is indexed.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ from typing import Any
 
 from webdataset.ground.errors import SourceError, WebDatasetError
 from webdataset.sources.open import open_stream
-from webdataset.sources.stream import length_known
 from webdataset.tar.compression import Decompressor, compression_of
 
 _PIECE = 1 << 20
@@ -29,7 +28,6 @@ class Spooled:
 
     Attributes:
         path: the file.
-        vouched: whether the source or the compression vouches that all of it arrived.
 
     Raises:
         SourceError: the shard cannot be read, or the file not be written.
@@ -43,7 +41,7 @@ class Spooled:
             descriptor, self.path = tempfile.mkstemp(prefix="wids-", suffix=".tar")
             self._finalizer = weakref.finalize(self, _removed, self.path, os.getpid())
             with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor
-                self.vouched = _copied(stream, file, url)
+                _copied(stream, file, url)
         except BaseException as error:  # whatever happens, the file is removed
             self.close()
             if isinstance(error, WebDatasetError):
@@ -67,8 +65,7 @@ class Spooled:
             finalizer()
 
 
-def _copied(stream: Any, file: Any, url: str) -> bool:
-    known = length_known(stream)
+def _copied(stream: Any, file: Any, url: str) -> None:
     start = b""
     while len(start) < 512 and (piece := stream.read(_PIECE)):
         start += piece
@@ -88,7 +85,6 @@ def _copied(stream: Any, file: Any, url: str) -> bool:
         piece = stream.read(_PIECE)
     if decompressor is not None:
         decompressor.finish()
-    return known or decompressor is not None
 
 
 def _removed(path: str, owner: int) -> None:

@@ -165,7 +165,7 @@ def _walked(ranges: LocalRanges) -> list[Place]:
     if walk.error is not None:
         raise walk.error
     if not ended:
-        judge_missing_end(ranges.url, ranges.length, chosen=None, known=True)
+        judge_missing_end(ranges.url, ranges.length, chosen=None)
     return found
 
 

@@ -85,7 +85,7 @@ def test_numbers_of_any_kind(shards):
         dataset["a0"]
 
 
-@pytest.mark.filterwarnings("ignore:.*end-of-archive")
+@pytest.mark.usefixtures("ends_unmarked")
 @pytest.mark.parametrize("exhibit", READABLE, ids=lambda exhibit: exhibit.name)
 def test_samples_are_those_of_the_stream(tmp_path, exhibit):
     """Long names, odd names, compressed shards: each sample is that of the stream reader."""

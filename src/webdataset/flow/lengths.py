@@ -1,0 +1,146 @@
+"""A declared length that differs from the pass: one warning, where all of the pass is seen.
+
+Theory. ``with_length(n)`` says what ``len()`` returns, and trainers go by it: what a pass gives beyond it is never
+trained on, epoch after epoch. Only who sees a whole pass can compare: the only process of a job, or the one that reads
+from a loader. A worker or a rank sees its share of what the length counts, and says nothing. Trainers stop at the
+length and never see the end, so where the pipeline is known to end, one item more is looked for before the last one is
+given; what comes of it is told when the pass ends or is given up.
+
+Flows in: items, a length. Flows out: the same items. Costs nothing where no length was declared.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from webdataset.ground.topology import alone, standing, worker_info
+from webdataset.shards.lists import SimpleShardList
+from webdataset.stages.base import Stage
+
+from .looping import ENDLESS
+
+_END: Any = object()
+
+
+def tell(holder: Any, declared: int, given: int, *, more: bool = False) -> None:
+    """Warn, once for each pipeline, that a pass had another length than was declared.
+
+    Args:
+        holder: the pipeline or loader.
+        declared: the length.
+        given: items in the pass.
+        more: there were more than ``given``; nobody knows how many.
+    """
+    if (given == declared and not more) or holder.__dict__.get("_length_told"):
+        return
+    holder.__dict__["_length_told"] = True
+    count = f"at least {given}" if more else str(given)
+    effect = (
+        "who goes by the length leaves out the rest" if given > declared else "who goes by the length waits for more"
+    )
+    warnings.warn(
+        f"with_length({declared}): this pass has {count} items; {effect}. Declare what a pass gives, or bound it with "
+        f"with_epoch({declared}); with_length(n, silent=True) says nothing",
+        stacklevel=2,
+    )
+
+
+def measured(pipeline: Any, items: Iterator[Any], declared: int, *, looks: bool) -> Iterator[Any]:
+    """Yield the items of a whole pass, and compare their number with the length that was declared.
+
+    Args:
+        pipeline: it is told of.
+        items: of the pass.
+        declared: the length.
+        looks: look for one item more before the last one of the length is given.
+    """
+    given, further = 0, _END
+    failed: Exception | None = None
+    try:
+        for item in items:
+            given += 1
+            if given == declared and looks:
+                try:
+                    further = next(items, _END)
+                except Exception as error:  # noqa: BLE001  the user's code: raised where it would have been
+                    failed = error
+            yield item
+            if failed is not None:
+                raise failed
+            if further is not _END:
+                given += 1
+                yield further
+                further = _END
+    except GeneratorExit:  # a trainer that has all it asked for
+        if further is not _END and given == declared:
+            tell(pipeline, declared, given + 1, more=True)
+        raise
+    tell(pipeline, declared, given)
+
+
+def iterated(pipeline: Any, begin: Callable[[Any], Any]) -> Any:
+    """Begin to iterate over a pipeline that has a length, and compare where all of a pass is seen.
+
+    Args:
+        pipeline: its ``size`` is the length.
+        begin: begins.
+    """
+    stages, whole = pipeline.pipeline, not pipeline.resumes()
+    items = begin(pipeline)
+    if not stages or pipeline.silent or not whole:
+        return items
+    if getattr(pipeline, "streams", None):  # its run knows whose streams it reads, and what they gave before
+        items.declared = pipeline, pipeline.size
+        return items
+    if worker_info() is not None or standing.worker is not None or not (alone() or _is_loader(stages[0])):
+        return items
+    looks = pipeline.nsamples is not None or (pipeline.repetitions < ENDLESS and _end(stages))
+    return measured(pipeline, items, pipeline.size, looks=looks and not _is_elastic(stages[0]))
+
+
+def loaded(loader: Any, items: Iterator[Any]) -> Iterator[Any]:
+    """Return the items of a loader; those of a dataset that has a length, all of which come through it, are compared.
+
+    Args:
+        loader: a pipeline that begins with a DataLoader, and that does not go on behind a state.
+        items: of the loader.
+    """
+    source, *stages = loader.pipeline
+    dataset = source.dataset
+    declared = getattr(dataset, "size", None)
+    passes = stages or source.batch_size is not None or not source.num_workers or loader.size is not None
+    if passes or declared is None or dataset.silent or not alone() or not counts_once(dataset):
+        return items
+    return measured(dataset, items, declared, looks=False)
+
+
+def counts_once(dataset: Any) -> bool:
+    """Tell whether several workers together give what one of them would: no bound that counts in each of them."""
+    return dataset.nsamples is None or bool(getattr(dataset, "streams", None))
+
+
+def _end(stages: Sequence[Any]) -> bool:
+    """Tell whether stages are known to end, and can be asked for one item more than is needed."""
+    first, *others = stages
+    if not all(isinstance(stage, Stage) or _is_ours(stage) for stage in others):
+        return False
+    if isinstance(first, list | tuple) or type(first) is SimpleShardList:
+        return True
+    dataset: Any = first.dataset if _is_loader(first) else None
+    inner = getattr(dataset, "pipeline", None)
+    if not isinstance(inner, list) or not inner:
+        return False
+    return dataset.nsamples is not None or (dataset.repetitions < ENDLESS and _end(inner))
+
+
+def _is_ours(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("webdataset.")
+
+
+def _is_loader(source: Any) -> bool:
+    return hasattr(source, "num_workers") and hasattr(source, "dataset")
+
+
+def _is_elastic(source: Any) -> bool:
+    """Tell whether there is a state behind each item, which an item that is looked for would move."""
+    return bool(getattr(getattr(source, "dataset", None), "streams", None))

@@ -1,0 +1,315 @@
+"""Samples whose members do not stand next to each other: a key that comes again in its shard.
+
+Theory. A sample is the members of one key in a row, so that a shard with ``0.a 1.a 0.b 1.b`` gives half samples. Who
+remembers the keys of a shard sees that. In most shards keys rise: a key that is greater than the one before is new, and
+comparing is all there is to do, a list of samples at a time. Where keys do not rise, a set has them. When a key comes
+again, the fields of the samples before decide: with *other* fields it is a part of a sample that was delivered without
+it; with the *same* fields it is another sample of that name, as in archives that were joined.
+
+What is not needed as long as keys rise, or are new, is looked up when it is: the headers of a source that can seek are
+read again (``passed_headers``), also those before the place where a shard is taken up in its middle. Of other sources
+keys and fields are kept. Memory is bounded: of a shard with more keys than fit, the newest are known.
+
+Flows in: lists of samples that are complete, in order. Flows out: which of them are parts. Never keeps a payload.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+from webdataset.ground.errors import SplitSample, UsageError
+from webdataset.ground.redaction import redacted
+
+from .grouping import Grouper, Sample
+
+POLICIES = ("error", "warn", "ignore")
+MOST_BYTES = 16 << 20
+_STRING_BYTES = 64  # of a key, besides its characters
+_ENTRY_BYTES = 80  # of its entry in a dict
+
+_key_of = itemgetter("__key__")
+Fields = frozenset[str]
+
+
+class KeyRules(Protocol):
+    """What the rules of reading say about keys."""
+
+    @property
+    def split_samples(self) -> str:
+        """What to do about parts of samples."""
+        ...
+
+    @property
+    def keys(self) -> Any:
+        """Splits a name into key and extension."""
+        ...
+
+
+def check_policy(policy: str) -> None:
+    """Raise unless a text says what to do about parts of samples.
+
+    Args:
+        policy: ``error``, ``warn`` or ``ignore``.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"split_samples={policy!r} is not one of {', '.join(POLICIES)}")
+
+
+def finished_keys(url: str, rules: KeyRules, grouper: Grouper) -> "FinishedKeys | None":
+    """Return what remembers the keys of a shard, or None where nobody wants that.
+
+    Args:
+        url: the shard.
+        rules: how it is read. A rule of keys that remembers members (of interleaved documents) judges them itself.
+        grouper: makes the samples.
+    """
+    if rules.split_samples == "ignore" or hasattr(rules.keys, "restart"):
+        return None
+    return FinishedKeys(url, grouper, refuse=rules.split_samples == "error")
+
+
+class _Seen(NamedTuple):
+    """What came again: how often, and where first."""
+
+    times: int
+    key: Any
+    offset: int
+
+    def shown(self) -> str:
+        """Return it in words."""
+        place = f" at byte {self.offset}" if self.offset >= 0 else ""
+        return f"{self.times} keys come again (the first is {self.key!r}{place})"
+
+
+LookUp = Callable[[int], "FinishedKeys"]
+
+
+class FinishedKeys:
+    """The keys of one shard's samples so far.
+
+    Args:
+        url: the shard.
+        grouper: makes the samples.
+        refuse: parts of samples are errors; otherwise they are counted.
+        most_bytes: about how much memory keys may take; the oldest are forgotten beyond it.
+
+    Attributes:
+        repeats: samples whose key came before with the same fields; None where there are none.
+        parts: samples whose key came before with other fields, where these are no errors; None where there are none.
+        silent: whether another one, who sees the same samples, tells of them.
+        look_up: gives what is before an offset, where the shard's headers can be read again; or None.
+    """
+
+    def __init__(self, url: str, grouper: Grouper, *, refuse: bool = True, most_bytes: int = MOST_BYTES) -> None:
+        self.url = url
+        self.repeats: _Seen | None = None
+        self.parts: _Seen | None = None
+        self.silent = False
+        self.look_up: LookUp | None = None
+        self._grouper = grouper
+        self._refuse = refuse
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._last: Any = ""
+        self._rising: deque[tuple[list[Any], list[Fields] | Fields]] = deque()
+        self._new: set[Any] | None = None  # without fields, once keys do not rise
+        self._older: set[Any] = set()
+        self._known: dict[Any, Fields] | None = None
+        self._fields: dict[tuple[str, ...], Fields] = {}
+
+    @property
+    def rising(self) -> bool:
+        """Whether each key so far is greater than the one before."""
+        return self._known is None and self._new is None
+
+    def add(self, samples: list[Sample], offsets: list[int]) -> list[tuple[int, SplitSample]]:
+        """Take the next samples.
+
+        Args:
+            samples: complete ones, at least one.
+            offsets: where each starts, in bytes.
+
+        Returns:
+            The index of each that is a part of a sample delivered before, and the error to raise; none, unless parts
+            are errors.
+        """
+        keys = list(map(_key_of, samples))
+        previous, self._last = self._last, keys[-1]
+        known = self._known
+        if known is None:
+            if self._new is None and _rise(previous, keys):
+                if self.look_up is None:
+                    self._keep(keys, samples)
+                return []
+            if self.look_up is not None and self._all_new(keys, offsets[0]):
+                return []
+            known = self.all_known(offsets[0])
+        return self._compared(known, previous, keys, samples, offsets)
+
+    def follow(self, look_up: "LookUp", offset: int | None = None) -> None:
+        """Take note that the shard's headers can be read again, or have been.
+
+        Args:
+            look_up: called with an offset, gives what is before it. It is called once a key does not rise.
+            offset: begin with what is before it now, since it may not rise itself; it is not asked again.
+        """
+        self.look_up = look_up
+        if offset is not None:
+            self.all_known(offset)
+
+    def all_known(self, offset: int) -> dict[Any, Fields]:
+        """Return the keys before an offset with their fields, and go on with these.
+
+        Args:
+            offset: of the next sample, in bytes.
+        """
+        if self._known is not None:
+            return self._known
+        known: dict[Any, Fields] = {}
+        if self.look_up is not None:
+            known = self.look_up(offset).all_known(offset)
+        for keys, fields in self._rising:
+            known.update(_paired(keys, fields))
+        self._rising.clear()
+        self._new, self._older, self.look_up = None, set(), None
+        self._bytes = sum(_bytes_of([key]) + _ENTRY_BYTES for key in known)
+        self._known = known
+        return known
+
+    def _keep(self, keys: list[Any], samples: list[Sample]) -> None:
+        """Keep keys that rise, with their fields: nobody could look them up."""
+        self._rising.append((keys, self._fields_of(samples)))
+        self._bytes += _bytes_of(keys)
+        while self._bytes > self._most_bytes and len(self._rising) > 1:
+            self._bytes -= _bytes_of(self._rising.popleft()[0])
+
+    def _all_new(self, keys: list[Any], offset: int) -> bool:
+        """Tell whether no key came before; their fields can be looked up."""
+        new = self._new
+        if new is None:
+            new = self._new = set() if self.look_up is None else set(self.look_up(offset).all_known(offset))
+            self._bytes = sum(_bytes_of([key]) + _ENTRY_BYTES for key in new)
+        count = len(new) + len(keys)
+        if not (new.isdisjoint(keys) and self._older.isdisjoint(keys)):
+            return False
+        new.update(keys)
+        self._bytes += _bytes_of(keys) + _ENTRY_BYTES * len(keys)
+        if 2 * self._bytes > self._most_bytes and len(new) == count:
+            self._older, self._new, self._bytes = new, set(), 0
+        return len(new) == count
+
+    def _compared(
+        self, known: dict[Any, Fields], previous: Any, keys: list[Any], samples: list[Sample], offsets: list[int]
+    ) -> list[tuple[int, SplitSample]]:
+        """Compare keys and fields with those before."""
+        fields = self._fields_of(samples)
+        fresh = dict.fromkeys(keys, fields) if isinstance(fields, frozenset) else dict(zip(keys, fields, strict=True))
+        found: list[tuple[int, SplitSample]] = []
+        if len(fresh) == len(keys) and known.keys().isdisjoint(fresh):
+            known.update(fresh)
+        else:
+            found = self._judged(known, previous, _paired(keys, fields), offsets)
+        self._bytes += _bytes_of(keys) + _ENTRY_BYTES * len(keys)
+        if self._bytes > self._most_bytes:
+            self._known = dict(islice(known.items(), len(known) // 2, None))
+            self._bytes //= 2
+        return found
+
+    def _judged(
+        self, known: dict[Any, Fields], previous: Any, pairs: Iterable[tuple[Any, Fields]], offsets: list[int]
+    ) -> list[tuple[int, SplitSample]]:
+        """Judge samples one by one, since the key of some came before."""
+        found: list[tuple[int, SplitSample]] = []
+        for index, (key, names) in enumerate(pairs):
+            before = known.get(key)
+            if before is None:
+                known[key] = names
+            elif key == previous:  # begun anew on purpose, under duplicates="new"
+                pass
+            elif before == names:
+                self.repeats = _counted(self.repeats, key, offsets[index])
+            elif self._refuse:
+                found.append((index, _split(key, before, names, self.url, offsets[index])))
+            else:
+                self.parts = _counted(self.parts, key, offsets[index])
+            previous = key
+        return found
+
+    def _fields_of(self, samples: list[Sample]) -> list[Fields] | Fields:
+        """Return the fields of each sample, or of all of them where they are alike."""
+        every = self._grouper.every_field()
+        if every is not None and sum(map(len, samples)) == every[1] * len(samples):  # none can be longer
+            return every[0]
+        known = self._fields
+        found = []
+        for names in map(tuple, samples):
+            fields = known.get(names)
+            if fields is None:
+                fields = frozenset(names) - self._grouper.stamped
+                if len(known) < 1 << 10:
+                    known[names] = fields
+            found.append(fields)
+        return found
+
+    def tell(self) -> None:
+        """Warn of what came again, once, when the shard is left."""
+        repeats, self.repeats = self.repeats, None
+        parts, self.parts = self.parts, None
+        if self.silent:
+            return
+        if repeats is not None:
+            warnings.warn(
+                f"{redacted(self.url)}: {repeats.shown()} with the same fields; all are delivered. If that is meant, "
+                "pass split_samples='ignore'",
+                stacklevel=3,
+            )
+        if parts is not None:
+            warnings.warn(
+                f"{redacted(self.url)}: {parts.shown()} with other fields: these are parts of samples, and are "
+                "delivered as samples of their own",
+                stacklevel=3,
+            )
+
+
+def _paired(keys: list[Any], fields: list[Fields] | Fields) -> Iterable[tuple[Any, Fields]]:
+    return zip(keys, repeat(fields) if isinstance(fields, frozenset) else fields, strict=False)
+
+
+def _rise(previous: Any, keys: list[Any]) -> bool:
+    """Tell whether all keys are greater than those before; only ``duplicates="new"`` gives one twice in a row."""
+    try:
+        return bool(keys[0] > previous) and sorted(keys) == keys
+    except TypeError:  # a user's rule makes keys of another kind
+        return False
+
+
+def _bytes_of(keys: list[Any]) -> int:
+    """Return about how much memory keys take: those of one list are of about one length."""
+    longest = max(
+        len(key) if isinstance(key, str) else _STRING_BYTES for key in (keys[0], keys[len(keys) // 2], keys[-1])
+    )
+    return (_STRING_BYTES + longest) * len(keys)
+
+
+def _counted(seen: _Seen | None, key: Any, offset: int) -> _Seen:
+    return _Seen(1, key, offset) if seen is None else seen._replace(times=seen.times + 1)
+
+
+def _split(key: Any, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
+    return SplitSample(
+        f"a sample in parts: {_listed(names)} does not stand next to {_listed(before)}, which was delivered before as "
+        "a sample of its own. Write the members of a sample one after another (tar --sort=name), or pass "
+        "split_samples='warn' or 'ignore' to read parts as samples",
+        key=key, url=url, offset=offset if offset >= 0 else None,
+    )  # fmt: skip
+
+
+def _listed(names: Fields) -> str:
+    shown = sorted(names)
+    return ", ".join(map(repr, shown[:5])) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "") or "no field"

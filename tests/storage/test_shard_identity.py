@@ -1,0 +1,69 @@
+"""Which object a stream reads, for every scheme: equal through every way to it, another one once it is replaced."""
+
+import pytest
+
+from webdataset.caching.shards import ShardCache
+from webdataset.samples.opening import open_shards
+from webdataset.sources.open import open_stream
+from webdataset.sources.ranges import open_ranges
+from webdataset.sources.stream import identity_of
+from webdataset.testing.readings import shard
+from webdataset.testing.scheme_servers import NAMES
+
+BODY, OTHER = shard(1), shard(2)
+KEY = "identity.tar"
+
+
+def seen(target):
+    """Return what every way to an object says it is: streamed, read ahead, from anywhere."""
+
+    def opener(url):
+        return open_stream(url, storage_options=target.options)
+
+    opener.__module__ = "webdataset.opening"
+    stream = opener(target.url)
+    found = [identity_of(stream)]
+    stream.read(10)
+    stream.close()
+    found.append(identity_of(stream))
+    for opened in open_shards([{"url": target.url}], opener=opener):
+        found.append(identity_of(opened["stream"]))
+        opened["stream"].close()
+    with open_ranges(target.url, storage_options=target.options) as ranges:
+        found.append(identity_of(ranges))
+    return found
+
+
+def kept(target, folder):
+    """Return what streams of the cache say: while it is filled, and when it is whole."""
+
+    def source(shards, handler):
+        return open_shards(shards, handler, storage_options=target.options)
+
+    found = []
+    for _ in range(2):
+        cache = ShardCache(str(folder))
+        (opened,) = cache.opened([{"url": target.url}], source, None, storage_options=target.options)
+        stream = opened["stream"]
+        found.append(identity_of(stream))
+        assert stream.read() == BODY
+        stream.close()
+        found.append(identity_of(stream))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_way_to_an_object_names_it_alike(scheme_of, tmp_path, name):
+    """Streamed, ahead of its turn, anywhere, into the cache and out of it; a replaced object is another one."""
+    scheme = scheme_of(name)
+    scheme.put(KEY, BODY)
+    target = scheme.target(KEY)
+    (first,) = set(seen(target))
+    assert first[0] == len(BODY)
+    assert isinstance(first[1], str)
+    (tmp_path / "cache").mkdir()
+    assert set(kept(target, tmp_path / "cache")) == {first}
+    scheme.put(KEY, OTHER)
+    (second,) = set(seen(target))
+    assert second[0] == len(OTHER)
+    assert second[1] != first[1]

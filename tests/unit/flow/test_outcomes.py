@@ -1,0 +1,180 @@
+"""A pass in which one stage dropped every sample."""
+
+import json
+import random
+import re
+import warnings
+
+import pytest
+
+import webdataset as wds
+from webdataset.flow import outcomes
+from webdataset.ground.errors import AllDropped, NoSamples
+
+MODES = [{}, {"workers": 2}, {"workers": 3, "mode": "processes", "start_method": "fork"}]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Return the urls of 5 shards of 12 samples, in the order of their classes."""
+    folder = tmp_path_factory.mktemp("shards")
+    urls = [str(folder / f"{shard}.tar") for shard in range(5)]
+    for shard, url in enumerate(urls):
+        with wds.TarWriter(url) as writer:
+            for number in range(12 * shard, 12 * shard + 12):
+                writer.write({"__key__": f"{number:03d}", "cls": number})
+    return urls
+
+
+def forgets(sample):
+    """Lack a return."""
+    sample["seen"] = True
+
+
+def keeps(*classes):
+    """Return a function that drops all but some classes."""
+
+    def kept(sample):
+        return sample if sample["cls"] in classes else None
+
+    return kept
+
+
+def read(shards, **options):
+    """Return a dataset of these shards."""
+    return wds.WebDataset(shards, shardshuffle=False, seed=1, **options).decode()
+
+
+def mixed(shards):
+    """Return a mix of which one source drops all of its samples."""
+    return wds.FluidWrapper(wds.RandomMix([read(shards), read(shards).map(forgets)], longest=True))
+
+
+WAYS = {
+    "plain": lambda shards: read(shards).map(forgets),
+    "behind others": lambda shards: read(shards).shuffle(20).map(dict).map(forgets).to_tuple("cls").batched(4),
+    "before a stage of its own": lambda shards: read(shards).map(forgets).compose(lambda samples: [*samples, "pad"]),
+    "generator": lambda shards: read(shards).map(lambda sample, rng: forgets(sample), rng=True),
+    "elastic": lambda shards: read(shards).map(forgets).elastic(24),
+    "epoch": lambda shards: read(shards).map(forgets).with_epoch(100),
+    "passes": lambda shards: read(shards).map(forgets).repeat(2),
+    "mix": mixed,
+    "elastic mix": lambda shards: mixed(shards).elastic(4),
+    "timed": lambda shards: read(shards).map(forgets).timed(),
+    "timed elastic": lambda shards: read(shards).map(forgets).elastic(4).timed(),
+    "tracked": lambda shards: read(shards).map(forgets).start(),
+    "pipeline in a pipeline": lambda shards: wds.DataPipeline(read(shards), wds.map(forgets)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_map_that_returns_none_for_all(shards, way):
+    """It is an error that names the function with file and line, and says what to do."""
+    with pytest.raises(AllDropped, match=r"returned None for every one of the (60|120) samples") as caught:
+        list(WAYS[way](shards))
+    error = caught.value
+    assert isinstance(error, NoSamples)
+    assert re.search(r"test_outcomes\.py:\d+\)", str(error))
+    assert re.fullmatch(r"map\((forgets|<lambda>) at test_outcomes\.py:\d+\)", error.stage)
+    assert "select(predicate)" in str(error)
+    assert "empty_check=False" in str(error)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("way", ["plain", "elastic", "mix"])
+def test_a_loader_judges_all_of_its_workers(shards, mode, size, way):
+    """The consumer gets the error, whoever the workers are; and in the next epoch again."""
+    with wds.Loader(WAYS[way](shards), size, **mode) as loader:
+        for _ in range(2):
+            with pytest.raises(AllDropped, match="every one of the 60 samples of this pass"):
+                list(loader)
+        assert loader.stats().dropped == 120
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("streams", [None, 24])
+def test_a_share_may_be_empty(shards, mode, streams):
+    """Classes that lie in one shard, which one worker reads: nothing is wrong, nothing is said."""
+    made = read(shards).map(keeps(13)).select(lambda sample: sample["cls"] == 13)
+    with wds.Loader(made if streams is None else made.elastic(streams), 4, **mode) as loader:
+        assert [int(number) for batch in loader for number in batch["cls"]] == [13]
+
+
+@pytest.mark.parametrize("streams", [None, 4])
+def test_a_select_that_keeps_nothing(shards, streams):
+    """It may be meant: a warning, which names the predicate."""
+    made = read(shards).select(lambda sample: False).map(dict)
+    made = made if streams is None else made.elastic(streams)
+    for dataset in (made, wds.Loader(made, 4, workers=2)):
+        with pytest.warns(UserWarning, match=r"select: .*test_outcomes\.py:\d+\) kept none of the 60 samples of this"):
+            assert not list(dataset)
+
+
+def test_the_way_out(shards):
+    """``empty_check=False`` allows it, and a pipeline that was never to check is left alone."""
+    for streams in (None, 4):
+        made = read(shards, empty_check=False).map(forgets).select(lambda sample: False)
+        made = made if streams is None else made.elastic(streams)
+        assert not list(made)
+        assert not list(wds.Loader(made, 4, workers=2))
+    assert not list(wds.DataPipeline([[{"cls": 1}]], wds.map(forgets)))
+    assert not list(wds.map(forgets)([{"cls": 1}]))
+
+
+def test_what_ends_early_is_not_judged(shards):
+    """A pass that is given up, or cut by a bound, has not shown all of its samples."""
+    mix = wds.RandomMix([read(shards).map(keeps(59)), read(shards[:1])], longest=False)
+    for made in (wds.FluidWrapper(mix), wds.FluidWrapper(mix).elastic(2)):
+        assert list(made)
+    assert len(list(wds.FluidWrapper(wds.RoundRobin([read(shards).map(keeps(0, 59)), read(shards)])).slice(3))) == 3
+
+
+@pytest.mark.parametrize(("count", "said"), [(12, "warning"), (24, "error")], ids=["below the bound", "at the bound"])
+def test_a_share_alone(shards, monkeypatch, count, said):
+    """A worker that sees a share raises from some number of samples on, and warns below; a select warns from there."""
+    monkeypatch.setattr(outcomes, "FEWEST", 20)
+    monkeypatch.setenv("WORKER", "0")
+    monkeypatch.setenv("NUM_WORKERS", "2")
+    urls = shards[: count // 6]
+    if said == "error":
+        with pytest.raises(AllDropped, match=f"{count} samples of this worker's share"):
+            list(read(urls).map(forgets))
+        with pytest.warns(UserWarning, match=f"{count} samples of this worker's share"):
+            assert not list(read(urls).select(lambda sample: False))
+        return
+    with pytest.warns(UserWarning, match=f"{count} samples of this worker's share"):
+        assert not list(read(urls).map(forgets))
+    assert not list(read(urls).select(lambda sample: False))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_resumed_is_not_judged(shards, seed):
+    """Behind a cut all samples may be dropped: some were given before. Only a pass that gave none is an error."""
+    rng = random.Random(seed)
+    made = read(shards).map(keeps(*range(rng.randrange(2, 30)))).shuffle(rng.choice([1, 10]))
+    order = list(made)
+    with made.start() as run:
+        for _ in range(rng.randrange(1, len(order) + 1)):
+            next(run)
+        assert len(list(made.start(state=run.snapshot()))) < len(order)
+    elastic, stop = made.elastic(rng.choice([1, 3])), rng.randrange(1, len(order) + 1)
+    run = iter(elastic)
+    for _ in range(stop):
+        next(run)
+    state = json.loads(json.dumps(run.state_dict()))
+    elastic.load_state_dict(state)
+    assert len(list(elastic)) == len(order) - stop
+    with wds.Loader(elastic, 1, workers=2) as loader:
+        loader.load_state_dict(state)
+        assert len(list(loader)) == len(order) - stop
+
+
+def test_nothing_is_said_where_samples_come(shards):
+    """Passes that give something, epoch after epoch, warn of nothing."""
+    made = read(shards).map(keeps(*range(0, 60, 7))).select(lambda sample: sample["cls"] % 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dataset in (made, made.elastic(24), made.timed(), made.with_epoch(30), made.repeat(3)):
+            assert list(dataset)
+            assert list(dataset)
