@@ -219,6 +219,11 @@ DEVIATIONS = {
     "sample-before-error": (OLD, {"damage_raised", "urls_of_no_file"}),
     "no-samples": (OLD, {"no_samples_at_all", "more_workers_than_shards", "shards_of_the_zoo/empty"}),
     "joined": (BOTH, {"shards_of_the_zoo/joined"}),
+    "missing-end": (BOTH, {"shards_of_the_zoo/no_end_mark"}),
+    "split-samples": (
+        BOTH,
+        {"keys_that_come_apart", "odd_names", "hidden_and_meta_names", "shards_of_the_zoo/split_samples"},
+    ),
     "end-of-shard": (NEW, {"grouper_of_another_program"}),
     "special-characters": (NEW, {f"urls_with_marks/od{mark}d" for mark in "#;?"}),
     "resampled-nodes": (NEW, {"resampled_over_nodes"}),

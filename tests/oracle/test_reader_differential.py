@@ -133,6 +133,15 @@ DEVIATIONS = {
         BOTH,
         both_ways(*(f"cut+tail {handler}" for handler in GOING_ON + STOPPING)),
     ),
+    "missing-end: a shard without its end mark is an error; theirs give the sample in progress": (
+        BOTH,
+        both_ways("cut-between")
+        | both_ways(*(f"cut-between+tail {handler}" for handler in (*GOING_ON, *STOPPING, "reraise_exception"))),
+    ),
+    "split-samples: members of one sample that are not adjacent are an error; theirs give parts of samples": (
+        BOTH,
+        both_ways("apart", "hidden", "odd") | {"group keys"},
+    ),
     "stop-at-duplicate: a handler that stops drops the sample in progress; theirs give what there is of it": (
         BOTH,
         both_ways(*(f"{shard}+tail {handler}" for handler in STOPPING for shard in ("twice", "last-twice", "clash"))),
