@@ -22,6 +22,8 @@ from webdataset.stages.base import Address, Json, Memory, Outcome, Run, Stage
 from webdataset.stages.branches import refuse_unrepeatable
 from webdataset.stages.reading import ReadShards
 
+from .elastic_checks import plain
+
 
 class Level:
     """A stage in a run.
@@ -309,7 +311,7 @@ class ForeignLevel(Level):
             return
         url = self.present_url()
         try:
-            compare_traces(plain_json(self.read), plain_json(self.before.traces()), url, self.run.told)
+            compare_traces(plain(self.read), plain(self.before.traces()), url, self.run.told)
         except StateMismatch as error:
             if not is_lenient():
                 raise
@@ -329,13 +331,6 @@ class ForeignLevel(Level):
         if len(found) != len(wanted):
             raise FlowError(f"{self.stage!r} gave fewer items on replay than before the snapshot")
         return [found[address] for address in addresses]
-
-
-def plain_json(value: Json) -> Json:
-    """Return a JSON value with lists for tuples."""
-    if isinstance(value, list | tuple):
-        return [plain_json(part) for part in value]
-    return {name: plain_json(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 class _Called(Stage):

@@ -61,16 +61,15 @@ def _extensions(text: str) -> tuple[str, ...]:
     return tuple(word.strip(".").lower() for word in text.replace(",", " ").split())
 
 
-def _backend(text: str) -> str:
-    if text not in ("native", "cli"):
-        raise ValueError("not native or cli")
-    return text
+def _one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser that accepts some words only."""
 
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"not {', '.join(choices[:-1])} or {choices[-1]}")
+        return text
 
-def _when(text: str) -> str:
-    if text not in ("never", "once", "always"):
-        raise ValueError("not never, once or always")
-    return text
+    return parse
 
 
 CACHE = Variable[str | None]("WDS_CACHE", None, str, "directory of cached shards")
@@ -78,7 +77,7 @@ CACHE_SIZE = Variable[int | None]("WDS_CACHE_SIZE", None, _number, "size bound o
 CACHE_REVALIDATE = Variable(
     "WDS_CACHE_REVALIDATE",
     "once",
-    _when,
+    _one_of("never", "once", "always"),
     "never, once or always: ask the store whether a cached shard is still the same",
 )
 VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
@@ -88,10 +87,16 @@ TRUST = Variable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what
 SECURE = Variable("WDS_SECURE", False, _switch, "1 means trust=strict: no pickles, no pipes, no url rewriting")
 PYTORCH_WEIGHTS_ONLY = Variable("WDS_PYTORCH_WEIGHTS_ONLY", True, _switch, "0 allows full unpickling of .pth fields")
 MISSING_END = Variable[str | None](
-    "WDS_MISSING_END", None, str, "warn, error or ignore: tar without its end mark; unset: error"
+    "WDS_MISSING_END",
+    None,
+    _one_of("warn", "error", "ignore"),
+    "warn, error or ignore: tar without its end mark; unset: error",
 )
 CHANGED_SHARDS = Variable(
-    "WDS_CHANGED_SHARDS", "error", str, "error, or warn: resume in shards that were replaced since the state was saved"
+    "WDS_CHANGED_SHARDS",
+    "error",
+    _one_of("error", "warn"),
+    "error, or warn: resume in shards that were replaced since the state was saved",
 )
 MAX_FIELD_BYTES = Variable("WDS_MAX_FIELD_BYTES", 402_653_184, _number, "bytes that a compressed field may grow to")
 MAX_MEMBER_BYTES = Variable[int | None](
@@ -123,7 +128,10 @@ AIS_CRT = Variable[str | None]("AIS_CRT", None, str, "certificate that is shown 
 AIS_CRT_KEY = Variable[str | None]("AIS_CRT_KEY", None, str, "key of AIS_CRT")
 AIS_SKIP_VERIFY_CRT = Variable("AIS_SKIP_VERIFY_CRT", False, _switch, "1: any certificate of AIStore is trusted")
 GOPEN_BACKEND = Variable(
-    "WDS_GOPEN_BACKEND", "native", _backend, "native, or cli: by gsutil (`gs:`), ais, curl (`http:`, `sftp:`, `scp:`)"
+    "WDS_GOPEN_BACKEND",
+    "native",
+    _one_of("native", "cli"),
+    "native, or cli: by gsutil (`gs:`), ais, curl (`http:`, `sftp:`, `scp:`)",
 )
 HF_ENDPOINT = Variable("HF_ENDPOINT", "https://huggingface.co", str, "the hub that `hf:` urls are on")
 HF_TOKEN = Variable[str | None]("HF_TOKEN", None, str, "token for the Hugging Face hub")

@@ -243,7 +243,8 @@ class ReadShards(Stage):
             The samples in the order of ``addresses``.
 
         Raises:
-            FlowError: there is no sample at one of the addresses: the shards have changed.
+            FlowError: there is no sample at one of the addresses.
+            StateMismatch: another sample than the state's stands at one of them: the shards were replaced.
         """
         found: dict[CheckedAddress, Sample] = {}
         wanted = sorted({CheckedAddress(*address) for address in addresses})

@@ -38,6 +38,23 @@ def test_sizes_and_words(monkeypatch):
     assert settings.USE_AIS_FOR.get() == ("gs", "s3")
 
 
+CHOICES = {
+    "WDS_CHANGED_SHARDS": (settings.CHANGED_SHARDS, "not error or warn"),
+    "WDS_MISSING_END": (settings.MISSING_END, "not warn, error or ignore"),
+    "WDS_GOPEN_BACKEND": (settings.GOPEN_BACKEND, "not native or cli"),
+    "WDS_CACHE_REVALIDATE": (settings.CACHE_REVALIDATE, "not never, once or always"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_settings_that_choose_refuse_other_words(monkeypatch, name):
+    """A misspelt choice is an error that lists the choices, not the default."""
+    variable, choices = CHOICES[name]
+    monkeypatch.setenv(name, "wran")
+    with pytest.raises(UsageError, match=f"{name}='wran' cannot be read: {choices}"):
+        variable.get()
+
+
 def test_substitutions(monkeypatch):
     """``${NAME}`` is ``WDS_NAME``; a missing one is named."""
     monkeypatch.setenv("WDS_BUCKET", "b")
