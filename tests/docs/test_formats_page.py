@@ -8,6 +8,9 @@ import pytest
 
 from webdataset.autodecode import IMAGE_EXTENSIONS, decoders
 from webdataset.codecs import default_handlers
+from webdataset.codecs.fields import auto_decoders
+from webdataset.codecs.handlers import AUTO_COMPRESSION
+from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS
 from webdataset.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,9 +48,18 @@ def test_what_is_written_is_listed():
 
 def test_what_is_read_is_listed():
     """All rows and the sentence on other images are the decoders, the images, sound and video."""
-    everything = set(decoders) | set(IMAGE_EXTENSIONS) | set(AUDIO_EXTENSIONS.split()) | set(VIDEO_EXTENSIONS.split())
+    images = {*IMAGE_EXTENSIONS, *AUTO_IMAGE_EXTENSIONS}
+    everything = {*decoders, *auto_decoders, *images, *AUDIO_EXTENSIONS.split(), *VIDEO_EXTENSIONS.split()}
     assert listed(lambda row: row[1]) | others() == everything
     assert not listed(lambda row: row[1]) & others()
+
+
+def test_what_must_be_asked_for_is_listed():
+    """The section on ``decode("auto")`` has the formats and images that are decoded on request, and no others."""
+    section = PAGE.split('\n## Decoded by `decode("auto")`\n')[1].split("\n## ")[0]
+    rows = "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    assert set(WORD.findall(rows)) == {*auto_decoders, *AUTO_IMAGE_EXTENSIONS}
+    assert {*AUTO_COMPRESSION} <= set(WORD.findall(section))
 
 
 def test_the_extras_exist():

@@ -18,7 +18,7 @@ resource.setrlimit(resource.RLIMIT_CPU, (200, 200))
 from webdataset.autodecode import Decoder
 from webdataset.testing.hostile import cases, measured
 marker, images, groups = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
-for outcome in measured(cases(marker, groups), marker, Decoder([images])):
+for outcome in measured(cases(marker, groups), marker, Decoder([images, 'auto'])):
     sys.stdout.write(json.dumps(outcome) + "\\n")
     sys.stdout.flush()
 """

@@ -190,7 +190,7 @@ def film(field, data):
 
 def decoded(*handlers):
     """Return the way to decode one field."""
-    decoder = wds.Decoder(*handlers) if handlers else wds.Decoder([])
+    decoder = wds.Decoder(*handlers, "auto")
     return lambda field, data: decoder({"__key__": "k", field: data})[field]
 
 

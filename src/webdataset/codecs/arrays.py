@@ -7,7 +7,7 @@ repeat from sample to sample, so a parsed header is kept under its bytes; any do
 import io
 import math
 import zipfile
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -88,21 +88,39 @@ def _parsed(header: bytes) -> Any:
     return read(stream)
 
 
-def npz_loads(data: bytes) -> dict[str, Any]:
+class NpzArrays(dict[str, Any]):
+    """The arrays of a ``.npz`` field, by name: a dict that can also be used as numpy's ``NpzFile`` is."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the arrays."""
+        return list(self)
+
+    def close(self) -> None:
+        """Do nothing: all arrays are in memory."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def npz_loads(data: bytes) -> NpzArrays:
     """Decode a ``.npz`` field.
 
     Args:
         data: bytes of the zip file.
 
     Returns:
-        Names to arrays (to bytes, for members that are no arrays), as in ``dict(numpy.load(...))``.
+        Names to arrays (to bytes, for members that are no arrays), with the ``files`` of ``numpy.load``.
 
     Raises:
         ValueError: pickled objects, or damaged arrays.
         FieldTooLarge: they would take more than ``WDS_MAX_FIELD_BYTES``, or are a bomb.
         zipfile.BadZipFile: not a zip file.
     """
-    arrays: dict[str, Any] = {}
+    arrays = NpzArrays()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(member.file_size for member in archive.infolist())
         if size > max(FREE_BYTES, min(settings.MAX_FIELD_BYTES.get(), len(data) * MOST_GROWTH), len(data)):

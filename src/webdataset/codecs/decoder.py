@@ -14,8 +14,17 @@ from webdataset.ground.extras import loaded
 from webdataset.samples.documents.document import Document
 
 from .fields import decoders, unchanged
-from .handlers import Continue, Decode, Handler, claims, default_post_handlers, default_pre_handlers
-from .images import imagehandler
+from .handlers import (
+    AUTO_KINDS,
+    Continue,
+    Decode,
+    Handler,
+    auto_handlers,
+    claims,
+    default_post_handlers,
+    default_pre_handlers,
+)
+from .images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
 
 Sample = dict[str, Any]
 MOST_PLANS = 4096
@@ -42,17 +51,17 @@ class Decoder:
     iterable over the decoded samples. Several handlers may be given as a list or one after the other.
 
     Args:
-        handlers: handlers ``f(key, data)`` (keys start with a dot), image specs ("rgb"), or a list of these.
+        handlers: handlers ``f(key, data)`` (keys start with a dot), image specs ("rgb"), ``"auto"`` for formats that
+            no published version of webdataset decodes, names of some of them ("yaml zst"), or a list of these.
         *more: further handlers where the first was no list; else ``pre``, ``post``, ``only``, ``partial`` by position.
         pre: handlers to ask first; default: the one that decompresses ``.gz``.
-        post: handlers to ask last; default: the table of basic decoders, then the one that decompresses ``.bz2``,
-            ``.xz`` and ``.zst``.
+        post: handlers to ask after these; default: the table of basic decoders. ``"auto"`` is asked last.
         only: decode just these fields (names without dots at their start; a list, or a string split at spaces).
         partial: leave values alone that are no bytes; else they are errors.
         trust: ``strict``, ``safe`` or ``full``; None means the level in force (see ``webdataset.ground.trust``).
 
     Raises:
-        ValueError: an unknown image spec.
+        UsageError: an unknown image spec or format.
     """
 
     def __init__(
@@ -70,10 +79,12 @@ class Decoder:
             own = list(handlers)
         else:
             own = [handlers, *more]
+        chosen, kinds = _interpret(own)
         self.handlers: list[Any] = [
             *(default_pre_handlers if pre is None else pre),
-            *(imagehandler(handler) if isinstance(handler, str) else handler for handler in own),
+            *chosen,
             *(default_post_handlers if post is None else post),
+            *auto_handlers(kinds),
         ]
         self.only = set(only.split() if isinstance(only, str) else only) if only is not None else None
         self.partial = partial
@@ -235,6 +246,30 @@ class DecodedSamples:
     def __iter__(self) -> Iterator[Sample]:
         """Yield decoded samples."""
         return map(self.decoder.decode, self.samples)
+
+
+def _interpret(given: list[Any]) -> tuple[list[Any], list[str]]:
+    """Return handlers for what a decoder was given, and which formats it decodes beyond the published ones."""
+    parts = [part for each in given for part in (each.split() if isinstance(each, str) else [each])]
+    names = [part for part in parts if isinstance(part, str)]
+    kinds = [*AUTO_KINDS, *AUTO_IMAGE_EXTENSIONS] if "auto" in names else names
+    images = [kind for kind in kinds if kind in AUTO_IMAGE_EXTENSIONS]
+    specs = [name for name in names if name in imagespecs]
+    for name in names:
+        if name in AUTO_IMAGE_EXTENSIONS and not specs:
+            raise UsageError(f"decode({name!r}) does not say to what; name an image spec too: decode('rgb', {name!r})")
+        if not (name == "auto" or name in AUTO_KINDS or name in images or name in imagespecs):
+            raise UsageError(
+                f"unknown image spec or format {name!r}; there are the specs {', '.join(imagespecs)}, the formats "
+                f"{', '.join((*AUTO_KINDS, *AUTO_IMAGE_EXTENSIONS))}, and 'auto' for all these formats"
+            )
+    extensions = [*IMAGE_EXTENSIONS, *images]
+    handlers = [
+        imagehandler(part, extensions) if isinstance(part, str) else part
+        for part in parts
+        if not isinstance(part, str) or part in imagespecs
+    ]
+    return handlers, [kind for kind in kinds if kind in AUTO_KINDS]
 
 
 def _positional(given: tuple[Any, ...], named: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,7 +1,9 @@
-"""The table of basic decoders: text, numbers and bytes here, other formats by name.
+"""The tables of basic decoders: text, numbers and bytes here, other formats by name.
 
-Flows in: a field's bytes. Flows out: its value. ``decoders`` is the live table that ``webdataset.autodecode.decoders``
-shows; entries set there take effect at the next sample. A decoder's result is the value, None included.
+Takes a field's bytes and returns its value. ``decoders`` is the live table that ``webdataset.autodecode.decoders``
+shows; entries set there take effect at the next sample. It has the formats that a published version of webdataset
+decodes. ``auto_decoders`` has those that none of them decodes: programs that parse such fields themselves get bytes, as
+before, unless they ask for ``decode("auto")`` or name the format. A decoder's result is the value, None included.
 """
 
 from typing import Any
@@ -54,21 +56,26 @@ def unchanged(data: Any) -> Any:
 
 decoders: LiveTable = LiveTable()
 decoders.update(dict.fromkeys(("txt", "text", "transcript"), text))
-decoders.update(dict.fromkeys(("html", "htm"), page))
 decoders.update(dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int))
-decoders.update(dict.fromkeys(("count", "class"), label))
 decoders.update(dict.fromkeys(("json", "jsn"), Deferred("json_fields", "json_loads")))
 decoders.update(dict.fromkeys(("pyd", "pkl", "pickle"), Deferred("pickles", "unpickle_loads", trusting=True)))
-decoders.update(dict.fromkeys(("mp", "msg", "msgpack"), Deferred("records", "msgpack_loads")))
+decoders.update(dict.fromkeys(("mp", "msg"), Deferred("records", "msgpack_loads")))
 decoders["cbor"] = Deferred("records", "cbor_loads")
 decoders["pth"] = Deferred("torch_fields", "torch_loads", trusting=True)
 decoders["npy"] = Deferred("arrays", "npy_loads")
 decoders["npz"] = Deferred("arrays", "npz_loads")
-decoders.update(dict.fromkeys(("ten", "tb", "tenbin"), Deferred("tenbin", "tenbin_loads")))
-decoders.update(dict.fromkeys(("yaml", "yml"), Deferred("yaml_fields", "yaml_loads")))
-decoders.update(dict.fromkeys(("jsonl", "ndjson"), Deferred("json_lines", "json_lines_loads")))
-decoders["safetensors"] = Deferred("safetensors_fields", "safetensors_loads")
+decoders.update(dict.fromkeys(("ten", "tb"), Deferred("tenbin", "tenbin_loads")))
 decoders["bin"] = unchanged
+
+auto_decoders: dict[str, Any] = {
+    **dict.fromkeys(("html", "htm"), page),
+    **dict.fromkeys(("class", "count"), label),
+    **dict.fromkeys(("yaml", "yml"), Deferred("yaml_fields", "yaml_loads")),
+    **dict.fromkeys(("jsonl", "ndjson"), Deferred("json_lines", "json_lines_loads")),
+    "msgpack": Deferred("records", "msgpack_loads"),
+    "tenbin": Deferred("tenbin", "tenbin_loads"),
+    "safetensors": Deferred("safetensors_fields", "safetensors_loads"),
+}
 
 
 def stays_bytes(key: str) -> bool:
@@ -91,3 +98,13 @@ def decoder_for(extension: str, trust: str | None = None) -> Codec | None:
     if entry is None and extension:
         return plugged_in("webdataset.decoders", extension)
     return entry.resolved(trust) if isinstance(entry, Deferred) else entry
+
+
+def auto_decoder_for(extension: str) -> Codec | None:
+    """Return the decoder of a format that is decoded on request only, or None.
+
+    Args:
+        extension: last component of the field's name; case matters.
+    """
+    entry = auto_decoders.get(extension)
+    return entry.resolved() if isinstance(entry, Deferred) else entry

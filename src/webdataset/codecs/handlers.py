@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeGuard
 from webdataset.ground import settings
 
 from .compressed import decompressed
-from .fields import decoder_for, stays_bytes
+from .fields import auto_decoder_for, auto_decoders, decoder_for, stays_bytes
 
 Handler = Callable[[str, Any], Any]
 Decode = Callable[[Any], Any]
@@ -73,6 +73,32 @@ class BasicHandlers:
         """Decode one field, or return None where its extension is in no table."""
         decode = self.claim(key)
         return None if decode is None else decode(data)
+
+
+class AutoHandlers:
+    """The handler of formats that are decoded on request: ``decode("auto")``, or their names.
+
+    Args:
+        kinds: extensions of ``auto_decoders``.
+    """
+
+    final = True
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self.kinds = frozenset(kinds)
+
+    def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  none of them runs code
+        """Return the decoder of the key's last extension, where it is one of these (case matters)."""
+        extension = key.rpartition(".")[2]
+        return None if extension not in self.kinds or stays_bytes(key) else auto_decoder_for(extension)
+
+    def __call__(self, key: str, data: Any) -> Any:
+        """Decode one field, or return None where its extension is not one of these."""
+        decode = self.claim(key)
+        return None if decode is None else decode(data)
+
+    def __repr__(self) -> str:
+        return f"AutoHandlers({sorted(self.kinds)!r})"
 
 
 class ExtensionHandler:
@@ -185,7 +211,23 @@ class CompressionFilter:
 
 
 gzfilter = CompressionFilter(".gz")
-unwrapping = CompressionFilter(".bz2", ".xz", ".zst", again=True)  # asked last: these may be names of a user's own
 basichandlers = BasicHandlers()
 default_pre_handlers: list[Handler] = [gzfilter]
-default_post_handlers: list[Handler] = [basichandlers, unwrapping]
+default_post_handlers: list[Handler] = [basichandlers]
+
+AUTO_COMPRESSION = ("bz2", "xz", "zst")
+AUTO_KINDS = (*auto_decoders, *AUTO_COMPRESSION)
+
+
+def auto_handlers(kinds: Iterable[str]) -> list[Handler]:
+    """Return the handlers that decode formats which no published version of webdataset decodes.
+
+    They are asked after all others, since programs have used these names for formats of their own.
+
+    Args:
+        kinds: extensions out of ``AUTO_KINDS``.
+    """
+    formats = [kind for kind in kinds if kind in auto_decoders]
+    suffixes = [f".{kind}" for kind in kinds if kind in AUTO_COMPRESSION]
+    handlers: list[Handler] = [AutoHandlers(formats)] if formats else []
+    return [*handlers, CompressionFilter(*suffixes, again=True)] if suffixes else handlers

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from webdataset.ground.errors import StateMismatch
-from webdataset.stages.base import Json
+from webdataset.stages.base import Json, normalize_json
 
 VERSION = 2
 KIND = "webdataset.elastic"
@@ -67,22 +67,11 @@ def written_sum(value: Json, start: int = 0) -> int:
         raise StateMismatch(f"the state is no JSON value: {quoted(error)}") from error
 
 
-def plain(value: Json) -> Json:
-    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted.
-
-    Args:
-        value: a JSON value.
-    """
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return {name: plain(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
-
-
 def memory_sum(memory: Json, start: int = 0) -> int:
     """Return the CRC-32 of a stream's memory.
 
     Args:
-        memory: as ``plain`` returns it.
+        memory: as ``normalize_json`` returns it.
         start: what the sum begins with.
 
     Raises:
@@ -99,7 +88,7 @@ def sum_of(header: Mapping[str, Any], memories: Mapping[str, Json], known: Sums 
 
     Args:
         header: with seed, epoch, number of streams, and the digests of functions.
-        memories: number of the stream, as text, to memory, as ``plain`` returns it.
+        memories: number of the stream, as text, to memory, as ``normalize_json`` returns it.
         known: sums of memories, by stream, which holds while a memory is the same; taken up and added to.
     """
     if not memories:
@@ -198,7 +187,7 @@ def check_sum(state: Mapping[str, Any]) -> None:
             f"{counted}"
         )
     try:
-        memories = plain(state["memories"])
+        memories = normalize_json(state["memories"])
     except (TypeError, RecursionError) as error:
         raise StateMismatch(f"the state is no JSON value: {quoted(error)}") from error
     if state.get(SUM, 0) != sum_of(state, memories):

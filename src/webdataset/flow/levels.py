@@ -18,11 +18,9 @@ from webdataset.ground.errors import FlowError, StateMismatch, UsageError
 from webdataset.ground.skips import counting, pass_over
 from webdataset.samples.identity import compare_traces, is_lenient, warn_changed
 from webdataset.stages import randomness
-from webdataset.stages.base import Address, Json, Memory, Outcome, Run, Stage
+from webdataset.stages.base import Address, Json, Memory, Outcome, Run, Stage, normalize_json
 from webdataset.stages.branches import refuse_unrepeatable
 from webdataset.stages.reading import ReadShards
-
-from .elastic_checks import plain
 
 
 class Level:
@@ -114,9 +112,7 @@ class Level:
             return None
         if memory.plain:
             return memory.snapshot
-        from .elastic_checks import plain  # noqa: PLC0415  only for datasets in streams
-
-        return lambda: plain(memory.snapshot())
+        return lambda: normalize_json(memory.snapshot())
 
     def restore(self, state: Json) -> None:
         """Take up a snapshot before ``open``."""
@@ -266,9 +262,7 @@ class ForeignLevel(Level):
 
     def writer(self) -> Callable[[], Json]:
         """Return what gives the same as a plain JSON value."""
-        from .elastic_checks import plain  # noqa: PLC0415  only for datasets in streams
-
-        return lambda: plain(self.snapshot())
+        return lambda: normalize_json(self.snapshot())
 
     def restore(self, state: Json) -> None:
         """Skip what was given; a stage that left a mark is asked whether it can give the same again."""
@@ -311,7 +305,7 @@ class ForeignLevel(Level):
             return
         url = self.present_url()
         try:
-            compare_traces(plain(self.read), plain(self.before.traces()), url, self.run.told)
+            compare_traces(normalize_json(self.read), normalize_json(self.before.traces()), url, self.run.told)
         except StateMismatch as error:
             if not is_lenient():
                 raise

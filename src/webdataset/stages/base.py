@@ -32,6 +32,17 @@ Fetch = Callable[[list[Address]], list[Any]]
 Item = TypeVar("Item")
 
 
+def normalize_json(value: Json) -> Json:
+    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted.
+
+    Args:
+        value: a JSON value.
+    """
+    if isinstance(value, list | tuple):
+        return [normalize_json(part) for part in value]
+    return {name: normalize_json(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
+
+
 @dataclass(frozen=True)
 class Run:
     """What a running pipeline tells its stages.

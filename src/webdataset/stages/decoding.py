@@ -34,7 +34,9 @@ def _decode(
     Args:
         source: samples whose fields are bytes.
         *args: image specs (``"rgb"``, ``"pil"``, ``"torchrgb8"``, …) or functions ``f(key, bytes)``, where key is
-            ``".jpg"`` and None leaves the field to the next one; asked in turn, before the basic decoders.
+            ``".jpg"`` and None leaves the field to the next one; asked in turn, before the basic decoders. ``"auto"``
+            also decodes the formats that no published version of webdataset decodes (YAML, JSON lines, safetensors,
+            zst, …); their names (``"yaml zst"``) decode some of them.
         handler: what to do about a sample that cannot be decoded: true skips it, false ends the stage.
         pre: functions that are asked first, instead of the decompression of ``.gz`` fields.
         post: functions that are asked last, instead of the basic decoders (json, txt, cls, npy, …).

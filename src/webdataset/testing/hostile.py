@@ -3,7 +3,7 @@
 Each payload that holds code creates a marker file if it is executed, and does nothing else. Use it to check a decoder,
 a handler or a whole pipeline of your own::
 
-    for outcome in measured(cases(marker), marker, Decoder([])):
+    for outcome in measured(cases(marker), marker, Decoder(["auto"])):
         print(outcome)
 
 Flows in: a path that does not exist. Flows out: fields, and what became of them. Run the measurement in a process of

@@ -38,7 +38,8 @@ class TarWriter(Gathering):
         mode: permission bits of the members.
         compress: None goes by the name's ending (gz, bz2, xz, zst); False is none; True is gz; or one of these four.
         encoder: True encodes by extension; a dict adds or replaces extensions; a callable maps a sample to a sample of
-            bytes; False or None takes fields that are bytes already.
+            bytes; False or None takes fields that are bytes already. Some formats that are written so (YAML, JSON
+            lines, safetensors, html, class, zst, …) are read back by ``decode("auto")`` only, see docs/formats.md.
         keep_meta: write fields that start with an underscore, as ``key._field``.
         mtime: modification time of the members, in seconds since 1970; None is 1980-01-01, so that runs can be
             compared. Fractions are kept with ``format="pax"`` only.

@@ -1,6 +1,7 @@
 """npy and npz fields."""
 
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -164,3 +165,14 @@ def test_a_parser_that_another_thread_disturbed_is_asked_again(monkeypatch):
     monkeypatch.setattr(np.lib.format, "read_array_header_1_0", disturbed)
     assert np.array_equal(npy_loads(payload), np.arange(77.0).reshape(7, 11))
     assert len(calls) == 2
+
+
+def test_npz_fields_are_used_as_files_of_numpy():
+    """Programs that were written for ``numpy.load`` list the files and use ``with``; others take it for a dict."""
+    with npz_loads(npz_dumps({"b": np.arange(2), "a": np.ones(1)})) as arrays:
+        assert arrays.files == ["b", "a"]
+    arrays.close()
+    assert isinstance(arrays, dict)
+    again = pickle.loads(pickle.dumps(arrays))
+    assert again.files == ["b", "a"]
+    assert again["b"].tolist() == [0, 1]

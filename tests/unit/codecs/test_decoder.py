@@ -15,7 +15,7 @@ from webdataset.autodecode import (
     handle_extension,
 )
 from webdataset.codecs.handlers import CompressionFilter
-from webdataset.ground.errors import BadCompression, DecodingError, UsageError
+from webdataset.ground.errors import BadCompression, DecodingError, MissingExtra, UsageError
 
 KEY = {"__key__": "k", "__url__": "s.tar"}
 
@@ -97,7 +97,7 @@ def test_upstreams_positional_arguments():
 def test_a_single_handler_or_spec_needs_no_list():
     """A lone function or image spec is one handler."""
     assert Decoder(shout)({"loud": b"a"}) == {"loud": "A"}
-    with pytest.raises(ValueError, match="unknown image spec 'RGB'"):
+    with pytest.raises(ValueError, match="unknown image spec or format 'RGB'"):
         Decoder("RGB")
 
 
@@ -163,25 +163,24 @@ def test_other_compressions_are_unwrapped_and_asked_again(kind):
         f"cls.{kind}.gz": gzip.compress(compress(b"3")),
         kind: compress(b"raw"),
     }
-    decoded = Decoder("l8")(sample)
+    decoded = Decoder("l8", kind)(sample)
     assert list(decoded) == list(sample)
     assert [decoded[f"txt.{kind}"], decoded[f"json.gz.{kind}"], decoded[f"cls.{kind}.gz"]] == ["b", None, 3]
     assert decoded[f"pgm.{kind}"].tolist() == [[ord("x")]]
     assert decoded[kind] == b"raw"
     with pytest.raises(DecodingError) as failure:
-        Decoder([])({f"txt.{kind}": b"not compressed"})
+        Decoder("auto")({f"txt.{kind}": b"not compressed"})
     assert isinstance(failure.value.__cause__, BadCompression)
 
 
 def test_a_users_own_reading_of_compressed_names_comes_first():
-    """Handlers, table entries and ``post`` of a user's own see bz2, xz and zst fields as they are."""
+    """Handlers and table entries of a user's own see bz2, xz and zst fields as they are."""
     packed = b"any bytes"
-    assert Decoder([handle_extension("txt.zst", len)])({"txt.zst": packed}) == {"txt.zst": 9}
-    assert Decoder([handle_extension("bz2 xz", bytes)])({"txt.bz2": packed, "xz": packed})["txt.bz2"] == packed
-    assert Decoder([], post=[basichandlers])({"txt.xz": packed}) == {"txt.xz": packed}
+    assert Decoder([handle_extension("txt.zst", len), "auto"])({"txt.zst": packed}) == {"txt.zst": 9}
+    assert Decoder([handle_extension("bz2 xz", bytes), "auto"])({"txt.bz2": packed, "xz": packed})["txt.bz2"] == packed
     try:
         decoders["zst"] = len
-        assert Decoder([])({"txt.zst": packed}) == {"txt.zst": 9}
+        assert Decoder("auto")({"txt.zst": packed}) == {"txt.zst": 9}
     finally:
         del decoders["zst"]
 
@@ -305,7 +304,7 @@ KEPT = {"a.yaml": b"a: 1", "json.zst": b"x", "jpg": b"x", "gz": b"x", "class": b
 
 def test_bytes_are_kept_by_a_handler():
     """One handler keeps fields as the published versions left them, compressed ones too."""
-    keeping = Decoder([handle_extension("yaml zst gz jpg class", bytes), "rgb"], pre=[])
+    keeping = Decoder([handle_extension("yaml zst gz jpg class", bytes), "rgb auto"], pre=[])
     assert keeping({**KEPT, "cls": b"1"}) == {**KEPT, "cls": 1}
 
 
@@ -314,8 +313,8 @@ def test_bytes_are_kept_by_the_environment(monkeypatch):
     with pytest.raises(DecodingError):
         Decoder(["rgb"])({"jpg": b"x"})
     monkeypatch.setenv("WDS_KEEP_BYTES", ".yaml zst,JPG, gz class")
-    assert Decoder("rgb")({**KEPT, "JPG": b"y", "cls": b"1"}) == {**KEPT, "JPG": b"y", "cls": 1}
-    assert Decoder("rgb", handle_extension("a.yaml", len))(KEPT) == {**KEPT, "a.yaml": 4}
+    assert Decoder("rgb auto")({**KEPT, "JPG": b"y", "cls": b"1"}) == {**KEPT, "JPG": b"y", "cls": 1}
+    assert Decoder("rgb", "auto", handle_extension("a.yaml", len))(KEPT) == {**KEPT, "a.yaml": 4}
     assert basichandlers(".yaml", b"a: 1") is None
     assert gzfilter(".a.gz", b"x") is None
 
@@ -343,3 +342,33 @@ def test_a_cause_without_words_is_named():
 
     with pytest.raises(DecodingError, match=r"could not be decoded: KeyError\(\)"):
         Decoder([silent])({"x": b""})
+
+
+NEW_KINDS = {
+    "yaml": b"\xff: [", "jsonl": b"{", "tenbin": b"x", "safetensors": b"x", "msgpack": b"\x92\x01", "html": b"<p>",
+    "class": b"3", "txt.zst": b"x", "txt.bz2": b"x", "avif": b"x", "img": b"x", "x.yml": b"- a",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("handlers", [(), ("rgb",), (shout,)], ids=["none", "images", "own"])
+def test_formats_that_no_published_version_decodes_stay_bytes(handlers):
+    """Passes over shards whose programs parse such fields run as before, damaged fields included."""
+    assert Decoder(list(handlers))({**KEY, **NEW_KINDS}) == {**KEY, **NEW_KINDS}
+
+
+@pytest.mark.parametrize("field", sorted({*NEW_KINDS} - {"html", "class", "x.yml"}))
+def test_formats_that_are_asked_for_are_decoded(field):
+    """By ``auto`` or by their names; what is damaged is an error then."""
+    for handlers in (["rgb", "auto"], ["rgb", field.rpartition(".")[2]], [f"rgb {field.rpartition('.')[2]}"]):
+        with pytest.raises((DecodingError, MissingExtra)):
+            Decoder(handlers)({**KEY, field: NEW_KINDS[field]})
+
+
+def test_formats_may_be_named_in_one_word_list():
+    """Names stand alone, in one string, and beside handlers; only what is named is decoded."""
+    sample = {"yaml": b"- a", "jsonl": b"1\n2\n", "html": b"<p>"}
+    assert Decoder("yaml jsonl")(sample) == {"yaml": ["a"], "jsonl": [1, 2], "html": b"<p>"}
+    assert Decoder("html", shout)({**sample, "loud": b"a"}) == {**sample, "html": "<p>", "loud": "A"}
+    assert pickle.loads(pickle.dumps(Decoder("yaml")))(sample)["yaml"] == ["a"]
+    with pytest.raises(UsageError, match="name an image spec too"):
+        Decoder("avif")

@@ -84,7 +84,7 @@ def test_text_values_of_structured_formats_read_back(field):
         pytest.importorskip("msgspec")
     if field == "cbor":
         pytest.importorskip("cbor2")
-    assert Decoder([])({field: encode("hello wörld", field)})[field] == "hello wörld"
+    assert Decoder(["auto"])({field: encode("hello wörld", field)})[field] == "hello wörld"
 
 
 def test_json_text_stays_as_it_is():
@@ -102,7 +102,7 @@ def test_gz_compresses_the_encoders_result():
     packed = gzip.compress(b"x")
     assert encode(packed, "txt.gz") == packed
     assert encode(5, "cls.gz") == encode(5, "cls.gz")
-    assert Decoder([])({"json.gz": encode([1], "json.gz")})["json.gz"] == [1]
+    assert Decoder(["auto"])({"json.gz": encode([1], "json.gz")})["json.gz"] == [1]
 
 
 @pytest.mark.parametrize("kind", ["bz2", "xz", "zst"])
@@ -118,7 +118,7 @@ def test_other_compressions_compress_too(kind):
         assert encode(written, name) == written
     both = encode(5, f"cls.{kind}.gz")
     assert decompressed(gzip.decompress(both), kind) == b"5"
-    assert Decoder([])({f"cls.{kind}.gz": both}) == {f"cls.{kind}.gz": 5}
+    assert Decoder(["auto"])({f"cls.{kind}.gz": both}) == {f"cls.{kind}.gz": 5}
     mine = {kind: lambda value: b"mine"}
     assert Encoder(mine)({f"x.{kind}": 3}) == {f"x.{kind}": b"mine"}
 

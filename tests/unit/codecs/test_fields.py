@@ -15,7 +15,7 @@ from webdataset.codecs.compressed import decompressed, gzipped
 from webdataset.codecs.json_fields import json_dumps, json_loads
 from webdataset.ground.errors import BadCompression, DecodingError, EncodingError
 
-decode = Decoder([]).decode1
+decode = Decoder(["auto"]).decode1
 
 PROBES = [
     b'"a\x01b"', b'"a\nb"', b'"\xff"', b"01", b"1.", b".5", b"+1", b"-", b"1e5", b"-0", b"-0.0", b"[1,]", b'{"a":1,}',
@@ -58,7 +58,7 @@ def test_text(extension):
     """Text is UTF-8; anything else is an error."""
     assert decode(extension, "häß".encode()) == "häß"
     with pytest.raises(DecodingError):
-        Decoder([])({extension: b"\xff"})
+        Decoder(["auto"])({extension: b"\xff"})
 
 
 @pytest.mark.parametrize("extension", ["cls", "cls2", "index", "inx", "id"])
@@ -67,7 +67,7 @@ def test_whole_numbers(extension):
     assert decode(extension, b" -12\n") == -12
     assert decode(extension, b"1" * 30) == int("1" * 30)
     with pytest.raises(DecodingError, match="ValueError"):
-        Decoder([])({extension: b"abc"})
+        Decoder(["auto"])({extension: b"abc"})
 
 
 def test_bytes_stay_bytes():
@@ -164,7 +164,7 @@ def test_records(extension):
     for value in (None, {"a": [1, 2.5, "é", b"\0", True]}, "text"):
         assert decode(extension, default_handlers[extension](value)) == value
     with pytest.raises(DecodingError):
-        Decoder([])({extension: b"\x92\x01"})
+        Decoder(["auto"])({extension: b"\x92\x01"})
 
 
 @pytest.mark.parametrize("missing", [("msgpack", "mp"), ("cbor2", "cbor")], ids=str)
@@ -176,7 +176,7 @@ def test_missing_packages_are_named_with_their_extra(missing, tmp_path):
         "import webdataset as wds\n"
         "from webdataset.ground.errors import MissingExtra\n"
         "try:\n"
-        f"    wds.Decoder([])({{'__key__': 'k', '{extension}': b'1'}})\n"
+        f"    wds.Decoder('auto')({{'__key__': 'k', '{extension}': b'1'}})\n"
         "except MissingExtra as error:\n"
         "    assert 'webdataset[records]' in str(error) and error.key == 'k', error\n"
         "else:\n"

@@ -46,7 +46,7 @@ def same(left, right):
 
 def decoded(field, data):
     """Decode one field."""
-    return Decoder([])({"__key__": "k", field: data})[field]
+    return Decoder(["auto"])({"__key__": "k", field: data})[field]
 
 
 def encoded(field, value):

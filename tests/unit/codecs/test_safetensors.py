@@ -23,7 +23,7 @@ def encode(value):
 
 def decode(data, *handlers):
     """Decode one field."""
-    return wds.Decoder(*handlers)({"__key__": "k", "safetensors": data})["safetensors"]
+    return wds.Decoder(*handlers, "auto")({"__key__": "k", "safetensors": data})["safetensors"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,7 +118,7 @@ def test_without_the_package_the_error_names_the_extra(tmp_path):
         "import webdataset as wds\n"
         "from webdataset.codecs import make_encoder\n"
         "from webdataset.ground.errors import MissingExtra\n"
-        "read, write = wds.Decoder([]), make_encoder(True)\n"
+        "read, write = wds.Decoder('auto'), make_encoder(True)\n"
         "for run in (lambda: read({'safetensors': b'x'}), lambda: write({'safetensors': {}})):\n"
         "    try:\n"
         "        run()\n"

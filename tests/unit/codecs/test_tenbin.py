@@ -197,7 +197,7 @@ def test_fields():
     array = np.arange(4, dtype="u4")
     for name in ("ten", "tb", "tenbin", "x.ten"):
         for value in (array, [array], (array,)):
-            (read,) = Decoder([])({"__key__": "k", name: tenbin_dumps(value)})[name]
+            (read,) = Decoder(["auto"])({"__key__": "k", name: tenbin_dumps(value)})[name]
             assert read.dtype == np.uint32
             assert read.tolist() == array.tolist()
     assert isinstance(tenbin_dumps(array), bytes)

@@ -17,7 +17,7 @@ def encode(value, field="yaml"):
 
 def decode(data, field="yaml"):
     """Decode one field with the basic decoders."""
-    return Decoder([])({"__key__": "k", field: data})[field]
+    return Decoder(["auto"])({"__key__": "k", field: data})[field]
 
 
 @pytest.fixture(params=["libyaml", "python"], autouse=True)

@@ -6,8 +6,9 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.flow.elastic_checks import memory_sum, plain
+from webdataset.flow.elastic_checks import memory_sum
 from webdataset.ground.errors import StateMismatch
+from webdataset.stages.base import normalize_json
 
 MEMORY = [3, 0, -3, None, [[1, 2, 1 << 40], {"a": "é", "b": [True, 1.5, "x" * 300]}]]
 
@@ -19,7 +20,7 @@ def test_the_sum_does_not_change_with_the_version_of_python():
 
 def test_plain_values():
     """Tuples become lists, keys are sorted, at any depth; the sum of what is no JSON value is refused."""
-    value = plain({"b": (1, (2,)), "a": [{"d": 1, "c": ()}]})
+    value = normalize_json({"b": (1, (2,)), "a": [{"d": 1, "c": ()}]})
     assert json.dumps(value) == '{"a": [{"c": [], "d": 1}], "b": [1, [2]]}'
     with pytest.raises(StateMismatch, match="no JSON value"):
         memory_sum([object()])

@@ -4,6 +4,6 @@
 before there is an image.
 """
 
-from .specs import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
+from .specs import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
 
-__all__ = ["IMAGE_EXTENSIONS", "ImageHandler", "imagehandler", "imagespecs"]
+__all__ = ["AUTO_IMAGE_EXTENSIONS", "IMAGE_EXTENSIONS", "ImageHandler", "imagehandler", "imagespecs"]

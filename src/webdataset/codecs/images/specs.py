@@ -16,9 +16,11 @@ from webdataset.ground.extras import require
 _EXTENSIONS = """
     blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c icns
     ico im iim tif tiff jfif jpe jpg jpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb vda vst webp
-    wmf emf xbm xpm avif avifs heic heif hif jxl img image
+    wmf emf xbm xpm
 """
 IMAGE_EXTENSIONS: list[str] = _EXTENSIONS.split()
+# No published version of webdataset decodes these: they are images with decode("auto"), or where they are named.
+AUTO_IMAGE_EXTENSIONS: list[str] = ["avif", "avifs", "heic", "heif", "hif", "jxl", "img", "image"]
 
 imagespecs: dict[str, tuple[str, str | None, str]] = {
     "l8": ("numpy", "uint8", "l"),

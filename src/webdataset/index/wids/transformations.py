@@ -212,9 +212,9 @@ def _decoder_for(key: str, images: str | None, trust: str | None, *, basic: bool
         return None if images is None else partial(_image, images)
     if not basic or extension not in BASIC:
         return None
-    from webdataset.codecs.fields import decoder_for  # noqa: PLC0415  codecs are loaded when they are used
+    from webdataset.codecs.fields import auto_decoder_for, decoder_for  # noqa: PLC0415  loaded when they are used
 
-    return decoder_for(BASIC[extension], trust)
+    return auto_decoder_for(BASIC[extension]) or decoder_for(BASIC[extension], trust)
 
 
 def _image(library: str, data: bytes) -> Any:

@@ -150,7 +150,7 @@ def test_extensions_tell_which_fields_are_images(pictures):
     """The last component in any case; other fields are not touched; extensions may be chosen."""
     png = pictures["png"]
     handler = imagehandler("rgb8")
-    for key in (".png", ".PNG", "png", ".seg.Png", ".avif", ".jpg"):
+    for key in (".png", ".PNG", "png", ".seg.Png", ".jpg"):
         assert handler(key, png) is not None
     for key in (".txt", ".png.txt", ".h5", ".hdf", ".mpg", ".mpeg", "", ".p"):
         assert handler(key, png) is None
@@ -160,7 +160,7 @@ def test_extensions_tell_which_fields_are_images(pictures):
     decoded = Decoder("pil")({"h5": b"data", "seg.png": png})
     assert decoded["h5"] == b"data"
     assert decoded["seg.png"].mode == "RGB"
-    assert {"avif", "webp", "jpg", "xpm"} < set(IMAGE_EXTENSIONS)
+    assert {"webp", "jpg", "xpm"} < set(IMAGE_EXTENSIONS)
 
 
 def test_unknown_specs_are_errors():
@@ -279,12 +279,12 @@ def test_heic_and_jxl_decode_with_their_plugins(kind, module, extra, tmp_path):
         "import sys; from pathlib import Path; import webdataset as wds; from webdataset.ground.errors import *\n"
         "data = Path(sys.argv[1]).read_bytes()\n"
         f"sys.modules[{module!r}] = None\n"
-        "try: wds.Decoder('rgb8')({'heic': data})\n"
+        "try: wds.Decoder('rgb8 auto')({'heic': data})\n"
         f"except MissingExtra as error: assert 'webdataset[{extra}]' in str(error), error\n"
         "else: raise SystemExit('no error')\n"
         f"del sys.modules[{module!r}]\n"
         "for field in ('heic', 'jxl', 'jpg'):\n"
-        "    decoded = wds.Decoder('rgb8')({field: data})[field]\n"
+        "    decoded = wds.Decoder('rgb8 auto')({field: data})[field]\n"
         "    assert decoded.shape == (8, 16, 3) and abs(decoded.astype(int) - [200, 100, 50]).max() < 10, decoded\n"
     )
     subprocess.run([sys.executable, "-c", read, str(path)], check=True, cwd=tmp_path)
@@ -296,7 +296,7 @@ def test_avif_without_a_decoder_says_what_to_install(monkeypatch):
     plugin = pytest.importorskip("pillow_heif")
     monkeypatch.delattr(plugin, "register_avif_opener", raising=False)
     with pytest.raises(MissingExtra, match=r"Pillow 11\.3"):
-        imagehandler("pil")(".avif", b"\0\0\0 ftypavif" + bytes(20))
+        imagehandler("pil", "avif")(".avif", b"\0\0\0 ftypavif" + bytes(20))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
