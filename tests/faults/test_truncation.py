@@ -9,7 +9,7 @@ import pytest
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import BadHeader, SourceError, TarError, Truncated
+from webdataset.ground.errors import BadCompression, BadHeader, SourceError, TarError, Truncated
 from webdataset.index import index_shard
 from webdataset.index.formats import dali, energon, files_json
 from webdataset.index.wids.dataset import ShardListDataset
@@ -40,7 +40,7 @@ def told(function):
         warnings.simplefilter("always")
         try:
             outcome = function()
-        except TarError as error:
+        except (TarError, BadCompression) as error:
             outcome = error
     return outcome, [warning for warning in caught if warning.category is UserWarning]
 
@@ -267,13 +267,30 @@ def test_one_block_of_zeros_is_an_end_mark(zeros, known):
     assert not caught
 
 
-def test_a_lone_zero_block_inside_is_a_zeroed_header():
-    """One block of zeros with anything but the end behind it must not pass for padding, wherever it stands."""
+def test_a_lone_zero_block_before_members_is_told():
+    """Other programs end there without an error; here the rest is read too, with one warning."""
     for start in [0, *BORDERS]:
         data = WHOLE[:start] + bytes(512) + WHOLE[start:]
-        outcome, _ = told(lambda data=data: keys(read(io.BytesIO(data))))
-        assert isinstance(outcome, BadHeader), start
-        assert outcome.offset == start
+        outcome, caught = told(lambda data=data: list(tariterators.tar_file_iterator(io.BytesIO(data))))
+        assert [(item["fname"], item["data"]) for item in outcome] == MEMBERS
+        (warning,) = caught
+        assert f"a single zero block stands before byte {start + 512}" in str(warning.message)
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst"])
+def test_bytes_after_a_compressed_shard(kind, shard):
+    """Programs ignore what follows a whole gz or bz2 stream, with one warning here; elsewhere it is an error."""
+    url = shard(archives.compressed(WHOLE, kind) + b"not of it" * 1000)
+    for look in (
+        lambda: keys(wds.WebDataset(url, shardshuffle=False)),
+        lambda: [entry.key for entry in index_shard(url).entries],
+    ):
+        outcome, caught = told(look)
+        if kind in ("gz", "bz2"):
+            assert outcome == ["a", "b"]
+            assert ["the 9000 bytes after it are ignored" in str(each.message) for each in caught] == [True]
+        else:
+            assert isinstance(outcome, TarError | BadCompression)
 
 
 @pytest.mark.parametrize("zeros", [2, 3, 20])
@@ -421,12 +438,13 @@ def test_a_zeroed_header_of_a_whole_member_is_seen():
         assert outcome.offset <= region.stop
 
 
-def test_a_zeroed_header_of_an_empty_member_is_seen():
-    """No payload behind it: the zeros stand alone between two headers."""
+def test_a_zeroed_header_of_an_empty_member_is_told():
+    """No payload behind it: the zeros stand alone between two headers, as between two archives; one warning."""
     data = archives.by_hand([("a.txt", b"1"), ("a.flag", b""), ("b.txt", b"2")])
     data = data[:1024] + bytes(512) + data[1536:]
-    outcome, _ = told(lambda: keys(read(io.BytesIO(data))))
-    assert isinstance(outcome, BadHeader)
+    outcome, caught = told(lambda: keys(read(io.BytesIO(data))))
+    assert outcome == ["a", "b"]
+    assert ["members were overwritten with zeros" in str(each.message) for each in caught] == [True]
 
 
 def test_a_lone_zero_block_is_no_end_mark_for_what_follows():

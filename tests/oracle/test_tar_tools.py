@@ -316,9 +316,14 @@ HAND = {
 
 @pytest.mark.parametrize("form", HAND)
 def test_by_hand(form):
-    """Forms that only some program, somewhere, writes."""
+    """Forms that only some program, somewhere, writes; a global name, which others ignore, is warned of."""
     data = handmade.archive(HAND[form], handmade.member(b"z.txt", b"last"))
-    agree(data, [("a.txt", b"x"), ("z.txt", b"last")])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        agree(data, [("a.txt", b"x"), ("z.txt", b"last")])
+    assert ["global PAX header at byte 0" in str(each.message) for each in caught] == [True] * 2 * (
+        "global" in form and "path" in str(HAND[form])
+    )
 
 
 def test_signed_checksum_of_a_name_with_high_bytes():

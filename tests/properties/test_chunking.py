@@ -201,6 +201,7 @@ def scanned(data, places, rules):
         scanner.awaited,
         ended,
         scanner.doubt,
+        scanner.global_override,
         scanner.offset,
         strays,
     )
@@ -234,6 +235,7 @@ def walked(rng, data, places, rules):
         getattr(walk, "struck", None),
         ended,
         walk.doubt,
+        walk.global_override,
         walk.joins,
         walk.end,
         whole,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from webdataset.ground.policies import located
-from webdataset.samples.endings import judge_missing_end, tell_doubt
+from webdataset.samples.endings import judge_missing_end, warn_unusual
 from webdataset.samples.links import Links, ReadAt
 from webdataset.samples.reading import Reading
 from webdataset.samples.split_samples import finished_keys
@@ -138,8 +138,7 @@ class IndexBuilder:
         if not self.quiet:
             self.links.tell()
         chosen = self.reading.missing_end
-        if self.walk.doubt is not None:
-            tell_doubt(self.url, *self.walk.doubt, chosen=chosen)
+        warn_unusual(self.url, self.walk, chosen=chosen)
         if not ended:
             # what is wrong with the last member is told first, as the reader tells it
             self.group(self._held)

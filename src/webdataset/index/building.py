@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from webdataset.ground.errors import NoRandomAccess, UsageError, WebDatasetError
 from webdataset.ground.policies import Handler, located, reraise_exception
+from webdataset.samples.endings import warn_trailing
 from webdataset.samples.links import random_access
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
@@ -166,7 +167,7 @@ def _streamed(url: str | os.PathLike[str], reading: Reading, hashes: tuple[str, 
             start += more
         kind = compression_of(start)
         length = 0
-        for piece in _decompressed(kind, start, tally) if kind is not None else _plain(start, tally):
+        for piece in _decompressed(url, kind, start, tally) if kind is not None else _plain(start, tally):
             builder.feed(piece, length)
             length += len(piece)
     finally:
@@ -180,12 +181,13 @@ def _plain(piece: bytes, tally: _Tally) -> Iterator[bytes]:
         piece = tally.read(_PIECE)
 
 
-def _decompressed(kind: str, piece: bytes, tally: _Tally) -> Iterator[bytes]:
-    decompressor = Decompressor(kind)
+def _decompressed(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _Tally) -> Iterator[bytes]:
+    decompressor = Decompressor(kind, ignore_trailing=True)
     while piece:
         yield from decompressor.feed(piece)
         piece = tally.read(_PIECE)
     decompressor.finish()
+    warn_trailing(os.fsdecode(url), decompressor)
 
 
 def index_shards(

@@ -13,6 +13,8 @@ import warnings
 
 from webdataset.ground import errors, settings
 from webdataset.ground.redaction import redacted
+from webdataset.tar.assembly import Assembly
+from webdataset.tar.compression import Decompressor
 
 
 def judge_missing_end(url: str, offset: int, *, chosen: str | None) -> None:
@@ -41,18 +43,41 @@ def judge_missing_end(url: str, offset: int, *, chosen: str | None) -> None:
         )
 
 
-def tell_doubt(url: str, offset: int, zeros: int, *, chosen: str | None) -> None:
-    """Warn of zero blocks inside a shard that no usual writer leaves.
+def warn_unusual(url: str, archive: Assembly, *, chosen: str | None) -> None:
+    """Warn of what no usual writer leaves in an archive, and what other programs read differently.
 
     Args:
         url: the shard.
-        offset: where members go on behind them, in bytes.
-        zeros: how many blocks.
-        chosen: ``ignore`` says nothing.
+        archive: what read it, to its end.
+        chosen: ``ignore`` says nothing of zero blocks.
     """
-    if chosen != "ignore":
+    if archive.doubt is not None and chosen != "ignore":
+        offset, zeros = archive.doubt
+        blocks = "a single zero block stands" if zeros == 1 else f"{zeros} zero blocks stand"
         warnings.warn(
-            f"{redacted(url)}: {zeros} zero blocks stand before byte {offset}, with members behind them: "
-            "archives were joined there with unusual padding, or members were overwritten with zeros and are lost",
+            f"{redacted(url)}: {blocks} before byte {offset}, with members behind: archives were joined there with "
+            "unusual padding, or members were overwritten with zeros and are lost",
+            stacklevel=3,
+        )
+    if archive.global_override is not None:
+        warnings.warn(
+            f"{redacted(url)}: the global PAX header at byte {archive.global_override} gives all members after it a "
+            "name or a size; it is obeyed, as GNU tar does, and others ignore it: write the shard without it",
+            stacklevel=3,
+        )
+
+
+def warn_trailing(url: str, decompressor: Decompressor) -> None:
+    """Warn of bytes after a compressed stream that are not part of it, and were ignored.
+
+    Args:
+        url: the shard.
+        decompressor: what decompressed it, to its end.
+    """
+    if decompressor.trailing is not None:
+        warnings.warn(
+            f"{redacted(url)}: the {decompressor.kind} stream ends before compressed byte {decompressor.trailing}; the "
+            f"{decompressor.taken - decompressor.trailing} bytes after it are ignored. If the shard was joined from "
+            "several files, it is damaged there",
             stacklevel=3,
         )

@@ -15,6 +15,7 @@ from webdataset.sources.profiles import storage_options
 from webdataset.tar.compression import Decompressor, compression_of
 
 from .address import Address
+from .endings import warn_trailing
 
 LIMIT_BYTES = 128 << 20  # reading takes about three times as much memory
 _CHUNK = 256 * 1024
@@ -159,11 +160,12 @@ class RecordReader:
             piece = read(_CHUNK)
 
     def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
-        decompressor = Decompressor(kind)
+        decompressor = Decompressor(kind, ignore_trailing=True)
         while piece:
             yield from decompressor.feed(piece)
             piece = self.stream.read(decompressor.appetite)
         decompressor.finish()
+        warn_trailing(self.url, decompressor)
 
     def _seek_start(self) -> bool:
         seekable = getattr(self.stream, "seekable", None)

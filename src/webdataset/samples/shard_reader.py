@@ -18,7 +18,7 @@ from webdataset.tar.compression import Decompressor, compression_of
 from webdataset.tar.scan import TarScanner
 
 from .address import Address
-from .endings import judge_missing_end, tell_doubt
+from .endings import judge_missing_end, warn_trailing, warn_unusual
 from .going import Going, can_seek
 from .grouping import Sample
 from .passed_headers import PassedHeaders
@@ -214,8 +214,7 @@ class ShardReader:
             raise scanner.error
         self._tell_links()
         chosen = self.reading.missing_end
-        if scanner.doubt is not None:
-            tell_doubt(self.url, *scanner.doubt, chosen=chosen)
+        warn_unusual(self.url, scanner, chosen=chosen)
         if not ended:
             judge_missing_end(self.url, scanner.offset, chosen=chosen)
 
@@ -271,7 +270,7 @@ class ShardReader:
     def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
         from .sizes import weigh_growth  # noqa: PLC0415  for compressed shards alone
 
-        decompressor = Decompressor(kind)
+        decompressor = Decompressor(kind, ignore_trailing=True)
         unknown = self._stored() is None
         while piece:
             for grown in decompressor.feed(piece):
@@ -280,6 +279,7 @@ class ShardReader:
                     weigh_growth(*self.scanner.progress, decompressor.taken)
             piece = self._read(decompressor.appetite)
         decompressor.finish()
+        warn_trailing(self.url, decompressor)
 
     def _stored(self) -> int | None:
         """Return the bytes of a compressed shard, or None."""

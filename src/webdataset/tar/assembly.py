@@ -85,6 +85,8 @@ class Assembly:
         offset: number of bytes fed so far.
         doubt: offset behind the first run of zero blocks that looks less like joined archives than like members
             overwritten with zeros, and the number of blocks; or None.
+        global_override: offset of the first global PAX header that gives all members after it a name or a size, or
+            None.
         strays: links and members of unknown types among the members given last.
         weigh: called with each body that is not whole in its chunk, or sparse, before its bytes are taken; what it
             raises is the archive's error. None takes all.
@@ -96,6 +98,7 @@ class Assembly:
         self.limits = limits
         self.offset = 0
         self.doubt: tuple[int, int] | None = None
+        self.global_override: int | None = None
         self.struck: int | None = None
         self.strays: list[Stray] = []
         self.weigh: Callable[[Body], None] | None = None
@@ -183,9 +186,9 @@ class Assembly:
             name = whole.partition(b"\0")[0]
             if not name:
                 raise errors.BadHeader(f"GNU long name at byte {body.offset} is empty", offset=body.offset)
-            self._extension = self._extension._replace(name=name)
+            self._extension = self._extension._replace(gnu_name=name)
         elif body.kind == LONG_LINK:
-            self._extension = self._extension._replace(link=whole.partition(b"\0")[0])
+            self._extension = self._extension._replace(gnu_link=whole.partition(b"\0")[0])
         elif body.kind in PAX_LOCAL:
             self._extension = extended(self._extension, whole, body.offset)
         elif body.kind == PAX_GLOBAL:
@@ -193,6 +196,8 @@ class Assembly:
             if self._globals != NOTHING:
                 # the fast path knows nothing of global records
                 self._tail = b""
+            if self.global_override is None and (self._globals.name, self._globals.size) != (None, None):
+                self.global_override = body.offset
 
     def _sparse_extension(self, body: Body, block: bytes) -> None:
         layout, more = sparse.extended_map(body.layout or sparse.Map((), 0), block, body.offset)
@@ -213,13 +218,16 @@ class Assembly:
                 )
             self._zeros += 1
             return pos + BLOCK
-        if self._zeros == 1:
+        try:
+            found = header.parse(block, offset)
+        except errors.BadHeader:
+            if self._zeros != 1:
+                raise
             raise errors.BadHeader(
-                f"a single zero block stands inside the archive at byte {offset - BLOCK}: a header was zeroed, or two "
-                "archives were joined badly",
+                f"a single zero block stands inside the archive at byte {offset - BLOCK}, and no header follows it: a "
+                "header was overwritten with zeros",
                 offset=offset - BLOCK,
-            )
-        found = header.parse(block, offset)
+            ) from None
         if self._zeros:
             self._join(offset)
         first = self._first if self._first is not None else offset
@@ -231,7 +239,8 @@ class Assembly:
 
     def _join(self, offset: int) -> None:
         """Go on with the archive behind an end mark; doubt a mark that no usual writer leaves."""
-        if self._zeros != MARK and (offset - self._archive) % RECORD and self.doubt is None:
+        unusual = self._zeros == 1 or (self._zeros != MARK and (offset - self._archive) % RECORD)
+        if unusual and self.doubt is None:
             self.doubt = offset, self._zeros
         self._zeros = 0
         self._archive = offset
@@ -272,8 +281,8 @@ class Assembly:
         self, found: header.Header, said: Extension, buf: bytes, pos: int, first: int, members: list[Member]
     ) -> int:
         """Deliver what a main header announces, under what extended headers said of it."""
-        name = said.name if said.name is not None else self._globals.name
-        name = found.name if name is None else name
+        names = (said.name, said.gnu_name, self._globals.name, found.name)
+        name = next(name for name in names if name is not None)
         if len(name) > self.limits.name_bytes:
             raise errors.LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
         if found.kind in WITHOUT_BODY:
@@ -312,7 +321,8 @@ class Assembly:
         """Take note of a member without a payload of its own, unless ``admit`` leaves it out."""
         path = self._admitted(name, first)
         if path is not None:
-            target = header.link_target(found.block) if said.link is None else said.link
+            links = (said.link, said.gnu_link, self._globals.link, header.link_target(found.block))
+            target = next(link for link in links if link is not None)
             text = target.decode("utf-8", "surrogateescape") if found.kind in LINKS else ""
             self.strays.append(Stray(self._given(members), path, first, found.kind, text, size))
 

@@ -1,8 +1,9 @@
 """Compressed tar streams, told by their first bytes and decompressed without reading anything.
 
-Flows in: the compressed stream's chunks. Flows out: pieces of at most ``PIECE`` bytes, so that a bomb cannot fill the
-memory. Members of multi-member gz (and concatenated bz2, xz, zst) follow each other; zero padding after the last is
-stepped over; anything else after it, and a stream that stops early, is BadCompression. No engine is loaded before
+Takes the compressed stream's chunks and yields pieces of at most ``PIECE`` bytes, so that a bomb cannot fill the
+memory. Members of multi-member gz (and concatenated bz2, xz, zst) follow each other; zero padding after the last and
+skippable zstd frames (RFC 8878) anywhere are stepped over. Other bytes after a gz or bz2 stream can be ignored, as
+gzip, GNU tar and bsdtar do; else they, and a stream that stops early, are BadCompression. No engine is loaded before
 there is something for it.
 """
 
@@ -16,6 +17,14 @@ from webdataset.ground.extras import available, require
 PIECE = 256 * 1024
 
 _MAGIC = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+_SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f: a zstd frame without content
+_SKIPPABLE_HEADER = 8  # bytes: the four above, and the frame's size
+_IGNORES_TRAILING = ("gz", "bz2")  # whose own programs and libraries ignore what follows a whole stream
+
+
+def _may_be_skippable(start: bytes) -> bool:
+    """Tell whether the first bytes of a frame are, as far as they go, those of a skippable one."""
+    return start[0] & 0xF0 == 0x50 and _SKIPPABLE.startswith(start[1:4])
 
 
 def compression_of(start: bytes) -> str | None:
@@ -23,6 +32,8 @@ def compression_of(start: bytes) -> str | None:
     for magic, name in _MAGIC.items():
         if start.startswith(magic) and start[257:262] != b"ustar":
             return name
+    if len(start) >= _SKIPPABLE_HEADER and _may_be_skippable(start) and start[257:262] != b"ustar":
+        return "zst"
     return None
 
 
@@ -134,16 +145,22 @@ class Decompressor:
 
     Args:
         kind: ``gz``, ``bz2``, ``xz`` or ``zst``.
+        ignore_trailing: ignore bytes after a whole gz or bz2 stream that are no further member.
 
     Attributes:
         taken: compressed bytes fed so far.
+        trailing: how many compressed bytes stand before those that are ignored; None: none are.
 
     Raises:
         MissingExtra: no package here reads this compression.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, ignore_trailing: bool = False) -> None:
         self.kind = kind
+        self.trailing: int | None = None
+        self._ignores = ignore_trailing and kind in _IGNORES_TRAILING
+        self._undecided = b""  # bytes between members, too few to tell what follows
+        self._skip = 0  # bytes of a skippable frame still to come
         self._make = _ENGINES[kind]()
         self._failures = _failures()
         self._engine: _Engine | None = None
@@ -165,12 +182,9 @@ class Decompressor:
         given = 0
         while chunk:
             if self._engine is None:
-                chunk = chunk.lstrip(b"\0")
-                if not chunk:
+                chunk = self._start_member(chunk)
+                if self._engine is None:
                     break
-                if self._whole and not (chunk[: len(self._magic)] == self._magic[: len(chunk)]):
-                    raise errors.BadCompression(f"behind the end of the {self.kind} stream come other bytes")
-                self._engine = self._make()
             piece = self._step(chunk)
             while piece:
                 given += len(piece)
@@ -185,6 +199,49 @@ class Decompressor:
             self.appetite //= 2
         elif given < PIECE // 2 and self.appetite < PIECE:
             self.appetite *= 2
+
+    def _start_member(self, chunk: bytes) -> bytes:
+        """Start the engine where a member begins, and return the chunk from there on.
+
+        Without an engine after it: the chunk has nothing more to decompress, or too little of what comes next.
+
+        Raises:
+            BadCompression: what follows a whole stream is no further member.
+        """
+        if self.trailing is not None:
+            return b""
+        chunk, self._undecided = self._undecided + chunk, b""
+        while True:
+            step = min(self._skip, len(chunk))
+            self._skip -= step
+            chunk = chunk[step:].lstrip(b"\0") if not self._skip else b""
+            if not chunk:
+                return b""
+            if self.kind == "zst" and _may_be_skippable(chunk):
+                if len(chunk) < _SKIPPABLE_HEADER:
+                    self._undecided = chunk
+                    return b""
+                self._skip = int.from_bytes(chunk[4:_SKIPPABLE_HEADER], "little")
+                self._whole = True
+                chunk = chunk[_SKIPPABLE_HEADER:]
+                continue
+            break
+        if self._whole and len(chunk) < len(self._magic) and self._magic.startswith(chunk):
+            self._undecided = chunk
+            return b""
+        if self._whole and not chunk.startswith(self._magic):
+            self._judge_trailing(len(chunk))
+            return b""
+        self._engine = self._make()
+        return chunk
+
+    def _judge_trailing(self, size: int) -> None:
+        """Ignore the last ``size`` bytes that were fed and all that come, or raise BadCompression."""
+        if not self._ignores:
+            raise errors.BadCompression(
+                f"other bytes follow the {self.kind} stream, from compressed byte {self.taken - size} on"
+            )
+        self.trailing = self.taken - size
 
     def _step(self, chunk: bytes) -> bytes:
         engine = self._engine
@@ -201,7 +258,9 @@ class Decompressor:
         """Take note that the stream has ended.
 
         Raises:
-            BadCompression: it ended inside a compressed member.
+            BadCompression: it ended inside a compressed member, or with other bytes.
         """
-        if self._engine is not None:
+        if self.kind != "zst" and self._undecided:
+            self._judge_trailing(len(self._undecided))
+        elif self._engine is not None or self._undecided or self._skip:
             raise errors.BadCompression(f"the {self.kind} stream ends early, after {self.taken} compressed bytes")

@@ -21,12 +21,16 @@ class Extension(NamedTuple):
         size: bytes stored for it, or None.
         sparse: GNU.sparse records, in order.
         link: name of the member that it links to, or None.
+        gnu_name: its name by a GNU header; a PAX record, wherever it stands, comes first.
+        gnu_link: what it links to by a GNU header.
     """
 
     name: bytes | None = None
     size: int | None = None
     sparse: tuple[tuple[bytes, bytes], ...] = ()
     link: bytes | None = None
+    gnu_name: bytes | None = None
+    gnu_link: bytes | None = None
 
 
 NOTHING = Extension()
@@ -69,13 +73,15 @@ def extended(known: Extension, body: bytes, offset: int) -> Extension:
     """
     name, size, sparse, link = known.name, known.size, list(known.sparse), known.link
     for keyword, value in records(body, offset):
+        # some writers fill names up with NULs; GNU tar and bsdtar end them there, too
+        text = value.partition(b"\0")[0]
         if keyword == b"path":
-            name = value.rstrip(b"/") or name
+            name = text.rstrip(b"/") or name
         elif keyword == b"GNU.sparse.name":
-            sparse.append((keyword, value))
-            name = value
+            sparse.append((keyword, text))
+            name = text
         elif keyword == b"linkpath":
-            link = value
+            link = text
         elif keyword == b"size":
             if not value.isdigit():
                 raise errors.BadHeader(f"PAX header at byte {offset} has size {value!r}", offset=offset)
@@ -85,4 +91,4 @@ def extended(known: Extension, body: bytes, offset: int) -> Extension:
     for keyword, value in sparse:
         if keyword == b"GNU.sparse.name":
             name = value
-    return Extension(name, size, tuple(sparse), link)
+    return known._replace(name=name, size=size, sparse=tuple(sparse), link=link)

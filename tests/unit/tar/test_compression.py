@@ -1,12 +1,14 @@
 """Compressed streams are told by their bytes, read to their end, and checked."""
 
 import io
+import random
+import subprocess
 
 import pytest
 
 from webdataset.ground.errors import BadCompression
 from webdataset.tar.compression import PIECE, Decompressor, compression_of
-from webdataset.testing.archives import COMPRESSIONS, compressed
+from webdataset.testing.archives import COMPRESSIONS, compressed, has
 
 DATA = b"".join(b"%d " % n for n in range(120_000))
 
@@ -83,3 +85,61 @@ def test_without_isal(monkeypatch):
 
     monkeypatch.setattr(compression, "available", lambda _: None)
     assert b"".join(through("gz", compressed(DATA, "gz", pieces=2), 3000)) == DATA
+
+
+def skippable(content, kind=0x50):
+    """Return a zstd frame that holds no data."""
+    return bytes([kind]) + b"\x2a\x4d\x18" + len(content).to_bytes(4, "little") + content
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 777, 1 << 20])
+@pytest.mark.parametrize("layout", ["s.", ".s", "s.s.s", "ss..ss", ".s0s.", "S.S.", "e.e"])
+def test_skippable_frames_are_stepped_over(layout, chunk):
+    """At the start, between frames and at the end, empty and large ones, in any chunking; as pzstd writes them."""
+    parts = {"s": skippable(b"index"), "S": skippable(bytes(3000), 0x5F), "e": skippable(b""), "0": bytes(7)}
+    frame = compressed(DATA[:5000], "zst")
+    data = b"".join(parts.get(part, frame) for part in layout)
+    assert compression_of(data) == "zst"
+    assert b"".join(through("zst", data, chunk)) == DATA[:5000] * layout.count(".")
+
+
+def test_a_cut_skippable_frame_is_an_error():
+    """Wherever it stops: in its header, or in what it holds."""
+    frame = compressed(b"data", "zst")
+    for stop in range(1, 13):
+        with pytest.raises(BadCompression, match="ends early"):
+            through("zst", frame + skippable(b"index")[:stop], 777)
+
+
+def test_pzstd(tmp_path):
+    """Frames of several threads, each behind a skippable one."""
+    if not has("pzstd"):
+        pytest.skip("pzstd is not installed")
+    noise = random.Random(1).randbytes(3_000_000)
+    packed = subprocess.run(["pzstd", "-q", "-p", "4", "-1", "-c"], input=noise, capture_output=True, check=True).stdout
+    assert packed[:4] == b"P\x2a\x4d\x18"
+    assert b"".join(through("zst", packed, 4096)) == noise
+
+
+@pytest.mark.parametrize("tail", [b"x", b"garbage" * 100, b"\x1f", b"BZ", b"\0\0garbage", b"\x1f\x8bgarbage"])
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+def test_other_bytes_after_the_stream(kind, tail, chunk):
+    """Ignored on request behind gz and bz2, as their own programs do, and counted; else an error. In any chunking."""
+    data = compressed(b"data", kind)
+    for ignore in (False, True):
+        decompressor = Decompressor(kind, ignore_trailing=ignore)
+        found = []
+
+        def feed(decompressor=decompressor, found=found):
+            for start in range(0, len(data + tail), chunk):
+                found.extend(decompressor.feed((data + tail)[start : start + chunk]))
+            decompressor.finish()
+
+        if ignore and kind in ("gz", "bz2"):
+            feed()
+            assert decompressor.trailing == len(data) + len(tail) - len(tail.lstrip(b"\0"))
+        else:
+            with pytest.raises(BadCompression):
+                feed()
+        assert b"".join(found) == b"data"

@@ -179,10 +179,17 @@ def test_doubtful_seams():
 
 
 @pytest.mark.parametrize("same_tail", [True, False])
-def test_lone_zero_block_is_an_error(same_tail):
-    """A zeroed header must not pass for padding, whether the next header looks like the last or not."""
+def test_lone_zero_block_is_doubted(same_tail):
+    """It may be a zeroed header; what stands behind it is read, whether its header looks like the last or not."""
     after = member(b"b.txt", b"y") if same_tail else handmade.prefixed(b"folder/b.txt", b"y")
     scanner, found = scan(archive(member(b"a.txt", b"x"), bytes(512) + after))
+    assert (scanner.error, len(found)) == (None, 2)
+    assert scanner.doubt == (1536, 1)
+
+
+def test_lone_zero_block_before_junk_is_an_error():
+    """A zeroed header, with its payload behind it."""
+    scanner, found = scan(archive(member(b"a.txt", b"x"), bytes(512) + b"junk" * 128))
     assert isinstance(scanner.error, BadHeader)
     assert scanner.error.offset == 1024
     assert len(found) == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from webdataset.ground.errors import SourceError, WebDatasetError
+from webdataset.samples.endings import warn_trailing
 from webdataset.sources.open import open_stream
 from webdataset.tar.compression import Decompressor, compression_of
 
@@ -70,7 +71,7 @@ def _copied(stream: Any, file: Any, url: str) -> None:
     while len(start) < 512 and (piece := stream.read(_PIECE)):
         start += piece
     kind = compression_of(start)
-    decompressor = Decompressor(kind) if kind is not None else None
+    decompressor = Decompressor(kind, ignore_trailing=True) if kind is not None else None
     piece = start
     while piece:
         for part in decompressor.feed(piece) if decompressor is not None else (piece,):
@@ -85,6 +86,7 @@ def _copied(stream: Any, file: Any, url: str) -> None:
         piece = stream.read(_PIECE)
     if decompressor is not None:
         decompressor.finish()
+        warn_trailing(url, decompressor)
 
 
 def _removed(path: str, owner: int) -> None:
