@@ -255,13 +255,13 @@ def test_scanner_and_walk_know_no_chunks(hundred):
             assert scanned(data, cuts, chosen) == whole, (seed, cuts[:20])
             assert walked(rng, data, cuts, chosen) == places, (seed, cuts[:20])
         assert walked(rng, data, None, chosen) == places, seed
-        members, error, struck, _, ended, doubt, _, strays = whole
+        members, error, struck, _, ended, doubt, override, _, strays = whole
         if "sparse member" in error[1]:  # a map that is wrong shows in the payload alone
             assert [place.offset for place in places[0]][: len(members)] == [offset for _, _, offset in members], seed
             continue
-        assert (error, struck, ended, doubt, strays) == (*places[1:5], places[8]), seed
+        assert (error, struck, ended, doubt, override, strays) == (*places[1:6], places[9]), seed
         assert [(name, offset, len(content)) for name, content, offset in members] == [
-            (place.name, place.offset, place.size) for place in places[7]
+            (place.name, place.offset, place.size) for place in places[8]
         ], seed
 
 
