@@ -196,6 +196,30 @@ def test_a_replay_does_not_move_a_users_generator():
     assert list(make(random.Random(99)).start(state)) == rest
 
 
+def test_a_replay_does_not_move_the_generators_of_mixed_sources():
+    """Of sources of a mix, and of mixes in it: behind it stand a stage that is not ours and a buffer."""
+
+    def make(*rngs):
+        sources = [wds.DataPipeline(source, filters.shuffle(100, rng=rng)) for rng in rngs[:2]]
+        inner = wds.RoundRobin([sources[1], wds.DataPipeline(source, filters.shuffle(50, rng=rngs[2]), passed_on)])
+        mix = wds.RandomMix([sources[0], inner], longest=True, seed=5)
+        return wds.DataPipeline(mix, passed_on, filters.shuffle(300), held_back, filters.shuffle(100))
+
+    rngs = [random.Random(number) for number in range(3)]
+    pipeline = make(*rngs)
+    list(pipeline.start())
+    run = pipeline.start(Run(seed=1, epoch=1))
+    given = [next(run) for _ in range(2500)]
+    state = json.loads(json.dumps(run.snapshot()))
+    rest = list(run)
+    assert sorted(item["n"] for item in given + rest) == sorted([*range(2000)] * 3)
+    assert list(pipeline.start(state)) == rest
+    assert list(make(*map(random.Random, range(7, 10))).start(state)) == rest
+    third = make(*map(random.Random, range(3))).start(state)
+    assert [next(third) for _ in range(500)] == rest[:500]
+    assert list(make(*map(random.Random, range(3))).start(json.loads(json.dumps(third.snapshot())))) == rest[500:]
+
+
 def test_a_generator_that_two_stages_share_cannot_be_replayed():
     """It is refused where the state is taken."""
     rng = random.Random(3)

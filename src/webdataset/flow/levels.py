@@ -35,15 +35,15 @@ class Level:
         memory: the stage's memory, or None.
         items: the generator; made by ``open``.
         over: the generator had ended before the snapshot that this run continues.
-        generator: a user's random generator that the stage draws from, as it was before the run; None: the stage has
-            none, or the run is not tracked.
+        generators: users' random generators that the stage draws from, as they were before the run; none where the run
+            is not tracked.
     """
 
     def __init__(self, stage: Stage, run: Run, before: "Level | None") -> None:
         self.stage = stage
         self.run = run
         self.before = before
-        self.generator = lent_generator(stage) if run.tracked else None
+        self.generators = copy.deepcopy(randomness.user_generators(stage)) if run.tracked else []
         self.memory: Memory | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False
@@ -131,23 +131,23 @@ class Level:
         before = self.before.fetch if self.before is not None else _nothing
         return self.stage.refetch(addresses, before, self.memory)
 
-    def begun(self) -> Json:
-        """Return the state that a user's generator had before the run, or None."""
-        return None if self.generator is None else randomness.written(self.generator)
+    def first_generators(self) -> list[Json]:
+        """Return the states that users' generators had before the run."""
+        return [randomness.written(generator) for generator in self.generators]
 
-    def begin_again(self, state: Json) -> None:
-        """Set a user's generator to the state that it had before the run that is restored; called before ``open``."""
-        randomness.reread(self.stage.rng, state)  # type: ignore[attr-defined]
-        self.generator = lent_generator(self.stage)
+    def restore_generators(self, states: list[Json]) -> None:
+        """Set users' generators to the states that they had before the run that is restored; called before ``open``."""
+        own = randomness.user_generators(self.stage)
+        if len(own) != len(states):
+            raise StateMismatch(f"the snapshot has {len(states)} random generators for {self.stage!r}, not {len(own)}")
+        for generator, state in zip(own, states, strict=True):
+            randomness.reread(generator, state)
+        self.generators = copy.deepcopy(own)
 
     def copy(self) -> "Level":
         """Return this level and those before it as they were before the run: same stages and runs, new memories."""
-        if self.generator is None:
-            return self._made(self.stage)
-        # the run goes on drawing from the user's own generator, and the replay from one of its own
-        stage: Any = copy.copy(self.stage)
-        stage.rng = copy.deepcopy(self.generator)
-        return self._made(stage)
+        # the run goes on drawing from users' own generators, and the replay from others
+        return self._made(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 
     def _made(self, stage: Any) -> "Level":
         # a replay is not measured: what it does was measured in the first run
@@ -182,16 +182,6 @@ class Level:
         if self.before is None:
             raise FlowError(f"stage {self.stage!r} has nothing before it")
         return self.before
-
-
-def lent_generator(stage: Any) -> Any:
-    """Return a copy of the random generator that a user gave a stage, or None.
-
-    Args:
-        stage: one of ours, with ``rng=``.
-    """
-    rng = getattr(stage, "rng", None)
-    return None if rng is None else copy.deepcopy(rng)
 
 
 def named(stage: Any) -> str:

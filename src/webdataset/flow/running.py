@@ -13,6 +13,7 @@ from webdataset.ground.skips import counting
 from webdataset.stages.base import Address, Json, Run, Stage
 from webdataset.stages.branches import startable
 from webdataset.stages.composing import Composed
+from webdataset.stages.randomness import user_generators
 from webdataset.stages.reading import ReadShards
 
 from .levels import ForeignLevel, Level
@@ -113,9 +114,10 @@ class Flow:
         Raises:
             FlowError: two stages draw from one generator, so that neither can be run again alone.
         """
-        drawing = [(number, level) for number, level in enumerate(self.levels) if level.generator is not None]
-        shared = len({id(level.stage.rng) for _, level in drawing}) < len(drawing)  # type: ignore[attr-defined]
-        again = {str(number): level.begun() for number, level in drawing if number < first}
+        drawing = [(number, level) for number, level in enumerate(self.levels) if level.generators]
+        live = [id(generator) for _, level in drawing for generator in user_generators(level.stage)]
+        shared = len({*live}) < len(live)
+        again = {str(number): level.first_generators() for number, level in drawing if number < first}
         if again and shared:
             raise FlowError(
                 "two stages draw from one random generator, so that none can be replayed: give each its own"
@@ -155,8 +157,8 @@ class Flow:
                 f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
                 f"this pipeline has, from stage {first} on, {', '.join(names)}"
             )
-        for number, generator in state.get("generators", {}).items():
-            self.levels[int(number)].begin_again(generator)
+        for number, generators in state.get("generators", {}).items():
+            self.levels[int(number)].restore_generators(generators)
         for level, memory in zip(self.levels[first:], state["memories"], strict=True):
             try:
                 level.restore(memory)

@@ -4,15 +4,17 @@ Flows in: seeds and generators. Flows out: draws, and states small enough for a 
 """
 
 import base64
+import copy
 import random as library
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
 from webdataset.ground.seeds import Draws
 
-from .base import Json, Run
+from .base import Json, Run, Stage
+from .branches import startable
 
 _WORDS = struct.Struct("<625I")
 
@@ -107,3 +109,39 @@ def reread(rng: Any, state: Json) -> None:
         rng.setstate((version, _WORDS.unpack(base64.b85decode(words)), gauss))
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise StateMismatch("the snapshot holds no state of this random generator") from error
+
+
+def user_generators(stage: Any) -> list[Any]:
+    """Return the random generators that users gave a stage, or the stages of the datasets that it mixes.
+
+    Args:
+        stage: a stage or a dataset; what is not ours has none.
+    """
+    own = getattr(stage, "rng", None) if isinstance(stage, Stage) else None
+    found = [] if own is None else [own]
+    return found + [generator for _, parts in _nested(stage) for part in parts for generator in user_generators(part)]
+
+
+def replace_generators(stage: Any, generators: Iterator[Any]) -> Any:
+    """Return a stage that draws from other generators; the stage itself where it draws from none.
+
+    Args:
+        stage: as for ``user_generators``.
+        generators: as many as it returns, in its order.
+    """
+    if not user_generators(stage):
+        return stage
+    replaced = copy.copy(stage)
+    if isinstance(stage, Stage) and getattr(stage, "rng", None) is not None:
+        replaced.rng = next(generators)
+    for name, parts in _nested(stage):
+        setattr(replaced, name, [replace_generators(part, generators) for part in parts])
+    return replaced
+
+
+def _nested(stage: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the attributes of a mix or a dataset that hold further datasets and stages."""
+    if isinstance(stage, Stage) and hasattr(stage, "datasets"):
+        yield "datasets", stage.datasets
+    if isinstance(getattr(stage, "pipeline", None), list) and startable(stage):
+        yield "pipeline", stage.pipeline
