@@ -3,6 +3,7 @@
 ``python scripts/package_stub.py`` writes the file; with ``--check`` it fails where the file is not what it should be.
 """
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,25 @@ def imported(home: str, pairs: list[tuple[str, str]]) -> str:
     return "".join([f"from {home} import (\n", *(f"    {name},\n" for name in names), ")\n"])
 
 
+def resolve_home(home: str, name: str) -> str:
+    """Return the module that defines a name, where a package serves it when it is first used.
+
+    Args:
+        home: the module or package that has it.
+        name: of the object.
+    """
+    served: dict[str, str] = getattr(importlib.import_module(f"webdataset.{home}"), "_HOMES", {})
+    return f"{home}.{served[name]}" if name in served else home
+
+
 def text() -> str:
     """Return what the file should hold."""
     tables: dict[str, Any] = vars(webdataset)
     special = {"gopen", "pytorch_weights_only"}
-    homes = {home: set(names.split()) - special for home, names in tables["_HOMES"].items()}
-    for name, home in tables["_ELSEWHERE"].items():
-        homes.setdefault(home, set()).add(name)
+    homes: dict[str, set[str]] = {}
+    for name, home in {**tables["_HOME"], **tables["_ELSEWHERE"]}.items():
+        if name not in special:
+            homes.setdefault(resolve_home(home, name), set()).add(name)
     doors = [(".", [(door, door) for door in sorted(tables["_MODULES"] - special)])]
     rooms = [
         (f".{home}", sorted((tables["_ALIASES"].get(name, name), name) for name in names))

@@ -68,8 +68,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted({*globals(), *__all__, *_ASKED, *_MODULES})
+    """List the public names, and the special ones of every module."""
+    return sorted({*__all__, *_ASKED, *_MODULES, *(name for name in globals() if name.startswith("__"))})
 
 
 class _Package(ModuleType):

@@ -113,24 +113,18 @@ from .handlers import (
     warn_and_continue as warn_and_continue,
     warn_and_stop as warn_and_stop,
 )
-from .index import (
-    IndexWhileReading as IndexWhileReading,
-    IndexedDataset as IndexedDataset,
-    IndexedShard as IndexedShard,
-    index_shard as index_shard,
-    index_shards as index_shards,
-    sample_counts as sample_counts,
-    write_indexes as write_indexes,
-)
-from .loading import (
-    DatasetNode as DatasetNode,
-    Loader as Loader,
-    LoaderStats as LoaderStats,
-    check_ranks as check_ranks,
-    equal_steps as equal_steps,
-    for_accelerate as for_accelerate,
-    for_trainer as for_trainer,
-)
+from .index.building import index_shard as index_shard, index_shards as index_shards
+from .index.counts import sample_counts as sample_counts
+from .index.indexed_dataset import IndexedDataset as IndexedDataset
+from .index.indexed_shard import IndexedShard as IndexedShard
+from .index.publishing import write_indexes as write_indexes
+from .index.recording import IndexWhileReading as IndexWhileReading
+from .loading.loader import Loader as Loader
+from .loading.statistics import LoaderStats as LoaderStats
+from .loading.torch_equal import equal_steps as equal_steps
+from .loading.torch_nodes import DatasetNode as DatasetNode
+from .loading.torch_ranks import check_ranks as check_ranks
+from .loading.torch_trainers import for_accelerate as for_accelerate, for_trainer as for_trainer
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
 from .shardlists import (

@@ -28,6 +28,8 @@ from .looping import ENDLESS
 _FLOW = re.compile(r"^\s*Flow:\s*(.+?)(?:\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"``(\w+)``")
 _HELD = ("bufsize", "size", "batchsize", "lookahead")  # attributes that bound what waits, in samples
+_DEFAULTS = re.compile("(, )?(handler=reraise_exception|trust=None|partial=True|collation_fn=default_collation_fn)")
+_LONGEST_PART = 80  # characters of a stage in a line that shows all of them
 _REPLAYED = "unknown to this library: resumed by running the epoch again from its start"
 
 
@@ -41,6 +43,19 @@ def explain(pipeline: Any) -> str:
         Lines of text. Urls are shown without credentials, user's functions with file and line.
     """
     return "\n".join(_described(pipeline, ""))
+
+
+def summarize(pipeline: Any) -> str:
+    """Describe a pipeline in one line: its source and its stages, in order.
+
+    Args:
+        pipeline: a ``DataPipeline``.
+    """
+    steps = [step for stage in pipeline.pipeline for step in _steps(stage)]
+    parts = [_source(source)[0] for source in steps[:1]]
+    parts += [_DEFAULTS.sub("", _named(stage)).replace("(, ", "(").replace("()", "") for stage in steps[1:]]
+    short = [part if len(part) <= _LONGEST_PART else f"{part[: _LONGEST_PART - 1]}…" for part in parts]
+    return f"{type(pipeline).__name__}({' | '.join(short)})"
 
 
 def _described(pipeline: Any, indent: str) -> list[str]:

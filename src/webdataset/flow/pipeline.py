@@ -81,6 +81,11 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
         return explain(self)
 
+    def __repr__(self) -> str:
+        from .explaining import summarize  # noqa: PLC0415  as above
+
+        return summarize(self)
+
     def timed(self) -> "Timed":
         """Iterate over the same items and time every stage: ``report()``, ``stages``, ``skipped``; see docs/loading.md.
 

@@ -6,7 +6,7 @@ stages into the right order.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from webdataset import shardlists, tariterators
 from webdataset.flow.looping import STREAMS
@@ -17,6 +17,7 @@ from webdataset.ground.extras import is_of
 from webdataset.ground.orders import older_order
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.torchlike import IterableDataset
+from webdataset.samples.reading import ReadingOptions
 
 from . import ordering
 from .interface import FluidInterface
@@ -94,10 +95,10 @@ class WebDataset(DataPipeline, FluidInterface):
         split: str | None = None,
         open_shards: int = 1,
         cache_revalidate: str | None = None,
-        **reading: Any,
+        **reading: Unpack[ReadingOptions],
     ) -> None:
         super().__init__()
-        rules = ordering.reading_rules(reading)
+        rules = ordering.reading_rules(dict(reading))
         self.seed = seed
         self.trust = trust_levels.level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else int(shardshuffle or 0)

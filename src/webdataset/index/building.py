@@ -23,6 +23,7 @@ from webdataset.samples.endings import warn_trailing
 from webdataset.samples.links import random_access
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
+from webdataset.shards.lists import ShardList
 from webdataset.sources.open import open_stream
 from webdataset.sources.ranges import LocalRanges, Ranges, open_ranges
 from webdataset.tar.compression import Decompressor, compression_of
@@ -190,6 +191,22 @@ def _decompressed(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _
     warn_trailing(os.fsdecode(url), decompressor)
 
 
+def shard_urls(shards: Any, storage_options: Any = None) -> list[Any]:
+    """Return the urls of some shards, given as ``WebDataset`` takes them.
+
+    Args:
+        shards: one text (braces, ``::`` and wildcards expand), a path, a list of urls, or a shard list object such as
+            ``wds.SimpleShardList``.
+        storage_options: what objects at stores are listed with.
+
+    Raises:
+        UsageError: none of these.
+        NotFound: wildcards that match nothing.
+    """
+    listed = getattr(shards, "urls", shards) if isinstance(shards, ShardList) else shards
+    return expand_urls(listed, storage_options=storage_options)
+
+
 def index_shards(
     urls: Any,
     *,
@@ -202,7 +219,7 @@ def index_shards(
     """Index many shards, several at a time.
 
     Args:
-        urls: a list of urls, or one text with braces.
+        urls: as ``WebDataset`` takes them; see :func:`shard_urls`.
         threads: shards indexed at the same time; useful where a server's answer takes time.
         handler: asked where a shard fails; true leaves it out and goes on.
         hashes: as for :func:`index_shard`.
@@ -218,7 +235,7 @@ def index_shards(
     if threads < 1:
         raise UsageError(f"threads={threads}: at least one is needed")
     wanted = tuple(hashes)
-    left = iter(expand_urls(urls) if isinstance(urls, str) else urls)
+    left = iter(shard_urls(urls, reading.storage_options if reading else rules.get("storage_options")))
     waiting: deque[tuple[Any, Future[ShardIndex]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
         try:

@@ -17,7 +17,7 @@ from webdataset.samples.reading import Reading
 from webdataset.sources.open import open_stream
 from webdataset.sources.ranges import local_path, open_ranges
 
-from .building import index_shards
+from .building import index_shards, shard_urls
 from .finding import samples_beside
 
 Given = Mapping[str, int] | str | os.PathLike[str] | bool | None
@@ -28,11 +28,11 @@ _SHOWN = 3
 log = logging.getLogger("webdataset")
 
 
-def sample_counts(urls: Iterable[str], counts: Given = None, reading: Reading | None = None) -> dict[str, int]:
+def sample_counts(urls: Any, counts: Given = None, reading: Reading | None = None) -> dict[str, int]:
     """Return the number of samples in each shard.
 
     Args:
-        urls: the shards.
+        urls: the shards, as ``WebDataset`` takes them: a text with braces, a path, a list, or a shard list object.
         counts: url (or its last part) to number; a JSON file of that, or of a wids index; True reads the shards'
             headers; None looks for ``sizes.json`` and indexes beside the shards.
         reading: the rules of reading, which decide what a sample is.
@@ -42,8 +42,8 @@ def sample_counts(urls: Iterable[str], counts: Given = None, reading: Reading | 
         BadIndex: a file of counts that is none.
         SourceError: a file or shard that cannot be read.
     """
-    wanted = list(dict.fromkeys(map(str, urls)))
     reading = reading or Reading()
+    wanted = list(dict.fromkeys(map(str, shard_urls(urls, reading.storage_options))))
     if counts is True:
         return {index.url: len(index) for index in index_shards(wanted, reading=reading)}
     if counts is None or counts is False:

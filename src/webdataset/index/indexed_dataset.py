@@ -16,8 +16,9 @@ from webdataset.ground.errors import NoShards, NoSuchSample, StaleIndex, UsageEr
 from webdataset.ground.locks import ForkSafeLock
 from webdataset.samples.grouping import Sample
 from webdataset.samples.reading import Reading
-from webdataset.shards.expand import expand_urls
+from webdataset.shards.lists import ShardList
 
+from .building import shard_urls
 from .decoding import Decode
 from .entries import ShardIndex
 from .finding import IndexSpec
@@ -30,7 +31,8 @@ class IndexedDataset:
     Made for map-style datasets: it pickles, and may be used by several threads and after a fork.
 
     Args:
-        shards: text with braces or ``::``, or a list of urls, paths, :class:`ShardIndex`, :class:`IndexedShard`, or
+        shards: text with braces or ``::``, a path, a shard list object, or a list of urls, paths,
+            :class:`ShardIndex`, :class:`IndexedShard`, or
             dicts with ``url`` and ``nsamples``, of which the shards' indexes are found out only when they are used.
         index: for each shard given by url: None looks beside the shard, False reads its headers.
         decode: how to decode samples, as for :class:`IndexedShard`.
@@ -58,7 +60,9 @@ class IndexedDataset:
         if open_shards < 1 or threads < 1:
             raise UsageError(f"open_shards={open_shards}, threads={threads}: at least one each")
         rules_of = reading or Reading(**rules)
-        listed = expand_urls(os.fsdecode(shards)) if isinstance(shards, (str, os.PathLike)) else list(shards)
+        if isinstance(shards, (str, os.PathLike, ShardList)):
+            shards = shard_urls(shards, rules_of.storage_options)
+        listed = list(shards)
         if not listed:
             raise NoShards("a dataset of no shards: pass at least one url")
         self.shards: list[IndexedShard] = []

@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 from webdataset.ground.errors import SourceError, UsageError
 from webdataset.samples.reading import Reading
-from webdataset.shards.expand import expand_urls
 from webdataset.shards.wids.document import WidsShard, document_of
 from webdataset.sources.ranges import local_path
 
-from .building import index_shards, reading_of
+from .building import index_shards, reading_of, shard_urls
 from .entries import ShardIndex
 from .formats import dali
 from .formats.energon_dataset import EnergonDatasetWriter
@@ -88,7 +87,7 @@ def write_indexes(
     """Write index files for shards.
 
     Args:
-        shards: urls, or one text with braces.
+        shards: as ``WebDataset`` takes them; see :func:`webdataset.index.building.shard_urls`.
         formats: ``dali``, ``energon``, ``files``, ``wids``, or several.
         folder: where to put them; None is beside each shard, and beside the first for files about all of them.
             ``wids`` is one ``shardindex.json``; ``energon`` writes the folder ``.nv-meta`` besides.
@@ -107,8 +106,8 @@ def write_indexes(
         WebDatasetError: a shard that cannot be indexed.
     """
     names = formats_of(formats)
-    urls = [os.fsdecode(url) for url in (expand_urls(shards) if isinstance(shards, str) else shards)]
     reading = reading_of(reading, rules)
+    urls = [os.fsdecode(url) for url in shard_urls(shards, reading.storage_options)]
     check_rules(names, reading)
     if not names or not urls:
         raise UsageError("write_indexes needs at least one shard and one format")

@@ -8,7 +8,7 @@ two shards.
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.policies import Handler, reraise_exception
@@ -24,9 +24,34 @@ from .rules import Rules, Watch
 from .shard_reader import ShardReader, StopReading
 from .split_samples import check_policy
 
-__all__ = ["Position", "Reading", "ShardReader", "Watch", "read_samples", "settle_allocator", "url_hash"]
+__all__ = [
+    "Position",
+    "Reading",
+    "ReadingOptions",
+    "ShardReader",
+    "Watch",
+    "read_samples",
+    "settle_allocator",
+    "url_hash",
+]
 
 ENDS = ("warn", "error", "ignore")
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Keyword arguments that datasets pass on to :class:`Reading`, whose documentation explains them."""
+
+    keys: Keys
+    lcase: bool
+    suffixes: Container[str] | None
+    duplicates: Literal["error", "first", "last", "new"]
+    split_samples: Literal["error", "warn", "ignore"]
+    missing_end: Literal["error", "warn", "ignore"] | None
+    addresses: bool
+    limits: Limits
+    observer: Callable[[str, Any], Watch] | None
+    storage_options: Any
+    prefetch: int | None
 
 
 @dataclass(frozen=True)
