@@ -296,3 +296,32 @@ def test_methods_and_callable_objects():
     assert function(Twice().again).startswith("Twice.again") or "again" in function(Twice().again)
     assert f"{__file__}:" in function(Twice().again)
     assert f"{__file__}:" in function(Twice())
+
+
+def test_repr_is_one_line():
+    """Source and stages in order; credentials are hidden, defaults left out, long arguments cut."""
+    dataset = (
+        wds.WebDataset("http://user:hunter2@host/a-{000..123}.tar", shardshuffle=9, seed=3).shuffle(5).decode("rgb")
+    )
+    text = repr(dataset.map(augment).select(lambda sample: True).to_tuple("jpg", "cls").batched(5))
+    assert text.startswith("WebDataset(SimpleShardList: 124 shards: http://***@host/a-000.tar … ")
+    assert "hunter2" not in text
+    assert "\n" not in text
+    names = [
+        "shuffle(bufsize=9",
+        "tarfile_samples",
+        "shuffle(bufsize=5",
+        "decode('rgb')",
+        "map(augment",
+        "select(<lambda>",
+    ]
+    places = [text.index(f"| {name}") for name in [*names, "to_tuple('jpg', 'cls')", "batched(batchsize=5)"]]
+    assert places == sorted(places)
+    assert repr(dataset.elastic(4)).startswith("ElasticDataset(SimpleShardList")
+    assert repr(wds.DataPipeline()) == "DataPipeline()"
+    assert repr(wds.DataPipeline(range(3), doubled)).startswith("DataPipeline(range of 3 | doubled (")
+    assert len(repr(dataset.select(functools.partial(augment, "x" * 1000)))) < 700
+    assert (
+        repr(wds.RandomMix([dataset, [1]]).shuffle(3))
+        == "FluidWrapper(RandomMix of 2 sources | shuffle(bufsize=3, initial=100))"
+    )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +125,26 @@ def test_files_that_are_not_there(folder, urls):
         wds.sample_counts(urls, folder / "none.json")
     with pytest.raises(NotFound, match="s-9"):
         wds.sample_counts([str(folder / "s-9.tar")], True)
+
+
+def test_urls_are_taken_as_datasets_take_them(tmp_path):
+    """Braces, wildcards, lists, paths and shard list objects, by all functions that count or index shards."""
+    for number in range(3):
+        with wds.TarWriter(str(tmp_path / f"part-{number}.tar")) as sink:
+            for ordinal in range(number + 1):
+                sink.write({"__key__": f"{number}-{ordinal}", "cls": ordinal})
+    names = [str(tmp_path / f"part-{number}.tar") for number in range(3)]
+    braces = str(tmp_path / "part-{0..2}.tar")
+    forms = [braces, "::".join(names), str(tmp_path / "part-?.tar"), names, wds.SimpleShardList(braces), iter(names)]
+    for index, urls in enumerate([*forms, [Path(name) for name in names]]):
+        again = names if index == 5 else urls
+        assert list(wds.sample_counts(urls, True).values()) == [1, 2, 3]
+        assert [len(found) for found in wds.index_shards(again)] == [1, 2, 3]
+        assert len(wds.IndexedDataset(again)) == 6
+        folder = tmp_path / f"folder{index}"
+        folder.mkdir()
+        assert len(wds.write_indexes(again, "dali", folder=folder)) == 3
+    assert list(wds.sample_counts(Path(names[1]), True).values()) == [2]
+    assert len(wds.IndexedDataset(Path(names[1]))) == 2
+    with pytest.raises(UsageError):
+        wds.sample_counts(3, True)

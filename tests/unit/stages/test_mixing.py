@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+import webdataset as wds
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground.errors import FlowError, StateMismatch, UsageError
 from webdataset.stages.base import Run
@@ -177,3 +178,44 @@ def test_start_alone_does_not_make_a_dataset_startable():
 
     assert list(started(Loader(), Run(), 0)) == ["a", "b"]
     assert list(RoundRobin([range(2), Loader()])) == [0, "a", 1, "b"]
+
+
+def test_mixes_are_chainable_as_datasets_are(tmp_path):
+    """Stages, epochs, lengths, repetition and resuming: the methods of a dataset; the mix itself is not changed."""
+    for mix in (
+        wds.RandomMix([range(6), range(10, 16)], longest=True, seed=1),
+        wds.RoundRobin([range(6), range(10, 16)]),
+    ):
+        assert sorted(mix.map(lambda number: -number)) == sorted(-number for number in [*range(6), *range(10, 16)])
+        assert [len(batch) for batch in mix.select(lambda number: number % 2).batched(4)] == [4, 2]
+        assert len(list(mix.with_epoch(50))) == 50
+        assert len(list(mix.repeat(3))) == 36
+        assert len(mix.with_length(12)) == 12
+        elastic = mix.shuffle(5).elastic(4)
+        run = iter(elastic)
+        given = [next(run) for _ in range(5)]
+        elastic.load_state_dict(run.state_dict())
+        assert sorted(given + list(elastic)) == [*range(6), *range(10, 16)]
+        assert sorted(mix) == [*range(6), *range(10, 16)]
+        assert isinstance(mix, wds.FluidInterface)
+        assert pickle.loads(pickle.dumps(mix)).longest == mix.longest
+    methods = {
+        name for name in dir(wds.WebDataset) if not name.startswith("_") and callable(getattr(wds.WebDataset, name))
+    }
+    own = {
+        "adopt",
+        "append",
+        "close",
+        "explain",
+        "invoke",
+        "iterator",
+        "iterator1",
+        "resumes",
+        "set_epoch",
+        "stage",
+        "timed",
+    }
+    assert {name for name in methods - own if not hasattr(wds.RandomMix, name)} <= {
+        "start",
+        "equal_epochs",
+    }
