@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+# what fails here is looked at by those who write the library
+os.environ.setdefault("WDS_FULL_TRACEBACKS", "1")
+
 PATIENCE_SECONDS = 10.0
 OURS = Path("/proc/self/cmdline")
 

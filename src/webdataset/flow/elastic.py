@@ -14,7 +14,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from webdataset.ground.errors import WebDatasetError
 from webdataset.ground.topology import Place, physical
+from webdataset.ground.tracebacks import trim
 from webdataset.stages.base import Address, Json
 
 from .elastic_state import checked, whole
@@ -105,6 +107,9 @@ class ElasticRun:
         except StopIteration:
             if not self._goes_on():
                 raise
+        except WebDatasetError as error:
+            trim(error)
+            raise
         return next(self._pairs)[1]
 
     def positions(self) -> Iterator[tuple[int, Any]]:

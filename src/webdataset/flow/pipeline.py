@@ -14,6 +14,7 @@ from webdataset.ground.doorways import served
 from webdataset.ground.errors import FlowError, UsageError
 from webdataset.ground.topology import alone
 from webdataset.ground.torchlike import IterableDataset
+from webdataset.ground.tracebacks import TrimmedTracebacks
 from webdataset.stages.base import Json, Run
 
 from .entropy import entropy
@@ -276,12 +277,14 @@ class DataPipeline(EqualEpochs, IterableDataset):
         bounds = self._limits()
         if bounds == Bounds():
             outcomes = Outcomes() if run.outcomes is None else None
-            with Flow(self.pipeline, run if outcomes is None else replace(run, outcomes=outcomes)) as flow:
-                yield from flow
-            if outcomes is not None:
-                judge(outcomes.told(), whole=alone())
+            run = run if outcomes is None else replace(run, outcomes=outcomes)
+            with TrimmedTracebacks():
+                with Flow(self.pipeline, run) as flow:
+                    yield from flow
+                if outcomes is not None:
+                    judge(outcomes.told(), whole=alone())
         else:
-            with Loop(self._entries(run), run, bounds) as loop:
+            with TrimmedTracebacks(), Loop(self._entries(run), run, bounds) as loop:
                 try:
                     yield from loop.quickly()
                 finally:

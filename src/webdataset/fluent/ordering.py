@@ -78,6 +78,17 @@ def number_draws(pipeline: Any) -> None:
         stages.insert(1, NumberDraws())
 
 
+_INSTEAD = {
+    "shuffle": "; shardshuffle=100 shuffles the shards, and WebDataset(...).shuffle(1000) the samples",
+    "batch_size": "; WebDataset(...).batched(64) makes batches",
+    "batchsize": "; WebDataset(...).batched(64) makes batches",
+    "num_workers": "; wds.Loader(dataset, 64, workers=4) and wds.WebLoader(dataset, num_workers=4) have workers",
+    "workers": "; wds.Loader(dataset, 64, workers=4) and wds.WebLoader(dataset, num_workers=4) have workers",
+    "transform": "; WebDataset(...).map(function) and .map_dict(jpg=function) apply functions",
+    "decode": "; WebDataset(...).decode('rgb') decodes",
+}
+
+
 def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     """Return the rules of reading that a dataset was given, checked by name.
 
@@ -93,7 +104,7 @@ def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
             import difflib  # noqa: PLC0415  only where a name is wrong
 
             near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = _INSTEAD.get(name) or (f"; did you mean {near[0]!r}?" if near else "")
             raise TypeError(f"WebDataset() got an unexpected keyword argument {name!r}{hint}")
     return rules
 

@@ -82,6 +82,9 @@ CACHE_REVALIDATE = Variable(
 )
 VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
 SEED = Variable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
+FULL_TRACEBACKS = Variable(
+    "WDS_FULL_TRACEBACKS", False, _switch, "1 shows this library's own frames in tracebacks of its errors"
+)
 SHOW_SEED = Variable("WDS_SHOW_SEED", False, _switch, "log the seeds of resampled shard lists")
 TRUST = Variable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what decoding may execute")
 SECURE = Variable("WDS_SECURE", False, _switch, "1 means trust=strict: no pickles, no pipes, no url rewriting")

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, overload
 
 from webdataset.ground.errors import NoShards, NoSuchSample, StaleIndex, UsageError
 from webdataset.ground.locks import ForkSafeLock
+from webdataset.ground.tracebacks import TrimmedTracebacks
 from webdataset.samples.grouping import Sample
 from webdataset.samples.reading import Reading
 from webdataset.shards.lists import ShardList
@@ -103,18 +104,22 @@ class IndexedDataset:
     @overload
     def __getitem__(self, ordinal: slice) -> list[Sample]: ...
 
-    def __getitem__(self, ordinal: int | slice) -> Sample | list[Sample]:
+    def __getitem__(self, ordinal: Any) -> Sample | list[Sample]:
         """Return one sample, or a list of them; negative numbers count from the end.
 
         Raises:
             NoSuchSample: there is no such number (an IndexError, too).
+            UsageError: a key, which is no number.
             StaleIndex: a shard is not the one that was indexed.
             SourceError: it cannot be read.
         """
         if isinstance(ordinal, slice):
             return self.__getitems__(range(*ordinal.indices(len(self))))
-        place, within = self.locate(ordinal)
-        return self._shard(place)[within]
+        if isinstance(ordinal, str):
+            raise UsageError(f"samples are numbered: write dataset.by_key({ordinal!r}) for the sample of a key")
+        with TrimmedTracebacks():
+            place, within = self.locate(ordinal)
+            return self._shard(place)[within]
 
     def __getitems__(self, ordinals: Sequence[int]) -> list[Sample]:
         """Return several samples, in the order asked for; each shard is read once, front to back."""

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Literal, Self, overload
 
-from webdataset.ground.errors import NoSuchSample, ShardChanged, WebDatasetError
+from webdataset.ground.errors import NoSuchSample, ShardChanged, UsageError, WebDatasetError
 from webdataset.ground.locks import ForkSafeLock
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import TrimmedTracebacks
 from webdataset.samples.grouping import Sample
 from webdataset.samples.reading import Reading
 from webdataset.sources.ranges import Ranges, open_ranges
@@ -120,18 +121,22 @@ class IndexedShard:
     @overload
     def __getitem__(self, ordinal: slice) -> list[Sample]: ...
 
-    def __getitem__(self, ordinal: int | slice) -> Sample | list[Sample]:
+    def __getitem__(self, ordinal: Any) -> Sample | list[Sample]:
         """Return one sample, or a list of them; negative numbers count from the end.
 
         Raises:
             NoSuchSample: there is no such number (an IndexError, too).
+            UsageError: a key, which is no number.
             StaleIndex: the shard is not the one that was indexed.
             ShardChanged: it has changed since it was first opened.
             SourceError: it cannot be read.
         """
         if isinstance(ordinal, slice):
             return [self.read(each) for each in range(*ordinal.indices(len(self)))]
-        return self.read(ordinal)
+        if isinstance(ordinal, str):
+            raise UsageError(f"samples are numbered: write shard.by_key({ordinal!r}) for the sample of a key")
+        with TrimmedTracebacks():
+            return self.read(ordinal)
 
     def read(self, ordinal: int, fields: Container[str] | None = None) -> Sample:
         """Return one sample, or some of its fields.

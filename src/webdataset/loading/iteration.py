@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Generator
 from typing import Any, Self
 
-from webdataset.ground.errors import FlowError
+from webdataset.ground.errors import FlowError, WebDatasetError
+from webdataset.ground.tracebacks import trim
 
 
 class Iteration:
@@ -37,7 +38,11 @@ class Iteration:
                 f"this pass over the loader was given up before its end: {self._ended}. A loader gives one pass at a "
                 "time; for two at once (zip, loops within loops) make two loaders"
             )
-        return next(self._batches)
+        try:
+            return next(self._batches)
+        except WebDatasetError as error:
+            trim(error)
+            raise
 
     @property
     def begun(self) -> bool:

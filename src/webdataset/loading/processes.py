@@ -21,8 +21,10 @@ import time
 from collections import deque
 from typing import Any
 
+from webdataset.flow.explaining_values import function
+from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.travel import packed
-from webdataset.ground.errors import UsageError, WorkerDied
+from webdataset.ground.errors import UsageError, WorkerDied, said
 from webdataset.ground.redaction import redacted
 
 from .board import Board
@@ -284,7 +286,28 @@ class _Travelling:
         self.origin = origin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (packed(self.origin),)
+        try:
+            return _arrived, (packed(self.origin),)
+        except Exception as error:  # whatever pickling a user's object raises
+            stage = _unpicklable(self.origin)
+            raise UsageError(
+                f"the dataset cannot be sent to worker processes, since {stage} cannot be pickled: {said(error)}. Make "
+                "what it holds (a lock, an open file, a connection) in the worker, when the function is first called; "
+                "or use mode='threads', or start_method='fork'"
+            ) from error
+
+
+def _unpicklable(origin: Any) -> str:
+    """Return the stage of a dataset that cannot be pickled, in words."""
+    for dataset in (part for part in vars(origin).values() if isinstance(part, DataPipeline)):
+        for number, stage in enumerate(dataset.pipeline):
+            try:
+                packed(stage)
+            except Exception:  # noqa: BLE001  whatever pickling a user's object raises
+                given = [part for part in getattr(stage, "args", ()) if callable(part)]
+                about = f" with {function(given[0])}" if given else ""
+                return f"its stage {number}, {function(getattr(stage, 'f', stage)).lstrip('_')}{about},"
+    return "it"
 
 
 def _arrived(parcel: bytes) -> Any:

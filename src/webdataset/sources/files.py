@@ -6,6 +6,7 @@ itself) and buffered for ``gopen``. Every error names the path.
 
 import io
 import os
+import re
 import stat
 from typing import Any, BinaryIO
 
@@ -142,7 +143,9 @@ def refused(error: OSError, path: str | os.PathLike[str]) -> SourceError:
     """Return the error to raise where the operating system refused a path; ``errno`` and ``filename`` are kept."""
     name = os.fspath(path)
     kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
-    found = kind(f"cannot open: {error.strerror or error}", url=str(name))
+    braces = re.sub(r"\{(\d+)-(\d+)\}", r"{\1..\2}", str(name))
+    hint = "" if braces == str(name) else f"; did you mean {braces!r}?"
+    found = kind(f"cannot open: {error.strerror or error}{hint}", url=str(name))
     found.errno, found.strerror, found.filename = error.errno, error.strerror, name
     return found
 

@@ -13,6 +13,7 @@ from webdataset.ground.skips import count_dropped, goes_on
 
 from .base import Outcome, TransparentFunction, transform
 from .blame import applied, blamed, titled
+from .fields import missing
 
 Function = Callable[[Any], Any]
 
@@ -98,7 +99,7 @@ def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **
         The same dictionaries, updated.
 
     Raises:
-        KeyError: a sample lacks one of the fields.
+        MissingField: a sample lacks one of the fields (a KeyError, too).
         UsageError: a sample is not a dictionary.
 
     Flow: in order; holds nothing; resumes exactly.
@@ -109,6 +110,8 @@ def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **
         if not isinstance(sample, dict):
             raise UsageError(f"map_dict works on dictionaries, and got {type(sample).__name__}; use map_tuple or map")
         for name, function in functions:
+            if name not in sample:
+                raise missing([name], sample)
             sample[name] = function(sample[name])
         return sample
 

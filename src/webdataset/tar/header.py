@@ -99,6 +99,37 @@ def checksum_agrees(block: bytes) -> bool:
     return stored in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest))
 
 
+_CONTENTS = {
+    b"PK\x03\x04": "a zip archive; write the files into a tar archive",
+    b"PAR1": "a Parquet file; write its rows with wds.ShardWriter",
+    b"ARROW1": "an Arrow file; write its rows with wds.ShardWriter",
+    b"\x89HDF": "an HDF5 file; write its items with wds.ShardWriter",
+    b"\x89PNG": "a PNG image; put images into a tar archive",
+    b"\xff\xd8\xff": "a JPEG image; put images into a tar archive",
+    b"%PDF": "a PDF document",
+    b"version https://git-lfs": "a Git LFS pointer; fetch the file itself with `git lfs pull`",
+}
+
+
+def describe_content(block: bytes) -> str | None:
+    """Return what a file that is no tar archive is, by its first bytes, or None.
+
+    Args:
+        block: its first 512 bytes, decompressed.
+    """
+    for magic, found in _CONTENTS.items():
+        if block.startswith(magic):
+            return found
+    start = block.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith((b"<!doctype html", b"<html", b"<head")):
+        return "an HTML page: the server sent it in place of the shard; open the url in a browser, or sign in"
+    if start.startswith((b"<?xml", b"<error")):
+        return "XML, perhaps a server's error message in place of the shard"
+    if start.startswith((b"{", b"[")) and b"\0" not in block:
+        return "JSON"
+    return None
+
+
 def parse(block: bytes, offset: int) -> Header:
     """Read one header block.
 
@@ -113,8 +144,11 @@ def parse(block: bytes, offset: int) -> Header:
         BadHeader: the checksum disagrees or a number cannot be read.
     """
     if not checksum_agrees(block):
+        found = describe_content(block) if offset == 0 else None
         raise errors.BadHeader(
-            f"tar header fails its checksum at byte {offset}: the shard is damaged there, or it is not a tar file",
+            f"tar header fails its checksum at byte {offset}: the shard is damaged there, or it is not a tar file"
+            if found is None
+            else f"not a tar archive: its content is {found}",
             offset=offset,
         )
     name = block[:100].partition(b"\0")[0]

@@ -264,5 +264,5 @@ def test_a_member_that_is_cut_is_not_taken(tmp_path):
 
 def test_shards_that_are_no_urls():
     """The same error in a list as alone."""
-    with pytest.raises(UsageError, match="not int"):
+    with pytest.raises(UsageError, match="not 5"):
         list(wds.index_shards([5]))
