@@ -60,9 +60,9 @@ class ChainableMix(FluidInterface):
         return FluidWrapper(self).elastic(streams)
 
 
-class RandomMix(ChainableMix, mixing.RandomMix):  # noqa: D101  the docstring of the class it extends
-    __doc__ = mixing.RandomMix.__doc__
+class RandomMix(ChainableMix, mixing.RandomMix):
+    """Mix datasets by chance; arguments, errors and order are those of :class:`webdataset.stages.mixing.RandomMix`."""
 
 
-class RoundRobin(ChainableMix, mixing.RoundRobin):  # noqa: D101  likewise
-    __doc__ = mixing.RoundRobin.__doc__
+class RoundRobin(ChainableMix, mixing.RoundRobin):
+    """Mix datasets in turn; arguments and order are those of :class:`webdataset.stages.mixing.RoundRobin`."""
