@@ -5,6 +5,7 @@ further ``.gz`` (``.bz2``, ``.xz``, ``.zst``) compresses its result. Bytes are w
 is the live table that ``webdataset.writer.default_handlers`` shows. An encoder never changes the sample it is given.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -253,6 +254,9 @@ def _wrapped(written: bytes, layers: tuple[str, ...]) -> bytes:
     return written
 
 
+_LOSSY = frozenset(["jpg", "jpeg", "jpe", "jfif", "img", "image", "avif"])
+
+
 class Encoder:
     """Encodes samples by the extensions of their fields.
 
@@ -263,6 +267,7 @@ class Encoder:
     def __init__(self, handlers: Mapping[str, Any] = default_handlers) -> None:
         self.handlers = handlers
         self._names: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._told = False
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
         """Encode one sample.
@@ -290,11 +295,21 @@ class Encoder:
                     encoded[name] = value
                 else:
                     encoded[name] = _encoded(value, name, *known, handlers)
+                    if known[0] in _LOSSY and not self._told and "__url__" in sample and type(value) is not str:
+                        self._warn_lossy(name)
         except WebDatasetError as error:
             key = sample.get("__key__")
             error.locate(key=None if key is None else str(key))
             raise
         return encoded
+
+    def _warn_lossy(self, name: str) -> None:
+        self._told = True
+        warnings.warn(
+            f"field {name!r} of samples that were read from shards is encoded again, which loses quality each time. To "
+            "write images as they were, do not decode them: decode(only=…) names the fields to decode (told once)",
+            stacklevel=4,
+        )
 
     def _remembered(self, name: str) -> tuple[str, tuple[str, ...]]:
         if len(self._names) >= _MOST_NAMES:

@@ -4,6 +4,7 @@ import collections
 import gzip
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -257,3 +258,18 @@ def test_installed_packages_add_encoders(monkeypatch):
     finally:
         registry._installed.cache_clear()
         registry.plugged_in.cache_clear()
+
+
+def test_images_that_are_encoded_again_are_told_once():
+    """Of samples that were read from a shard; new images, and bytes that were not decoded, are nobody's concern."""
+    image = np.zeros((4, 4, 3), np.uint8)
+    encoder = Encoder()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder({"__key__": "a", "jpg": image, "png": image})
+        encoder({"__key__": "a", "__url__": "s.tar", "jpg": encode(image, "jpg"), "png": image})
+    with pytest.warns(
+        UserWarning, match="field 'x.jpg' of samples that were read from shards is encoded again"
+    ) as told:
+        list(map(encoder, [{"__key__": "a", "__url__": "s.tar", "x.jpg": image}] * 3))
+    assert len(told) == 1
