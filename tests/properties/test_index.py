@@ -1,5 +1,6 @@
 """Whatever the archive: the index is the stream's, random access gives its bytes, and formats give the index back."""
 
+import bisect
 import contextlib
 import warnings
 
@@ -129,7 +130,7 @@ def test_writing_and_reading_give_one_index(tmp_path, samples, form, data):
 @QUICK
 @given(samples=strategies.samples(), damage=st.data())
 def test_damage_never_gives_wrong_bytes(tmp_path, samples, damage):
-    """Behind an index made before, damage outside of payloads gives the old sample or an error."""
+    """Behind an index made before, damage outside of payloads gives the old sample, or an error of the sample hit."""
     path = tmp_path / "x.tar"
     whole = archives.by_tarfile(archives.members_of(samples), format="pax")
     path.write_bytes(whole)
@@ -140,9 +141,11 @@ def test_damage_never_gives_wrong_bytes(tmp_path, samples, damage):
     place = damage.draw(st.integers(0, len(whole) - 1).filter(lambda at: not any(a <= at < b for a, b in payloads)))
     broken[place] ^= damage.draw(st.integers(1, 255))
     path.write_bytes(broken)
+    starts = [entry.offset for entry in index.entries]
+    hit = bisect.bisect_right(starts, place) - 1
     with wds.IndexedShard(path, index) as shard:
         for number, sample in enumerate(expected):
-            with contextlib.suppress(wds.WebDatasetError):
+            with contextlib.suppress(wds.WebDatasetError) if number == hit else contextlib.nullcontext():
                 assert shard[number] == sample
 
 
