@@ -127,7 +127,7 @@ def checked_epochs(case, epochs):
     assert len({tuple(flat(epoch)) for epoch in epochs}) == len(epochs), "each epoch has an order of its own"
     for epoch in epochs:
         keys = list(flat(epoch))
-        assert len(keys) >= 600
+        assert len(keys) >= 500
         if case.bound is None:
             assert len(keys) == len(set(keys)) == sum(LENGTHS)
     return epochs
