@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 from webdataset.ground.errors import ShardChanged
 from webdataset.ground.extras import available
 
+_FIRST_STRIDE = 128 << 10
+_LONGEST_STRIDE = 1 << 20
 _DIGITS = re.compile(r"[0-9a-fA-F]{1,256}\Z")
 
 Summing = Callable[[bytes, int], int]
@@ -105,6 +107,65 @@ class Answer(NamedTuple):
             summing = _castagnoli()
             return (None, crc32) if summing is None else (self.crc32c, summing)
         return self.crc32, crc32
+
+
+class Kept:
+    """A body none of whose bytes are lost where its connection fails.
+
+    ``read(size)`` of urllib3 and of the standard library throws away what came in front of the failure. Here those
+    bytes are given first; the next read raises.
+
+    Args:
+        body: of an answer. Bodies without ``read1`` are asked by ``read``.
+        failures: the errors that reading it raises when its connection fails.
+    """
+
+    def __init__(self, body: Any, failures: tuple[type[Exception], ...]) -> None:
+        self._body = body
+        self._failures = failures
+        self._once: Callable[[int], bytes] | None = getattr(body, "read1", None)
+        self._failure: Exception | None = None
+        self._stride = _FIRST_STRIDE
+        self.close = body.close
+        shutdown = getattr(body, "shutdown", None)
+        if shutdown is not None:
+            self.shutdown = shutdown
+
+    def read(self, size: int) -> bytes:
+        """Return ``size`` bytes, fewer where the connection fails or the body ends, ``b""`` at its end.
+
+        Args:
+            size: how many.
+
+        Raises:
+            Exception: one of the failures, where no byte came in front of it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        once = self._once
+        if once is None:
+            content: bytes = self._body.read(size)
+            return content
+        pieces, got = [], 0
+        while got < size:
+            # a read of n bytes allocates n bytes, and TLS gives 16 KiB at most
+            wanted = min(size - got, self._stride)
+            try:
+                piece = once(wanted)
+            except self._failures as error:
+                if not pieces:
+                    raise
+                self._failure = error
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            got += len(piece)
+            if len(piece) == self._stride:
+                self._stride = min(2 * self._stride, _LONGEST_STRIDE)
+            elif len(piece) < self._stride // 4:
+                self._stride //= 2
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class Again(Exception):
