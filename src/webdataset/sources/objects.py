@@ -146,7 +146,8 @@ class Kept:
         if once is None:
             content: bytes = self._body.read(size)
             return content
-        pieces, got = [], 0
+        pieces: list[bytes] = []
+        got = 0
         while got < size:
             # a read of n bytes allocates n bytes, and TLS gives 16 KiB at most
             wanted = min(size - got, self._stride)

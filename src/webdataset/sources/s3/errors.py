@@ -68,6 +68,17 @@ def doubts_credentials(error: Exception) -> bool:
     return isinstance(response, Mapping) and str(response.get("Error", {}).get("Code", "")) in _DOUBTED
 
 
+def status_of(error: Exception) -> int:
+    """Return the status of the answer that an error is about, 0 where there was none.
+
+    Args:
+        error: an error of botocore.
+    """
+    response = getattr(error, "response", None)
+    facts = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
+    return int(facts.get("HTTPStatusCode", 0))
+
+
 def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile | None = None) -> Again | SourceError:
     """Return the error to raise in place of one of botocore's.
 
