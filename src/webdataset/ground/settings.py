@@ -80,6 +80,9 @@ CACHE_REVALIDATE = Variable(
     _one_of("never", "once", "always"),
     "never, once or always: ask the store whether a cached shard is still the same",
 )
+CACHE_VERIFY = Variable(
+    "WDS_CACHE_VERIFY", True, _switch, "compare each cached shard with its checksum, once in each process"
+)
 VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
 SEED = Variable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
 SHOW_SEED = Variable("WDS_SHOW_SEED", False, _switch, "log the seeds of resampled shard lists")
