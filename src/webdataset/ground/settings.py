@@ -164,6 +164,12 @@ CONNECTIONS = Variable("WDS_CONNECTIONS", 5, int, "connections over which one pr
 STORAGE_EMULATOR_HOST = Variable[str | None](
     "STORAGE_EMULATOR_HOST", None, str, "url of a service that stands in for Google Cloud Storage; asked anonymously"
 )
+SSL_CERT_FILE = Variable[str | None](
+    "SSL_CERT_FILE",
+    None,
+    str,
+    "certificates that servers are trusted by; OpenSSL reads it, and S3 services are held to it",
+)
 REQUESTS_CA_BUNDLE = Variable[str | None](
     "REQUESTS_CA_BUNDLE", None, str, "certificates that web servers are trusted by, in place of the system's"
 )

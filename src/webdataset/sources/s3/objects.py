@@ -11,7 +11,7 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.sources import connections, rest
-from webdataset.sources.objects import Again, Answer, Identity, crc32_of
+from webdataset.sources.objects import Again, Answer, Identity, crc32_of, digest_of
 from webdataset.sources.stores import opener_for
 
 from . import clients as s3_clients
@@ -132,7 +132,20 @@ def _answer(response: Mapping[str, Any]) -> Answer:
         headers.get("last-modified"),
         total,
     )
-    return Answer(body, start, identity, length, crc32_of(headers.get("x-amz-checksum-crc32")) if whole else None)
+    if not whole or headers.get("x-amz-checksum-type", "").upper() == "COMPOSITE":  # of parts
+        return Answer(body, start, identity, length)
+    return Answer(
+        body,
+        start,
+        identity,
+        length,
+        crc32=crc32_of(headers.get("x-amz-checksum-crc32")),
+        crc32c=crc32_of(headers.get("x-amz-checksum-crc32c")),
+        crc64nvme=crc32_of(headers.get("x-amz-checksum-crc64nvme"), 8),
+        digest=digest_of(headers.get("x-amz-checksum-sha256"), "sha256")
+        or digest_of(headers.get("x-amz-checksum-sha1"), "sha1")
+        or digest_of(headers.get("content-md5"), "md5"),
+    )
 
 
 def object_of(url: str, storage_options: Any = None) -> S3Object:
