@@ -10,6 +10,7 @@ No client survives a fork: two processes that share a connection would read each
 
 import contextlib
 import functools
+import importlib
 import os
 import threading
 import urllib.parse
@@ -21,6 +22,7 @@ from webdataset.ground.errors import SourceError, WebDatasetError
 from webdataset.ground.extras import require
 from webdataset.sources.forks import PerProcess
 from webdataset.sources.profiles.profile import Profile
+from webdataset.sources.tls import plain_context
 
 from . import logs as s3_logs
 from .errors import translated
@@ -127,10 +129,21 @@ def _client(session: Any, profile: Profile, style: str | None) -> Any:
         verify=_trusted(session) if profile.verify is None else profile.verify,
         config=config,
     )
+    _secure(client)
     client.meta.events.register("before-call.s3.HeadBucket", _refuse_nested)
     client.meta.events.register("after-call.s3.HeadBucket", _allow_again)
     client.meta.events.register("after-call-error.s3.HeadBucket", _allow_again)
     return client
+
+
+def _secure(client: Any) -> None:
+    """Give a client's connections a context whose handshakes forks wait for; botocore has no argument for it."""
+    manager = getattr(getattr(client._endpoint, "http_session", None), "_manager", None)  # noqa: SLF001
+    given = getattr(manager, "connection_pool_kw", {})
+    if "ssl_context" in given:
+        context = plain_context(importlib.import_module("urllib3"))
+        context.check_hostname = False  # as botocore's: urllib3 compares the name by itself then
+        given["ssl_context"] = context
 
 
 def _trusted(session: Any) -> str | None:
