@@ -63,7 +63,9 @@ def main() -> None:
         python = environment(version, pythons[version])
         workers = os.environ.get("WORKERS", "auto")
         if version == max(pythons):
-            os.environ.update(RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", EXTENDED_HEADER_CASES="2000")
+            os.environ.update(
+                RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", EXTENDED_HEADER_CASES="2000", TLS_FORKS="2000"
+            )
         results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
         for method in ("fork", "forkserver", "spawn") if has_torch(python) else ():
             results[f"{name}, torch tests under {method}"] = run(

@@ -1,5 +1,6 @@
 """S3 through a proxy that breaks answers: every byte, once and in order, or a typed error; never anything else."""
 
+import contextlib
 import hashlib
 import os
 
@@ -169,3 +170,65 @@ def test_uploads_survive_faults(proxied, waits, client, kinds):
         found = client.get_object(Bucket="open", Key=f"{FOLDER}/up")["Body"].read()
         assert hashlib.sha256(found).digest() == hashlib.sha256(body).digest()
         client.delete_object(Bucket="open", Key=f"{FOLDER}/up")
+
+
+@pytest.fixture
+def versioned(client):
+    """A bucket that keeps versions, with the object in it; returns its url and what replaces it."""
+    bucket = f"versions-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+    with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
+        client.create_bucket(Bucket=bucket)
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    answer = client.put_object(Bucket=bucket, Key="object", Body=BODY)
+    assert answer["VersionId"]
+    return (
+        f"s3://{bucket}/object",
+        lambda: client.put_object(Bucket=bucket, Key="object", Body=OTHER),
+        answer["VersionId"],
+    )
+
+
+def forbidding(faults):
+    """Return a plan: requests that name a version are refused (403), the others go wrong as planned."""
+    others = planned(faults)
+    return lambda method, path: Fault("denied") if "versionId=" in path else others(method, path)
+
+
+@pytest.mark.parametrize("way", ["stream", "ranges", "at once"])
+def test_versions_may_be_forbidden(proxied, waits, versioned, way):
+    """A role with GetObject but without GetObjectVersion reads a bucket that keeps versions, over interruptions."""
+    url, _, _ = versioned
+    proxy = proxied(forbidding([Fault("reset", 150_000), Fault("cut", 100_000), Fault("cut", 50_000)]))
+    if way == "ranges":
+        with open_ranges(url) as ranges:
+            assert b"".join(ranges.read_at(start, 70_000) for start in range(0, SIZE, 70_000)) == BODY
+    elif way == "stream":
+        assert drained(url) == BODY
+    else:
+        with wds.gopen(url) as stream:
+            assert stream.read() == BODY
+    assert sum("versionId=" in passed.path for passed in proxy.passed) == 1  # not asked for again and again
+
+
+def test_a_replaced_object_where_versions_are_forbidden(proxied, waits, versioned):
+    """The condition is kept: another object under the key is ShardChanged, not a mixture of both."""
+    url, replace, _ = versioned
+    proxied(forbidding([Fault("swapped", 150_000)]), swap=replace)
+    with pytest.raises(ShardChanged):
+        drained(url)
+
+
+def test_a_version_that_the_url_names_is_never_left_out(proxied, waits, versioned):
+    """Whoever names a version in the url gets it or the refusal, not the latest."""
+    url, replace, version = versioned
+    replace()
+    proxied(forbidding([]))
+    with pytest.raises(SourceError, match="403"):
+        drained(f"{url}?versionId={version}")
+
+
+def test_the_version_is_read_to_its_end_where_it_may_be(proxied, waits, versioned):
+    """With the right to read versions, a replaced object is read to its end."""
+    url, replace, _ = versioned
+    proxied(planned([Fault("swapped", 150_000)]), swap=replace)
+    assert drained(url) == BODY

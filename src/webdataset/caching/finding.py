@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from webdataset.ground import settings
 from webdataset.ground.errors import SourceError
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.redaction import redacted
 from webdataset.sources.objects import Identity
 
 from . import freshness, locks
+from .content import crc32_of
 from .eviction import Room
 from .growing import NearStream
 from .leading import Leader
@@ -34,6 +36,8 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
 _WHOLE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe in its place is not waited for
 _BY_DESCRIPTOR = os.utime in os.supports_fd
 
+# paths of copies to how they were when their checksum was compared, and whether it was right
+_compared: dict[str, tuple[tuple[int, int, int], bool]] = {}
 _two_of_a_name: set[str] = set()  # paths of which somebody was told that two shards are to have them
 
 
@@ -119,7 +123,7 @@ class Sought(ABC):
             status = os.fstat(descriptor)
             usable = stat.S_ISREG(status.st_mode) and locks.lease(descriptor) and os.fstat(descriptor).st_nlink > 0
             record = record_at(self.place.record)
-            if usable and self._is_current(record, status):
+            if usable and self._is_current(record, status) and self._is_sound(descriptor, record, status):
                 with contextlib.suppress(OSError):  # not our file; the path may be another's by now
                     os.utime(
                         descriptor if _BY_DESCRIPTOR else self.place.final, ns=(time.time_ns(), status.st_mtime_ns)
@@ -138,6 +142,24 @@ class Sought(ABC):
         if not record.is_about(status):  # under a chosen name it may be a user's own file
             return record.size_bytes == status.st_size or not is_stored_name(os.path.basename(self.place.name))  # noqa: PTH119
         return self.now is None or not record.identity.contradicts(self.now)
+
+    def _is_sound(self, descriptor: int, record: Record | None, status: os.stat_result) -> bool:
+        """Tell whether a copy has the bytes that came: compared once in each process, and when its date changes."""
+        if record is None or not record.whole or record.crc32 is None or not settings.CACHE_VERIFY.get():
+            return True
+        if not record.is_about(status) and not is_stored_name(os.path.basename(self.place.name)):  # noqa: PTH119
+            return True  # a user's own file
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        before = _compared.get(self.place.final)
+        if before is None or before[0] != seen:
+            before = _compared[self.place.final] = seen, crc32_of(descriptor) == record.crc32
+            if not before[1]:
+                warnings.warn(
+                    f"{self.place.final}, the cached copy of {record.url}, is damaged: its checksum is not the one "
+                    "that it had when it was fetched. It is fetched again; check the disk",
+                    stacklevel=2,
+                )
+        return before[1]
 
     def fits(self, record: Record | None, status: os.stat_result) -> bool:
         """Tell whether a part is of this shard, and can be gone on with."""

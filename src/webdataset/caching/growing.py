@@ -3,7 +3,8 @@
 Flows in: an open file, and who writes it. Flows out: all bytes of the shard, each once and in order, or the error that
 reading the source gives. Everybody reads the file, also the process that downloads: there a thread writes it
 (``leading``). Elsewhere the file's end is looked at again and again, and so is the lock: if it can be had, the writer
-is gone, and this process goes on where the file stands.
+is gone, and this process goes on where the file stands. A writer that does nothing for a minute is left alone (it is
+stopped, or a zombie): the rest is read at the source.
 
 Where the directory fails, in writing or in reading, the reader leaves it and takes the rest from the source.
 """
@@ -168,8 +169,9 @@ class NearStream(io.RawIOBase):
     def _coming(self, size: int) -> bytes:
         """Wait for what comes next."""
         pause = _SHORTEST_SECONDS
+        waiting = locks.Standstill()
         while True:
-            ended = self._led() if self._is_led() else self._followed(pause)
+            ended = self._led() if self._is_led() else self._followed(pause, waiting)
             if self._direct is not None:
                 return self._from_source(size)
             piece = self._from_file(size)
@@ -196,7 +198,7 @@ class NearStream(io.RawIOBase):
             self._leader = None
         return not leader.stopped
 
-    def _followed(self, pause: float) -> bool:
+    def _followed(self, pause: float, waiting: locks.Standstill) -> bool:
         """Wait for another's writing, or take it over; tell whether the file is complete."""
         place, record = self._origin.place, self._record
         if record is not None and self._at == record.length and not record.vouched:
@@ -208,10 +210,13 @@ class NearStream(io.RawIOBase):
         except OSError as error:
             self._leave_file(error)
             return False
-        if lock is None:
+        if lock is not None:
+            return self._taken_over(lock)
+        if waiting.lasted(place.part, place.lock):
+            self._leave_file(None)
+        else:
             time.sleep(pause)
-            return False
-        return self._taken_over(lock)
+        return False
 
     def _descriptor(self) -> int:
         return -1 if self._file is None else self._file

@@ -13,6 +13,7 @@ import contextlib
 import os
 import threading
 import weakref
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from webdataset.ground.errors import FormatError, ShortRead, SourceError
 
 from . import freshness
-from .content import is_whole
+from .content import crc32_of, is_whole
 from .eviction import Room
 from .files import Unwritable, writing
 from .locks import Lock, is_at
@@ -47,6 +48,7 @@ class Download:
         opening: what gave the stream, and may close it when it is collected.
         start: bytes that the part had already.
         written: bytes that the part has.
+        crc32: checksum of the bytes as they came; of no meaning where the part had some already.
     """
 
     place: Place
@@ -57,6 +59,7 @@ class Download:
     opening: Any = None
     start: int = 0
     written: int = 0
+    crc32: int = 0
 
     def write(self, piece: bytes) -> None:
         """Append bytes.
@@ -70,6 +73,18 @@ class Download:
                 count = os.write(self.descriptor, rest)
                 self.written += count
                 rest = rest[count:]
+        self.crc32 = zlib.crc32(piece, self.crc32)
+
+    def checksum(self) -> int:
+        """Return the checksum of all bytes: as they came, or as they are where this process did not see them come.
+
+        Raises:
+            Unwritable: the directory refuses.
+        """
+        if not self.start:
+            return self.crc32
+        with writing():
+            return crc32_of(self.descriptor)
 
     def discard(self) -> None:
         """Remove what there is; readers that have it open go on reading."""
@@ -239,7 +254,7 @@ class Leader:
         if not self._proven():
             download.discard()
             return
-        publish(download.place, download.descriptor, record)
+        publish(download, record)
         freshness.settled(download.place)
         self.kept = True
 
@@ -263,23 +278,23 @@ class Leader:
         return record.length is not None or is_whole(part)
 
 
-def publish(place: Place, descriptor: int, record: Record) -> None:
+def publish(download: Download, record: Record) -> None:
     """Give a whole part its final name.
 
     Args:
-        place: the shard's.
-        descriptor: the part, open.
+        download: the shard.
         record: what is known of it.
 
     Raises:
         Unwritable: the directory refuses, or somebody who should not has replaced the part.
     """
+    place, descriptor, crc32 = download.place, download.descriptor, download.checksum()
     with writing():
         os.fsync(descriptor)
         if not is_at(descriptor, place.part):
             raise Unwritable("another process has replaced a part, though it was locked: its locks do not hold")
         os.makedirs(os.path.dirname(place.final), exist_ok=True)  # noqa: PTH103, PTH120
-        record.completed(os.fstat(descriptor)).write(place)
+        record.completed(os.fstat(descriptor), crc32).write(place)
         os.replace(place.part, place.final)  # noqa: PTH105
 
 

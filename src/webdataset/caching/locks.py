@@ -26,6 +26,10 @@ _UNSUPPORTED = frozenset((errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 _STALE = frozenset((errno.ESTALE,) if hasattr(errno, "ESTALE") else ())  # on NFS: another host has deleted it
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
+SILENT_SECONDS = 60.0
+"""How long a holder may do nothing before others read at the source."""
+
+_stuck: dict[str, tuple[object, ...]] = {}  # parts whose writer was waited for, and how they were then
 _held: set[int] = set()  # descriptors of this process's locks
 _of_the_parent: list[Any] = []  # soft locks of the parent: collecting them would release them
 
@@ -147,6 +151,43 @@ def _marked(path: str) -> Lock | None:
     except filelock.Timeout:
         return None
     return Lock(path, None, soft)
+
+
+class Standstill:
+    """Tells when the holder of a lock has done nothing for too long: it may be stopped, or a zombie with a marker.
+
+    A holder that was waited for once is not waited for again, until something has changed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._since = 0.0
+
+    def lasted(self, part: str, lock: str) -> bool:
+        """Tell whether nothing has changed for :data:`SILENT_SECONDS`.
+
+        Args:
+            part: what the holder writes.
+            lock: the lock's file.
+        """
+        now = (part, *map(_state_of, (part, lock, f"{lock}.soft")))
+        if _stuck.get(part) == now:
+            return True
+        if now != self._seen:
+            self._seen, self._since = now, time.monotonic()
+        if time.monotonic() - self._since < SILENT_SECONDS:
+            return False
+        _stuck[part] = now
+        return True
+
+
+def _state_of(path: str) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced; None where it is not there."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def is_at(descriptor: int, path: str) -> bool:

@@ -48,6 +48,7 @@ class Record:
         size_bytes: its size, once whole.
         changed_ns: its modification time, once whole.
         created: seconds since 1970.
+        crc32: checksum of all bytes, as they came, once whole; None in records of older versions.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Record:
     size_bytes: int = 0
     changed_ns: int = 0
     created: float = 0.0
+    crc32: int | None = None
 
     @property
     def identity(self) -> Identity:
@@ -95,14 +97,15 @@ class Record:
         about = (self.whole, self.inode, self.size_bytes, self.changed_ns)
         return about == (True, status.st_ino, status.st_size, status.st_mtime_ns)
 
-    def completed(self, status: os.stat_result) -> "Record":
+    def completed(self, status: os.stat_result, crc32: int | None = None) -> "Record":
         """Return the record of the whole file.
 
         Args:
             status: the file's.
+            crc32: checksum of its bytes.
         """
-        size = status.st_size
-        return replace(self, whole=True, size_bytes=size, reserved_bytes=size, changed_ns=status.st_mtime_ns)
+        size, changed_ns = status.st_size, status.st_mtime_ns
+        return replace(self, whole=True, size_bytes=size, reserved_bytes=size, changed_ns=changed_ns, crc32=crc32)
 
     def write(self, place: Place) -> None:
         """Put it in place, in one step.

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 _LATE = ("BadCompression", "BadHeader", "LimitExceeded", "TarError", "Truncated", "UnsafeContent")
 
-_PLACES = ("url", "key", "field", "offset", "stage")
+_PLACES = ("url", "path", "key", "field", "offset", "stage")
 
 
 class WebDatasetError(Exception):
@@ -77,6 +77,7 @@ class WebDatasetError(Exception):
         field: the field (extension) or member name concerned.
         offset: byte offset in the tar stream (after decompression).
         stage: the stage in which it happened.
+        path: the local file that was read in place of the url: a cached copy.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class WebDatasetError(Exception):
         field: str | None = None,
         offset: int | None = None,
         stage: str | None = None,
+        path: str | None = None,
     ) -> None:
         self.message = redacted(str(message))
         super().__init__(self.message)
@@ -96,9 +98,10 @@ class WebDatasetError(Exception):
         self.field = field
         self.offset = offset
         self.stage = stage
+        self.path = path
 
     def locate(self, **places: Any) -> Self:
-        """Fill in places (``url``, ``key``, ``field``, ``offset``, ``stage``) that are not known yet; return self."""
+        """Fill in places that are not known yet (``url``, ``path``, ``key``, ``field``, ``offset``, ``stage``)."""
         for name, place in places.items():
             if name in _PLACES and getattr(self, name) is None:
                 setattr(self, name, place)

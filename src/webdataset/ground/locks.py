@@ -10,6 +10,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
+forks_wait = threading.RLock()
+"""Held for a moment by whoever is where no fork should happen: within OpenSSL, or an import that threads need.
+
+A finaliser may want it again. Nothing that waits for another thread or machine is done under it.
+"""
 _live: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
@@ -50,3 +55,6 @@ def _renew_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(
+        before=forks_wait.acquire, after_in_parent=forks_wait.release, after_in_child=forks_wait.release
+    )

@@ -80,7 +80,7 @@ def located(exn: Exception, **places: object) -> Exception:
 
     Args:
         exn: any error.
-        **places: ``url``, ``key``, ``field``, ``offset``, ``stage``; None values are left out.
+        **places: ``url``, ``path``, ``key``, ``field``, ``offset``, ``stage``; None values are left out.
 
     Returns:
         The same error.

@@ -80,6 +80,9 @@ CACHE_REVALIDATE = Variable(
     _one_of("never", "once", "always"),
     "never, once or always: ask the store whether a cached shard is still the same",
 )
+CACHE_VERIFY = Variable(
+    "WDS_CACHE_VERIFY", True, _switch, "compare each cached shard with its checksum, once in each process"
+)
 VERBOSE_CACHE = Variable("WDS_VERBOSE_CACHE", False, _switch, "log what the shard cache does")
 SEED = Variable[int | None]("WDS_SEED", None, int, "seed of every dataset that is given none")
 FULL_TRACEBACKS = Variable(
@@ -163,6 +166,12 @@ PREFETCH_BYTES = Variable(
 CONNECTIONS = Variable("WDS_CONNECTIONS", 5, int, "connections over which one process reads faster than over one")
 STORAGE_EMULATOR_HOST = Variable[str | None](
     "STORAGE_EMULATOR_HOST", None, str, "url of a service that stands in for Google Cloud Storage; asked anonymously"
+)
+SSL_CERT_FILE = Variable[str | None](
+    "SSL_CERT_FILE",
+    None,
+    str,
+    "certificates that servers are trusted by; OpenSSL reads it, and S3 services are held to it",
 )
 REQUESTS_CA_BUNDLE = Variable[str | None](
     "REQUESTS_CA_BUNDLE", None, str, "certificates that web servers are trusted by, in place of the system's"

@@ -54,7 +54,7 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
                     if not is_meta(name, skip_meta):
                         yield {"fname": name, "data": payload}
     except Exception as error:  # whatever a source or a user's function raises gets its place
-        located(error, url=reader.url, offset=reader.place)
+        located(error, url=reader.url, path=reader.path, offset=reader.place)
         raise
     finally:
         reader.close()

@@ -95,6 +95,7 @@ class RecordReader:
 
     def __init__(self, shard: dict[str, Any], reading: RecordReading, start: Address | None = None) -> None:
         self.url = str(shard["url"])
+        self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
         self.reading = reading
         self._stamp = {name: value for name, value in shard.items() if name.startswith("__")} | {"__url__": self.url}
@@ -191,7 +192,7 @@ class RecordReader:
             error.message += f"; {self._count} whole items stand before it"
         else:
             offset = self._cut.start
-        return located(error, url=self.url, offset=offset, stage=self.reading.name)
+        return located(error, url=self.url, path=self.path, offset=offset, stage=self.reading.name)
 
     def close(self) -> None:
         """Close the stream."""

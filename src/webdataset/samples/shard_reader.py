@@ -47,6 +47,7 @@ class ShardReader:
 
     def __init__(self, shard: dict[str, Any], reading: TarRules, start: Address | None = None) -> None:
         self.url = str(shard["url"])
+        self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
         self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
         self.reading = reading
@@ -349,7 +350,7 @@ class ShardReader:
         if isinstance(error, WebDatasetError) and key is not None and error.key is None:
             error.message += f"; sample {key!r}, in progress, was not delivered"
         offset = self.place if not isinstance(error, WebDatasetError) else None
-        return located(error, url=self.url, key=key, offset=offset, stage="tarfile_samples")
+        return located(error, url=self.url, path=self.path, key=key, offset=offset, stage="tarfile_samples")
 
     def close(self) -> None:
         """Close the stream."""

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from webdataset.ground import settings
 from webdataset.ground.errors import ConfigError, SourceError, UsageError
+from webdataset.ground.locks import forks_wait
 
 from . import logs
 from .forks import PerProcess
@@ -31,7 +33,9 @@ _pools: PerProcess[Any] = PerProcess()
 
 @functools.cache
 def _urllib3() -> ModuleType:
-    import urllib3  # noqa: PLC0415  40 ms that readers of local files need not pay
+    # a module that another thread imports at a fork would stay locked in the child
+    with forks_wait:
+        import urllib3  # noqa: PLC0415  40 ms that readers of local files need not pay
 
     logs.mask()
     return urllib3
@@ -184,13 +188,13 @@ def _split(url: str) -> tuple[str, dict[str, str]]:
 
 def _pool(url: str, tls: Tls) -> Any:
     proxy = _proxy(url)
-    return _pools.get((proxy, tls), lambda: _made(proxy, tls))
+    return _pools.get((proxy, tls, settings.SSL_CERT_FILE.get()), lambda: _made(proxy, tls))
 
 
 def _made(proxy: str, tls: Tls) -> Any:
-    urllib3, settings = _urllib3(), {"maxsize": CONNECTIONS_PER_HOST, "block": False, **dict(tls)}
+    urllib3, given = _urllib3(), {"maxsize": CONNECTIONS_PER_HOST, "block": False}
     if not proxy:
-        return urllib3.PoolManager(**settings)
+        return _secured(urllib3.PoolManager(**given), tls)
     try:
         address, login = _split(proxy)
     except UsageError:
@@ -199,14 +203,40 @@ def _made(proxy: str, tls: Tls) -> Any:
         raise ConfigError("the environment names a proxy (HTTP_PROXY, HTTPS_PROXY) whose url makes no sense")
     shown = {f"proxy-{name}": text for name, text in login.items()}
     try:
-        return urllib3.ProxyManager(address, proxy_headers=shown, **settings)
+        if address[:6].lower() == "https:":
+            given["proxy_ssl_context"] = _context(tls)
+        return _secured(urllib3.ProxyManager(address, proxy_headers=shown, **given), tls)
     except urllib3.exceptions.LocationValueError:
         kind = address.partition("://")[0]
     raise ConfigError(f"the environment names a proxy of kind {kind!r}: http and https proxies are served")
 
 
+def _secured(manager: Any, tls: Tls) -> Any:
+    """Give the connections of a manager this process's context, made when the first of them needs it."""
+    pools = manager.pool_classes_by_scheme
+
+    def secure(*words: Any, **given: Any) -> Any:
+        return pools["https"](*words, **{**given, "ssl_context": _context(tls)})
+
+    manager.pool_classes_by_scheme = {**pools, "https": secure}
+    return manager
+
+
+def _context(tls: Tls) -> Any:
+    """Return this process's context; certificates that cannot be read fail as a connection does."""
+    with forks_wait:
+        from .tls import context_for  # noqa: PLC0415  ssl: 10 ms that readers of local files need not pay
+
+    urllib3 = _urllib3()
+    try:
+        return context_for(dict(tls), urllib3)
+    except OSError as error:
+        raise urllib3.exceptions.SSLError(error) from error
+
+
 def _proxy(url: str) -> str:
-    import urllib.request  # noqa: PLC0415  20 ms, and urllib3 is loaded by now
+    with forks_wait:
+        import urllib.request  # noqa: PLC0415  20 ms, and urllib3 is loaded by now
 
     parts = urllib.parse.urlsplit(url)
     proxies = urllib.request.getproxies()

@@ -11,12 +11,15 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from webdataset.ground.errors import ShardChanged
 from webdataset.ground.extras import available
 
+_FIRST_STRIDE = 128 << 10
+_LONGEST_STRIDE = 1 << 20
+_DIGESTS = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}
 _DIGITS = re.compile(r"[0-9a-fA-F]{1,256}\Z")
 
 Summing = Callable[[bytes, int], int]
@@ -81,6 +84,7 @@ class Answer(NamedTuple):
         size: bytes of the body, where they are known.
         crc32: checksum of the whole object, where the store vouches for it.
         crc32c: the same, by Castagnoli's polynomial.
+        crc64nvme: the same, of 64 bits.
         digest: another checksum of the whole object: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
     """
 
@@ -91,20 +95,82 @@ class Answer(NamedTuple):
     crc32: int | None = None
     crc32c: int | None = None
     digest: tuple[str, str] | None = None
+    crc64nvme: int | None = None
 
     def vouched(self) -> "tuple[int | None, Summing]":
         """Return the checksum that the whole object must have, or None where none can be computed; and by what.
 
         Asked once for each reading: a digest is computed by something that remembers what it was given.
         """
-        if self.digest is not None:
-            summing = _digesting(self.digest[0])
-            digits = _DIGITS.match(self.digest[1])
-            return (None, crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
-        if self.crc32 is None and self.crc32c is not None:
-            summing = _castagnoli()
-            return (None, crc32) if summing is None else (self.crc32c, summing)
-        return self.crc32, crc32
+        if self.crc32 is not None:
+            return self.crc32, crc32
+        for expected, library in ((self.crc32c, _castagnoli), (self.crc64nvme, _nvme)):
+            summing = library() if expected is not None else None
+            if summing is not None:
+                return expected, summing
+        kind, written = self.digest or ("", "")
+        summing, digits = _digesting(kind), _DIGITS.match(written)
+        return (None, crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
+
+
+class Kept:
+    """A body none of whose bytes are lost where its connection fails.
+
+    ``read(size)`` of urllib3 and of the standard library throws away what came in front of the failure. Here those
+    bytes are given first; the next read raises.
+
+    Args:
+        body: of an answer. Bodies without ``read1`` are asked by ``read``.
+        failures: the errors that reading it raises when its connection fails.
+    """
+
+    def __init__(self, body: Any, failures: tuple[type[Exception], ...]) -> None:
+        self._body = body
+        self._failures = failures
+        self._once: Callable[[int], bytes] | None = getattr(body, "read1", None)
+        self._failure: Exception | None = None
+        self._stride = _FIRST_STRIDE
+        self.close = body.close
+        shutdown = getattr(body, "shutdown", None)
+        if shutdown is not None:
+            self.shutdown = shutdown
+
+    def read(self, size: int) -> bytes:
+        """Return ``size`` bytes, fewer where the connection fails or the body ends, ``b""`` at its end.
+
+        Args:
+            size: how many.
+
+        Raises:
+            Exception: one of the failures, where no byte came in front of it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        once = self._once
+        if once is None:
+            content: bytes = self._body.read(size)
+            return content
+        pieces: list[bytes] = []
+        got = 0
+        while got < size:
+            # a read of n bytes allocates n bytes, and TLS gives 16 KiB at most
+            wanted = min(size - got, self._stride)
+            try:
+                piece = once(wanted)
+            except self._failures as error:
+                if not pieces:
+                    raise
+                self._failure = error
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            got += len(piece)
+            if len(piece) == self._stride:
+                self._stride = min(2 * self._stride, _LONGEST_STRIDE)
+            elif len(piece) < self._stride // 4:
+                self._stride //= 2
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class Again(Exception):
@@ -173,17 +239,48 @@ def changed(url: str, offset: int) -> ShardChanged:
     )
 
 
-def crc32_of(text: str | None) -> int | None:
-    """Return the checksum that a header holds: four bytes in base64; None for anything else (parts, other kinds).
+def crc32_of(text: str | None, size_bytes: int = 4) -> int | None:
+    """Return the checksum that a header holds, in base64; None for anything else (parts, other kinds).
 
     Args:
         text: the header.
+        size_bytes: of the checksum.
     """
+    raw = _decoded(text)
+    return int.from_bytes(raw, "big") if raw is not None and len(raw) == size_bytes else None
+
+
+def digest_of(text: str | None, kind: str) -> tuple[str, str] | None:
+    """Return the digest that a header holds, in base64; None for anything else.
+
+    Args:
+        text: the header.
+        kind: ``md5``, ``sha1``, ``sha256`` or ``sha512``.
+    """
+    raw = _decoded(text)
+    return (kind, raw.hex()) if raw is not None and len(raw) == _DIGESTS[kind] else None
+
+
+def digest_in(headers: Mapping[str, str], *, whole: bool) -> tuple[str, str] | None:
+    """Return the digest of the whole object that a web server names: ``Repr-Digest`` (RFC 9530), ``Content-MD5``.
+
+    Args:
+        headers: of an answer.
+        whole: whether the whole object comes; ``Content-MD5`` is about what comes.
+    """
+    named = dict(text.strip().partition("=")[::2] for text in headers.get("Repr-Digest", "").split(","))
+    for kind, name in (("sha256", "sha-256"), ("sha512", "sha-512"), ("md5", "md5")):
+        found = digest_of(named.get(name, "").partition(";")[0].strip().strip(":") or None, kind)
+        if found is not None:
+            return found
+    return digest_of(headers.get("Content-MD5"), "md5") if whole else None
+
+
+def _decoded(text: str | None) -> bytes | None:
     try:
-        raw = base64.b64decode(text or "", validate=True)
+        return base64.b64decode(text or "", validate=True)
     except (binascii.Error, ValueError):
         return None
-    return int.from_bytes(raw, "big") if len(raw) == 4 else None
 
 
 def crc32(piece: bytes, before: int) -> int:
@@ -206,13 +303,21 @@ def _castagnoli() -> Summing | None:
     return lambda piece, before: int(extend(before, bytes(piece)))  # it takes nothing else; bytes are not copied
 
 
+@functools.cache
+def _nvme() -> Summing | None:
+    """Return what computes CRC64NVME, where a package for it is installed."""
+    library = available("awscrt.checksums")
+    extend = getattr(library, "crc64nvme", None)
+    return None if extend is None else lambda piece, before: int(extend(bytes(piece), before))
+
+
 def _digesting(kind: str) -> Summing | None:
     """Return what computes a digest, by the name that stores give it; None where nothing here can."""
     if kind in ("xxhash", "xxhash2", "xxh64"):
         library = available("xxhash")
         hasher: Any = None if library is None else library.xxh64()
     else:
-        hasher = getattr(hashlib, kind)(usedforsecurity=False) if kind in ("md5", "sha256", "sha512") else None
+        hasher = getattr(hashlib, kind)(usedforsecurity=False) if kind in _DIGESTS else None
     if hasher is None:
         return None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import UsageError
+from webdataset.ground.locks import forks_wait
 from webdataset.ground.logs import log
 from webdataset.ground.redaction import redacted
 
@@ -41,7 +42,8 @@ def _lazy(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
 
     def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
-        home = importlib.import_module(f"{__package__}.{module}")
+        with forks_wait:  # a module that a thread imports at a fork would stay locked in the child
+            home = importlib.import_module(f"{__package__}.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
 
     opener.__name__ = opener.__qualname__ = name

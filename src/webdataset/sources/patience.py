@@ -17,7 +17,8 @@ ATTEMPTS = 8
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 20.0
 LONGEST_WISH_SECONDS = 120.0
-PROGRESS_BYTES = 64 * 1024
+PROGRESS_BYTES = 4_000
+"""Bytes that make up for all failures before: a line that drops after each 4 kB is read to its end."""
 
 sleep = time.sleep
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from webdataset.ground.errors import UsageError
+from webdataset.ground.locks import forks_wait
 
 if TYPE_CHECKING:
     from .objects import ObjectSource
@@ -83,7 +84,8 @@ def loaded(name: str) -> Any:
     Args:
         name: its name in this folder.
     """
-    return importlib.import_module(f"{__package__}.{name}")
+    with forks_wait:  # a module that a thread imports at a fork would stay locked in the child
+        return importlib.import_module(f"{__package__}.{name}")
 
 
 def store_of(target: str) -> Any:

@@ -55,8 +55,8 @@ def blamed(exn: Exception, stage: str, sample: Any, function: Any = None) -> Exc
     """
     where = stage if function is None else f"{stage}: {named(function)}"
     known = sample if isinstance(sample, dict) else {}
-    key, url = known.get("__key__"), known.get("__url__")
-    return located(exn, stage=where, key=key, url=None if url is None else str(url))
+    key, url, path = known.get("__key__"), known.get("__url__"), known.get("__local_path__")
+    return located(exn, stage=where, key=key, url=None if url is None else str(url), path=path)
 
 
 def collated(collate: Callable[[list[Any]], Any], samples: list[Any], stage: str) -> Any:

@@ -11,6 +11,7 @@ import http.client
 import re
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable
 from threading import Event, Lock
 from typing import NamedTuple, Self
@@ -28,6 +29,7 @@ _STATUS = {
     "denied": (403, "AuthenticationFailed"),
 }
 _PIECE = 1 << 16
+_UNSENT = 0x894B  # SIOCOUTQNSD of Linux
 _NOT_PASSED = frozenset(("connection", "transfer-encoding", "keep-alive"))
 _START = re.compile(r"(bytes )(\d+)(?=-)")
 
@@ -139,6 +141,19 @@ def seeded(seed: int, kinds: Iterable[str], *, size: int, rate: float = 0.5, mos
     return plan
 
 
+def _await_sent(connection: socket.socket) -> None:
+    """Wait until the system has sent what it was given, so that a reset takes none of it back; two seconds at most."""
+    until = time.monotonic() + 2
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # noqa: PLC0415  not on every system
+
+        while time.monotonic() < until:
+            answer = fcntl.ioctl(connection.fileno(), _UNSENT, b"\0\0\0\0")
+            if not struct.unpack("i", answer)[0]:
+                return
+            time.sleep(0.001)
+
+
 def _left_out(fault: Fault | None, *, careless: bool) -> set[str]:
     """Return the headers of a request that are not passed on."""
     names = {"if-match", "if-unmodified-since"} if careless else set()
@@ -222,5 +237,6 @@ class _Passing(Answering):
         if fault.kind == "swapped" and rules.swap is not None:
             rules.swap()
         if fault.kind in ("reset", "swapped"):
+            _await_sent(self.connection)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()  # RST rather than FIN: bytes on their way may be lost, too

@@ -1,5 +1,6 @@
 """The resuming reader over a store in memory that answers badly in every way: equal bytes, or a typed error."""
 
+import io
 import zlib
 
 import pytest
@@ -8,7 +9,7 @@ from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceEr
 from webdataset.ground.seeds import generator
 from webdataset.sources import patience, resuming
 from webdataset.sources.object_ranges import ObjectRanges
-from webdataset.sources.objects import Again, Answer, Identity, crc32_of
+from webdataset.sources.objects import Again, Answer, Identity, Kept, crc32_of
 from webdataset.sources.resuming import ResumingStream
 
 BODY = bytes(range(256)) * 1200
@@ -163,9 +164,49 @@ def test_wishes():
 
 def test_progress_is_what_counts():
     """Any number of drops with progress between them; few without."""
-    assert drained(Store(["drop"] * 99, cut=66_000), attempts=2) == BODY
+    assert drained(Store(["drop"] * 99, cut=4_000), attempts=2) == BODY
     with pytest.raises(ShortRead, match="2 attempts"):
-        drained(Store(["drop"] * 99, cut=10_000), attempts=2)
+        drained(Store(["drop"] * 99, cut=3_000), attempts=2)
+
+
+class Lossy(io.RawIOBase):
+    """A line that gives pieces of planned sizes, and then fails."""
+
+    def __init__(self, content, sizes):
+        self.content, self.sizes = content, list(sizes)
+
+    def readable(self):
+        """It can be read."""
+        return True
+
+    def readinto(self, space):
+        """Give the next piece, or fail."""
+        if not self.sizes:
+            raise ConnectionResetError("planned")
+        size = min(self.sizes.pop(0), len(space), len(self.content))
+        space[:size], self.content = self.content[:size], self.content[size:]
+        return size
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_byte_in_front_of_a_failure_is_lost(seed):
+    """Whatever sizes come and are asked for: all that came is given, in order, before the failure is raised."""
+    rng = generator("kept", seed)
+    sizes = [rng.choice((1, 100, 16_384, 200_000, 2_000_000)) for _ in range(rng.randrange(1, 12))]
+    content = rng.randbytes(sum(sizes))
+    line = Lossy(content, sizes)
+    body = Kept(io.BufferedReader(line), (ConnectionError,))
+    given = bytearray()
+
+    def drain():
+        while piece := body.read(rng.choice((1, 5_000, 393_216, 1 << 20))):
+            given.extend(piece)
+
+    with pytest.raises(ConnectionResetError):
+        drain()
+    assert given == content[: len(content) - len(line.content)]
+    with pytest.raises(ConnectionResetError):
+        body.read(10)
 
 
 def test_a_slow_consumer_costs_nothing(monkeypatch):

@@ -8,12 +8,13 @@ cluster directly.
 
 import contextlib
 import http.client
-import ssl
+import importlib
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from webdataset.sources.connections import refuse_unsendable
+from webdataset.sources.tls import context_for
 
 PIECE = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -107,12 +108,7 @@ def _connected(
     parts: urllib.parse.SplitResult, tls: Mapping[str, str], seconds: float
 ) -> Iterator[http.client.HTTPConnection]:
     if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=tls.get("ca_certs"))
-        if "cert_reqs" in tls:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if "cert_file" in tls:
-            context.load_cert_chain(tls["cert_file"], tls.get("key_file"))
+        context = context_for(tls, importlib.import_module("urllib3"))
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
             parts.netloc, timeout=seconds, context=context
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.sources import connections
-from webdataset.sources.objects import Answer, Identity
+from webdataset.sources.objects import Answer, Identity, digest_in
 from webdataset.sources.rest import placed, range_header
 
 from .calls import AzureCalls
@@ -69,7 +69,8 @@ class AzureObject:
         response = self._calls.ask("GET", self.place.address(), headers, streamed=True, offset=offset)
         start, total, length = placed(response)
         etag, modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
-        return Answer(response, start, Identity(etag, None, modified, total), length)
+        digest = digest_in(response.headers, whole=response.status == 200)
+        return Answer(response, start, Identity(etag, None, modified, total), length, digest=digest)
 
 
 def object_of(url: str, storage_options: Any = None) -> AzureObject:

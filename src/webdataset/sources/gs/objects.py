@@ -9,7 +9,7 @@ from typing import Any
 
 from webdataset.ground.errors import NotFound, SourceError, UsageError
 from webdataset.sources import connections
-from webdataset.sources.objects import Answer, Identity, changed, crc32_of
+from webdataset.sources.objects import Answer, Identity, changed, crc32_of, digest_of
 from webdataset.sources.rest import placed, range_header
 
 from .calls import GsCalls
@@ -100,7 +100,14 @@ class GsObject:
         version = headers.get("X-Goog-Generation")
         identity = Identity(None if version else headers.get("ETag"), version, headers.get("Last-Modified"), total)
         sums = dict(text.strip().partition("=")[::2] for text in headers.get("X-Goog-Hash", "").split(","))
-        return Answer(response, start, identity, size, crc32c=crc32_of(sums.get("crc32c")))
+        return Answer(
+            response,
+            start,
+            identity,
+            size,
+            crc32c=crc32_of(sums.get("crc32c")),
+            digest=digest_of(sums.get("md5"), "md5"),
+        )
 
 
 def object_of(url: str, storage_options: Any = None) -> GsObject:

@@ -13,7 +13,7 @@ from typing import Any
 
 from webdataset.ground.errors import NoRandomAccess
 from webdataset.sources import connections
-from webdataset.sources.objects import Again, Answer, Identity, changed
+from webdataset.sources.objects import Again, Answer, Identity, changed, digest_in
 from webdataset.sources.rest import placed, range_header
 from webdataset.sources.resuming import ResumingStream
 
@@ -89,7 +89,8 @@ class HttpObject:
         modified = response.headers.get("Last-Modified")
         if known is None and strong is None and _fresh(modified, response.headers.get("Date")):
             modified = None
-        return Answer(response, start, Identity(strong, None, modified, total), length)
+        digest = digest_in(response.headers, whole=response.status == 200)
+        return Answer(response, start, Identity(strong, None, modified, total), length, digest=digest)
 
     def _refuse_whole(self, response: Any, known: Identity | None) -> None:
         """Raise where the answer to a request for a range is none that can be used."""

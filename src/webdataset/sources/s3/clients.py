@@ -10,14 +10,19 @@ No client survives a fork: two processes that share a connection would read each
 
 import contextlib
 import functools
+import importlib
+import os
+import threading
 import urllib.parse
 from types import ModuleType
 from typing import Any
 
+from webdataset.ground import settings
 from webdataset.ground.errors import SourceError, WebDatasetError
 from webdataset.ground.extras import require
 from webdataset.sources.forks import PerProcess
 from webdataset.sources.profiles.profile import Profile
+from webdataset.sources.tls import plain_context
 
 from . import logs as s3_logs
 from .errors import translated
@@ -27,6 +32,7 @@ READ_SECONDS = 60.0
 CONNECTIONS = 16
 
 _clients: PerProcess[Any] = PerProcess()
+_asking = threading.local()
 
 
 def botocore(part: str) -> ModuleType:
@@ -116,9 +122,53 @@ def _client(session: Any, profile: Profile, style: str | None) -> Any:
         **({"s3": {"addressing_style": style}} if style else {}),
         **({"signature_version": botocore("").UNSIGNED} if profile.anonymous else {}),
     )
-    return session.create_client(
-        "s3", region_name=profile.region, endpoint_url=profile.endpoint_url, verify=profile.verify, config=config
+    client = session.create_client(
+        "s3",
+        region_name=profile.region,
+        endpoint_url=profile.endpoint_url,
+        verify=_trusted(session) if profile.verify is None else profile.verify,
+        config=config,
     )
+    _secure(client)
+    client.meta.events.register("before-call.s3.HeadBucket", _refuse_nested)
+    client.meta.events.register("after-call.s3.HeadBucket", _allow_again)
+    client.meta.events.register("after-call-error.s3.HeadBucket", _allow_again)
+    return client
+
+
+def _secure(client: Any) -> None:
+    """Give a client's connections a context whose handshakes forks wait for; botocore has no argument for it."""
+    manager = getattr(getattr(client._endpoint, "http_session", None), "_manager", None)  # noqa: SLF001
+    given = getattr(manager, "connection_pool_kw", {})
+    if "ssl_context" in given:
+        context = plain_context(importlib.import_module("urllib3"))
+        context.check_hostname = False  # as botocore's: urllib3 compares the name by itself then
+        given["ssl_context"] = context
+
+
+def _trusted(session: Any) -> str | None:
+    """Return the certificates that the environment names, as for other https urls; None for botocore's own."""
+    if session.get_config_variable("ca_bundle"):  # AWS_CA_BUNDLE, or in ~/.aws/config
+        return None
+    for named in (settings.REQUESTS_CA_BUNDLE.get(), settings.SSL_CERT_FILE.get()):
+        path = settings.home_expanded(named) if named else ""
+        if path and os.path.isfile(path):  # noqa: PTH113  OpenSSL passes over what is not there, too
+            return path
+    return None
+
+
+def _refuse_nested(**_: Any) -> None:
+    """Let botocore ask for a bucket's region once: where that answer is a redirect, too, it would ask without end."""
+    if getattr(_asking, "region", False):
+        refusal: Exception = botocore("exceptions").ClientError(
+            {"Error": {"Code": "301"}, "ResponseMetadata": {"HTTPStatusCode": 301, "HTTPHeaders": {}}}, "HeadBucket"
+        )
+        raise refusal
+    _asking.region = True
+
+
+def _allow_again(**_: Any) -> None:
+    _asking.region = False
 
 
 def _configured_style(session: Any) -> str | None:

@@ -5,6 +5,7 @@ what to do. Nothing of the request is kept: what the service sends back may quot
 that the original error is not chained either.
 """
 
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ _BUSY = frozenset((
     "SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException", "TooManyRequests",
     "InternalError", "BandwidthLimitExceeded", "RequestLimitExceeded", "RequestThrottled", "ServiceUnavailable",
 ))  # fmt: skip
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
 _WAYS_OUT = {
     "AccessDenied": "these credentials may not do this; check the bucket's policy, or anonymous=true for public data",
@@ -68,6 +70,17 @@ def doubts_credentials(error: Exception) -> bool:
     return isinstance(response, Mapping) and str(response.get("Error", {}).get("Code", "")) in _DOUBTED
 
 
+def status_of(error: Exception) -> int:
+    """Return the status of the answer that an error is about, 0 where there was none.
+
+    Args:
+        error: an error of botocore.
+    """
+    response = getattr(error, "response", None)
+    facts = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
+    return int(facts.get("HTTPStatusCode", 0))
+
+
 def translated(error: Exception, url: str, *, offset: int = 0, profile: Profile | None = None) -> Again | SourceError:
     """Return the error to raise in place of one of botocore's.
 
@@ -110,8 +123,24 @@ def _answered(response: Mapping[str, Any], url: str, offset: int, by: str) -> Ag
     if code in _CHANGED or status in (412, 416):
         return changed(url, offset)
     hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
-    region = facts.get("HTTPHeaders", {}).get("x-amz-bucket-region")
-    if status == 301 and region:
-        hint = f"{hint}: the service says {region!r}"
+    headers = facts.get("HTTPHeaders", {})
+    if status in _REDIRECTS:
+        hint = _led_away(headers, hint)
     kind = NotFound if code in _ABSENT or status == 404 else SourceError
     return kind(f"{said}; {hint}{by}" if hint else said, url=url)
+
+
+def _led_away(headers: Mapping[str, str], hint: str | None) -> str:
+    """Say where a redirect leads; it is not followed, since the request is signed for one host by secret keys."""
+    region = headers.get("x-amz-bucket-region")
+    if region:
+        return f"{_WAYS_OUT['301']}: the service says {region!r}"
+    try:
+        parts = urllib.parse.urlsplit(headers.get("location", ""))
+        host = f"{parts.scheme}://{parts.hostname}" if parts.hostname else ""
+    except ValueError:
+        host = ""
+    place = f" to {host}" if host else ""
+    return f"it redirects{place}, and redirects are not followed: check endpoint_url and region" + (
+        f"; {hint}" if hint else ""
+    )

@@ -10,7 +10,7 @@ from webdataset.ground.errors import SourceError, UsageError
 from webdataset.sources.rest import next_page
 
 from .calls import Calls
-from .places import place_of
+from .places import key_of, place_of, written_key
 
 
 def split(url: str) -> tuple[str, str]:
@@ -21,8 +21,9 @@ def split(url: str) -> tuple[str, str]:
     place = place_of(url)
     if place.version:
         raise UsageError("a list of objects has no versionId", url=url)
-    start = max(len(url) - len(place.key), url.index("://") + 3)
-    while start < len(url) and not (place.key.endswith(url[start:]) and url[start - 1] == "/"):
+    key = written_key(place.key)
+    start = max(len(url) - len(key), url.index("://") + 3)
+    while start < len(url) and not (key.endswith(url[start:]) and url[start - 1] == "/"):
         start += 1
     return url[:start], url[start:]
 
@@ -43,14 +44,14 @@ def keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
     place = place_of(f"{stem}x", storage_options)
     folder = place.key[:-1]  # a route's
     calls = Calls(place.profile, stem)
-    arguments = {**place.named(), "Prefix": folder + prefix}
+    arguments = {**place.named(), "Prefix": folder + key_of(prefix)}
     del arguments["Key"]
     token = None
     while True:
         answer = calls.call("list_objects_v2", **arguments)
         for found in answer.get("Contents", ()):
             if found["Key"].startswith(folder):
-                yield found["Key"][len(folder) :]
+                yield written_key(found["Key"][len(folder) :])
         if not answer.get("IsTruncated"):
             return
         token = next_page(answer.get("NextContinuationToken"), token, stem)

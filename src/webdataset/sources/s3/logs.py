@@ -13,8 +13,9 @@ _HEADER = re.compile(
     r"(?P<name>(?:x-amz-security-token|authorization)['\"]?\s*:\s*)(?:b?'[^']*'|b?\"[^\"]*\"|[^\n]*)", re.IGNORECASE
 )
 _BODY = re.compile(
-    r"(?P<name><(?:SecretAccessKey|SessionToken|AccessKeyId|AWSAccessKeyId)>|"
-    r"['\"](?:secretAccessKey|sessionToken|accessKeyId|accessToken|refreshToken|Token)['\"]\s*:\s*['\"])[^<'\"]*",
+    r"(?P<name><(?:SecretAccessKey|SessionToken|AccessKeyId|AWSAccessKeyId|Token(?:-\d+)?|SignatureProvided|StringToSign(?:Bytes)?|"
+    r"CanonicalRequest(?:Bytes)?)>|"
+    r"['\"](?:secretAccessKey|sessionToken|accessKeyId|accessToken|refreshToken|Token(?:-\d+)?)['\"]\s*:\s*['\"])[^<'\"]*",
     re.IGNORECASE,
 )
 

@@ -11,12 +11,24 @@ from typing import Any
 
 from webdataset.ground.errors import UsageError
 from webdataset.sources import connections, rest
-from webdataset.sources.objects import Again, Answer, Identity, crc32_of
+from webdataset.sources.objects import Again, Answer, Identity, crc32_of, digest_of
 from webdataset.sources.stores import opener_for
 
 from . import clients as s3_clients
-from .errors import doubts_credentials, translated
+from .errors import doubts_credentials, status_of, translated
 from .places import place_of
+
+
+class _Forbidden(Exception):
+    """Reading this version is forbidden.
+
+    Args:
+        failure: what to raise where asking without the version is no way out.
+    """
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
 
 
 class S3Object:
@@ -41,6 +53,7 @@ class S3Object:
         if not self.place.key or self.place.key.endswith("/"):
             raise UsageError("names no object: an S3 url is s3://bucket/key (wds.expand_urls lists a folder)", url=url)
         self._failures = s3_clients.failures()
+        self._unversioned = False
 
     def failures(self) -> tuple[type[Exception], ...]:
         """Return the errors that reading a body raises."""
@@ -65,13 +78,30 @@ class S3Object:
             SourceError: the service refuses.
         """
         wanted: dict[str, str] = {**self.place.named(), "ChecksumMode": "ENABLED"}
-        version = self.place.version or (known.version if known else None)
-        if version:
-            wanted["VersionId"] = version
         if known is not None and known.etag:
             wanted["IfMatch"] = known.etag
         if offset or size is not None:
             wanted["Range"] = f"bytes={offset}-" if size is None else f"bytes={offset}-{offset + size - 1}"
+        version = self.place.version or (None if known is None or self._unversioned else known.version)
+        if version is None:
+            return self._asked(wanted, known, offset)
+        try:
+            return self._asked({**wanted, "VersionId": version}, known, offset)
+        except _Forbidden as error:
+            refusal = error.failure
+        if self.place.version or "IfMatch" not in wanted:
+            raise refusal
+        # GetObjectVersion is a right of its own: the condition alone tells a replaced object, too
+        answer = self._asked(wanted, known, offset)
+        self._unversioned = True
+        return answer
+
+    def _asked(self, wanted: Mapping[str, str], known: Identity | None, offset: int) -> Answer:
+        """Send one request.
+
+        Raises:
+            _Forbidden: status 403 for a request that names a version.
+        """
         client = s3_clients.client_for(self.place.profile, self.url)
         self.requests += 1
         try:
@@ -81,6 +111,8 @@ class S3Object:
             if doubts_credentials(error):
                 s3_clients.forget(self.place.profile)  # the next request looks for credentials anew
                 failure = Again(str(failure)) if known is not None else failure  # keys that were good until now
+            if "VersionId" in wanted and status_of(error) == 403:
+                failure = _Forbidden(failure)
         raise failure  # here, so that the original error, which quotes the request, is not its context
 
 
@@ -100,7 +132,20 @@ def _answer(response: Mapping[str, Any]) -> Answer:
         headers.get("last-modified"),
         total,
     )
-    return Answer(body, start, identity, length, crc32_of(headers.get("x-amz-checksum-crc32")) if whole else None)
+    if not whole or headers.get("x-amz-checksum-type", "").upper() == "COMPOSITE":  # of parts
+        return Answer(body, start, identity, length)
+    return Answer(
+        body,
+        start,
+        identity,
+        length,
+        crc32=crc32_of(headers.get("x-amz-checksum-crc32")),
+        crc32c=crc32_of(headers.get("x-amz-checksum-crc32c")),
+        crc64nvme=crc32_of(headers.get("x-amz-checksum-crc64nvme"), 8),
+        digest=digest_of(headers.get("x-amz-checksum-sha256"), "sha256")
+        or digest_of(headers.get("x-amz-checksum-sha1"), "sha1")
+        or digest_of(headers.get("content-md5"), "md5"),
+    )
 
 
 def object_of(url: str, storage_options: Any = None) -> S3Object:

@@ -17,13 +17,35 @@ _PLACE = re.compile(
 )
 
 
+_WRITTEN = re.compile(r"%((?:25)*)3[fF](?=versionId=)", re.IGNORECASE)
+_MEANT = re.compile(r"\?(?=versionId=)|%(?=(?:25)*3[fF]versionId=)", re.IGNORECASE)
+
+
+def key_of(written: str) -> str:
+    """Return the key that a url names: as it stands, but ``%3FversionId=`` is ``?versionId=``.
+
+    Args:
+        written: what stands in the url.
+    """
+    return _WRITTEN.sub(lambda found: f"%{found[1][2:]}3F" if found[1] else "?", written)
+
+
+def written_key(key: str) -> str:
+    """Return what names a key in a url; the opposite of :func:`key_of`.
+
+    Args:
+        key: the key.
+    """
+    return _MEANT.sub(lambda found: "%3F" if found[0] == "?" else "%25", key)
+
+
 class Place(NamedTuple):
     """Where an object lies.
 
     Args:
         profile: service and credentials.
         bucket: the bucket, or the ARN of an access point.
-        key: the object's key, taken as it stands: nothing in it is decoded.
+        key: the object's key; see :func:`key_of`.
         version: one version of it, or None for the latest.
     """
 
@@ -52,4 +74,4 @@ def place_of(url: str, storage_options: Mapping[str, Any] | None = None) -> Plac
     match = _PLACE.match(plain)
     if match is None:
         raise UsageError("an S3 url is s3://bucket/key", url=url)
-    return Place(profile, match["bucket"], match["key"], match["version"])
+    return Place(profile, match["bucket"], key_of(match["key"]), match["version"])

@@ -1,0 +1,125 @@
+"""Contexts of TLS, and a lock that forks wait for.
+
+Flows in: whom to trust. Flows out: one ``ssl.SSLContext`` for it, which urllib3 is given, and which forked
+children inherit. A thread that is within OpenSSL at a fork may hold one of OpenSSL's own locks: they would stay locked
+in the child for ever, and its first context or connection would never come about. So contexts are made, and the steps
+of handshakes are done, under a lock that forks wait for. Waiting for the other side is done without it.
+"""
+
+import selectors
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from webdataset.ground import settings
+from webdataset.ground.locks import forks_wait
+
+_contexts: dict[object, "Context"] = {}
+
+
+class Context(ssl.SSLContext):
+    """A context whose handshakes are done under the lock, and which reads each file of certificates once."""
+
+    _loaded: set[tuple[Any, ...]]
+
+    def load_verify_locations(self, cafile: Any = None, capath: Any = None, cadata: Any = None) -> None:
+        """Trust what files name; botocore asks for the same one with each connection."""
+        known = self.__dict__.setdefault("_loaded", set())
+        with forks_wait:
+            if (cafile, capath, cadata) not in known:
+                super().load_verify_locations(cafile, capath, cadata)
+                known.add((cafile, capath, cadata))
+
+    def wrap_socket(self, sock: Any, **options: Any) -> ssl.SSLSocket:  # type: ignore[override]  # all callers name them
+        """Speak TLS over a connected socket."""
+        shakes = options.pop("do_handshake_on_connect", True)
+        with forks_wait:
+            line = super().wrap_socket(sock, do_handshake_on_connect=False, **options)
+        if shakes:
+            try:
+                _shake(line)
+            except BaseException:  # an interrupt, too, must not leave it open
+                line.close()
+                raise
+        return line
+
+
+def _shake(line: ssl.SSLSocket) -> None:
+    """Do the handshake; wait for the other side without the lock.
+
+    Raises:
+        TimeoutError: nothing came in the time that the socket has for it.
+        OSError: it failed.
+    """
+    timeout = line.gettimeout()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    line.settimeout(0)
+    try:
+        while wanted := _stepped(line):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with selectors.DefaultSelector() as ready:
+                ready.register(line, wanted)
+                if not ready.select(left):
+                    raise TimeoutError("the handshake timed out")
+    finally:
+        line.settimeout(timeout)
+
+
+def _stepped(line: ssl.SSLSocket) -> int:
+    """Go on with the handshake; return what it waits for then, 0 for nothing: it is done."""
+    try:
+        with forks_wait:
+            line.do_handshake()
+    except ssl.SSLWantReadError:
+        return selectors.EVENT_READ
+    except ssl.SSLWantWriteError:
+        return selectors.EVENT_WRITE
+    return 0
+
+
+def context_for(tls: Mapping[str, str], urllib3: Any) -> Context:
+    """Return this process's context.
+
+    Args:
+        tls: ``ca_certs``, ``ca_cert_dir``, ``cert_file``, ``key_file``, ``cert_reqs``; nothing: as everybody does.
+        urllib3: the package, whose defaults hold.
+
+    Raises:
+        OSError: a file that is not there, or holds no certificates.
+    """
+    with forks_wait:
+        key = (*sorted(tls.items()), settings.SSL_CERT_FILE.get())
+        if key not in _contexts:
+            _contexts[key] = _made(tls, urllib3)
+        return _contexts[key]
+
+
+def plain_context(urllib3: Any) -> Context:
+    """Return a new context that trusts nobody yet.
+
+    Args:
+        urllib3: the package, whose defaults hold.
+    """
+    with forks_wait:
+        usual, made = urllib3.util.ssl_.create_urllib3_context(), Context(ssl.PROTOCOL_TLS_CLIENT)
+        made.options, made.verify_flags = usual.options, usual.verify_flags
+        made.minimum_version, made.maximum_version = usual.minimum_version, usual.maximum_version
+        made.hostname_checks_common_name = False
+        if usual.keylog_filename:
+            made.keylog_filename = usual.keylog_filename
+    return made
+
+
+def _made(tls: Mapping[str, str], urllib3: Any) -> Context:
+    made = plain_context(urllib3)
+    if tls.get("cert_reqs") == "CERT_NONE":
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    elif "ca_certs" in tls or "ca_cert_dir" in tls:
+        made.load_verify_locations(tls.get("ca_certs"), tls.get("ca_cert_dir"))
+    else:
+        made.load_default_certs()
+    if "cert_file" in tls:
+        made.load_cert_chain(tls["cert_file"], tls.get("key_file"))
+    return made
