@@ -11,6 +11,7 @@ Flows in: a pipeline and a choice. Flows out: the pipeline with its shards share
 each run of it gives. Never guesses: what is not known is asked for.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,6 +198,11 @@ def equalized(stages: Sequence[Any], how: str, steps: int | None, counts: Given)
 
 def _by_sample(stages: list[Any]) -> list[Any]:
     """Return stages that leave no worker without samples, where they split by our own splitters."""
+    implied = [number for number, stage in enumerate(stages) if isinstance(stage, ReadShards) and stage.before]
+    if implied:  # a list object, which is not shared out otherwise
+        reader = copy.copy(stages[implied[0]])
+        reader.before = ()
+        return [*stages[: implied[0]], split_by_sample, reader, *stages[implied[0] + 1 :]]
     places = [number for number, stage in enumerate(stages) if stage in _OURS]
     if not {split_by_worker} < {stages[number] for number in places}:
         return stages
@@ -225,7 +231,8 @@ def _shared(stages: list[Any], how: str, counts: Given) -> list[Any]:
     places = [number for number, stage in enumerate(stages[:reader]) if stage in _OURS or isinstance(stage, EqualShare)]
     place = places[0] if places else reader
     behind = [
-        stage for number, stage in enumerate(stages[place:], place)
+        stage.bare() if isinstance(stage, ReadShards) else stage
+        for number, stage in enumerate(stages[place:], place)
         if number not in places and not isinstance(stage, CheckSamples)
     ]  # fmt: skip
     return [*stages[:place], share, *behind]

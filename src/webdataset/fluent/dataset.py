@@ -4,6 +4,7 @@ Flows in: urls of shards. Flows out: a pipeline that reads their samples, to be 
 stages into the right order.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,8 @@ class WebDataset(DataPipeline, FluidInterface):
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
         workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
-            Neither default splits what an object of the user's yields, nor a directory, whose shards are claimed.
+            Neither default splits what an object yields that the program made (a warning says so where several ranks
+            or workers read a list object whole), nor a directory, whose shards are claimed.
         select_files: full member name to bool; others are stepped over.
         rename_files: full member name to full member name; applied first.
         empty_check: raise where a whole pass gives no sample.
@@ -82,8 +84,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir: "str | Path | None" = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,  # noqa: FBT001, FBT002
-        nodesplitter: Callable[[Any], Any] | None = shardlists.single_node_only,
-        workersplitter: Callable[[Any], Any] | None = shardlists.split_by_worker,
+        nodesplitter: Callable[[Any], Any] | None = ordering.NODE_SPLITTER,
+        workersplitter: Callable[[Any], Any] | None = ordering.WORKER_SPLITTER,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,  # noqa: FBT001, FBT002
@@ -100,7 +102,7 @@ class WebDataset(DataPipeline, FluidInterface):
         rules = ordering.reading_rules(reading)
         self.seed = seed
         self.trust = trust_levels.level(trust) if trust is not None else None
-        size = 100 if shardshuffle is True else int(shardshuffle or 0)
+        size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)
 
         def reader(folder: str | None = None) -> Any:
             near = folder or cache_dir, cache_size, url_to_name, cache_revalidate
@@ -119,15 +121,23 @@ class WebDataset(DataPipeline, FluidInterface):
 
             specs.refuse_strangers(source, rules.get("storage_options"))
             building = specs.Building(
-                reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust
-            )
+                reader, *map(ordering.chosen, (nodesplitter, workersplitter)), size or None, detshuffle, seed,
+                resampled, empty_check, self.trust,
+            )  # fmt: skip
             self.append(specs.ready(source, building, mode))
         else:
-            shares = ordering.splitters_for(source, nodesplitter, workersplitter)
-            for stage in [source, *shares, *ordering.shard_shuffle(size, seed, deterministic=detshuffle), reader()]:
-                self.append(stage)
+            given = source is urls
+            shares = ordering.splitters_for(source, nodesplitter, workersplitter, given=given)
+            # what is drawn is shuffled; an object keeps its order unless a shuffle is asked for
+            none = isinstance(source, shardlists.ResampledShards) or (given and not size)
+            shuffles = ordering.shard_shuffle(None if none else size, seed, deterministic=detshuffle)
+            reads = copy.copy(reader())
+            if given:
+                reads.before = ordering.assigned_by(source, nodesplitter, workersplitter)
             if empty_check:
-                self.append(ordering.CheckSamples(ordering.count_of(source)))
+                reads.after = (ordering.CheckSamples(ordering.count_of(source)),)
+            for stage in [source, *shares, *shuffles, reads]:
+                self.append(stage)
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
 
