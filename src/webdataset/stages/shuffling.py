@@ -71,6 +71,9 @@ class DetShuffle(Shuffle, PipelineStage):
         """Shuffle ``source`` alone, as ``run`` does."""
         return self.run(source)
 
+    def __repr__(self) -> str:
+        return f"{self.name}({self.bufsize!r}, initial={self.initial}, seed={self.seed}, epoch={self.epoch})"
+
 
 detshuffle = DetShuffle
 

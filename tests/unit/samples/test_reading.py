@@ -223,7 +223,8 @@ def test_broken_shards_show_in_the_url():
 
 def test_urls_are_plain_and_their_own():
     """Each opened shard's url is a plain text and an object of its own, so that the border shows."""
-    urls = [item["__url__"] for item in expanded_members(opened(shard("a"), shard("a")), Reading())]
+    shards = [one | {"url": "same.tar"} for one in opened(shard("a"), shard("a"))]
+    urls = [item["__url__"] for item in expanded_members(shards, Reading())]
     assert {type(url) for url in urls} == {str}
     assert len(set(urls)) == 1
     assert len(set(map(id, urls))) == 2
