@@ -1,7 +1,8 @@
 """Run the suite on the oldest and the newest supported Python of this machine, and the torch tests by start method.
 
 Each Python gets an environment of its own under ``.venvs``. The torch tests run three more times, in one process each,
-with fork, forkserver and spawn as the default start method. The resume fuzz plays hundreds of pipelines on the newest.
+with fork, forkserver and spawn as the default start method. The resume fuzz plays hundreds of pipelines on the newest, the differential one a
+thousand.
 """
 
 import os
@@ -63,7 +64,7 @@ def main() -> None:
         python = environment(version, pythons[version])
         workers = os.environ.get("WORKERS", "auto")
         if version == max(pythons):
-            os.environ.update(RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5")
+            os.environ.update(RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", DIFFERENTIAL_FUZZ_CASES="1000")
         results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
         for method in ("fork", "forkserver", "spawn") if has_torch(python) else ():
             results[f"{name}, torch tests under {method}"] = run(

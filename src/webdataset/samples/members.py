@@ -29,12 +29,13 @@ class OpenedUrl:
     Attributes:
         text: a plain ``str``, one object for each time a shard is opened.
         broken: reading the shard has failed.
+        ended: it was read to its end.
     """
 
     def __init__(self, url: str) -> None:
         # slicing a longer text always makes a new object, but for texts of one letter
         self.text = f"{url} "[:-1]
-        self.broken = False
+        self.broken = self.ended = False
 
 
 class OpenedUrls:
@@ -120,6 +121,8 @@ def expanded_members(
             opened.broken = True
             if not goes_on(reading.handler, error, "reading"):
                 return
+        else:
+            opened.ended = True
         if eof_value is not None:
             yield eof_value
 
@@ -156,10 +159,18 @@ def group_members(
         handler,
     )
     try:
-        for member in members:
-            yield from grouping.border(member)
-            if member:
-                yield from grouping.take(member)
+        try:
+            for member in members:
+                yield from grouping.border(member)
+                if member:
+                    yield from grouping.take(member)
+        except StopReading:
+            raise
+        except Exception:
+            # of the shard behind the one whose last sample is in progress
+            if grouping.complete():
+                yield from grouping.end()
+            raise
         yield from grouping.end()
     except StopReading:
         return
@@ -215,6 +226,10 @@ class _Grouping:
             self._ask(error)
             return []
         return self._whole(samples)
+
+    def complete(self) -> bool:
+        """Tell whether the shard was read to its end, though no member of the next one has come."""
+        return self._opened is not None and self._opened.ended
 
     def end(self) -> list[Sample]:
         """Return the last sample of a shard; none where reading it has failed."""
