@@ -1,8 +1,8 @@
 """Run the suite on the oldest and the newest supported Python of this machine, and the torch tests by start method.
 
 Each Python gets an environment of its own under ``.venvs``. The torch tests run three more times, in one process each,
-with fork, forkserver and spawn as the default start method. The resume fuzz plays hundreds of pipelines on the newest, the differential one a
-thousand.
+with fork, forkserver and spawn as the default start method. On the newest, the resume fuzz plays hundreds
+of pipelines, and the differential one a thousand.
 """
 
 import os

@@ -11,7 +11,6 @@ Flows in: a pipeline and a choice. Flows out: the pipeline with its shards share
 each run of it gives. Never guesses: what is not known is asked for.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -200,9 +199,9 @@ def _by_sample(stages: list[Any]) -> list[Any]:
     """Return stages that leave no worker without samples, where they split by our own splitters."""
     implied = [number for number, stage in enumerate(stages) if isinstance(stage, ReadShards) and stage.before]
     if implied:  # a list object, which is not shared out otherwise
-        reader = copy.copy(stages[implied[0]])
-        reader.before = ()
-        return [*stages[: implied[0]], split_by_sample, reader, *stages[implied[0] + 1 :]]
+        reader = stages[implied[0]]
+        alone = reader.joined_with((), reader.after)
+        return [*stages[: implied[0]], split_by_sample, alone, *stages[implied[0] + 1 :]]
     places = [number for number, stage in enumerate(stages) if stage in _OURS]
     if not {split_by_worker} < {stages[number] for number in places}:
         return stages

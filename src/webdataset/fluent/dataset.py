@@ -4,7 +4,6 @@ Flows in: urls of shards. Flows out: a pipeline that reads their samples, to be 
 stages into the right order.
 """
 
-import copy
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -121,22 +120,13 @@ class WebDataset(DataPipeline, FluidInterface):
 
             specs.refuse_strangers(source, rules.get("storage_options"))
             building = specs.Building(
-                reader, *map(ordering.chosen, (nodesplitter, workersplitter)), size or None, detshuffle, seed,
+                reader, ordering.chosen(nodesplitter), ordering.chosen(workersplitter), size or None, detshuffle, seed,
                 resampled, empty_check, self.trust,
             )  # fmt: skip
             self.append(specs.ready(source, building, mode))
         else:
-            given = source is urls
-            shares = ordering.splitters_for(source, nodesplitter, workersplitter, given=given)
-            # what is drawn is shuffled; an object keeps its order unless a shuffle is asked for
-            none = isinstance(source, shardlists.ResampledShards) or (given and not size)
-            shuffles = ordering.shard_shuffle(None if none else size, seed, deterministic=detshuffle)
-            reads = copy.copy(reader())
-            if given:
-                reads.before = ordering.assigned_by(source, nodesplitter, workersplitter)
-            if empty_check:
-                reads.after = (ordering.CheckSamples(ordering.count_of(source)),)
-            for stage in [source, *shares, *shuffles, reads]:
+            order = ordering.Order(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
+            for stage in ordering.reading_stages(source, order, reader(), empty_check=empty_check):
                 self.append(stage)
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))

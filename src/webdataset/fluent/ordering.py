@@ -135,6 +135,46 @@ def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     return rules
 
 
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which shards of a source a process reads, and in which order.
+
+    Args:
+        nodesplitter: as the dataset was given it.
+        workersplitter: likewise.
+        size: as for :func:`shard_shuffle`.
+        seed: likewise.
+        deterministic: likewise.
+        given: the source is an object that the program made.
+    """
+
+    nodesplitter: Splitter | None
+    workersplitter: Splitter | None
+    size: int | None
+    seed: int | None
+    deterministic: bool
+    given: bool
+
+
+def reading_stages(source: Any, order: Order, reader: Any, *, empty_check: bool) -> list[Any]:
+    """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
+
+    Args:
+        source: the first stage.
+        order: which shards are read.
+        reader: the last stage.
+        empty_check: raise where a pass gives no sample.
+    """
+    splitters = order.nodesplitter, order.workersplitter
+    # what is drawn is in random order; an object keeps its order unless a shuffle is asked for
+    none = isinstance(source, shardlists.ResampledShards) or (order.given and not order.size)
+    shuffles = shard_shuffle(None if none else order.size, order.seed, deterministic=order.deterministic)
+    assigned = assigned_by(source, *splitters) if order.given else ()
+    checks = (CheckSamples(count_of(source)),) if empty_check else ()
+    shares = splitters_for(source, *splitters, given=order.given)
+    return [source, *shares, *shuffles, reader.joined_with(assigned, checks)]
+
+
 def splitters_for(
     source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None, *, given: bool
 ) -> list[Splitter]:
@@ -152,8 +192,10 @@ def splitters_for(
     """
     splitters = (nodesplitter, workersplitter)
     wanted = [
-        splitter for splitter in map(chosen, splitters)
-        if splitter and not (given and any(isinstance(each, Default) and each.splitter is splitter for each in splitters))
+        splitter
+        for splitter in map(chosen, splitters)
+        if splitter
+        and not (given and any(isinstance(each, Default) and each.splitter is splitter for each in splitters))
     ]
     if shardlists.split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
         ours = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)

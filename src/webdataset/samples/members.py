@@ -166,8 +166,7 @@ def group_members(
                     yield from grouping.take(member)
         except StopReading:
             raise
-        except Exception:
-            # of the shard behind the one whose last sample is in progress
+        except Exception:  # of a shard behind the one whose last sample is in progress: raised again
             if grouping.complete():
                 yield from grouping.end()
             raise
@@ -205,7 +204,7 @@ class _Grouping:
 
     def border(self, member: dict[str, Any]) -> list[Sample]:
         """Return the last sample of a shard where a member is of the next one, and begin that."""
-        url = member.get("__url__") if member else self._grouper
+        url: Any = member.get("__url__") if member else self._grouper
         if url is self._url:
             return []
         samples = self.end()

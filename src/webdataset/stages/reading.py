@@ -169,13 +169,22 @@ class ReadShards(Stage):
     def __init__(self, reading: Reading | None = None) -> None:
         self.reading = reading or Reading()
 
+    def joined_with(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> Self:
+        """Return this reader as one that stands for further stages.
+
+        Args:
+            before: what a pipeline runs in front of it.
+            after: what it runs behind it.
+        """
+        result = copy.copy(self)
+        result.before, result.after = before, after
+        return result
+
     def bare(self) -> Self:
         """Return this reader without the stages that a pipeline runs with it."""
         if not self.before and not self.after:
             return self
-        result = copy.copy(self)
-        result.before = result.after = ()
-        return result
+        return self.joined_with((), ())
 
     def begin(self, run: Run) -> ReaderMemory:
         """Return a memory that stands before the first shard."""

@@ -10,7 +10,8 @@ from webdataset.testing import archives
 
 HANDLERS = ["reraise_exception", "ignore_and_continue", "warn_and_continue", "ignore_and_stop", "warn_and_stop"]
 KINDS = [
-    "good", "good", "good", "good", "gapped", "fields", "fields", "names", "compressed", "empty", "cut", "no-end", "duplicate",
+    "good", "good", "good", "good", "gapped", "fields", "fields", "names", "compressed", "empty", "cut", "no-end",
+    "duplicate",
     "damaged", "junk", "split", "missing", "joined", "links", "again",
 ]  # fmt: skip
 FIELDS = {
@@ -23,7 +24,8 @@ FIELDS = {
     "xyz": [b"?"],
 }
 ODD_NAMES = [
-    "a.b.c", "d/e.txt", "./x.txt", ".hidden.txt", "noext", "A.TXT", "__m__/y.txt", "__k.txt", "z..txt", "q.", "d.d/f.txt",
+    "a.b.c", "d/e.txt", "./x.txt", ".hidden.txt", "noext", "A.TXT", "__m__/y.txt", "__k.txt", "z..txt", "q.",
+    "d.d/f.txt",
     "d/.h.txt", "caf\u00e9.txt", "b c.txt",
 ]  # fmt: skip
 
@@ -95,6 +97,16 @@ def function(name):
     return {"$function": name}
 
 
+def coin(rng):
+    """True or False."""
+    return rng.random() < 0.5
+
+
+def digit(rng):
+    """A number below 9."""
+    return rng.randrange(9)
+
+
 def handled(rng, **kw):
     """Arguments with a handler now and then."""
     return kw | ({"handler": {"$handler": rng.choice(HANDLERS)}} if rng.random() < 0.4 else {})
@@ -102,26 +114,31 @@ def handled(rng, **kw):
 
 def of_samples(rng):
     """A stage over samples, and what comes out of it."""
+    changes = ["with_length", "without_key", "some_fail", "some_none", "in_place"]
+    fields = [["txt", "cls"], ["__key__", "txt"], ["json;txt", "cls"], ["txt cls"], ["__url__"]]
+    patterns = [["*.txt", "*.cls"], ["*.json|*.txt"], ["*.none"]]
+    renamed = [["*.txt", "t"], ["*.cls", "c"]]
+    shuffled = {"initial": rng.choice([1, 3, 50]), "rng": {"$random": digit(rng)}}
     return rng.choice(
         [
-            lambda: (["shuffle", [rng.choice([2, 5, 100])], {"initial": rng.choice([1, 3, 50]), "rng": {"$random": rng.randrange(9)}}], "samples"),
+            lambda: (["shuffle", [rng.choice([2, 5, 100])], shuffled], "samples"),
             lambda: (["shuffle", [rng.choice([0, 1])], {"rng": {"$random": 1}}], "samples"),
             lambda: (["decode", [], handled(rng)], "samples"),
             lambda: (["decode", [], handled(rng, only=rng.choice([["cls"], ["json", "txt"]]))], "samples"),
             lambda: (["decode", [], handled(rng, partial=True)], "samples"),
-            lambda: (["map", [function(rng.choice(["with_length", "without_key", "some_fail", "some_none", "in_place"]))], handled(rng)], "samples"),
+            lambda: (["map", [function(rng.choice(changes))], handled(rng)], "samples"),
             lambda: (["map", [function("to_key")], handled(rng)], "values"),
             lambda: (["map_dict", [], handled(rng, txt=function(rng.choice(["doubled", "size", "text"])))], "samples"),
             lambda: (["map_dict", [], handled(rng, cls=function("size"), txt=function("doubled"))], "samples"),
             lambda: (["select", [function(rng.choice(["even", "has_text"]))], {}], "samples"),
-            lambda: (["rename", [], handled(rng, text="txt", keep=rng.choice([True, False]))], "samples"),
+            lambda: (["rename", [], handled(rng, text="txt", keep=coin(rng))], "samples"),
             lambda: (["rename", [], handled(rng, a="json;cls", b=rng.choice(["txt", "nothing"]))], "samples"),
-            lambda: (["rename_keys", [["*.txt", "t"], ["*.cls", "c"]], {"must_match": rng.choice([True, False]), "keep_unselected": rng.choice([True, False])}], "samples"),
+            lambda: (["rename_keys", renamed, {"must_match": coin(rng), "keep_unselected": coin(rng)}], "samples"),
             lambda: (["slice", rng.choice([[3], [1, 4], [0, 9, 2], [0]]), {}], "samples"),
-            lambda: (["to_tuple", rng.choice([["txt", "cls"], ["__key__", "txt"], ["json;txt", "cls"], ["txt cls"], ["__url__"]]), handled(rng)], "tuples"),
-            lambda: (["to_tuple", ["json", "txt"], handled(rng, missing_is_error=rng.choice([True, False]))], "tuples"),
-            lambda: (["extract_keys", rng.choice([["*.txt", "*.cls"], ["*.json|*.txt"], ["*.none"]]), {"ignore_missing": rng.choice([True, False])}], "tuples"),
-            lambda: (["batched", [rng.choice([1, 2, 3])], {"partial": rng.choice([True, False])}], "batches"),
+            lambda: (["to_tuple", rng.choice(fields), handled(rng)], "tuples"),
+            lambda: (["to_tuple", ["json", "txt"], handled(rng, missing_is_error=coin(rng))], "tuples"),
+            lambda: (["extract_keys", rng.choice(patterns), {"ignore_missing": coin(rng)}], "tuples"),
+            lambda: (["batched", [rng.choice([1, 2, 3])], {"partial": coin(rng)}], "batches"),
             lambda: (["batched", [2], {"collation_fn": rng.choice([None, function("as_list")])}], "lists"),
             lambda: (["listed", [2], {}], "lists"),
             lambda: (["associate", [{"00": {"extra": 1}, "10": {"txt": "other"}}], {}], "samples"),
@@ -136,12 +153,13 @@ def of_samples(rng):
 
 def of_tuples(rng):
     """A stage over tuples."""
+    first = rng.choice(["doubled", "size", "text"])
     return rng.choice(
         [
-            lambda: (["map_tuple", [function(rng.choice(["doubled", "size", "text"])), function("text")], handled(rng)], "tuples"),
+            lambda: (["map_tuple", [function(first), function("text")], handled(rng)], "tuples"),
             lambda: (["map_tuple", [function("size")], handled(rng)], "tuples"),
-            lambda: (["batched", [rng.choice([1, 2, 3])], {"partial": rng.choice([True, False])}], "batches"),
-            lambda: (["shuffle", [4], {"initial": 2, "rng": {"$random": rng.randrange(9)}}], "tuples"),
+            lambda: (["batched", [rng.choice([1, 2, 3])], {"partial": coin(rng)}], "batches"),
+            lambda: (["shuffle", [4], {"initial": 2, "rng": {"$random": digit(rng)}}], "tuples"),
             lambda: (["slice", [3], {}], "tuples"),
             lambda: (["map", [function("size")], handled(rng)], "values"),
             lambda: (["listed", [2], {}], "lists"),
@@ -196,7 +214,9 @@ def build_case(seed, number, folder):
         if data is not None:
             (place / name).write_bytes(data)
         urls.append(f"/{place.name}/{name}")
-    kind = rng.choice([*["dataset"] * 6, "object", *["stages"] * 4, "uncalled", "uncalled", "by_hand", "by_hand", "resampled"])
+    kind = rng.choice(
+        [*["dataset"] * 6, "object", *["stages"] * 4, "uncalled", "uncalled", "by_hand", "by_hand", "resampled"]
+    )
     options = {}
     if kind not in ("uncalled", "by_hand"):
         options = handled(rng)
@@ -225,7 +245,7 @@ def build_case(seed, number, folder):
         "shardshuffle": rng.choice([None, False, 0]),
         "list_seed": rng.choice([None, None, 0, 5]),
         "splitters": rng.choice([[], ["split_by_worker"], ["split_by_node", "split_by_worker"]]),
-        "shard_shuffle": rng.choice([[], [], [3, 1, rng.randrange(9)]]),
+        "shard_shuffle": rng.choice([[], [], [3, 1, digit(rng)]]),
         "environment": (
             {"WORKER": str(rng.randrange(2)), "NUM_WORKERS": "2", "RANK": "0", "WORLD_SIZE": "1"} if workers else {}
         ),

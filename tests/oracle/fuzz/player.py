@@ -1,4 +1,4 @@
-"""Play cases of the fuzz with the webdataset that is installed; see test_fuzz_differential.py. Reads and prints JSON."""
+"""Play cases of the fuzz with the webdataset that is installed: JSON in, JSON out. See test_fuzz_differential.py."""
 
 import itertools
 import json
@@ -198,8 +198,10 @@ def pipeline(case):
     for name, args, kw in case["stages"]:
         args, kw = made(args), made(kw)
         if case["fluent"] or name in ("listed", "unlisted", "lmdb_cached"):
-            start = getattr(start, FLUENT.get(name, name))(*args, **kw) if name not in NOT_FLUENT else start.compose(
-                maker(name)(*args, **kw)
+            start = (
+                getattr(start, FLUENT.get(name, name))(*args, **kw)
+                if name not in NOT_FLUENT
+                else start.compose(maker(name)(*args, **kw))
             )
         else:
             start = start.compose(maker(name)(*args, **kw))
