@@ -146,6 +146,21 @@ def test_our_loader_gives_each_sample_of_a_list_object_once(shards, workers):
                 assert Counter(loader) == dict.fromkeys([f"{shard}{n}" for shard in range(3) for n in range(4)], 1)
 
 
+def test_list_objects_within_mixes_and_equal_epochs(shards):
+    """Sources of a mix, and a dataset of equal epochs, are assigned as well: by our loader, and by the splits of steps."""
+
+    def dataset(which):
+        return wds.WebDataset(wds.SimpleShardList(which), empty_check=False).map(lambda sample: sample["__key__"])
+
+    every = [f"{shard}{n}" for shard in range(3) for n in range(4)]
+    mix = wds.DataPipeline(wds.RoundRobin([dataset(shards[:2]), dataset(shards[2:])], longest=True))
+    with wds.Loader(mix, batch_size=None, workers=2) as loader:
+        assert sorted(loader) == every
+    for equal in (dataset(shards).equal_epochs("drop", counts=True), dataset(shards).equal_epochs("resample", steps=12)):
+        with wds.Loader(equal, batch_size=None, workers=2) as loader:
+            assert sorted(loader) == every
+
+
 def test_list_objects_by_rank_and_worker(shards, monkeypatch):
     """Ranks and workers read a list object whole, and texts and lists in parts, as in 0.2.86."""
     for name, number in (("WORLD_SIZE", 2), ("RANK", 1), ("NUM_WORKERS", 2), ("WORKER", 1)):

@@ -209,6 +209,7 @@ def _by_sample(stages: list[Any]) -> list[Any]:
 
 
 def _shared(stages: list[Any], how: str, counts: Given) -> list[Any]:
+    stages = [stage.joined_with((), stage.after) if isinstance(stage, ReadShards) else stage for stage in stages]
     reader = next((number for number, stage in enumerate(flattened(stages)) if isinstance(stage, ReadShards)), None)
     urls = urls_of(stages[0]) if stages else None
     if not reader or isinstance(stages[0], ResampledShards) or urls is None:

@@ -20,6 +20,16 @@ from .shard_reader import StopReading
 from .split_samples import FinishedKeys, check_policy, finished_keys
 
 
+class ShortUrl(str):
+    """A url of less than two letters, of which Python keeps one object each."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a plain string."""
+        return str, (str(self),)
+
+
 class OpenedUrl:
     """The url of a shard that was opened, as its members carry it.
 
@@ -33,8 +43,8 @@ class OpenedUrl:
     """
 
     def __init__(self, url: str) -> None:
-        # slicing a longer text always makes a new object, but for texts of one letter
-        self.text = f"{url} "[:-1]
+        # a slice of a longer text is an object of its own
+        self.text = f"{url} "[:-1] if len(url) > 1 else ShortUrl(url)
         self.broken = self.ended = False
 
 
