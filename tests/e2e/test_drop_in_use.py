@@ -147,7 +147,7 @@ def test_our_loader_gives_each_sample_of_a_list_object_once(shards, workers):
 
 
 def test_list_objects_within_mixes_and_equal_epochs(shards):
-    """Sources of a mix, and a dataset of equal epochs, are assigned as well: by our loader, and by the splits of steps."""
+    """Sources of a mix, and a dataset of equal epochs, are assigned as well."""
 
     def dataset(which):
         return wds.WebDataset(wds.SimpleShardList(which), empty_check=False).map(lambda sample: sample["__key__"])
@@ -156,7 +156,8 @@ def test_list_objects_within_mixes_and_equal_epochs(shards):
     mix = wds.DataPipeline(wds.RoundRobin([dataset(shards[:2]), dataset(shards[2:])], longest=True))
     with wds.Loader(mix, batch_size=None, workers=2) as loader:
         assert sorted(loader) == every
-    for equal in (dataset(shards).equal_epochs("drop", counts=True), dataset(shards).equal_epochs("resample", steps=12)):
+    for choice in ({"how": "drop", "counts": True}, {"how": "resample", "steps": 12}):
+        equal = dataset(shards).equal_epochs(**choice)
         with wds.Loader(equal, batch_size=None, workers=2) as loader:
             assert sorted(loader) == every
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from webdataset.ground import settings
-from webdataset.ground.errors import MissingExtra, SourceError, UsageError
+from webdataset.ground.errors import NotFound, UsageError
 from webdataset.ground.logs import log
 from webdataset.ground.redaction import redacted
 from webdataset.sources.files import path_of
@@ -51,7 +51,7 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
 
     Raises:
         UsageError: braces that do not close, a variable that is not set, a member that is no url.
-        SourceError: a folder of a store cannot be listed.
+        SourceError: objects cannot be listed, or a folder has none.
     """
     if isinstance(urls, str):
         return [url for part in parts_of(urls) for url in _expanded(substituted(part), storage_options)]
@@ -207,16 +207,16 @@ def _matched(url: str, storage_options: Any = None) -> list[str]:
 
 
 def _listed(target: str, storage_options: Any) -> list[str] | None:
-    """Return the objects that a url stands for; None where wildcards match none of them, or cannot be looked up.
+    """Return the objects that a url stands for; None where wildcards match none of them.
 
     Raises:
-        SourceError: a folder cannot be listed.
+        SourceError: they cannot be listed, or a folder has none.
     """
     from webdataset.sources.listing import listed  # noqa: PLC0415  local files are not listed there
 
     try:
         return listed(target, storage_options)
-    except (SourceError, UsageError, MissingExtra) as error:
+    except NotFound as error:
         if target.endswith("/"):
             raise
         # the program may open the name by itself; else opening it fails
