@@ -195,16 +195,20 @@ DEVIATIONS = {
         BOTH,
         lambda case, mine, theirs: (
             any(stage[0] in ("batched", "listed") for stage in case["stages"])
-            and lost_before_error(case, *(change_passes(passes, alike) for passes in (mine, theirs)))
+            and (
+                lost_before_error(case, *(change_passes(passes, alike) for passes in (mine, theirs)))
+                or fails_in_the_sample_before(case, mine, theirs)
+            )
         ),
     ),
     "broken-off-pass": (
         BOTH,
         lambda case, mine, theirs: (
             (case["shard_shuffle"] or "shuffle" in str(case["stages"]) or case["source"] == "resampled")
-            and case["bound"] is not None
-            and case["passes"] > 1
-            and mine[0] == theirs[0]
+            and (
+                (case["bound"] is not None and case["passes"] > 1 and mine[0] == theirs[0])
+                or ("slice" in str(case["stages"]) and (case["bound"] is not None or case["passes"] > 1))
+            )
         ),
     ),
     "map-key": (BOTH, lambda case, mine, theirs: agree_after(mine, theirs, without_empty_key)),
