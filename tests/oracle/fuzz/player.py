@@ -216,7 +216,8 @@ def play(case):
     os.environ.update(case["environment"])
     random.seed(case["number"])
     passes = []
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    # again and again: what is raised while an object is deleted is lost
+    signal.setitimer(signal.ITIMER_PROF, SECONDS, 0.1)
     try:
         made_here = pipeline(case)
         for _ in range(case["passes"]):
