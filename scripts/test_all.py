@@ -1,7 +1,8 @@
 """Run the suite on the oldest and the newest supported Python of this machine, and the torch tests by start method.
 
 Each Python gets an environment of its own under ``.venvs``. The torch tests run three more times, in one process each,
-with fork, forkserver and spawn as the default start method. The resume fuzz plays hundreds of pipelines on the newest.
+with fork, forkserver and spawn as the default start method. On the newest, the resume fuzz plays hundreds
+of pipelines, and the differential one a thousand.
 """
 
 import os
@@ -64,8 +65,9 @@ def main() -> None:
         workers = os.environ.get("WORKERS", "auto")
         if version == max(pythons):
             os.environ.update(
-                RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", EXTENDED_HEADER_CASES="2000", TLS_FORKS="2000"
-            )
+                RESUME_FUZZ_CASES="300", RESUME_FUZZ_CUTS="5", EXTENDED_HEADER_CASES="2000", TLS_FORKS="2000",
+                DIFFERENTIAL_FUZZ_CASES="1000",
+            )  # fmt: skip
         results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
         for method in ("fork", "forkserver", "spawn") if has_torch(python) else ():
             results[f"{name}, torch tests under {method}"] = run(

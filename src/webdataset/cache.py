@@ -65,16 +65,16 @@ class StreamingOpen:
         self.verbose = verbose
         self.handler = handler
 
-    def __call__(self, urls: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open each shard.
 
         Args:
-            urls: dicts with ``url``.
+            urls: urls, or dicts with ``url``.
 
         Yields:
             The dicts with ``stream``, and with the path of a local file.
         """
-        for shard in tariterators.url_opener(urls, handler=self.handler):
+        for shard in tariterators.url_opener(_as_shards(urls), handler=self.handler):
             yield {**shard, "local_path": local_path(shard.get("url"))}
 
 
@@ -119,16 +119,16 @@ class FileCache:
         """
         return self.cache.fetched(url, _source)
 
-    def __call__(self, urls: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open each shard.
 
         Args:
-            urls: dicts with ``url``.
+            urls: urls, or dicts with ``url``.
 
         Yields:
             The dicts with ``stream``, and with the path of the file that it reads, if it is one.
         """
-        for shard in self.cache.opened(urls, _source, self.handler):
+        for shard in self.cache.opened(_as_shards(urls), _source, self.handler):
             yield {**shard, "local_path": shard.get("__local_path__") or local_path(shard.get("url"))}
 
 
@@ -168,6 +168,12 @@ def replacement(handler: Handler, folder: str | None = None, **options: Any) -> 
     if folder is None:
         return None if StreamingOpen is _own[1] else Replaced(StreamingOpen(handler=handler))
     return None if FileCache is _own[0] else Replaced(FileCache(folder, handler=handler, **options))
+
+
+def _as_shards(urls: Iterable[Any]) -> Iterator[Any]:
+    """Yield a dict for each url; anything else as it is."""
+    for url in urls:
+        yield {"url": url} if isinstance(url, str | os.PathLike) else url
 
 
 def _source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:

@@ -90,8 +90,9 @@ def test_folders_and_wildcards_are_listed(store):
     assert wds.expand_urls(store.url("l/x*y")) == [store.url("l/x*y")]
     found = [url.rpartition("/")[2] for url in wds.expand_urls(store.url("l/"))]
     assert found == ["a-1.tar", "a-2.tar", "b.tar", "a-3.tar", "x*y", "ü &<1>.tar"]
-    with pytest.raises(NotFound, match="no object matches"):
-        wds.expand_urls(store.url("l/nothing-*"))
+    assert wds.expand_urls(store.url("l/nothing-*")) == [store.url("l/nothing-*")]
+    with pytest.raises(NotFound, match="no objects are in this folder"):
+        wds.expand_urls(store.url("nothing/"))
 
 
 def test_pages_of_a_list(store, monkeypatch):

@@ -117,8 +117,9 @@ def test_folders_and_wildcards_are_listed(client):
         "a-1.tar", "a-2.tar", "b.tar", "a-3.tar", "x*y",
     ]  # fmt: skip
     assert wds.expand_urls("s3://shards/l/a-1.tar?versionId=x") == ["s3://shards/l/a-1.tar?versionId=x"]
-    with pytest.raises(NotFound, match="no object matches"):
-        wds.expand_urls("s3://shards/l/nothing-*")
+    assert wds.expand_urls("s3://shards/l/nothing-*") == ["s3://shards/l/nothing-*"]
+    with pytest.raises(NotFound, match="no objects are in this folder"):
+        wds.expand_urls("s3://shards/nothing/")
 
 
 def test_datasets_of_folders_and_wildcards(client, environment):

@@ -127,8 +127,7 @@ def test_shards_are_written_listed_and_read(far):
     assert wds.expand_urls(far("*/train-*.tar")) == [far("deep/train-99.tar")]
     assert wds.expand_urls(far("**/train-9*.tar")) == [far("deep/er/train-98.tar"), far("deep/train-99.tar")]
     assert wds.expand_urls(far("deep/")) == [far("deep/er/train-98.tar"), far("deep/train-99.tar")]
-    with pytest.raises(NotFound):
-        wds.expand_urls(far("nothing-*.tar"))
+    assert wds.expand_urls(far("nothing-*.tar")) == [far("nothing-*.tar")]
     dataset = wds.WebDataset(far("train-*.tar"), shardshuffle=False).decode()
     assert [sample["txt"] for sample in dataset] == [f"caption {number}" for number in range(10)]
 

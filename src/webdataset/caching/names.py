@@ -59,7 +59,12 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
     Returns:
         The end of the url's path; of a command, or a scheme that 1.0 does not know, the last 128 characters of the
         quoted url.
+
+    Raises:
+        AssertionError: something that is no text, as in webdataset 1.0.
     """
+    if not isinstance(url, str):
+        raise AssertionError(f"a url is a str, not {type(url).__name__}")  # noqa: TRY004  what 1.0 raises
     parts = urllib.parse.urlparse(url)
     if parts.scheme not in _NAMED_BY_PATH:
         return urllib.parse.quote(url, safe="")[-128:]

@@ -16,7 +16,7 @@ from webdataset.stages.base import FilterFunction, Stage
 
 from .describing_functions import digest_values, function_named
 from .levels import named
-from .looping import ENDLESS, Bounds
+from .looping import ENDLESS, Bounds, item_bound
 from .running import steps
 
 _NUMBERS = (bool, int, float, type(None))
@@ -106,7 +106,7 @@ def _within(dataset: Any, *, named_already: bool = False) -> Iterable[Any]:
         yield from [] if named_already else _all([dataset])
         return
     own = getattr(dataset, "seed", None)
-    bounds = _passes(getattr(dataset, "repetitions", 1)), getattr(dataset, "nsamples", None)
+    bounds = _passes(getattr(dataset, "repetitions", 1)), item_bound(dataset)
     yield f"dataset(seed={own if isinstance(own, int) else None}, passes={bounds[0]}, items={bounds[1]})"
     yield from _all(stages)
 

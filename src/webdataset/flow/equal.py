@@ -197,6 +197,11 @@ def equalized(stages: Sequence[Any], how: str, steps: int | None, counts: Given)
 
 def _by_sample(stages: list[Any]) -> list[Any]:
     """Return stages that leave no worker without samples, where they split by our own splitters."""
+    implied = [number for number, stage in enumerate(stages) if isinstance(stage, ReadShards) and stage.before]
+    if implied:  # a list object, which is not shared out otherwise
+        reader = stages[implied[0]]
+        alone = reader.joined_with((), reader.after)
+        return [*stages[: implied[0]], split_by_sample, alone, *stages[implied[0] + 1 :]]
     places = [number for number, stage in enumerate(stages) if stage in _OURS]
     if not {split_by_worker} < {stages[number] for number in places}:
         return stages
@@ -204,6 +209,7 @@ def _by_sample(stages: list[Any]) -> list[Any]:
 
 
 def _shared(stages: list[Any], how: str, counts: Given) -> list[Any]:
+    stages = [stage.joined_with((), stage.after) if isinstance(stage, ReadShards) else stage for stage in stages]
     reader = next((number for number, stage in enumerate(flattened(stages)) if isinstance(stage, ReadShards)), None)
     urls = urls_of(stages[0]) if stages else None
     if not reader or isinstance(stages[0], ResampledShards) or urls is None:
@@ -225,7 +231,8 @@ def _shared(stages: list[Any], how: str, counts: Given) -> list[Any]:
     places = [number for number, stage in enumerate(stages[:reader]) if stage in _OURS or isinstance(stage, EqualShare)]
     place = places[0] if places else reader
     behind = [
-        stage for number, stage in enumerate(stages[place:], place)
+        stage.bare() if isinstance(stage, ReadShards) else stage
+        for number, stage in enumerate(stages[place:], place)
         if number not in places and not isinstance(stage, CheckSamples)
     ]  # fmt: skip
     return [*stages[:place], share, *behind]

@@ -21,7 +21,7 @@ from webdataset.stages.mixing import Mixture
 from webdataset.stages.reading import ReadShards
 
 from .describing import description
-from .looping import Bounds
+from .looping import Bounds, item_bound
 from .pipeline import DataPipeline
 from .running import Flow, steps
 
@@ -38,7 +38,7 @@ def fingerprint(dataset: Any) -> dict[str, Any]:
         UsageError: neither.
     """
     pipeline, loader = _pipeline(dataset)
-    described = description(pipeline.pipeline, Bounds(pipeline.repetitions, pipeline.nsamples))
+    described = description(pipeline.pipeline, Bounds(pipeline.repetitions, item_bound(pipeline)))
     stages = described.pop("stages")
     run = pipeline._begin()  # noqa: SLF001  the seed of its next run
     common = run.seed if run.common is None else run.common

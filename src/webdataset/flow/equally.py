@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from webdataset.ground.topology import Place, physical, place
 from webdataset.stages.base import Run
 
-from .looping import Bounds
+from .looping import Bounds, item_bound
 
 if TYPE_CHECKING:
     from .equal import Equal
@@ -24,7 +24,7 @@ class EqualEpochs:
 
     pipeline: list[Any]
     repetitions: int
-    nsamples: int | None
+    nsamples: int
     fixed_epoch: bool
     _copied: Callable[[], Self]
 
@@ -67,12 +67,12 @@ class EqualEpochs:
     def _limits(self) -> Bounds:
         """Return how long this worker runs."""
         if self.evenness is None:
-            return Bounds(self.repetitions, self.nsamples)
-        return self.evenness.bounds(self.pipeline, place(), self.repetitions, self.nsamples)
+            return Bounds(self.repetitions, item_bound(self))
+        return self.evenness.bounds(self.pipeline, place(), self.repetitions, item_bound(self))
 
     def _stream_limits(self, streams: int, where: Place | None) -> Bounds:
         """Return how long all virtual streams together run."""
         if self.evenness is None:
-            return Bounds(self.repetitions, self.nsamples, fixed=self.fixed_epoch)
+            return Bounds(self.repetitions, item_bound(self), fixed=self.fixed_epoch)
         world = (where or physical()).world_size
-        return self.evenness.in_streams(self.pipeline, streams, world, self.repetitions, self.nsamples)
+        return self.evenness.in_streams(self.pipeline, streams, world, self.repetitions, item_bound(self))

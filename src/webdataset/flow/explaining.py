@@ -6,14 +6,12 @@ about itself is the ``Flow:`` line of its docstring, with the stage's own number
 
 import inspect
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.redaction import redacted
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
-from webdataset.stages.composing import Composed
 from webdataset.stages.mixing import Mixture
 from webdataset.stages.open_shards import OpenShards
 from webdataset.stages.reading import ReadShards
@@ -23,7 +21,8 @@ from webdataset.stages.shuffling_blocks import BlockShuffle
 from .explaining_loaders import is_loader, loader_lines, loader_named
 from .explaining_values import function, shown, urls
 from .in_streams import InStreams
-from .looping import ENDLESS
+from .looping import ENDLESS, item_bound
+from .running import steps
 
 _FLOW = re.compile(r"^\s*Flow:\s*(.+?)(?:\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"``(\w+)``")
@@ -62,7 +61,7 @@ def _described(pipeline: Any, indent: str) -> list[str]:
     stages = getattr(pipeline, "pipeline", None)
     if not isinstance(stages, list):
         return [indent + line for line in _source(pipeline)]
-    flat = [step for stage in stages for step in _steps(stage)]
+    flat = steps(stages)
     reader = max((number for number, stage in enumerate(flat) if isinstance(stage, ReadShards)), default=0)
     lines = [f"{indent}{type(pipeline).__name__}: {'; '.join(_runs(pipeline))}"]
     for number, stage in enumerate(flat):
@@ -72,20 +71,13 @@ def _described(pipeline: Any, indent: str) -> list[str]:
     return [*lines, *(f"{indent}{line}" for line in _summary(flat, reader))]
 
 
-def _steps(stage: Any) -> Iterable[Any]:
-    if isinstance(stage, Composed):
-        return stage.steps
-    known = getattr(stage, "as_stage", None)
-    return [known()] if known is not None and not isinstance(stage, Stage) else [stage]
-
-
 def _runs(pipeline: Any) -> list[str]:
     """Return what decides the order of a pipeline, and how long one iteration is."""
     seed = pipeline.seed if pipeline.seed is not None else settings.SEED.get()
     told = "seed drawn anew for every run" if seed is None else f"seed {seed}"
     passes = "endless passes" if pipeline.repetitions >= ENDLESS else f"{pipeline.repetitions} passes"
     lines = [told, f"next epoch {pipeline.epoch}", "one pass" if pipeline.repetitions == 1 else passes]
-    if pipeline.nsamples is not None:
+    if item_bound(pipeline) is not None:
         lines.append(f"{pipeline.nsamples} items an iteration")
     if getattr(pipeline, "evenness", None) is not None:
         lines.append(str(pipeline.evenness))

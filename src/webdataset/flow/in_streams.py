@@ -51,7 +51,7 @@ class InStreams:
     epoch: int
     told: int | None
     repetitions: int
-    nsamples: int | None
+    nsamples: int
     _count: EpochCount | None
     _lent: tuple[int, int] | None
 

@@ -17,7 +17,7 @@ from webdataset.ground.topology import alone, standing, worker_info
 from webdataset.shards.lists import SimpleShardList
 from webdataset.stages.base import Stage
 
-from .looping import ENDLESS
+from .looping import ENDLESS, item_bound
 
 _END: Any = object()
 
@@ -94,7 +94,7 @@ def iterated(pipeline: Any, begin: Callable[[Any], Any]) -> Any:
         return items
     if worker_info() is not None or standing.worker is not None or not (alone() or _is_loader(stages[0])):
         return items
-    looks = pipeline.nsamples is not None or (pipeline.repetitions < ENDLESS and _end(stages))
+    looks = item_bound(pipeline) is not None or (pipeline.repetitions < ENDLESS and _end(stages))
     return measured(pipeline, items, pipeline.size, looks=looks and not _is_elastic(stages[0]))
 
 
@@ -116,7 +116,7 @@ def loaded(loader: Any, items: Iterator[Any]) -> Iterator[Any]:
 
 def counts_once(dataset: Any) -> bool:
     """Tell whether several workers together give what one of them would: no bound that counts in each of them."""
-    return dataset.nsamples is None or bool(getattr(dataset, "streams", None))
+    return item_bound(dataset) is None or bool(getattr(dataset, "streams", None))
 
 
 def _end(stages: Sequence[Any]) -> bool:
@@ -130,7 +130,7 @@ def _end(stages: Sequence[Any]) -> bool:
     inner = getattr(dataset, "pipeline", None)
     if not isinstance(inner, list) or not inner:
         return False
-    return dataset.nsamples is not None or (dataset.repetitions < ENDLESS and _end(inner))
+    return item_bound(dataset) is not None or (dataset.repetitions < ENDLESS and _end(inner))
 
 
 def _is_ours(function: Any) -> bool:

@@ -51,6 +51,16 @@ class Bounds:
         return replace(self, items=items, retries=max(self.retries, EMPTY_PASSES), endless=True)
 
 
+def item_bound(pipeline: Any) -> int | None:
+    """Return after how many items an iteration over a pipeline ends, or None where it has no such bound.
+
+    Args:
+        pipeline: anything; ``nsamples`` of 0 or less is no bound.
+    """
+    items = getattr(pipeline, "nsamples", None)
+    return items if items is not None and items > 0 else None
+
+
 class Loop:
     """A pipeline that is being iterated, pass after pass.
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from webdataset.ground.errors import AllDropped
 from webdataset.stages.blame import named, titled
 from webdataset.stages.checking import CheckSamples
+from webdataset.stages.reading import ReadShards
 
 FEWEST = 1000  # samples of a share that a map must have dropped, all of them, for an error
 
@@ -114,7 +115,8 @@ def judge(told: Iterable[StageOutcome], *, whole: bool) -> None:
 
 def checked(stages: Sequence[Any]) -> bool:
     """Tell whether a pipeline, or one that it reads, is to raise where a pass gives nothing (``empty_check``)."""
-    return any(isinstance(stage, CheckSamples) for stage in stages) or any(map(_checked, stages[:1]))
+    parts = [part for stage in stages for part in (stage, *(stage.after if isinstance(stage, ReadShards) else ()))]
+    return any(isinstance(part, CheckSamples) for part in parts) or any(map(_checked, stages[:1]))
 
 
 def _checked(source: Any) -> bool:

@@ -44,7 +44,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
     epoch: int = 0
     told: int | None = None  # an epoch that somebody chose, until a loader over this pipeline has heard of it
     repetitions: int = 1
-    nsamples: int | None = None
+    nsamples: int = -1  # items of one iteration; none of 0 or less is a bound
     fixed_epoch: bool = False  # the bound is that of with_epoch
     size: int | None = None
     silent: bool = False  # about a pass that has another length
@@ -126,13 +126,13 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
         Args:
             nepochs: number of passes; None, 0 or negative for no end.
-            nbatches: end one iteration after this many items, over all passes; negative or None for no bound.
+            nbatches: end one iteration after this many items, over all passes; 0, negative or None for no bound.
 
         Returns:
             A copy with these bounds. (They hold for this pipeline too, as code written for upstream expects.)
         """
         passes = ENDLESS if nepochs is None or nepochs < 1 else nepochs
-        bound = nbatches if nbatches is not None and nbatches >= 0 else None
+        bound = -1 if nbatches is None else nbatches
         return self._changed(repetitions=passes, nsamples=bound, fixed_epoch=False)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
@@ -149,7 +149,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
             A copy with this bound. (It holds for this pipeline too, as code written for upstream expects.)
         """
         bound = max(nsamples, nbatches)
-        return self._changed(repetitions=ENDLESS, nsamples=bound if bound > 0 else None, fixed_epoch=bound > 0)
+        return self._changed(repetitions=ENDLESS, nsamples=bound, fixed_epoch=bound > 0)
 
     def with_length(self, n: int, silent: bool = False) -> Self:  # noqa: FBT001, FBT002  upstream's signature
         """Give the pipeline a length, for code that asks for one; it changes nothing else.

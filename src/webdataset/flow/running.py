@@ -228,10 +228,13 @@ def steps(stages: Sequence[Any]) -> list[Any]:
 def _steps(stage: Any) -> Sequence[Any]:
     """Return the stages that one entry of a pipeline stands for.
 
-    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a memory of its own.
+    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a memory of its own. The
+    reader of a dataset stands for its checks too.
     """
     if isinstance(stage, Composed):
         return stage.steps
+    if isinstance(stage, ReadShards):
+        return [*stage.before, stage.bare(), *stage.after]
     known = getattr(stage, "as_stage", None)
     return [known()] if known is not None and not isinstance(stage, Stage) else [stage]
 

@@ -12,6 +12,7 @@ from typing import Any
 from webdataset.ground.errors import NoSamples, UsageError
 from webdataset.ground.topology import Place, Stream
 from webdataset.stages.base import Json, Run
+from webdataset.stages.checking import CheckSamples
 
 from .elastic_checks import Sums
 from .elastic_state import KIND, VERSION, checked, compare, memories_for
@@ -20,6 +21,7 @@ from .epoch_ends import over
 from .lengths import tell
 from .looping import Bounds
 from .outcomes import Outcomes, judge
+from .running import steps
 
 
 @dataclass(frozen=True)
@@ -217,8 +219,7 @@ class StreamCursor:
 
 
 def _nothing(plan: Plan) -> None:
-    checks = [stage for stage in plan.stages if type(stage).__name__ == "CheckSamples"]
-    if checks:
+    if any(isinstance(stage, CheckSamples) for stage in steps(plan.stages)):
         raise NoSamples(
             "no samples found in this pass: the shards are empty, were stepped over by the handler, or hold no "
             "selected member with an extension. Pass empty_check=False to allow it"

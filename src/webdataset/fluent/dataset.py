@@ -46,7 +46,8 @@ class WebDataset(DataPipeline, FluidInterface):
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
         workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
-            Neither default splits what an object of the user's yields, nor a directory, whose shards are claimed.
+            Neither default splits what an object yields that the program made (a warning says so where several ranks
+            or workers read a list object whole), nor a directory, whose shards are claimed.
         select_files: full member name to bool; others are stepped over.
         rename_files: full member name to full member name; applied first.
         empty_check: raise where a whole pass gives no sample.
@@ -83,8 +84,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir: "str | Path | None" = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,  # noqa: FBT001, FBT002
-        nodesplitter: Callable[[Any], Any] | None = shardlists.single_node_only,
-        workersplitter: Callable[[Any], Any] | None = shardlists.split_by_worker,
+        nodesplitter: Callable[[Any], Any] | None = ordering.NODE_SPLITTER,
+        workersplitter: Callable[[Any], Any] | None = ordering.WORKER_SPLITTER,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,  # noqa: FBT001, FBT002
@@ -101,7 +102,7 @@ class WebDataset(DataPipeline, FluidInterface):
         rules = ordering.reading_rules(dict(reading))
         self.seed = seed
         self.trust = trust_levels.level(trust) if trust is not None else None
-        size = 100 if shardshuffle is True else int(shardshuffle or 0)
+        size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)
 
         def reader(folder: str | None = None) -> Any:
             near = folder or cache_dir, cache_size, url_to_name, cache_revalidate
@@ -120,15 +121,14 @@ class WebDataset(DataPipeline, FluidInterface):
 
             specs.refuse_strangers(source, rules.get("storage_options"))
             building = specs.Building(
-                reader, nodesplitter, workersplitter, size, detshuffle, seed, resampled, empty_check, self.trust
-            )
+                reader, ordering.chosen(nodesplitter), ordering.chosen(workersplitter), size or None, detshuffle, seed,
+                resampled, empty_check, self.trust,
+            )  # fmt: skip
             self.append(specs.ready(source, building, mode))
         else:
-            shares = ordering.splitters_for(source, nodesplitter, workersplitter)
-            for stage in [source, *shares, *ordering.shard_shuffle(size, seed, deterministic=detshuffle), reader()]:
+            order = ordering.Order(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
+            for stage in ordering.reading_stages(source, order, reader(), empty_check=empty_check):
                 self.append(stage)
-            if empty_check:
-                self.append(ordering.CheckSamples(ordering.count_of(source)))
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
 

@@ -11,7 +11,7 @@ from webdataset.flow.entropy import entropy
 from webdataset.flow.epoch_ends import at_start, begun, ended, warn_of_another
 from webdataset.flow.in_streams import InStreams
 from webdataset.flow.lengths import loaded as measured_loader
-from webdataset.flow.looping import STREAMS, Bounds, Loop
+from webdataset.flow.looping import STREAMS, Bounds, Loop, item_bound
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.ground.errors import StateMismatch, UsageError
 from webdataset.ground.topology import physical
@@ -127,7 +127,7 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def _bare(self) -> bool:
         """Tell whether this is the loader alone, so that its state is its dataset's."""
-        return len(self.pipeline) == 1 and Bounds(self.repetitions, self.nsamples) == Bounds()
+        return len(self.pipeline) == 1 and Bounds(self.repetitions, item_bound(self)) == Bounds()
 
     def __iter__(self) -> Iterator[Any]:
         """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
@@ -203,7 +203,7 @@ class WebLoader(DataPipeline, FluidInterface):
                 "version": VERSION,
                 "kind": KIND,
                 "ranks": [here.rank, here.world_size],
-                "items": self.nsamples,
+                "items": item_bound(self),
                 "begin": fresh,
                 "loop": loop,
             }
@@ -260,7 +260,7 @@ class WebLoader(DataPipeline, FluidInterface):
     def _inner(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take up a state of loader and stages, and return that of the loader."""
         here = physical()
-        expected = {"version": VERSION, "ranks": [here.rank, here.world_size], "items": self.nsamples}
+        expected = {"version": VERSION, "ranks": [here.rank, here.world_size], "items": item_bound(self)}
         differing = [
             f"{name} {given.get(name)} (here {own})" for name, own in expected.items() if given.get(name) != own
         ]

@@ -1,6 +1,7 @@
 """The small decisions behind ``WebDataset``: which order shards come in, and where they are kept."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from webdataset.ground.extras import is_of, loaded
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.samples.reading import Reading
 from webdataset.shards.lists import ShardList
-from webdataset.stages.checking import CheckSamples
+from webdataset.stages.checking import CheckSamples, SplitAssigned
 
 Splitter = Callable[[Any], Any]
 
@@ -27,15 +28,51 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-def shard_shuffle(size: int, seed: int | None, *, deterministic: bool) -> list[Any]:
+class Default:
+    """A splitter that nobody chose.
+
+    Args:
+        splitter: which one.
+    """
+
+    def __init__(self, splitter: Splitter) -> None:
+        self.splitter = splitter
+        functools.update_wrapper(self, splitter)
+
+    def __call__(self, src: Any) -> Any:
+        """Share out.
+
+        Args:
+            src: shards.
+        """
+        return self.splitter(src)
+
+    def __repr__(self) -> str:
+        return repr(self.splitter)
+
+
+NODE_SPLITTER = Default(shardlists.single_node_only)
+WORKER_SPLITTER = Default(shardlists.split_by_worker)
+
+
+def chosen(splitter: Splitter | None) -> Splitter | None:
+    """Return a splitter, be it the default or not.
+
+    Args:
+        splitter: as the dataset was given it.
+    """
+    return splitter.splitter if isinstance(splitter, Default) else splitter
+
+
+def shard_shuffle(size: int | None, seed: int | None, *, deterministic: bool) -> list[Any]:
     """Return the stages that shuffle shards: none or one.
 
     Args:
-        size: buffer size in shards; 0 for no shuffle.
+        size: buffer size in shards; below 2 keeps the order; None for no stage.
         seed: of a deterministic shuffle.
         deterministic: the order is a function of (seed, epoch) alone.
     """
-    if size < 1:
+    if size is None:
         return []
     if deterministic:
         return [filters.detshuffle(size, initial=size, seed=seed or 0)]
@@ -109,29 +146,94 @@ def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     return rules
 
 
-def splitters_for(source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None) -> list[Splitter]:
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which shards of a source a process reads, and in which order.
+
+    Args:
+        nodesplitter: as the dataset was given it.
+        workersplitter: likewise.
+        size: as for :func:`shard_shuffle`.
+        seed: likewise.
+        deterministic: likewise.
+        given: the source is an object that the program made.
+    """
+
+    nodesplitter: Splitter | None
+    workersplitter: Splitter | None
+    size: int | None
+    seed: int | None
+    deterministic: bool
+    given: bool
+
+
+def reading_stages(source: Any, order: Order, reader: Any, *, empty_check: bool) -> list[Any]:
+    """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
+
+    Args:
+        source: the first stage.
+        order: which shards are read.
+        reader: the last stage.
+        empty_check: raise where a pass gives no sample.
+    """
+    splitters = order.nodesplitter, order.workersplitter
+    # what is drawn is in random order; an object keeps its order unless a shuffle is asked for
+    none = isinstance(source, shardlists.ResampledShards) or (order.given and not order.size)
+    shuffles = shard_shuffle(None if none else order.size, order.seed, deterministic=order.deterministic)
+    assigned = assigned_by(source, *splitters) if order.given else ()
+    checks = (CheckSamples(count_of(source)),) if empty_check else ()
+    shares = splitters_for(source, *splitters, given=order.given)
+    return [source, *shares, *shuffles, reader.joined_with(assigned, checks)]
+
+
+def splitters_for(
+    source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None, *, given: bool
+) -> list[Splitter]:
     """Return the splitters that stand behind a source.
 
     A list that draws its own shards on every worker, or that claims them so that nobody else has them, is not split:
-    what a splitter left out would be read by nobody. Nor is an object of the user's, which may share its shards out
-    itself (so it was in 0.2.86), unless by splitters other than the defaults, which the user asked for.
+    what a splitter left out would be read by nobody. Nor is an object that the program made, which may share its
+    shards out itself (so it was in 0.2.86), unless by splitters that the program chose.
 
     Args:
         source: the first stage.
         nodesplitter: as the dataset was given it.
         workersplitter: likewise.
+        given: the source is an object that the program made.
     """
-    wanted = [splitter for splitter in (nodesplitter, workersplitter) if splitter]
+    splitters = (nodesplitter, workersplitter)
+    wanted = [
+        splitter
+        for splitter in map(chosen, splitters)
+        if splitter
+        and not (given and any(isinstance(each, Default) and each.splitter is splitter for each in splitters))
+    ]
     if shardlists.split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
         ours = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)
         wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
     claims = is_of(source, "webdataset.shards.directory", "DirectoryShardList")
     if claims or isinstance(source, shardlists.ResampledShards):
         return []
-    if isinstance(source, ShardList):
-        return wanted
-    defaults = (shardlists.single_node_only, shardlists.split_by_worker)
-    return [splitter for splitter in wanted if splitter not in defaults]
+    return wanted
+
+
+def assigned_by(
+    source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None
+) -> tuple[SplitAssigned, ...]:
+    """Return what shares out a list object where this library assigns shards: nothing, or one stage.
+
+    Args:
+        source: an object that the program made.
+        nodesplitter: as the dataset was given it.
+        workersplitter: likewise.
+    """
+    draws = isinstance(source, shardlists.ResampledShards)
+    if draws or not isinstance(source, ShardList) or is_of(source, "webdataset.shards.directory", "DirectoryShardList"):
+        return ()
+    ranks, workers = isinstance(nodesplitter, Default), isinstance(workersplitter, Default)
+    if shardlists.split_by_sample in (nodesplitter, workersplitter):
+        return ()
+    return (SplitAssigned(ranks=ranks, workers=workers),) if ranks or workers else ()
 
 
 def count_of(source: Any) -> int | None:

@@ -52,7 +52,7 @@ class Building:
         reader: cache directory of the source (None: the dataset's) to the stage that reads shards.
         nodesplitter: shares shards out between ranks.
         workersplitter: shares shards out between workers.
-        shardshuffle: number of shards in the buffer of a shard shuffle.
+        shardshuffle: number of shards in the buffer of a shard shuffle; None for none.
         deterministic: the shard shuffle depends on (seed, epoch) alone.
         seed: the dataset's seed.
         resampled: draw shards with replacement, for ever.
@@ -66,7 +66,7 @@ class Building:
     reader: Callable[[str | None], Any]
     nodesplitter: Any = None
     workersplitter: Any = None
-    shardshuffle: int = 0
+    shardshuffle: int | None = None
     deterministic: bool = False
     seed: int | None = None
     resampled: bool = False
@@ -171,7 +171,7 @@ def _shared(shards: Any, cache: str | None, building: Building, *, shuffle: bool
         node, worker = shardlists.split_by_node, shardlists.split_by_worker
     ours = {shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker, None}
     shuffles = ordering.shard_shuffle(
-        building.shardshuffle if shuffle else 0, building.seed, deterministic=building.deterministic
+        building.shardshuffle if shuffle else None, building.seed, deterministic=building.deterministic
     )
     if not {node, worker} <= ours:
         return [shards, *filter(None, (node, worker)), *shuffles, *_samples(cache, building)]

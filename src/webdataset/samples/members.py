@@ -5,8 +5,10 @@ shard's ``__url__`` is a string object of its own, so that our grouper knows the
 twice, while groupers written for webdataset 0.2 see what they always saw.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from webdataset.ground.policies import Handler, located, reraise_exception
 from webdataset.ground.skips import goes_on
@@ -18,21 +20,68 @@ from .shard_reader import StopReading
 from .split_samples import FinishedKeys, check_policy, finished_keys
 
 
-class ShardUrl(str):
-    """A shard's url, one object for each time a shard is opened; ``broken`` once reading it has failed."""
+class ShortUrl(str):
+    """A url of less than two letters, of which Python keeps one object each."""
 
-    __slots__ = ("broken",)
-    broken: bool
-
-    def __new__(cls, url: str) -> Self:
-        """Make a new object, never a shared one."""
-        self = super().__new__(cls, url)
-        self.broken = False
-        return self
+    __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as a plain string."""
         return str, (str(self),)
+
+
+class OpenedUrl:
+    """The url of a shard that was opened, as its members carry it.
+
+    Args:
+        url: the url.
+
+    Attributes:
+        text: a plain ``str``, one object for each time a shard is opened.
+        broken: reading the shard has failed.
+        ended: it was read to its end.
+    """
+
+    def __init__(self, url: str) -> None:
+        # a slice of a longer text is an object of its own
+        self.text = f"{url} "[:-1] if len(url) > 1 else ShortUrl(url)
+        self.broken = self.ended = False
+
+
+class OpenedUrls:
+    """The shards opened last, known by the object that is their url."""
+
+    # members that a program gathers before it groups them may be of as many shards
+    MOST = 4096
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, OpenedUrl] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, url: str) -> OpenedUrl:
+        """Take note of a shard that is opened.
+
+        Args:
+            url: its url.
+        """
+        opened = OpenedUrl(url)
+        with self._lock:
+            self._known[id(opened.text)] = opened
+            while len(self._known) > self.MOST:
+                self._known.popitem(last=False)
+        return opened
+
+    def find(self, url: Any) -> OpenedUrl | None:
+        """Return the shard whose members carry an object, or None where it is none of these shards.
+
+        Args:
+            url: what stands in ``__url__``.
+        """
+        opened = self._known.get(id(url))
+        return opened if opened is not None and opened.text is url else None
+
+
+_opened_urls = OpenedUrls()
 
 
 def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__[^/]*__($|/)") -> Iterator[Sample]:
@@ -71,17 +120,19 @@ def expanded_members(
         eof_value: an item to yield at the end of each shard; None yields none.
     """
     for shard in shards:
-        url = ShardUrl(shard["url"])
+        opened = _opened_urls.add(str(shard["url"]))
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         try:
             for member in shard_members(shard, reading):
                 member.update(stamp)
-                member["__url__"] = url
+                member["__url__"] = opened.text
                 yield member
         except Exception as error:  # noqa: BLE001  the handler decides
-            url.broken = True
+            opened.broken = True
             if not goes_on(reading.handler, error, "reading"):
                 return
+        else:
+            opened.ended = True
         if eof_value is not None:
             yield eof_value
 
@@ -118,10 +169,17 @@ def group_members(
         handler,
     )
     try:
-        for member in members:
-            yield from grouping.border(member)
-            if member:
-                yield from grouping.take(member)
+        try:
+            for member in members:
+                yield from grouping.border(member)
+                if member:
+                    yield from grouping.take(member)
+        except StopReading:
+            raise
+        except Exception:  # of a shard behind the one whose last sample is in progress: raised again
+            if grouping.complete():
+                yield from grouping.end()
+            raise
         yield from grouping.end()
     except StopReading:
         return
@@ -152,17 +210,19 @@ class _Grouping:
         self._handler = handler
         self._finished: FinishedKeys | None = None
         self._url: Any = grouper  # no url is this object
+        self._opened: OpenedUrl | None = None
 
     def border(self, member: dict[str, Any]) -> list[Sample]:
         """Return the last sample of a shard where a member is of the next one, and begin that."""
-        url = member.get("__url__") if member else self._grouper
+        url: Any = member.get("__url__") if member else self._grouper
         if url is self._url:
             return []
         samples = self.end()
         self.tell()
         self._url = url
+        self._opened = _opened_urls.find(url)
         self._grouper.open({name: value for name, value in member.items() if name.startswith("__")} if member else {})
-        self._finished = finished_keys(url, self._rules, self._grouper) if isinstance(url, ShardUrl) else None
+        self._finished = None if self._opened is None else finished_keys(url, self._rules, self._grouper)
         return samples
 
     def take(self, member: dict[str, Any]) -> list[Sample]:
@@ -176,9 +236,13 @@ class _Grouping:
             return []
         return self._whole(samples)
 
+    def complete(self) -> bool:
+        """Tell whether the shard was read to its end, though no member of the next one has come."""
+        return self._opened is not None and self._opened.ended
+
     def end(self) -> list[Sample]:
         """Return the last sample of a shard; none where reading it has failed."""
-        return [] if getattr(self._url, "broken", False) else self._whole(self._grouper.close())
+        return [] if self._opened is not None and self._opened.broken else self._whole(self._grouper.close())
 
     def _whole(self, samples: list[Sample]) -> list[Sample]:
         """Return those of at most one sample that are no parts."""

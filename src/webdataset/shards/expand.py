@@ -13,12 +13,16 @@ from typing import Any
 
 from webdataset.ground import settings
 from webdataset.ground.errors import NotFound, UsageError
+from webdataset.ground.logs import log
+from webdataset.ground.redaction import redacted
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
 _NAME = re.compile(r"\$\{(\w+)\}")
 _WILD = re.compile(r"[*?\[]")
+# programs name several folders in this way, and take the name apart when they open it
+_LISTS = re.compile(r"\[[^][/]*,[^][/]*\]")
 _BRACES = re.compile(r"[{}\\]")
 _BRACE_TOKENS = re.compile(r"\\.|\{(?P<first>-?\d+|[A-Za-z])\.\.(?P<last>-?\d+|[A-Za-z])(?:\.\.-?\d+)?\}|[{},]")
 _IPV6 = re.compile(r"://(?:[^/\s@]*@)?\[[0-9A-Fa-f:.]+(?:%[\w.]+)?\](?=[:/])")
@@ -36,7 +40,8 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
         urls: one text or path, or an iterable of texts, paths and open binary files, or one open binary file. A
             text is split at ``::``; ``${NAME}`` becomes the environment variable ``WDS_NAME``; ``{000..099}`` and
             ``{a,b}`` expand; ``*``, ``?`` and ``[…]`` match local files and S3 objects, in sorted order, unless a
-            file of just that name exists; ``s3://bucket/folder/`` stands for all objects under it. Urls that the
+            file of just that name exists; a name that matches nothing stays as it is, and so do brackets with
+            commas (``[rgb,tok]``). ``s3://bucket/folder/`` stands for all objects under it. Urls that the
             environment rewrites stand for what is there in place of them, by the names that lead to it.
             An iterable is taken as it stands, braces and all.
         storage_options: what S3 objects are listed with; see :func:`webdataset.config.profile_for`.
@@ -46,7 +51,7 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
 
     Raises:
         UsageError: braces that do not close, a variable that is not set, a member that is no url.
-        NotFound: wildcards that match no file.
+        SourceError: objects cannot be listed, or a folder has none.
     """
     if isinstance(urls, str):
         return [url for part in parts_of(urls) for url in _expanded(substituted(part), storage_options)]
@@ -83,7 +88,6 @@ def expand_source(source: Any, max_urls: int = MAX_URLS) -> list[Any]:
 
     Raises:
         UsageError: something that gives no urls.
-        NotFound: wildcards that match no file.
     """
     if isinstance(source, str | os.PathLike | list | bytes) or not isinstance(source, Iterable):
         return expand_urls(source)
@@ -193,7 +197,7 @@ def _width(first: str, last: str) -> int:
 
 def _matched(url: str, storage_options: Any = None) -> list[str]:
     """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
-    if not url.endswith("/") and not _WILD.search(url):
+    if not url.endswith("/") and not _WILD.search(_LISTS.sub("", url)):
         return [url]
     target = rewritten(url)
     found = _found(target, storage_options)
@@ -203,9 +207,21 @@ def _matched(url: str, storage_options: Any = None) -> list[str]:
 
 
 def _listed(target: str, storage_options: Any) -> list[str] | None:
+    """Return the objects that a url stands for; None where wildcards match none of them.
+
+    Raises:
+        SourceError: they cannot be listed, or a folder has none.
+    """
     from webdataset.sources.listing import listed  # noqa: PLC0415  local files are not listed there
 
-    return listed(target, storage_options)
+    try:
+        return listed(target, storage_options)
+    except NotFound as error:
+        if target.endswith("/"):
+            raise
+        # the program may open the name by itself; else opening it fails
+        log.info("%s is taken as it stands: %s", redacted(target), error)
+        return None
 
 
 def _found(target: str, storage_options: Any) -> list[str] | None:
@@ -218,10 +234,9 @@ def _found(target: str, storage_options: Any) -> list[str] | None:
         return None
     import glob  # noqa: PLC0415  only where there are wildcards
 
-    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  takes absolute patterns
-    if not found:
-        raise NotFound(f"no file has this name, and its wildcards match none in {os.getcwd()!r}", url=target)  # noqa: PTH109  as above
-    return found
+    # glob takes a bracket in brackets literally
+    pattern = _LISTS.sub(lambda names: f"[[]{names[0][1:]}", pattern)
+    return sorted(glob.glob(pattern, recursive=True)) or None  # noqa: PTH207  takes absolute patterns
 
 
 def _as_written(url: str, target: str, found: list[str]) -> list[str]:

@@ -96,7 +96,6 @@ class SimpleShardList(ShardList):
     Raises:
         NoShards: an empty list (a ValueError and an IndexError).
         UsageError: something that gives no urls.
-        NotFound: wildcards that match no file.
     """
 
     def __init__(self, urls: Any, seed: Any = None) -> None:

@@ -1,10 +1,12 @@
-"""A pass that gave nothing is an error, said with the numbers that explain it."""
+"""What is checked of a pass by itself: that it gives something, and that shards are not read several times unawares."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import NoSamples
-from webdataset.ground.topology import place
+from webdataset.ground.topology import place, standing
+from webdataset.shards.split import single_node_only, split_by_worker
 
 from .base import Fetch, Json, Passage, Passing, Run
 
@@ -87,3 +89,66 @@ def check_empty(source: Iterable[Any]) -> Iterator[Any]:
         NoSamples: there were none.
     """
     return CheckSamples()(source)
+
+
+class FirstPass(Passage):
+    """Whether a pass is the first one.
+
+    Args:
+        first: it is.
+    """
+
+    def __init__(self, *, first: bool) -> None:
+        self.first = first
+
+
+class SplitAssigned(Passing):
+    """Shares out the shards of a list object where this library assigns them; elsewhere all processes read all of them.
+
+    In a loader of this library it splits as for a list of names. Elsewhere, ranks and workers read the list whole, as
+    in webdataset 0.2.86; the first of them warns, in its first pass.
+
+    Flow: in order; remembers nothing; resumes exactly.
+
+    Args:
+        ranks: no splitter between ranks was chosen.
+        workers: no splitter between workers was chosen.
+    """
+
+    def __init__(self, *, ranks: bool, workers: bool) -> None:
+        self.ranks = ranks
+        self.workers = workers
+
+    @property
+    def splits(self) -> bool:
+        """Whether shards are shared out here, so that what stands before is drawn alike."""
+        return self.workers and standing.worker is not None
+
+    def begin(self, run: Run) -> FirstPass:
+        """Return whether this is the first pass."""
+        return FirstPass(first=run.epoch == 0)
+
+    def flow(self, upstream: Iterator[Any], memory: FirstPass) -> Iterator[Any]:
+        """Yield this process's share."""
+        if standing.worker is None:
+            if memory.first:
+                self._warn()
+            return upstream
+        shards = single_node_only(upstream) if self.ranks else upstream
+        return split_by_worker(shards) if self.workers else shards
+
+    def _warn(self) -> None:
+        where = place()
+        ranks, workers = self.ranks and where.world_size > 1, self.workers and where.num_workers > 1
+        if where.rank or where.worker or not (ranks or workers):
+            return
+        who = [f"{where.world_size} ranks"] * ranks + [f"{where.num_workers} workers"] * workers
+        ways = ["nodesplitter=wds.split_by_node"] * ranks + ["workersplitter=wds.split_by_worker"] * workers
+        warnings.warn(
+            f"each of {' and of '.join(who)} reads all shards of a list object, so that samples come several times: "
+            f"pass {' and '.join(ways)} to share them out, or the urls in the place of the object",
+            stacklevel=2,
+        )
+
+    def __repr__(self) -> str:
+        return "split_assigned()"

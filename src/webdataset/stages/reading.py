@@ -6,10 +6,11 @@ goes on. Never opens a shard before the one ahead of it has ended; never goes on
 is told to.
 """
 
+import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby, islice
-from typing import Any
+from typing import Any, Self
 
 from webdataset.ground.errors import FlowError, FormatError, StateMismatch
 from webdataset.ground.skips import counting
@@ -162,9 +163,28 @@ class ReadShards(Stage):
     """
 
     rewinds = True
+    before: tuple[Any, ...] = ()  # stages that a pipeline runs in front of this one, and shows as a part of it
+    after: tuple[Any, ...] = ()  # likewise, behind it
 
     def __init__(self, reading: Reading | None = None) -> None:
         self.reading = reading or Reading()
+
+    def joined_with(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> Self:
+        """Return this reader as one that stands for further stages.
+
+        Args:
+            before: what a pipeline runs in front of it.
+            after: what it runs behind it.
+        """
+        result = copy.copy(self)
+        result.before, result.after = before, after
+        return result
+
+    def bare(self) -> Self:
+        """Return this reader without the stages that a pipeline runs with it."""
+        if not self.before and not self.after:
+            return self
+        return self.joined_with((), ())
 
     def begin(self, run: Run) -> ReaderMemory:
         """Return a memory that stands before the first shard."""

@@ -26,6 +26,9 @@ class DetShuffle(Shuffle, PipelineStage):
         seed: first number of the generators' seeds.
         epoch: the epoch before the first one: epoch ``n`` of a run draws from ``Random(seed + epoch + 1 + n)``.
 
+    Attributes:
+        epoch: number of the pass begun last; where it is set, the next pass has the number after it.
+
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
 
@@ -33,11 +36,27 @@ class DetShuffle(Shuffle, PipelineStage):
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, None, seed)
-        self.epoch = epoch
+        self.first = epoch + 1
+        self._begun: int | None = None  # the pass begun last
+        self._set: int | None = None  # since then
+
+    @property
+    def epoch(self) -> int:
+        """Number of the pass begun last."""
+        if self._set is not None:
+            return self._set
+        return self.first - 1 if self._begun is None else self._begun
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._set = epoch
 
     def begin(self, run: Run) -> Buffer:
         """Return an empty buffer and the generator of seed and epoch."""
-        return self._empty(randomness.chosen(run, None, self.seed + self.epoch + 1 + run.epoch), run)
+        if self._set is not None:
+            self.first, self._set = self._set + 1 - run.epoch, None
+        self._begun = self.first + run.epoch
+        return self._empty(randomness.chosen(run, None, self.seed + self._begun), run)
 
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
         """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it.
@@ -45,13 +64,15 @@ class DetShuffle(Shuffle, PipelineStage):
         Args:
             src: the items.
         """
-        memory = self.begin(Run())
-        self.epoch += 1
-        return self.flow(iter(src), memory)
+        self._set = self.epoch  # the pass after it is the next one
+        return self.flow(iter(src), self.begin(Run()))
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Shuffle ``source`` alone, as ``run`` does."""
         return self.run(source)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.bufsize!r}, initial={self.initial}, seed={self.seed}, epoch={self.epoch})"
 
 
 detshuffle = DetShuffle

@@ -69,7 +69,7 @@ def test_compose_copies():
         ({"nepochs": 2}, 10),
         ({"nepochs": 2, "nbatches": 7}, 7),
         ({"nbatches": 12}, 12),
-        ({"nepochs": 3, "nbatches": 0}, 0),
+        ({"nepochs": 3, "nbatches": 0}, 15),  # no bound, as in the published versions
         ({"nepochs": 0, "nbatches": 12}, 12),  # no end, as in with_epoch(0)
     ],
 )

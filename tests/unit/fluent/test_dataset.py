@@ -133,7 +133,7 @@ def test_claimed_shards_are_not_split(tmp_path, monkeypatch):
 
 
 def test_objects_of_the_users_split_themselves(folder, monkeypatch):
-    """Default splitters leave a foreign source alone; others apply; lists of our own are split."""
+    """Default splitters leave a source that the program made alone, lists of ours too; those that it chose apply."""
 
     class Own(wds.PipelineStage):
         def run(self):
@@ -146,7 +146,9 @@ def test_objects_of_the_users_split_themselves(folder, monkeypatch):
     assert keys(wds.WebDataset(Own())) == ALL
     assert keys(wds.WebDataset(Own(), nodesplitter=wds.split_by_node)) == ALL[:5] + ALL[10:]
     ours = wds.SimpleShardList(f"{folder}/s-{{0..2}}.tar")
-    assert keys(wds.WebDataset(ours, nodesplitter=wds.split_by_node)) == ALL[10:]
+    assert keys(wds.WebDataset(ours, nodesplitter=wds.split_by_node)) == ALL[:5] + ALL[10:]
+    both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
+    assert keys(wds.WebDataset(ours, **both)) == ALL[10:]
 
 
 def test_empty_check(folder, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from webdataset.ground.errors import BadHeader, DuplicateField, Truncated, UsageError
 from webdataset.ground.policies import ignore_and_continue, ignore_and_stop
-from webdataset.samples.members import ShardUrl, expanded_members, group_members, shard_members
+from webdataset.samples.members import OpenedUrls, expanded_members, group_members, shard_members
 from webdataset.samples.reading import Position, Reading, read_samples
 from webdataset.testing.archives import COMPRESSIONS, compressed
 from webdataset.testing.handmade import archive, member
@@ -221,11 +221,22 @@ def test_broken_shards_show_in_the_url():
     assert keys(group_members(items)) == ["a", "d"]
 
 
-def test_shard_urls_travel_as_strings():
-    """Pickled, a shard url is a plain string."""
-    import pickle
+def test_urls_are_plain_and_their_own():
+    """Each opened shard's url is a plain text and an object of its own, so that the border shows."""
+    shards = [one | {"url": "same.tar"} for one in opened(shard("a"), shard("a"))]
+    urls = [item["__url__"] for item in expanded_members(shards, Reading())]
+    assert {type(url) for url in urls} == {str}
+    assert len(set(urls)) == 1
+    assert len(set(map(id, urls))) == 2
 
-    assert type(pickle.loads(pickle.dumps(ShardUrl("u")))) is str
+
+def test_members_gathered_beyond_what_is_known():
+    """Only the shards opened last are known; borders show by their urls all the same."""
+    known = OpenedUrls()
+    known.MOST = 2
+    opened = [known.add("url") for _ in range(3)]
+    assert [known.find(each.text) is each for each in opened] == [False, True, True]
+    assert known.find("url") is None
 
 
 def test_group_members_asks_its_handler():

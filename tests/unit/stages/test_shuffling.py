@@ -103,10 +103,12 @@ def test_the_buffer_fills_two_by_two():
 
 
 def test_detshuffle_is_a_function_of_seed_and_epoch():
-    """In a run by the run's epoch; by itself each call is an epoch."""
+    """In a run by the run's epoch; by itself each call is an epoch; ``epoch`` is that of the last pass."""
     stage = detshuffle(bufsize=4, initial=2, seed=7)
     epochs = [under(stage, Run(seed=n, epoch=n)) for n in (0, 1)]
     assert epochs == [list(_shuffle(range(12), 4, 2, random.Random(7 + n))) for n in (0, 1)]
+    assert stage.epoch == 1
+    stage = detshuffle(bufsize=4, initial=2, seed=7)
     assert [list(stage.run(iter(range(12)))), list(stage(range(12)))] == epochs
     assert stage.epoch == 1
     assert under(DetShuffle(4, 2, 5, epoch=1), Run()) == epochs[0]

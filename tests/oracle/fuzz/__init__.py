@@ -1,0 +1,1 @@
+"""Random cases for test_fuzz_differential.py."""
