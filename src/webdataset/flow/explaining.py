@@ -50,9 +50,9 @@ def summarize(pipeline: Any) -> str:
     Args:
         pipeline: a ``DataPipeline``.
     """
-    steps = [step for stage in pipeline.pipeline for step in _steps(stage)]
-    parts = [_source(source)[0] for source in steps[:1]]
-    parts += [_DEFAULTS.sub("", _named(stage)).replace("(, ", "(").replace("()", "") for stage in steps[1:]]
+    source, stages = pipeline.pipeline[:1], pipeline.pipeline[1:]
+    parts = [_source(each)[0] for each in steps(source)]
+    parts += [_DEFAULTS.sub("", _named(stage)).replace("(, ", "(").replace("()", "") for stage in stages]
     short = [part if len(part) <= _LONGEST_PART else f"{part[: _LONGEST_PART - 1]}…" for part in parts]
     return f"{type(pipeline).__name__}({' | '.join(short)})"
 
