@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 import zipfile
 
 import pytest
@@ -154,3 +155,22 @@ def test_a_program_that_fails_prints_few_lines(folder):
     lines = done.stderr.splitlines()
     assert len(lines) <= 7
     assert lines[-1].startswith("webdataset.ground.errors.NotFound: cannot open: No such file")
+
+
+def test_warnings_point_at_the_users_line(folder):
+    """Of reading, handlers, writers and lists, however deep they are: the file that is shown is the user's."""
+    cut = folder / "cut.tar"
+    cut.write_bytes((folder / "s-0000.tar").read_bytes()[:1024])
+    uses = {
+        "damage": lambda: list(wds.WebDataset([str(cut), str(folder / "s-0000.tar")], handler=wds.warn_and_continue)),
+        "end": lambda: list(read(folder, "cut.tar", missing_end="warn")),
+        "keys": lambda: wds.TarWriter(str(folder / "k.tar")).write({"__key__": "a.b", "txt": ""}),
+        "length": lambda: [list(dataset) for dataset in [read(folder).with_length(3)]],
+    }
+    for name, use in uses.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            use()
+        shown = [each.filename for each in caught if issubclass(each.category, UserWarning)]
+        assert shown, name
+        assert set(shown) == {__file__}, name

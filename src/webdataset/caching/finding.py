@@ -8,7 +8,6 @@ import contextlib
 import os
 import stat
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import SourceError
 from webdataset.ground.policies import Handler, reraise_exception
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.sources.objects import Identity
 
 from . import freshness, locks
@@ -100,10 +100,9 @@ class Sought(ABC):
         if _is_used(self.place, record):
             if self.place.final not in _two_of_a_name:
                 _two_of_a_name.add(self.place.final)
-                warnings.warn(
+                warn_user(
                     f"url_to_name gives {self.place.name!r} for two shards, one of them from {record.url}: others, as "
                     f"{redacted(self.url)}, are kept under names of their own. Let url_to_name give different names",
-                    stacklevel=2,
                 )
             self.place, self.other = self.other, None
 
@@ -154,10 +153,9 @@ class Sought(ABC):
         if before is None or before[0] != seen:
             before = _compared[self.place.final] = seen, crc32_of(descriptor) == record.crc32
             if not before[1]:
-                warnings.warn(
+                warn_user(
                     f"{self.place.final}, the cached copy of {record.url}, is damaged: its checksum is not the one "
                     "that it had when it was fetched. It is fetched again; check the disk",
-                    stacklevel=2,
                 )
         return before[1]
 

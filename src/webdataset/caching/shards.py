@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import logging
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from webdataset.ground.errors import SourceError, UsageError
 from webdataset.ground.policies import Handler, located
 from webdataset.ground.redaction import redacted
 from webdataset.ground.skips import goes_on
+from webdataset.ground.tracebacks import warn_user
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
@@ -268,10 +268,9 @@ class ShardCache:
     def _give_up(self, reason: object) -> None:
         if self.folder not in _given_up:
             _given_up.add(self.folder)
-            warnings.warn(
+            warn_user(
                 f"cache directory {self.folder} cannot be used: {reason}. Shards that are not in it are streamed from "
                 "their sources and not kept",
-                stacklevel=2,
             )
 
 
@@ -298,8 +297,7 @@ def _beware_of_two(path: str, url: str) -> None:
     first = _plain.setdefault(path, url)
     if first not in ("", url):
         _plain[path] = ""
-        warnings.warn(
+        warn_user(
             f"{path} is read for two urls, {redacted(first)} and {redacted(url)}, since both have its name. If they "
             "are two shards, rename the file or pass url_to_name",
-            stacklevel=2,
         )

@@ -5,11 +5,11 @@ further ``.gz`` (``.bz2``, ``.xz``, ``.zst``) compresses its result. Bytes are w
 is the live table that ``webdataset.writer.default_handlers`` shows. An encoder never changes the sample it is given.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from webdataset.ground.errors import EncodingError, MissingExtra, UsageError, WebDatasetError, said
+from webdataset.ground.tracebacks import warn_user
 
 from .compressed import COMPRESSORS, compressed, is_compressed
 from .registry import Codec, Deferred, plugged_in
@@ -305,10 +305,9 @@ class Encoder:
 
     def _warn_lossy(self, name: str) -> None:
         self._told = True
-        warnings.warn(
+        warn_user(
             f"field {name!r} of samples that were read from shards is encoded again, which loses quality each time. To "
             "write images as they were, do not decode them: decode(only=…) names the fields to decode (told once)",
-            stacklevel=4,
         )
 
     def _remembered(self, name: str) -> tuple[str, tuple[str, ...]]:

@@ -5,12 +5,12 @@ Flows in: memories of streams. Flows out: ``{"version", "kind", "seed", "epoch",
 together, and shared out again by taking what one owns. Nothing in it grows with the number of items given.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from webdataset.ground.errors import StateMismatch, UsageError
 from webdataset.ground.topology import worker_info
+from webdataset.ground.tracebacks import warn_user
 from webdataset.stages.base import Json
 
 from .elastic_checks import KIND, SUM, VERSION, Sums, check_shape, check_sum, quoted, sum_of, written_sum
@@ -122,7 +122,7 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
     key = f"{message} {state['functions']}"
     if key not in _told:
         _told.add(key)
-        warnings.warn(message, stacklevel=2)
+        warn_user(message)
 
 
 def memories_for(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:

@@ -9,11 +9,11 @@ given; what comes of it is told when the pass ends or is given up.
 Flows in: items, a length. Flows out: the same items. Costs nothing where no length was declared.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from webdataset.ground.topology import alone, standing, worker_info
+from webdataset.ground.tracebacks import warn_user
 from webdataset.shards.lists import SimpleShardList
 from webdataset.stages.base import Stage
 
@@ -38,10 +38,9 @@ def tell(holder: Any, declared: int, given: int, *, more: bool = False) -> None:
     effect = (
         "who goes by the length leaves out the rest" if given > declared else "who goes by the length waits for more"
     )
-    warnings.warn(
+    warn_user(
         f"with_length({declared}): this pass has {count} items; {effect}. Declare what a pass gives, or bound it with "
         f"with_epoch({declared}); with_length(n, silent=True) says nothing",
-        stacklevel=2,
     )
 
 

@@ -9,11 +9,11 @@ judged, since what came before is not known; nor is what was given up before its
 Flows in: the levels of runs that end. Flows out: nothing, a warning, or an error. Costs nothing for each sample.
 """
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from webdataset.ground.errors import AllDropped
+from webdataset.ground.tracebacks import warn_user
 from webdataset.stages.blame import named, titled
 from webdataset.stages.checking import CheckSamples
 from webdataset.stages.reading import ReadShards
@@ -98,10 +98,9 @@ def judge(told: Iterable[StageOutcome], *, whole: bool) -> None:
         among = "this pass" if whole else "this worker's share of the pass"
         if each.name == "select":
             if whole or each.dropped >= FEWEST:
-                warnings.warn(
+                warn_user(
                     f"select: {each.function} kept none of the {each.dropped} samples of {among}; pass "
                     "empty_check=False to say nothing about it",
-                    stacklevel=3,
                 )
             continue
         message = (
@@ -110,7 +109,7 @@ def judge(told: Iterable[StageOutcome], *, whole: bool) -> None:
         )
         if whole or each.dropped >= FEWEST:
             raise AllDropped(message, stage=each.titled)
-        warnings.warn(message, stacklevel=3)
+        warn_user(message)
 
 
 def checked(stages: Sequence[Any]) -> bool:

@@ -6,9 +6,10 @@ Flows in and out: whatever the caller has. No stage uses them; none executes tex
 import functools
 import inspect
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+from webdataset.ground.tracebacks import warn_user
 
 from .errors import UsageError
 
@@ -66,7 +67,7 @@ def _marked(target: Any, *, reason: str | None) -> Any:
 def _warning(function: Callable[..., Any], message: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def warned(*args: Any, **kw: Any) -> Any:
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warn_user(message, DeprecationWarning)
         return function(*args, **kw)
 
     return warned

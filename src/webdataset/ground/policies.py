@@ -5,8 +5,9 @@ fails), false ends the stage quietly, and raising ends everything. Nothing here 
 slow training by half a second per bad sample.
 """
 
-import warnings
 from collections.abc import Callable
+
+from webdataset.ground.tracebacks import warn_user
 
 from .errors import WebDatasetError
 from .logs import log
@@ -46,7 +47,7 @@ def warn_and_continue(exn: Exception) -> bool:
     Args:
         exn: what went wrong.
     """
-    warnings.warn(_described(exn), stacklevel=2)
+    warn_user(_described(exn))
     return True
 
 
@@ -67,7 +68,7 @@ def warn_and_stop(exn: Exception) -> bool:
     Args:
         exn: what went wrong.
     """
-    warnings.warn(_described(exn), stacklevel=2)
+    warn_user(_described(exn))
     return False
 
 

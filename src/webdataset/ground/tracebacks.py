@@ -1,10 +1,12 @@
-"""Tracebacks of typed errors without the frames of this library and of the libraries that it calls.
+"""Where users see errors and warnings: at their own lines, without the frames of this library.
 
 An error of ours says shard, sample and field in its message; thirty lines of generators above it hide that. Frames of
 users' own functions stay. ``WDS_FULL_TRACEBACKS=1`` keeps all.
 """
 
 import os
+import sys
+import warnings
 from types import TracebackType
 
 from . import settings
@@ -59,3 +61,18 @@ def _users_frames(frames: TracebackType | None, hidden: tuple[str, ...]) -> Trac
             last.tb_next = None
         frames = following
     return first
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's program that led here, whatever of this library stands between.
+
+    Args:
+        message: the text.
+        category: of the warning.
+    """
+    level = 2
+    frame = sys._getframe(1)  # noqa: SLF001  the public way makes a list of all frames
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, category, stacklevel=level)

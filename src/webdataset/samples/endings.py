@@ -9,10 +9,9 @@ Flows in: where and how the tar stream ended. Flows out: nothing, a warning, or 
 that a shard has one verdict, whether it is streamed, walked or indexed.
 """
 
-import warnings
-
 from webdataset.ground import errors, settings
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.tar.assembly import Assembly
 from webdataset.tar.compression import Decompressor
 
@@ -37,9 +36,8 @@ def judge_missing_end(url: str, offset: int, *, chosen: str | None) -> None:
             offset=offset,
         )
     if chosen != "ignore":
-        warnings.warn(
+        warn_user(
             f"{redacted(url)}: {message}; its last sample may lack fields, and others may be missing behind it",
-            stacklevel=3,
         )
 
 
@@ -54,16 +52,14 @@ def warn_unusual(url: str, archive: Assembly, *, chosen: str | None) -> None:
     if archive.doubt is not None and chosen != "ignore":
         offset, zeros = archive.doubt
         blocks = "a single zero block stands" if zeros == 1 else f"{zeros} zero blocks stand"
-        warnings.warn(
+        warn_user(
             f"{redacted(url)}: {blocks} before byte {offset}, with members behind: archives were joined there with "
             "unusual padding, or members were overwritten with zeros and are lost",
-            stacklevel=3,
         )
     if archive.global_override is not None:
-        warnings.warn(
+        warn_user(
             f"{redacted(url)}: the global PAX header at byte {archive.global_override} gives all members after it a "
             "name or a size; it is obeyed, as GNU tar does, and others ignore it: write the shard without it",
-            stacklevel=3,
         )
 
 
@@ -75,9 +71,8 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
         decompressor: what decompressed it, to its end.
     """
     if decompressor.trailing is not None:
-        warnings.warn(
+        warn_user(
             f"{redacted(url)}: the {decompressor.kind} stream ends before compressed byte {decompressor.trailing}; the "
             f"{decompressor.taken - decompressor.trailing} bytes after it are ignored. If the shard was joined from "
             "several files, it is damaged there",
-            stacklevel=3,
         )

@@ -11,7 +11,6 @@ from the start of an epoch is compared by the sum of all keys.
 Flows in: what a state holds, and samples as they are read again. Flows out: nothing, a warning, or StateMismatch.
 """
 
-import warnings
 import zlib
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import StateMismatch
 from webdataset.ground.redaction import redacted
 from webdataset.ground.seeds import fold
+from webdataset.ground.tracebacks import warn_user
 
 CHECK = 63  # the bits of a check
 _WAYS_OUT = (
@@ -102,9 +102,7 @@ def refuse_changed(url: str, what: str, cause: BaseException | None = None) -> S
 
 def warn_changed(url: str, error: Exception) -> None:
     """Warn that a run goes on in a shard that was replaced."""
-    warnings.warn(
-        f"{redacted(url)}: going on by the number of samples, since WDS_CHANGED_SHARDS=warn: {error}", stacklevel=3
-    )
+    warn_user(f"{redacted(url)}: going on by the number of samples, since WDS_CHANGED_SHARDS=warn: {error}")
 
 
 def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, told: set[str]) -> None:
@@ -124,10 +122,9 @@ def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, told:
     if saved.validator is None or now.validator is None or saved.validator == now.validator or "copy" in told:
         return
     told.add("copy")
-    warnings.warn(
+    warn_user(
         f"{redacted(url)}: the shard has another ETag, generation or time of change than when the state was saved, and "
         "the same size: a copy, or touched since. The keys at the saved places are compared (told once for all shards)",
-        stacklevel=3,
     )
 
 

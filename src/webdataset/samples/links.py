@@ -16,13 +16,13 @@ that follow each other closely.
 """
 
 import itertools
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from webdataset.ground.errors import WebDatasetError
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.tar.assembly import Stray
 from webdataset.tar.compression import compression_of
 from webdataset.tar.header import HARD_LINK, SYMBOLIC_LINK, Limits
@@ -263,10 +263,9 @@ class Links:
             f"{left.total()} payloads of unknown type": 0,
         }
         said = ", ".join(text for text in kinds if not text.startswith("0 "))
-        warnings.warn(
+        warn_user(
             f"{redacted(self.url)}: members are left out: {said}; the first is {first.name!r} at byte {first.offset}. "
             "Pack the files themselves (tar --dereference --hard-dereference), or leave these out with select_files",
-            stacklevel=3,
         )
 
 

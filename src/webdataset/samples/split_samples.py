@@ -13,7 +13,6 @@ keys and fields are kept. Memory is bounded: of a shard with more keys than fit,
 Flows in: lists of samples that are complete, in order. Flows out: which of them are parts. Never keeps a payload.
 """
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice, repeat
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from webdataset.ground.errors import SplitSample, UsageError
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 
 from .grouping import Grouper, Sample
 
@@ -264,16 +264,14 @@ class FinishedKeys:
         if self.silent:
             return
         if repeats is not None:
-            warnings.warn(
+            warn_user(
                 f"{redacted(self.url)}: {repeats.shown()} with the same fields; all are delivered. If that is meant, "
                 "pass split_samples='ignore'",
-                stacklevel=3,
             )
         if parts is not None:
-            warnings.warn(
+            warn_user(
                 f"{redacted(self.url)}: {parts.shown()} with other fields: these are parts of samples, and are "
                 "delivered as samples of their own",
-                stacklevel=3,
             )
 
 

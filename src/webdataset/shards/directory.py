@@ -12,12 +12,12 @@ import os
 import random
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from webdataset.ground.errors import UsageError
+from webdataset.ground.tracebacks import warn_user
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
 
@@ -86,9 +86,7 @@ class DirectoryShardList(ShardList):
     def _next(self, generator: random.Random) -> str | None:
         deadline = time.monotonic() + self.timeout
         if self.poll is not None and not Path(self.path).exists():
-            warnings.warn(
-                f"{self.path}: there is no such directory; waiting until it is made and has shards", stacklevel=2
-            )
+            warn_user(f"{self.path}: there is no such directory; waiting until it is made and has shards")
         while True:
             self.cleanup_files_without_processes()
             claimed = self._claim(generator)

@@ -6,7 +6,6 @@ Only a single text is expanded; the members of a list are taken as they stand.
 
 import os
 import re
-import warnings
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -15,6 +14,7 @@ from webdataset.ground import settings
 from webdataset.ground.errors import NotFound, UsageError
 from webdataset.ground.logs import log
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.sources.files import path_of
 from webdataset.sources.open import is_local
 from webdataset.sources.rewrite import rewritten
@@ -94,7 +94,7 @@ def expand_source(source: Any, max_urls: int = MAX_URLS) -> list[Any]:
     shards = iter(source)
     urls = expand_urls(islice(shards, max(0, int(max_urls))))
     if len(urls) >= max_urls and next(shards, None) is not None:
-        warnings.warn(f"only the first {max_urls} urls of {source!r} are used: pass a larger max_urls", stacklevel=2)
+        warn_user(f"only the first {max_urls} urls of {source!r} are used: pass a larger max_urls")
     return urls
 
 

@@ -1,11 +1,11 @@
 """What is checked of a pass by itself: that it gives something, and that shards are not read several times unawares."""
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from webdataset.ground.errors import NoSamples
 from webdataset.ground.topology import place, standing
+from webdataset.ground.tracebacks import warn_user
 from webdataset.shards.split import single_node_only, split_by_worker
 
 from .base import Fetch, Json, Passage, Passing, Run
@@ -144,10 +144,9 @@ class SplitAssigned(Passing):
             return
         who = [f"{where.world_size} ranks"] * ranks + [f"{where.num_workers} workers"] * workers
         ways = ["nodesplitter=wds.split_by_node"] * ranks + ["workersplitter=wds.split_by_worker"] * workers
-        warnings.warn(
+        warn_user(
             f"each of {' and of '.join(who)} reads all shards of a list object, so that samples come several times: "
             f"pass {' and '.join(ways)} to share them out, or the urls in the place of the object",
-            stacklevel=2,
         )
 
     def __repr__(self) -> str:

@@ -6,13 +6,13 @@ at the beginning or at the end of a series; nothing for each sample or shard. Ne
 
 import contextlib
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 
 from webdataset.ground.errors import AlreadyExists, UsageError, WebDatasetError
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.sources.listing import lists
 from webdataset.sources.open import opener_of
 from webdataset.sources.rewrite import rewritten
@@ -93,11 +93,10 @@ class ExistingShards:
             found = self._found() or {}
         stale = [number for number, name in found.items() if number >= following and self._older(name)]
         if stale:
-            warnings.warn(
+            warn_user(
                 f"{_told(self._name, stale)} there behind the {len(self._written)} of this run, and not written by "
                 "it: who reads the pattern mixes old with new. Remove them; exist='error' refuses such a start, "
                 "exist='ignore' says nothing",
-                stacklevel=4,
             )
 
     def _older(self, name: str) -> bool:

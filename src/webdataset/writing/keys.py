@@ -5,11 +5,11 @@ sample's members. Never changes a key. The rules are those of reading: a key end
 component.
 """
 
-import warnings
 from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
 from webdataset.ground.errors import SampleError, UsageError
+from webdataset.ground.tracebacks import warn_user
 from webdataset.samples.names import base_plus_ext, is_meta
 
 Policy = Literal["warn", "error", "ignore"]
@@ -68,7 +68,7 @@ class KeyRules:
             raise SampleError(flaw, key=key)
         if not self._warned:
             self._warned = True
-            warnings.warn(f"{flaw} (key={key!r}; further keys are not reported)", stacklevel=4)
+            warn_user(f"{flaw} (key={key!r}; further keys are not reported)")
 
     @staticmethod
     def _flaw(key: str) -> str | None:

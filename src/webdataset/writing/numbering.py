@@ -6,11 +6,11 @@ Flows in: a pattern and a shard's number. Flows out: its name. ``{rank}``, ``{wo
 
 import os
 import re
-import warnings
 from collections.abc import Callable
 
 from webdataset.ground.errors import UsageError
 from webdataset.ground.topology import Place, place
+from webdataset.ground.tracebacks import warn_user
 
 Namer = Callable[[int], str]
 
@@ -67,8 +67,7 @@ def _warn_of_sharing(text: str, fields: set[str], here: Place) -> None:
     ]
     if missing:
         wanted = " and ".join(f"{{{word}}}" for word in missing)
-        warnings.warn(
+        warn_user(
             f"pattern {text!r} names the same shards in every process of this job ({here.world_size} ranks, "
             f"{here.num_workers} workers): put {wanted} into it, unless only one process writes",
-            stacklevel=4,
         )

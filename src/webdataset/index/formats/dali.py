@@ -11,11 +11,11 @@ shards.
 """
 
 import re
-import warnings
 from typing import Final, Literal, NamedTuple
 
 from webdataset.ground.errors import BadIndex, NotRepresentable, UsageError
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.index.entries import SampleEntry, ShardIndex
 from webdataset.samples.names import base_plus_ext
 from webdataset.tar.header import BLOCK
@@ -95,10 +95,9 @@ def dumps(index: ShardIndex, *, version: Version = "v1.2", unfit: Unfit = "error
     if not lines:
         raise NotRepresentable("a DALI index needs at least one sample", url=index.url)
     if omitted:
-        warnings.warn(
+        warn_user(
             f"{redacted(index.url)}: {len(omitted)} members were left out of the DALI index, the first of them "
             f"{omitted[0]!r}: their extensions are empty or hold blanks",
-            stacklevel=2,
         )
     text = "\n".join([f"{version} {len(lines)}", *lines, ""])
     return text.encode("utf-8", "surrogateescape")

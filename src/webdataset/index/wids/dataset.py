@@ -15,13 +15,13 @@ import logging
 import operator
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from webdataset.ground import settings
 from webdataset.ground.errors import NoSuchSample, StaleIndex, UsageError
 from webdataset.ground.redaction import redacted
+from webdataset.ground.tracebacks import warn_user
 from webdataset.ground.trust import level as check_level
 from webdataset.samples.reading import Reading
 from webdataset.shards.expand import expand_urls
@@ -250,10 +250,9 @@ class ShardListDataset(MapDataset):
         """Warn where shards are opened and closed all the time: more than 30 of 100 accesses."""
         accesses, misses = self.get_stats()
         if accesses > _ENOUGH_ACCESSES and misses > _TOO_MANY_MISSES * accesses:
-            warnings.warn(
+            warn_user(
                 f"{misses} of {accesses} samples needed a shard that was not open: read in the order of a "
                 f"ShardListSampler or ChunkedSampler, or keep more shards open than lru_size={self.lru_size}",
-                stacklevel=2,
             )
 
     def close(self) -> None:
@@ -316,4 +315,4 @@ def _check_count(opened: OpenShard, shard: WidsShard, *, exact: bool) -> None:
     )
     if exact or found < shard.nsamples:
         raise StaleIndex(message, url=shard.url)
-    warnings.warn(f"{redacted(shard.url)}: only {shard.nsamples} of {found} samples are used", stacklevel=2)
+    warn_user(f"{redacted(shard.url)}: only {shard.nsamples} of {found} samples are used")

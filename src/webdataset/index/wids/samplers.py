@@ -9,13 +9,13 @@ no shard.
 
 import itertools
 import random
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from webdataset.ground import settings, topology
 from webdataset.ground.errors import UsageError
 from webdataset.ground.seeds import fresh
+from webdataset.ground.tracebacks import warn_user
 
 from .spans import Range, chunks_of, intersect_range, iterate_ranges, lengths_to_ranges
 
@@ -229,10 +229,9 @@ def _ranked(rank: int | None, replicas: int | None) -> tuple[int, int]:
     if rank is None or replicas is None:
         here = topology.place()
         if here.world_size == 1 and settings.WORLD_SIZE.get() is None:
-            warnings.warn(
+            warn_user(
                 "no distributed job is known (RANK and WORLD_SIZE, or torch.distributed): this sampler reads all of "
                 "the dataset. Pass num_replicas= and rank=",
-                stacklevel=3,
             )
         rank, replicas = here.rank, here.world_size
     if not 0 <= rank < replicas:
