@@ -152,6 +152,7 @@ def test_row_05_both_names_of_the_rewriting_variable(shards, tmp_path, monkeypat
     "`htgs:` urls: it is said when one is asked for",
     "Streams and children are closed when a shard ends or the iteration is given up",
 )
+@pytest.mark.filterwarnings("ignore:.*keys come again:UserWarning")  # the command repeats its shard
 def test_row_06_unserved_schemes_say_the_way_out_and_children_end(shards):
     """The error for htgs names what to write; a command that is given up half way does not stay."""
     with pytest.raises(ValueError, match="meanwhile write the https: url"):

@@ -90,6 +90,7 @@ MISTAKES = {
         r"its stage 5, map with <lambda> \(.*test_mistakes.py:\d+\), cannot be pickled: .*lock.*mode='threads'",
     ),
     "a state of a plain dataset": (lambda f: read(f).state_dict(), r"make it elastic, dataset.elastic\(\)"),
+    "a state of its iterator": (lambda f: iter(read(f)).state_dict(), r"make it elastic, dataset.elastic\(\)"),
     "a sample without a key": (
         lambda f: wds.TarWriter(str(f / "o.tar")).write({"txt": ""}),
         "a sample is a dict with a __key__",

@@ -4,10 +4,11 @@ Flows in: stages. Flows out: items of pass after pass; each pass is an epoch wit
 nothing ends the loop.
 """
 
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from webdataset.ground.errors import NoSamples, StateMismatch
 from webdataset.ground.topology import Stream, alone
@@ -197,3 +198,48 @@ def _read(state: Json) -> tuple[int, int, int, Json]:
         return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
+
+
+STATE_METHODS = frozenset(["state_dict", "load_state_dict"])
+
+
+class Items(itertools.chain[Any]):
+    """The items of one iteration over a pipeline.
+
+    It passes on what a generator gives, in C, so that an item takes no longer; and it says what has a state.
+
+    Args:
+        items: the generator.
+    """
+
+    _items: Generator[Any]
+
+    def __new__(cls, items: Generator[Any]) -> Self:
+        """Return an iterator over ``items``."""
+        self = super().__new__(cls, items)
+        self._items = items
+        return self
+
+    def close(self) -> None:
+        """End the iteration, and close what it has open."""
+        self._items.close()
+
+    if not TYPE_CHECKING:  # as above
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what has a state."""
+            if name in STATE_METHODS:
+                raise stateless(self, name)
+            return object.__getattribute__(self, name)
+
+
+def stateless(asked: object, name: str) -> AttributeError:
+    """Return the error for who asks something for a state that has none.
+
+    Args:
+        asked: what was asked.
+        name: of the method.
+    """
+    return AttributeError(
+        f"{type(asked).__name__!r} object has no attribute {name!r}: make it elastic, dataset.elastic()"
+    )

@@ -5,7 +5,7 @@ only its description and the number of the next epoch.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -20,7 +20,7 @@ from webdataset.stages.base import Json, Run
 from .entropy import entropy
 from .epochs import EpochCount
 from .equally import EqualEpochs
-from .looping import ENDLESS, STREAMS, Bounds, Loop
+from .looping import ENDLESS, STATE_METHODS, STREAMS, Bounds, Items, Loop, stateless
 from .outcomes import Outcomes, judge
 from .running import Flow
 
@@ -68,11 +68,9 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
         def __getattr__(self, name: str) -> Any:
             """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""
-            if name not in {"state_dict", "load_state_dict"}:
+            if name not in STATE_METHODS:
                 return object.__getattribute__(self, name)  # fails once more, in Python's own words, or a property's
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}: make it elastic, dataset.elastic()"
-            )
+            raise stateless(self, name)
 
     # -- description
 
@@ -270,6 +268,9 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         """Run the pipeline; each iteration is a new epoch."""
+        return Items(self._iterate())
+
+    def _iterate(self) -> Generator[Any]:
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
         run = self._begin()
