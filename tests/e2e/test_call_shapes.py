@@ -361,9 +361,13 @@ def test_a_benchmark_over_a_url(urls, tmp_path):
 
 
 def test_a_cache_directory_that_does_not_exist(urls, tmp_path):
-    """A ValueError, as both versions raise."""
-    with pytest.raises(ValueError, match="does not exist"):
-        wds.WebDataset(urls, cache_dir=str(tmp_path / "nowhere"))
+    """It is made, where both versions raise; a file in its place is a ValueError."""
+    folder = tmp_path / "nowhere" / "yet"
+    assert len(list(wds.WebDataset(urls, cache_dir=str(folder), shardshuffle=False))) == 24
+    assert folder.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot make the cache directory"):
+        wds.WebDataset(urls, cache_dir=str(tmp_path / "file"))
 
 
 def test_a_retrieval_tool_reads_keys_and_metadata(urls):

@@ -262,3 +262,14 @@ def test_the_canary_would_be_noticed(scheme_of, tmp_path):
         shown = tried(Target(f"{target.url}?token={CANARY}&plain=visible-word"), tmp_path / "x")
     assert any(CANARY in path for path in heard)
     assert "visible-word" in "\n".join(shown)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "S3", "hf", "ais", "ssh", "sftp", "http", "https"])
+@pytest.mark.parametrize("name", ["x.tar", "x-*.tar"])
+def test_credentials_in_a_url_are_in_no_traceback(scheme, name, monkeypatch):
+    """Whatever refuses such a url: this library, or one that it calls; a listing, or an object."""
+    readings.impatient(monkeypatch.setattr, 0.1, share=0.001)
+    url = f"{scheme}://user:hunter2@127.0.0.1:9/{name}"
+    with pytest.raises((wds.WebDatasetError, ValueError)) as failure:
+        next(iter(wds.WebDataset(url, shardshuffle=False)))
+    assert "hunter2" not in "".join(traceback.format_exception(failure.value))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from webdataset.ground import settings
-from webdataset.ground.errors import SourceError, UsageError
+from webdataset.ground.errors import SourceError, UsageError, said
 from webdataset.ground.policies import Handler, located
 from webdataset.ground.redaction import redacted
 from webdataset.ground.skips import goes_on
@@ -64,7 +64,7 @@ class ShardCache:
             process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
 
     Raises:
-        UsageError: the directory does not exist, or ``revalidate`` is something else.
+        UsageError: the directory cannot be made, or ``revalidate`` is something else.
     """
 
     folder: str
@@ -77,8 +77,12 @@ class ShardCache:
     revalidate: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.folder or not Path(self.folder).is_dir():
-            raise UsageError(f"cache directory {self.folder!r} does not exist: make it first")
+        if not self.folder:
+            raise UsageError("the cache directory has an empty name")
+        try:
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the cache directory {self.folder!r}: {said(error)}") from error
         number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)
         if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):  # the latter: NaN
             raise UsageError(f"cache_size is a number of bytes, not {self.size_bytes!r}")

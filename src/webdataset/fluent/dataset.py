@@ -41,7 +41,7 @@ class WebDataset(DataPipeline, FluidInterface):
         repeat: start over for ever (``True``), or this many passes.
         shardshuffle: buffer size of the shard shuffle (True is 100); None, False or 0 keeps the order.
         cache_size: size bound of the cache in bytes; 0 for no cache; -1 is ``WDS_CACHE_SIZE``, or no bound.
-        cache_dir: existing directory to keep remote shards in; None is ``WDS_CACHE``, or no cache.
+        cache_dir: directory to keep remote shards in, made where it is missing; None is ``WDS_CACHE``, or no cache.
         url_to_name: url to file name in the cache; see :class:`webdataset.caching.shards.ShardCache`.
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.

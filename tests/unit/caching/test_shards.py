@@ -187,15 +187,19 @@ def test_pipes(near, tmp_path, web):
 
 
 def test_missing_directory(tmp_path, monkeypatch):
-    """A cache directory that is not there is a ValueError when the dataset is made."""
+    """It is made, with those above it; where it cannot be, a ValueError says why when the dataset is made."""
     (tmp_path / "file").write_bytes(b"")
-    for folder in ("", tmp_path / "none", str(tmp_path / "none"), tmp_path / "file"):
-        with pytest.raises(UsageError, match="does not exist") as caught:
+    for folder in ("", tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match="cannot make the cache directory|an empty name") as caught:
             wds.WebDataset("x.tar", cache_dir=folder)
         assert isinstance(caught.value, ValueError)
-    monkeypatch.setenv("WDS_CACHE", str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="does not exist"):
-        wds.WebDataset("x.tar")
+    for number, folder in enumerate((tmp_path / "one" / "below", str(tmp_path / "two"))):
+        for _ in range(2):
+            wds.WebDataset("x.tar", cache_dir=folder)
+            assert Path(folder).is_dir(), number
+    monkeypatch.setenv("WDS_CACHE", str(tmp_path / "three"))
+    wds.WebDataset("x.tar")
+    assert (tmp_path / "three").is_dir()
 
 
 def test_environment(near, tmp_path, web, monkeypatch):

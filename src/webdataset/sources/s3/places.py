@@ -68,10 +68,15 @@ def place_of(url: str, storage_options: Mapping[str, Any] | None = None) -> Plac
         storage_options: fields of the profile that a dataset gives.
 
     Raises:
-        UsageError: no bucket, or no such profile.
+        UsageError: no bucket, credentials in its place, or no such profile.
     """
     profile, plain = profile_for(url, storage_options)
     match = _PLACE.match(plain)
     if match is None:
         raise UsageError("an S3 url is s3://bucket/key", url=url)
+    if "@" in match["bucket"]:
+        # botocore would repeat it in its message
+        raise UsageError(
+            "an S3 url holds no credentials: put them into a profile, the environment, or storage_options", url=url
+        )
     return Place(profile, match["bucket"], key_of(match["key"]), match["version"])
