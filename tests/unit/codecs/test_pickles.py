@@ -19,6 +19,7 @@ import webdataset as wds
 from webdataset.autodecode import Decoder
 from webdataset.codecs import pickles
 from webdataset.codecs.pickles import ADDED, PLAIN, SafeGlobals, add_safe_globals, unpickle_loads
+from webdataset.codecs.safe_globals import shown as shortened
 from webdataset.ground.errors import DecodingError, UnsafeContent
 from webdataset.ground.trust import switch
 
@@ -287,3 +288,11 @@ def test_loading_plain_pickles_imports_neither_numpy_nor_torch(tmp_path):
 def test_the_package_offers_add_safe_globals():
     """The name that error messages recommend exists."""
     assert wds.add_safe_globals is add_safe_globals
+
+
+def test_values_are_shown_shortened():
+    """Texts to sixty characters, classes by name, of others the kind alone."""
+    assert shortened("x" * 100) == repr("x" * 60)
+    assert shortened(b"y" * 61) == repr(b"y" * 60)
+    assert shortened(int) == "builtins.int"
+    assert shortened([1, 2]) == "a value of type list"

@@ -6,7 +6,8 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.flow.elastic_checks import memory_sum
+from webdataset.flow.elastic_checks import _SEEDS, check_shape, memory_sum
+from webdataset.flow.elastic_state import _described
 from webdataset.ground.errors import StateMismatch
 from webdataset.stages.base import normalize_json
 
@@ -75,3 +76,21 @@ def test_whatever_carries_the_state(tmp_path, kind):
     carried["received"] += 1
     with pytest.raises(StateMismatch, match="changed or damaged"):
         keys(KINDS[kind](urls).elastic(2).elastic_run(state=carried))
+
+
+def test_descriptions_are_compared_both_ways():
+    """What only the state has, or only the dataset, is a difference, and is named."""
+    assert _described({"passes": 2, "items": 5}, {"items": 5}) == ["passes 2 (here None)"]
+    assert _described({"items": 5}, {"passes": 2, "items": 5}) == ["passes None (here 2)"]
+    assert _described({"items": 5}, {"items": 5}) == []
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_seed_passes(sign):
+    """A seed of a state is bounded; the bound itself is refused."""
+    run = iter(wds.DataPipeline(range(6)).elastic(2))
+    next(run)
+    state = run.state_dict()
+    check_shape({**state, "seed": sign * (_SEEDS - 1)})
+    with pytest.raises(StateMismatch, match="'seed' is too long"):
+        check_shape({**state, "seed": sign * _SEEDS})
