@@ -8,6 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE # hundreds of tests start Python: each would co
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
+export WDS_ORACLE_111 := $(CURDIR)/.oracles/0.2.111/bin/python
 
 .PHONY: help demo test test-all lint format bench docs oracles interop clean
 help: ## list the targets
@@ -44,7 +45,7 @@ docs: .venv/.docs ## build the pages into build/site
 interop: ## let other projects read our shards and indexes, and read theirs (those that can be installed here)
 	$(PYTHON) scripts/interop.py $(ARGS)
 
-oracles: .oracles/0.2.86/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
+oracles: .oracles/0.2.86/.ready .oracles/0.2.111/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
 
 clean: ## remove everything that these targets made
 	rm -rf .venv .venvs .oracles .servers build demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -71,7 +72,9 @@ clean: ## remove everything that these targets made
 	$(call PIP,.venv) -e . --group test
 	touch $@
 
-.oracles/%/.ready:
+# its wids needs torch to be imported
+.oracles/0.2.111/.ready: PACKAGES = 'torch; python_version < "3.12"'
+.oracles/%/.ready: constraints.txt
 	$(PYTHON) -m venv .oracles/$*
-	.oracles/$*/bin/python -m pip install -q webdataset==$* numpy pillow msgpack cbor
+	$(call PIP,.oracles/$*) webdataset==$* numpy pillow msgpack cbor $(PACKAGES)
 	touch $@

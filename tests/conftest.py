@@ -10,7 +10,9 @@ that a test collects its garbage, and many do; so collections pass over what was
 import contextlib
 import gc
 import os
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -74,3 +76,31 @@ def pytest_runtest_teardown(item, nextitem):
 def ends_unmarked(monkeypatch):
     """Archives without an end mark are read without a word, as by somebody who set ``WDS_MISSING_END=ignore``."""
     monkeypatch.setenv("WDS_MISSING_END", "ignore")
+
+
+_skips: set[tuple[str, str]] = set()
+
+
+def pytest_runtest_logreport(report):
+    """Note what was skipped, and why."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skips.add((report.nodeid, report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)))
+
+
+def pytest_collectreport(report):
+    """Note what was skipped as a whole."""
+    pytest_runtest_logreport(report)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """Fail the run under ``WDS_STRICT=1`` where tests were skipped that CI is not told to expect."""
+    if not os.environ.get("WDS_STRICT") or hasattr(session.config, "workerinput"):
+        return
+    lines = Path(__file__).with_name("expected_skips.txt").read_text(encoding="utf-8").splitlines()
+    expected = [line for line in lines if line and not line.startswith("#")]
+    surprising = [skip for skip in sorted(_skips) if not any(re.search(reason, skip[1]) for reason in expected)]
+    if surprising:
+        told = "".join(f"\n  {nodeid}: {reason}" for nodeid, reason in surprising)
+        sys.stderr.write(f"\nskipped, and not in tests/expected_skips.txt:{told}\n")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -227,6 +227,7 @@ DEVIATIONS = {
     "end-of-shard": (NEW, {"grouper_of_another_program"}),
     "special-characters": (NEW, {f"urls_with_marks/od{mark}d" for mark in "#;?"}),
     "resampled-nodes": (NEW, {"resampled_over_nodes"}),
+    "cache-directory": (BOTH, {"cache_in_no_directory/built"}),
     "cache-by-environment": (NEW, {"cached_by_the_environment/files"}),
     "batch-tuple": (
         OLD,
