@@ -224,7 +224,7 @@ class Items(itertools.chain[Any]):
         """End the iteration, and close what it has open."""
         self._items.close()
 
-    if not TYPE_CHECKING:  # as above
+    if not TYPE_CHECKING:  # a checker would take every name for one of this class
 
         def __getattr__(self, name: str) -> Any:
             """Say what has a state."""
