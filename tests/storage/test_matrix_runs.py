@@ -137,19 +137,17 @@ def test_there_are_a_thousand():
 @pytest.mark.parametrize(("name", "start", "stop"), BLOCKS)
 def test_no_run_differs_in_silence(scheme_of, tmp_path, name, start, stop):
     """Each gives a version of the object, whole, or an error with a url; most give the object that was there."""
-    scheme, whole, failed, replaced = scheme_of(name), 0, [], 0
+    scheme, failed, replaced = scheme_of(name), [], 0
     scheme.put(KEY, BODY)
     with proxied(scheme) as made:
         for seed in range(start, stop):
             outcome, swapping = run(scheme, made, seed, tmp_path)
             if swapping:
                 replaced += 1
-            elif isinstance(outcome, str | NoRandomAccess):  # a first answer without ranges: told, and rightly so
-                whole += 1
-            else:
+            elif not isinstance(outcome, str | NoRandomAccess):  # a first answer without ranges: told, and rightly so
                 failed.append((seed, outcome))
     assert len(failed) <= 0.06 * (stop - start), failed
-    assert whole + replaced + len(failed) == stop - start
+    assert replaced < 0.5 * (stop - start)
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
