@@ -79,7 +79,8 @@ def clean():
     gc.collect()
     assert settled(children, before[1]) == before[1]
     assert settled(lambda: new_descriptors(before[0]), []) == []
-    assert settled(threading.active_count, before[2]) == before[2]
+    # threads of earlier tests may have ended meanwhile
+    assert settled(lambda: max(threading.active_count(), before[2]), before[2]) == before[2]
 
 
 def leave_early(url, times, **kw):
