@@ -149,7 +149,7 @@ class TarScanner(Assembly):
         # after an exact read of a large body, ask for the next header alone; else grow towards whole chunks
         self._chunk = 0 if large else min(CHUNK, (self._chunk or CHUNK) * 2)
 
-    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member]) -> int:  # noqa: C901, PLR0912  hot path
+    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member]) -> int:  # noqa: C901, PLR0912, PLR0915  hot path
         """Read headers and the bodies that are whole, from ``pos``; return where it stopped."""
         end = len(buf)
         admit = self.admit
@@ -167,8 +167,11 @@ class TarScanner(Assembly):
                     size = self._learn(head, self._tail, self._tail_sum, self._expected, base + pos)
                 start = pos + BLOCK
                 stop = start + size
-                name = head[:100].partition(b"\0")[0] if head[99] else head[: head.find(0)]
-                path = name.decode("utf-8", "surrogateescape")
+                name = (head[:100] if head[99] else head).partition(b"\0")[0]
+                try:
+                    path = name.decode()
+                except UnicodeDecodeError:
+                    path = name.decode("utf-8", "surrogateescape")
                 offset = base + pos
                 if lead >= 0:
                     offset, lead = lead, -1

@@ -133,7 +133,7 @@ class TarWalk(TarScanner):
                 size = size_of(head[124:136], -1)
                 if size < 0 or adler32(head) & 0xFFFF != expect(head[148:156]):
                     size = self._learn(head, self._tail, self._tail_sum, self._expected, base + pos)
-                name = head[:100].partition(b"\0")[0] if head[99] else head[: head.find(0)]
+                name = (head[:100] if head[99] else head).partition(b"\0")[0]
                 path: str | None = directory + name.decode("utf-8", "surrogateescape")
                 offset, lead = base + pos if lead < 0 else lead, -1
                 if admit is not None and path is not None:
