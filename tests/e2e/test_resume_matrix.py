@@ -390,7 +390,7 @@ def test_a_rank_with_nothing_left_waits_for_the_others(urls, last):
 
     def goes_on(rank, state):
         dataset = case.dataset()
-        return [list(dataset.elastic_run(Place(rank, 2, 0, 1), state, onward=True)) for state in (state, None)]
+        return [list(dataset.elastic_run(Place(rank, 2, 0, 1), state, continue_epochs=True)) for state in (state, None)]
 
     nothing, following = goes_on(0, state)
     rest, other = goes_on(1, state)

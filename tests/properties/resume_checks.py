@@ -99,7 +99,7 @@ class Job:
             self.left = [sorted(play.left)]
             return
         self.runs, self.left, self.pairs, self.received = [], [], [], None
-        onward = bool(play.rng.randrange(2)) if play.left else True
+        continue_epochs = bool(play.rng.randrange(2)) if play.left else True
         for rank in range(ranks):
             for worker in range(workers):
                 made, place = case.make(epoch), Place(rank, ranks, worker, workers)
@@ -107,11 +107,11 @@ class Job:
                     made.load_state_dict(state)
                     run = iter(made)
                 elif state is not None and entry == "begun":
-                    run = made.elastic_run(place, onward=onward)
+                    run = made.elastic_run(place, continue_epochs=continue_epochs)
                     list(islice(run, 3))
                     run.load_state_dict(state)
                 else:
-                    run = made.elastic_run(place, state, onward=onward)
+                    run = made.elastic_run(place, state, continue_epochs=continue_epochs)
                 self.runs.append(run)
                 self.pairs.append(by_turns(run) if self.turns else run.positions())
                 own = {number for number in range(rank, case.streams, ranks)}

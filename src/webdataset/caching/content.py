@@ -103,7 +103,7 @@ def get_filetype(fname: str | os.PathLike[str]) -> str:
     return f"{os.fspath(fname)}: {kind if start else 'empty'}"
 
 
-def crc32_of(descriptor: int) -> int:
+def checksum_file(descriptor: int) -> int:
     """Return the checksum of an open file; 0.3 s a GiB, beside reading it.
 
     Args:

@@ -21,7 +21,7 @@ from webdataset.ground.tracebacks import warn_user
 from webdataset.sources.objects import Identity
 
 from . import freshness, locks
-from .content import crc32_of
+from .content import checksum_file
 from .eviction import Room
 from .growing import NearStream
 from .leading import Leader
@@ -151,7 +151,7 @@ class Sought(ABC):
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         before = _compared.get(self.place.final)
         if before is None or before[0] != seen:
-            before = _compared[self.place.final] = seen, crc32_of(descriptor) == record.crc32
+            before = _compared[self.place.final] = seen, checksum_file(descriptor) == record.crc32
             if not before[1]:
                 warn_user(
                     f"{self.place.final}, the cached copy of {record.url}, is damaged: its checksum is not the one "

@@ -169,7 +169,7 @@ class NearStream(io.RawIOBase):
     def _coming(self, size: int) -> bytes:
         """Wait for what comes next."""
         pause = _SHORTEST_SECONDS
-        waiting = locks.Standstill()
+        waiting = locks.StallDetector()
         while True:
             ended = self._led() if self._is_led() else self._followed(pause, waiting)
             if self._direct is not None:
@@ -198,7 +198,7 @@ class NearStream(io.RawIOBase):
             self._leader = None
         return not leader.stopped
 
-    def _followed(self, pause: float, waiting: locks.Standstill) -> bool:
+    def _followed(self, pause: float, waiting: locks.StallDetector) -> bool:
         """Wait for another's writing, or take it over; tell whether the file is complete."""
         place, record = self._origin.place, self._record
         if record is not None and self._at == record.length and not record.vouched:
@@ -212,7 +212,7 @@ class NearStream(io.RawIOBase):
             return False
         if lock is not None:
             return self._taken_over(lock)
-        if waiting.lasted(place.part, place.lock):
+        if waiting.is_stalled(place.part, place.lock):
             self._leave_file(None)
         else:
             time.sleep(pause)

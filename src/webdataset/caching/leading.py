@@ -21,7 +21,7 @@ from typing import Any
 from webdataset.ground.errors import FormatError, ShortRead, SourceError
 
 from . import freshness
-from .content import crc32_of, is_whole
+from .content import checksum_file, is_whole
 from .eviction import Room
 from .files import Unwritable, writing
 from .locks import Lock, is_at
@@ -84,7 +84,7 @@ class Download:
         if not self.start:
             return self.crc32
         with writing():
-            return crc32_of(self.descriptor)
+            return checksum_file(self.descriptor)
 
     def discard(self) -> None:
         """Remove what there is; readers that have it open go on reading."""

@@ -153,7 +153,7 @@ def _marked(path: str) -> Lock | None:
     return Lock(path, None, soft)
 
 
-class Standstill:
+class StallDetector:
     """Tells when the holder of a lock has done nothing for too long: it may be stopped, or a zombie with a marker.
 
     A holder that was waited for once is not waited for again, until something has changed.
@@ -163,7 +163,7 @@ class Standstill:
         self._seen: tuple[object, ...] = ()
         self._since = 0.0
 
-    def lasted(self, part: str, lock: str) -> bool:
+    def is_stalled(self, part: str, lock: str) -> bool:
         """Tell whether nothing has changed for :data:`SILENT_SECONDS`.
 
         Args:

@@ -74,7 +74,7 @@ class Wanted(Sought):
 
     def _joined(self) -> Any:
         """Find the shard whole, or download it, or read along."""
-        pause, waiting = _SHORTEST_SECONDS, locks.Standstill()
+        pause, waiting = _SHORTEST_SECONDS, locks.StallDetector()
         while True:
             self.avoid_another()
             with writing():
@@ -85,7 +85,7 @@ class Wanted(Sought):
                 near = self.opened_whole() or (None if self.complete or self.validator else self.followed())
             if near is not None:
                 return near
-            if self.is_foreign() or waiting.lasted(self.place.part, self.place.lock):
+            if self.is_foreign() or waiting.is_stalled(self.place.part, self.place.lock):
                 return None
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST_SECONDS)

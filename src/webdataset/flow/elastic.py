@@ -76,7 +76,12 @@ class ElasticRun:
     def _goes_on(self) -> bool:
         """Begin the next epoch where nothing was left of the state's; tell whether that was so."""
         cursor = self._cursor()
-        if cursor.position is not None or not cursor.plan.onward or self._following is None or not cursor.over():
+        if (
+            cursor.position is not None
+            or not cursor.plan.continue_epochs
+            or self._following is None
+            or not cursor.over()
+        ):
             return False
         self._moved_on = True
         self._taken_up(self._following(cursor.plan))
@@ -89,7 +94,7 @@ class ElasticRun:
         gives it, the epoch goes on there, and this worker has nothing left of it.
         """
         cursor = self._cursor()
-        return cursor.plan.onward and cursor.over()
+        return cursor.plan.continue_epochs and cursor.over()
 
     @property
     def ended(self) -> bool:

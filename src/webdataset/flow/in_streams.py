@@ -77,20 +77,22 @@ class InStreams:
 
     # -- runs
 
-    def elastic_run(self, place: Place | None = None, state: Json = None, *, onward: bool | None = None) -> ElasticRun:
+    def elastic_run(
+        self, place: Place | None = None, state: Json = None, *, continue_epochs: bool | None = None
+    ) -> ElasticRun:
         """Return the run of one worker.
 
         Args:
             place: rank, world size, worker, number of workers; None is this process's own.
             state: where to go on; None begins this dataset's next epoch (or goes on where ``load_state_dict`` said).
-            onward: behind the last item of a state's epoch comes the next epoch; False ends there. None ends there
-                where a place is named: who drives several workers begins epochs himself.
+            continue_epochs: go on with the next epoch after the last item of a state's epoch; False ends there. None
+                ends there where a place is named: a program that drives several workers begins epochs itself.
 
         Raises:
             StateMismatch: the state belongs to another dataset (when the run starts).
         """
         given = None if state is None else checked(state)
-        further = place is None if onward is None else onward
+        further = place is None if continue_epochs is None else continue_epochs
 
         def prepared(loaded: Json) -> Plan:
             # a run that loads a state itself is one epoch of whoever drives it, as any iterator is
@@ -103,7 +105,7 @@ class InStreams:
         self._present.run = run = self.elastic_run()
         return run
 
-    def _prepared(self, state: Json, place: Place | None, onward: bool) -> Plan:  # noqa: FBT001  passed on
+    def _prepared(self, state: Json, place: Place | None, continue_epochs: bool) -> Plan:  # noqa: FBT001  passed on
         """Return what a run reads that starts now."""
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
@@ -115,13 +117,13 @@ class InStreams:
             drawn = self._begin()
             seed, epoch = drawn.seed if drawn.common is None else drawn.common, drawn.epoch
             if pending is not None and pending["epoch"] == epoch:
-                state, onward = pending, onward and not chosen
+                state, continue_epochs = pending, continue_epochs and not chosen
         if state is not None:
             seed, epoch = state["seed"], state["epoch"]
         self._reached(epoch + 1)
         # a state that load_state_dict took up was compared there
         plan = self._planned(Run(seed=seed, common=seed, epoch=epoch), state, place, told=told)
-        return replace(plan, onward=onward)
+        return replace(plan, continue_epochs=continue_epochs)
 
     def _following(self, plan: Plan, place: Place | None) -> Plan:
         """Return what a run reads that finds nothing left of its epoch: the next one."""

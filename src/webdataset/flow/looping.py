@@ -229,12 +229,12 @@ class Items(itertools.chain[Any]):
         def __getattr__(self, name: str) -> Any:
             """Say what has a state."""
             if name in STATE_METHODS:
-                raise stateless(self, name)
+                raise missing_state_error(self, name)
             return object.__getattribute__(self, name)
 
 
-def stateless(asked: object, name: str) -> AttributeError:
-    """Return the error for who asks something for a state that has none.
+def missing_state_error(asked: object, name: str) -> AttributeError:
+    """Return the error for asking something for a state that has none.
 
     Args:
         asked: what was asked.

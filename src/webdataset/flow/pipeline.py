@@ -20,7 +20,7 @@ from webdataset.stages.base import Json, Run
 from .entropy import entropy
 from .epochs import EpochCount
 from .equally import EqualEpochs
-from .looping import ENDLESS, STATE_METHODS, STREAMS, Bounds, Items, Loop, stateless
+from .looping import ENDLESS, STATE_METHODS, STREAMS, Bounds, Items, Loop, missing_state_error
 from .outcomes import Outcomes, judge
 from .running import Flow
 
@@ -70,7 +70,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
             """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""
             if name not in STATE_METHODS:
                 return object.__getattribute__(self, name)  # fails once more, in Python's own words, or a property's
-            raise stateless(self, name)
+            raise missing_state_error(self, name)
 
     # -- description
 

@@ -36,7 +36,7 @@ class Plan:
         description: what a state must agree with.
         functions: names of the stages, and digests of what a user gave them; another one in a state is warned of.
         state: where to go on, or None for the start of the epoch.
-        onward: behind the last item of the state's epoch comes the next epoch.
+        continue_epochs: behind the last item of the state's epoch comes the next epoch.
     """
 
     stages: Sequence[Any]
@@ -46,7 +46,7 @@ class Plan:
     description: dict[str, Any]
     functions: list[list[Any]]
     state: Json = None
-    onward: bool = False
+    continue_epochs: bool = False
 
     def header(self) -> dict[str, Any]:
         """Return the state of this epoch before its first item."""

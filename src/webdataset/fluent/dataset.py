@@ -121,12 +121,12 @@ class WebDataset(DataPipeline, FluidInterface):
 
             specs.refuse_strangers(source, rules.get("storage_options"))
             building = specs.Building(
-                reader, ordering.chosen(nodesplitter), ordering.chosen(workersplitter), size or None, detshuffle, seed,
-                resampled, empty_check, self.trust,
+                reader, ordering.unwrap_splitter(nodesplitter), ordering.unwrap_splitter(workersplitter), size or None,
+                detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
             self.append(specs.ready(source, building, mode))
         else:
-            order = ordering.Order(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
+            order = ordering.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
             for stage in ordering.reading_stages(source, order, reader(), empty_check=empty_check):
                 self.append(stage)
         if repeat:

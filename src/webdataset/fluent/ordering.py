@@ -28,8 +28,8 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-class Default:
-    """A splitter that nobody chose.
+class DefaultSplitter:
+    """A splitter that is used because the program gave none.
 
     Args:
         splitter: which one.
@@ -51,17 +51,17 @@ class Default:
         return repr(self.splitter)
 
 
-NODE_SPLITTER = Default(shardlists.single_node_only)
-WORKER_SPLITTER = Default(shardlists.split_by_worker)
+NODE_SPLITTER = DefaultSplitter(shardlists.single_node_only)
+WORKER_SPLITTER = DefaultSplitter(shardlists.split_by_worker)
 
 
-def chosen(splitter: Splitter | None) -> Splitter | None:
+def unwrap_splitter(splitter: Splitter | None) -> Splitter | None:
     """Return a splitter, be it the default or not.
 
     Args:
         splitter: as the dataset was given it.
     """
-    return splitter.splitter if isinstance(splitter, Default) else splitter
+    return splitter.splitter if isinstance(splitter, DefaultSplitter) else splitter
 
 
 def shard_shuffle(size: int | None, seed: int | None, *, deterministic: bool) -> list[Any]:
@@ -147,7 +147,7 @@ def reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class ShardOrder:
     """Which shards of a source a process reads, and in which order.
 
     Args:
@@ -167,7 +167,7 @@ class Order:
     given: bool
 
 
-def reading_stages(source: Any, order: Order, reader: Any, *, empty_check: bool) -> list[Any]:
+def reading_stages(source: Any, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[Any]:
     """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
 
     Args:
@@ -192,7 +192,7 @@ def splitters_for(
     """Return the splitters that stand behind a source.
 
     A list that draws its own shards on every worker, or that claims them so that nobody else has them, is not split:
-    what a splitter left out would be read by nobody. Nor is an object that the program made, which may share its
+    no process would read what a splitter leaves out. Nor is an object that the program made, which may share its
     shards out itself (so it was in 0.2.86), unless by splitters that the program chose.
 
     Args:
@@ -202,12 +202,8 @@ def splitters_for(
         given: the source is an object that the program made.
     """
     splitters = (nodesplitter, workersplitter)
-    wanted = [
-        splitter
-        for splitter in map(chosen, splitters)
-        if splitter
-        and not (given and any(isinstance(each, Default) and each.splitter is splitter for each in splitters))
-    ]
+    asked = [each for each in splitters if each and not (given and isinstance(each, DefaultSplitter))]
+    wanted = [each.splitter if isinstance(each, DefaultSplitter) else each for each in asked]
     if shardlists.split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
         ours = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)
         wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
@@ -230,7 +226,7 @@ def assigned_by(
     draws = isinstance(source, shardlists.ResampledShards)
     if draws or not isinstance(source, ShardList) or is_of(source, "webdataset.shards.directory", "DirectoryShardList"):
         return ()
-    ranks, workers = isinstance(nodesplitter, Default), isinstance(workersplitter, Default)
+    ranks, workers = isinstance(nodesplitter, DefaultSplitter), isinstance(workersplitter, DefaultSplitter)
     if shardlists.split_by_sample in (nodesplitter, workersplitter):
         return ()
     return (SplitAssigned(ranks=ranks, workers=workers),) if ranks or workers else ()

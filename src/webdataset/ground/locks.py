@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 forks_wait = threading.RLock()
-"""Held for a moment by whoever is where no fork should happen: within OpenSSL, or an import that threads need.
+"""Held for a moment by a thread where no fork should happen: within OpenSSL, or an import that threads need.
 
 A finaliser may want it again. Nothing that waits for another thread or machine is done under it.
 """

@@ -92,12 +92,12 @@ class Elastic:
 
     def over(self, state: Json, beginning: Beginning) -> bool:
         """Tell whether no other rank has anything left behind a state, where it knows them."""
-        with copy.copy(self.dataset).elastic_run(place=beginning.place, state=state, onward=True) as run:
+        with copy.copy(self.dataset).elastic_run(place=beginning.place, state=state, continue_epochs=True) as run:
             return bool(run.epoch_over())
 
     def check(self, beginning: Beginning) -> None:
         """Raise NoSamples where the dataset is empty, and may not be."""
-        with self.dataset.elastic_run(place=beginning.place, state=beginning.state, onward=False) as run:
+        with self.dataset.elastic_run(place=beginning.place, state=beginning.state, continue_epochs=False) as run:
             next(run, None)
 
     def advanced(self, state: Json, beginning: Beginning, until: int) -> Json:
@@ -108,7 +108,7 @@ class Elastic:
             beginning: of the epoch.
             until: the first index that has not been received; ends of streams have an index too.
         """
-        with self.dataset.elastic_run(place=beginning.place, state=state, onward=False) as run:
+        with self.dataset.elastic_run(place=beginning.place, state=state, continue_epochs=False) as run:
             share = Streams(run, state, _of_rank(state, beginning.place))
             following, turns = share.following, iter(share)
             while following < min(until, NEVER):
@@ -119,7 +119,7 @@ class Elastic:
         """Return the samples of the streams that this worker owns."""
         where = beginning.place._replace(worker=worker, num_workers=workers)
         state = beginning.state
-        run = self.dataset.elastic_run(place=where, state=state, onward=False)
+        run = self.dataset.elastic_run(place=where, state=state, continue_epochs=False)
         return Streams(run, state, _of_rank(state, where), Meter() if beginning.timed else None)
 
 

@@ -168,8 +168,8 @@ class Loader:
 
     def _marked(self) -> Generator[tuple[Any, Mark]]:
         state = self._next_state()
-        onward = not (self._chosen or self._origin.chosen())
-        if state is not None and onward and ended(state, place()):
+        continue_epochs = not (self._chosen or self._origin.chosen())
+        if state is not None and continue_epochs and ended(state, place()):
             state = at_start(state, state["epoch"] + 1, place())
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
         if self._batching.exact:  # windows are the same whatever was received of them
@@ -177,7 +177,7 @@ class Loader:
         windows = self._started()
         self._crew.begin(beginning)
         self._forget()  # not before: what could not start is tried again from there
-        self._resumed = state if onward else None
+        self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
         self._beyond = self._until = 0

@@ -131,7 +131,7 @@ class LoaderRun:
 
     def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
         # goes on with the next epoch where nothing is left of a state's; a pipeline over the loader does that itself
-        self.onward = False
+        self.continue_epochs = False
         self._loader, self._addresses = loader, addresses
         self._open(loader, addresses=addresses)
 
@@ -139,7 +139,7 @@ class LoaderRun:
         here = physical()
         self._place = Place(here.rank, here.world_size, 0, max(1, loader.num_workers))
         alone = Place(here.rank, here.world_size, 0, 1)
-        self._plain: ElasticRun = loader.dataset.elastic_run(alone, onward=True)
+        self._plain: ElasticRun = loader.dataset.elastic_run(alone, continue_epochs=True)
         self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
         self._known = (self.begun["seed"], self.begun["epoch"])
         self._workers = loader.num_workers
@@ -171,7 +171,7 @@ class LoaderRun:
             parcel = next(self._batches)
         except StopIteration:
             self._end()
-            if not (self.onward and self.exhausted):
+            if not (self.continue_epochs and self.exhausted):
                 raise
             self._open(self._loader, addresses=self._addresses)
             return next(self)
@@ -282,7 +282,7 @@ class StateLoader(DataLoader):  # type: ignore[misc]
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch; it has ``state_dict``."""
         run = self.begin()
-        run.onward = True
+        run.continue_epochs = True
         return run
 
     def started(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from webdataset.ground.policies import Handler
 from webdataset.ground.redaction import redacted
 from webdataset.sources import connections
 from webdataset.sources.ais.batch import MISSING, Batch, Entry
-from webdataset.sources.objects import Again, Kept
+from webdataset.sources.objects import Again, LosslessBody
 from webdataset.sources.patience import ATTEMPTS, Patience
 from webdataset.tar.scan import TarScanner
 
@@ -135,7 +135,7 @@ def batch_contents(
 def _members(batch: Batch, done: int, scanner: TarScanner) -> Iterator[tuple[str, bytes, int]]:
     """Give the members of one stream, and how many bytes each is of."""
     failures = connections.failures()
-    stream = Kept(batch.open_from(done), failures)
+    stream = LosslessBody(batch.open_from(done), failures)
     try:
         while True:
             try:

@@ -5,7 +5,7 @@ The stream is closed when its reader is. Never gives a sample that an error inte
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from webdataset.ground import errors
@@ -112,14 +112,11 @@ class ShardReader:
         for members in self._with_the_last_header():
             if self.scanner.strays:
                 for some in self.resolved(members):
-                    yield from self._grouped(some)
+                    samples = yield from self._grouped(some)
+                    if samples:
+                        yield samples, grouper.offsets
                 members = []  # noqa: PLW2901  they have been given
-            samples = grouper.add(members)
-            while grouper.fault is not None:
-                if samples:
-                    yield samples, grouper.offsets
-                self._ask(grouper.fault)
-                samples = grouper.add(members, grouper.taken)
+            samples = yield from self._grouped(members)
             del members
             coming = self.scanner.coming
             if coming is not None:
@@ -132,8 +129,8 @@ class ShardReader:
         if samples:
             yield samples, grouper.offsets
 
-    def _grouped(self, members: list[Member]) -> Iterator[tuple[list[Sample], list[int]]]:
-        """Yield the samples that some members complete."""
+    def _grouped(self, members: list[Member]) -> Generator[tuple[list[Sample], list[int]], None, list[Sample]]:
+        """Group some members: yield the samples before each fault, and return those after the last."""
         grouper = self.grouper
         samples = grouper.add(members)
         while grouper.fault is not None:
@@ -141,8 +138,7 @@ class ShardReader:
                 yield samples, grouper.offsets
             self._ask(grouper.fault)
             samples = grouper.add(members, grouper.taken)
-        if samples:
-            yield samples, grouper.offsets
+        return samples
 
     def resolved(self, members: list[Member]) -> Iterator[list[Member]]:
         """Yield the members given last with those that hard links among them lead to, in several lists.

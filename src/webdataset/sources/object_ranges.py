@@ -10,7 +10,7 @@ from typing import Any, Self
 from webdataset.ground.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError
 from webdataset.ground.redaction import redacted
 
-from .objects import Again, Answer, Identity, Kept, ObjectSource, changed
+from .objects import Again, Answer, Identity, LosslessBody, ObjectSource, changed
 from .patience import ATTEMPTS, Patience
 
 LATENCY_BYTES = 256 * 1024
@@ -135,7 +135,7 @@ class ObjectRanges:
 
     def _drained(self, answer: Answer, size: int, pieces: list[bytes]) -> int:
         """Read an answer's body; return how many bytes came."""
-        got, body = 0, Kept(answer.body, self._failures)
+        got, body = 0, LosslessBody(answer.body, self._failures)
         try:
             while got < size and (piece := body.read(size - got)):
                 pieces.append(piece)

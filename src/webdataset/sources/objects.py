@@ -113,7 +113,7 @@ class Answer(NamedTuple):
         return (None, crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
 
 
-class Kept:
+class LosslessBody:
     """A body none of whose bytes are lost where its connection fails.
 
     ``read(size)`` of urllib3 and of the standard library throws away what came in front of the failure. Here those

@@ -22,7 +22,7 @@ from typing import Any
 from webdataset.ground.errors import ShortRead, SourceError
 from webdataset.ground.redaction import redacted
 
-from .objects import Again, Answer, Identity, Kept, ObjectSource, changed, crc32
+from .objects import Again, Answer, Identity, LosslessBody, ObjectSource, changed, crc32
 from .parallel import ATTEMPTS as PART_ATTEMPTS
 from .parallel import Parallel
 from .patience import ATTEMPTS, Patience
@@ -262,7 +262,7 @@ class ResumingStream(io.RawIOBase):
             answer = self._source.open_at(offset, known)
         else:
             answer = self._source.open_at(offset, known, self._end - offset)
-        answer = answer._replace(body=Kept(answer.body, self._failures))
+        answer = answer._replace(body=LosslessBody(answer.body, self._failures))
         self._latency_seconds = time.monotonic() - began
         if known is None:
             if answer.start == offset:

@@ -1,9 +1,9 @@
 """Contexts of TLS, and a lock that forks wait for.
 
-Flows in: whom to trust. Flows out: one ``ssl.SSLContext`` for it, which urllib3 is given, and which forked
-children inherit. A thread that is within OpenSSL at a fork may hold one of OpenSSL's own locks: they would stay locked
-in the child for ever, and its first context or connection would never come about. So contexts are made, and the steps
-of handshakes are done, under a lock that forks wait for. Waiting for the other side is done without it.
+Makes one ``ssl.SSLContext`` for each set of trusted certificates; urllib3 is given it, and forked children inherit it.
+A thread that is within OpenSSL at a fork may hold one of OpenSSL's own locks: they would stay locked in the child for
+ever, and its first context or connection would never come about. So contexts are made, and the steps of handshakes are
+done, under a lock that forks wait for. Waiting for the other side is done without it.
 """
 
 import selectors
@@ -38,14 +38,14 @@ class Context(ssl.SSLContext):
             line = super().wrap_socket(sock, do_handshake_on_connect=False, **options)
         if shakes:
             try:
-                _shake(line)
+                _do_handshake(line)
             except BaseException:  # an interrupt, too, must not leave it open
                 line.close()
                 raise
         return line
 
 
-def _shake(line: ssl.SSLSocket) -> None:
+def _do_handshake(line: ssl.SSLSocket) -> None:
     """Do the handshake; wait for the other side without the lock.
 
     Raises:
@@ -56,7 +56,7 @@ def _shake(line: ssl.SSLSocket) -> None:
     deadline = None if timeout is None else time.monotonic() + timeout
     line.settimeout(0)
     try:
-        while wanted := _stepped(line):
+        while wanted := _step_handshake(line):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             with selectors.DefaultSelector() as ready:
                 ready.register(line, wanted)
@@ -66,7 +66,7 @@ def _shake(line: ssl.SSLSocket) -> None:
         line.settimeout(timeout)
 
 
-def _stepped(line: ssl.SSLSocket) -> int:
+def _step_handshake(line: ssl.SSLSocket) -> int:
     """Go on with the handshake; return what it waits for then, 0 for nothing: it is done."""
     try:
         with forks_wait:
@@ -91,12 +91,12 @@ def context_for(tls: Mapping[str, str], urllib3: Any) -> Context:
     with forks_wait:
         key = (*sorted(tls.items()), settings.SSL_CERT_FILE.get())
         if key not in _contexts:
-            _contexts[key] = _made(tls, urllib3)
+            _contexts[key] = _make_context(tls, urllib3)
         return _contexts[key]
 
 
 def plain_context(urllib3: Any) -> Context:
-    """Return a new context that trusts nobody yet.
+    """Return a new context without trusted certificates.
 
     Args:
         urllib3: the package, whose defaults hold.
@@ -111,7 +111,7 @@ def plain_context(urllib3: Any) -> Context:
     return made
 
 
-def _made(tls: Mapping[str, str], urllib3: Any) -> Context:
+def _make_context(tls: Mapping[str, str], urllib3: Any) -> Context:
     made = plain_context(urllib3)
     if tls.get("cert_reqs") == "CERT_NONE":
         made.check_hostname = False

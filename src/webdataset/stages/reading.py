@@ -55,7 +55,7 @@ class ReaderMemory(Memory):
         self.stream: Stream | None = run.stream
         self.told = run.told
         self.position = Position(tracked=run.tracked)
-        self.saved: Saved | None = None
+        self.saved: SavedPosition | None = None
 
     @property
     def address(self) -> CheckedAddress | None:
@@ -76,7 +76,7 @@ class ReaderMemory(Memory):
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on behind the sample at this address."""
         if state is not None:
-            self.saved = Saved(state)
+            self.saved = SavedPosition(state)
 
     def present_url(self) -> str:
         """Return the url of the shard that is being read."""
@@ -94,7 +94,7 @@ class ReaderMemory(Memory):
         }
 
 
-class Saved:
+class SavedPosition:
     """What a state says of a reader: where it stood, and in which shard.
 
     Args:
@@ -201,7 +201,7 @@ class ReadShards(Stage):
             return read_samples(self.opened(shards), self.reading, memory.position)
         return self._resumed(shards, memory, memory.saved)
 
-    def _resumed(self, upstream: Iterator[Any], memory: ReaderMemory, saved: Saved) -> Iterator[Sample]:
+    def _resumed(self, upstream: Iterator[Any], memory: ReaderMemory, saved: SavedPosition) -> Iterator[Sample]:
         """Go on behind the sample at an address, which was given before the snapshot."""
         listed = islice(upstream, saved.start.shard, None)
         first = next(listed, None)
@@ -218,7 +218,7 @@ class ReadShards(Stage):
             samples = self._at_ordinal(chain([first], listed), memory, saved.start)
         yield from samples
 
-    def _at_offset(self, shards: Iterator[Any], memory: ReaderMemory, saved: Saved) -> Iterator[Sample]:
+    def _at_offset(self, shards: Iterator[Any], memory: ReaderMemory, saved: SavedPosition) -> Iterator[Sample]:
         """Return the samples behind the saved one, once it has been read again and compared."""
         opened = _beginning_with(saved, self.opened(shards), memory.told)
         handler = self.reading.handler
@@ -336,7 +336,7 @@ def _numbered(shards: Iterator[Any]) -> Iterator[Any]:
         yield {**shard, "number": number} if isinstance(shard, dict) else shard
 
 
-def _beginning_with(saved: Saved, shards: Iterator[Any], told: set[str]) -> Iterator[Any]:
+def _beginning_with(saved: SavedPosition, shards: Iterator[Any], told: set[str]) -> Iterator[Any]:
     """Yield opened shards, if the first is the one that the snapshot was taken in.
 
     Raises:

@@ -53,7 +53,7 @@ def test_behind_the_last_item_comes_the_next_epoch(count):
     assert [list(dataset) for _ in range(3)] == [second, third, fourth]
     assert list(made().elastic_run(state=state)) == second
     assert list(made().elastic_run(ALONE, state)) == [], "who names a place begins epochs himself"
-    assert [item for _, item in made().elastic_run(ALONE, state, onward=True).positions()] == second
+    assert [item for _, item in made().elastic_run(ALONE, state, continue_epochs=True).positions()] == second
 
 
 @pytest.mark.parametrize("count", [None, 41], ids=["told", "taken"])
@@ -112,7 +112,7 @@ def test_what_a_consumer_received_follows():
     state = behind(41)
     _, second = epochs(2)
     received, given = Received(state), []
-    runs = [made().elastic_run(Place(0, 1, worker, 2), state, onward=True) for worker in range(2)]
+    runs = [made().elastic_run(Place(0, 1, worker, 2), state, continue_epochs=True) for worker in range(2)]
     for number in range(13):
         run = runs[number % 2]
         given.append(next(run))
@@ -129,7 +129,7 @@ def test_one_worker_alone_knows_nothing_of_the_end():
     next(runs[1])
     own, whole = runs[0].state_dict(), wds.merge_states(run.state_dict() for run in runs)
     for state in (own, whole):
-        assert list(made().elastic_run(Place(0, 1, 0, 2), state, onward=True)) == []
+        assert list(made().elastic_run(Place(0, 1, 0, 2), state, continue_epochs=True)) == []
 
 
 def test_set_epoch_of_the_saved_epoch_goes_on():

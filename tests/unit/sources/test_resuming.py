@@ -9,7 +9,7 @@ from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceEr
 from webdataset.ground.seeds import generator
 from webdataset.sources import patience, resuming
 from webdataset.sources.object_ranges import ObjectRanges
-from webdataset.sources.objects import Again, Answer, Identity, Kept, crc32_of
+from webdataset.sources.objects import Again, Answer, Identity, LosslessBody, crc32_of
 from webdataset.sources.resuming import ResumingStream
 
 BODY = bytes(range(256)) * 1200
@@ -195,7 +195,7 @@ def test_no_byte_in_front_of_a_failure_is_lost(seed):
     sizes = [rng.choice((1, 100, 16_384, 200_000, 2_000_000)) for _ in range(rng.randrange(1, 12))]
     content = rng.randbytes(sum(sizes))
     line = Lossy(content, sizes)
-    body = Kept(io.BufferedReader(line), (ConnectionError,))
+    body = LosslessBody(io.BufferedReader(line), (ConnectionError,))
     given = bytearray()
 
     def drain():

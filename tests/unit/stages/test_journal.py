@@ -72,7 +72,7 @@ def test_readers_addresses_at_any_distance(tmp_path, every):
         if step % every == 0:
             states.append((step, json.dumps(run.state_dict())))
     for step, state in states[:: max(len(states) // 8, 1)]:
-        again = make().elastic_run(state=json.loads(state), onward=False)
+        again = make().elastic_run(state=json.loads(state), continue_epochs=False)
         assert next(again, None) == (seen[step] if step < len(seen) else None)
         whole = json.dumps(make().elastic_run(state=json.loads(state)).state_dict())
         assert whole == state

@@ -126,7 +126,7 @@ def _client(session: Any, profile: Profile, style: str | None) -> Any:
         "s3",
         region_name=profile.region,
         endpoint_url=profile.endpoint_url,
-        verify=_trusted(session) if profile.verify is None else profile.verify,
+        verify=_ca_bundle(session) if profile.verify is None else profile.verify,
         config=config,
     )
     _secure(client)
@@ -146,7 +146,7 @@ def _secure(client: Any) -> None:
         given["ssl_context"] = context
 
 
-def _trusted(session: Any) -> str | None:
+def _ca_bundle(session: Any) -> str | None:
     """Return the certificates that the environment names, as for other https urls; None for botocore's own."""
     if session.get_config_variable("ca_bundle"):  # AWS_CA_BUNDLE, or in ~/.aws/config
         return None

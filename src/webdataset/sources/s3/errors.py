@@ -125,12 +125,12 @@ def _answered(response: Mapping[str, Any], url: str, offset: int, by: str) -> Ag
     hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
     headers = facts.get("HTTPHeaders", {})
     if status in _REDIRECTS:
-        hint = _led_away(headers, hint)
+        hint = _describe_redirect(headers, hint)
     kind = NotFound if code in _ABSENT or status == 404 else SourceError
     return kind(f"{said}; {hint}{by}" if hint else said, url=url)
 
 
-def _led_away(headers: Mapping[str, str], hint: str | None) -> str:
+def _describe_redirect(headers: Mapping[str, str], hint: str | None) -> str:
     """Say where a redirect leads; it is not followed, since the request is signed for one host by secret keys."""
     region = headers.get("x-amz-bucket-region")
     if region:
