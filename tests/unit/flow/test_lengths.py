@@ -15,15 +15,9 @@ MODES = [{}, {"workers": 2}, {"workers": 2, "mode": "processes", "start_method":
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
+def shards(write_shards):
     """Return the urls of 4 shards of 24 samples."""
-    folder = tmp_path_factory.mktemp("shards")
-    urls = [str(folder / f"{shard}.tar") for shard in range(4)]
-    for shard, url in enumerate(urls):
-        with wds.TarWriter(url) as writer:
-            for number in range(24 * shard, 24 * shard + 24):
-                writer.write({"__key__": f"{number:03d}", "cls": number})
-    return urls
+    return write_shards(4, 24)
 
 
 def read(shards, **options):

@@ -15,15 +15,9 @@ MODES = [{}, {"workers": 2}, {"workers": 3, "mode": "processes", "start_method":
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory):
+def shards(write_shards):
     """Return the urls of 5 shards of 12 samples, in the order of their classes."""
-    folder = tmp_path_factory.mktemp("shards")
-    urls = [str(folder / f"{shard}.tar") for shard in range(5)]
-    for shard, url in enumerate(urls):
-        with wds.TarWriter(url) as writer:
-            for number in range(12 * shard, 12 * shard + 12):
-                writer.write({"__key__": f"{number:03d}", "cls": number})
-    return urls
+    return write_shards(5, 12)
 
 
 def forgets(sample):
