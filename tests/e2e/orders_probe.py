@@ -9,6 +9,7 @@ import os
 import sys
 
 import determinism_probe
+
 import webdataset as wds
 
 STREAMS = 6
