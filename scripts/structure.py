@@ -1,0 +1,210 @@
+"""The figures of the package's structure: sizes, names, imports.
+
+``structure.py [ROOT]`` prints one line a figure for ``src/webdataset`` under ROOT (default: this repository).
+"""
+
+import ast
+import collections
+import io
+import re
+import statistics
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = "webdataset"
+COMPATIBILITY = frozenset(
+    "autodecode cache cborsiterators compat config extradatasets filters gopen handlers mix pipeline pytorch "
+    "shardlists specs tariterators tenbin utils writer bench downloader multi typecheck".split()
+)
+IRREGULAR = frozenset(
+    "said told found kept held shut sent read written drawn taken given made lent begun gone known met shown built "
+    "put".split()
+)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
+LAYOUT = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}  # fmt: skip
+PASSAGE = 6
+
+
+class Module:
+    """One source file.
+
+    Args:
+        source: the folder of the package.
+        path: the file.
+    """
+
+    def __init__(self, source: Path, path: Path) -> None:
+        self.path = path
+        self.parts = path.relative_to(source).with_suffix("").parts
+        names = self.parts[:-1] if self.parts[-1] == "__init__" else self.parts
+        self.name = ".".join((PACKAGE, *names))
+        self.text = path.read_text(encoding="utf-8")
+        self.tree = ast.parse(self.text)
+        docstrings = self.docstring_lines()
+        self.docstrings = len(docstrings)
+        self.code = self.code_lines() - docstrings
+
+    def docstring_lines(self) -> set[int]:
+        """Return the numbers of the lines of docstrings."""
+        found: set[int] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                found.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+        return found
+
+    def code_lines(self) -> set[int]:
+        """Return the numbers of the lines that are neither blank nor comments."""
+        found: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type not in LAYOUT:
+                found.update(range(token.start[0], token.end[0] + 1))
+        return found
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Yield every function and method."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS))
+
+    def is_ordinary(self) -> bool:
+        """Tell whether it is neither a compatibility module nor a package's head."""
+        return self.parts[-1] != "__init__" and not (len(self.parts) == 1 and self.parts[0] in COMPATIBILITY)
+
+    def imported(self, modules: dict[str, "Module"]) -> set[str]:
+        """Return the names of modules that it imports, late imports included, those for types alone not."""
+        found = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                for each in node.body:
+                    each.__dict__["typing_only"] = True
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.ImportFrom) or node.__dict__.get("typing_only"):
+                continue
+            base = node.module or ""
+            if node.level:
+                up = self.name.split(".") if self.parts[-1] == "__init__" else self.name.split(".")[:-1]
+                base = ".".join([*up[: len(up) - node.level + 1], *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
+                if name in modules and name != self.name:
+                    found.add(name)
+        return found
+
+
+def is_participle(name: str) -> bool:
+    """Tell whether a function's name ends in a past participle."""
+    last = name.rstrip("_").rpartition("_")[2]
+    return last in IRREGULAR or (last.endswith("ed") and len(last) > 3 and last not in ("seed", "need", "feed", "embed"))
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other (Tarjan, 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            group = [stack.pop()]
+            while group[-1] != node:
+                group.append(stack.pop())
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    sys.setrecursionlimit(10_000)
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def repeated_passages(modules: list[Module]) -> int:
+    """Return how many passages of six or more code lines stand somewhere else as well, imports left out."""
+    windows: dict[tuple[str, ...], int] = collections.Counter()
+    lines_of = {}
+    for module in modules:
+        texts = module.text.splitlines()
+        imports = {n.lineno for n in ast.walk(module.tree) if isinstance(n, (ast.Import, ast.ImportFrom))}
+        lines_of[module.name] = [texts[n - 1].strip() for n in sorted(module.code) if n not in imports]
+    for lines in lines_of.values():
+        windows.update({tuple(lines[at : at + PASSAGE]) for at in range(len(lines) - PASSAGE + 1)})
+    count = 0
+    for lines in lines_of.values():
+        inside = False
+        for at in range(len(lines) - PASSAGE + 1):
+            again = windows[tuple(lines[at : at + PASSAGE])] > 1
+            count += again and not inside
+            inside = again
+    return count // 2
+
+
+def shared_class_names(modules: list[Module]) -> dict[str, int]:
+    """Return the public class names that several modules use, and how often."""
+    names = collections.Counter(
+        node.name
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return {name: count for name, count in names.items() if count > 1}
+
+
+def figures(root: Path) -> dict[str, object]:
+    """Return the figures by name.
+
+    Args:
+        root: the repository.
+    """
+    source = root / "src" / PACKAGE
+    everything = [Module(source, path) for path in sorted(source.rglob("*.py"))]
+    modules = [module for module in everything if module.parts[0] != "testing"]
+    ordinary = [module for module in modules if module.is_ordinary()]
+    by_name = {module.name: module for module in everything}
+    graph = {module.name: module.imported(by_name) for module in everything}
+    importers = collections.Counter(name for module in modules for name in graph[module.name])
+    functions = [function for module in modules for function in module.functions()]
+    code = sum(len(module.code) for module in modules)
+    anys = sum(len(re.findall(r"\bAny\b", module.text)) for module in modules)
+    shared = shared_class_names(modules)
+    small = [module for module in ordinary if len(module.code) < 40]
+    return {
+        "files (without testing)": len(modules),
+        "files": len(everything),
+        "code lines": code,
+        "docstring lines": sum(module.docstrings for module in modules),
+        "median module, code lines": statistics.median(len(module.code) for module in ordinary),
+        "median module, lines": statistics.median(module.text.count("\n") for module in ordinary),
+        "longest module, code lines": max(len(module.code) for module in ordinary),
+        "longest module, lines": max(module.text.count("\n") for module in ordinary),
+        "modules under 40 code lines": f"{len(small)} of {len(ordinary)}",
+        "modules with one importer": sum(importers[module.name] == 1 for module in ordinary),
+        "circles of imports": len(circles(graph)),
+        "functions named by a participle": f"{sum(is_participle(f.name) for f in functions)} of {len(functions)}",
+        "class names used twice": f"{len(shared)}: {' '.join(sorted(shared))}",
+        "Any": f"{anys} ({1000 * anys / code:.0f} per 1000 code lines)",
+        "passages that stand twice": repeated_passages(modules),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    for name, figure in figures(root).items():
+        print(f"{name}: {figure}")
+
+
+if __name__ == "__main__":
+    main()
