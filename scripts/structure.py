@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = "webdataset"
-COMPATIBILITY = frozenset(
-    "autodecode cache cborsiterators compat config extradatasets filters gopen handlers mix pipeline pytorch "
-    "shardlists specs tariterators tenbin utils writer bench downloader multi typecheck".split()
+COMPATIBILITY = re.compile(
+    "autodecode|cache|cborsiterators|compat|config|extradatasets|filters|gopen|handlers|mix|pipeline|pytorch|"
+    "shardlists|specs|tariterators|tenbin|utils|writer|bench|downloader|multi|typecheck"
 )
-IRREGULAR = frozenset(
-    "said told found kept held shut sent read written drawn taken given made lent begun gone known met shown built "
-    "put".split()
+PARTICIPLE = re.compile(
+    "said|told|found|kept|held|shut|sent|read|written|drawn|taken|given|made|lent|begun|gone|known|met|shown|built|put|"
+    "(?!seed|need|feed|embed|speed)..+ed"
 )
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
@@ -72,7 +72,7 @@ class Module:
 
     def is_ordinary(self) -> bool:
         """Tell whether it is neither a compatibility module nor a package's head."""
-        return self.parts[-1] != "__init__" and not (len(self.parts) == 1 and self.parts[0] in COMPATIBILITY)
+        return self.parts[-1] != "__init__" and not (len(self.parts) == 1 and COMPATIBILITY.fullmatch(self.parts[0]))
 
     def imported(self, modules: dict[str, "Module"]) -> set[str]:
         """Return the names of modules that it imports, late imports included, those for types alone not."""
@@ -97,8 +97,7 @@ class Module:
 
 def is_participle(name: str) -> bool:
     """Tell whether a function's name ends in a past participle."""
-    last = name.rstrip("_").rpartition("_")[2]
-    return last in IRREGULAR or (last.endswith("ed") and len(last) > 3 and last not in ("seed", "need", "feed", "embed"))
+    return PARTICIPLE.fullmatch(name.rstrip("_").rpartition("_")[2]) is not None
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import webdataset as wds
 
 PACKAGE = str(Path(wds.__file__).resolve().parent) + os.sep
 SAMPLES = 10
-# journey: (files, functions)
+# at most so many files, and functions
 BUDGETS: dict[str, tuple[int, int]] = {}
 
 
@@ -48,7 +48,7 @@ class Walk:
         if caller is not None and caller.f_code.co_filename.startswith(PACKAGE):
             self.changes += caller.f_code.co_filename != name
 
-    def __enter__(self) -> "Walk":
+    def __enter__(self) -> Self:
         threading.setprofile(self.note)
         sys.setprofile(self.note)
         return self
@@ -64,7 +64,7 @@ class Objects(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     body = b""
 
-    def do_GET(self) -> None:  # noqa: N802  the name that http.server calls
+    def do_GET(self) -> None:
         """Send the bytes that are asked for."""
         size, first, last = len(self.body), 0, len(self.body) - 1
         asked = self.headers.get("Range", "")
