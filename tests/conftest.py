@@ -72,6 +72,26 @@ def pytest_runtest_teardown(item, nextitem):
     return result
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test of hostile inputs in a copy of this process with limits; a copy that ends silently fails the test."""
+    marker = pyfuncitem.get_closest_marker("limited")
+    if marker is None or not OURS.exists():
+        return None
+    from webdataset.testing.hostile import call_limited
+
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    def skipped():
+        try:
+            pyfuncitem.obj(**given)
+        except pytest.skip.Exception as reason:
+            return str(reason)
+
+    reason = call_limited(skipped, **marker.kwargs)
+    return True if reason is None else pytest.skip(reason)
+
+
 @pytest.fixture
 def ends_unmarked(monkeypatch):
     """Archives without an end mark are read without a word, as by somebody who set ``WDS_MISSING_END=ignore``."""
