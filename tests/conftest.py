@@ -17,7 +17,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# how long an example takes decides nothing
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 # what fails here is looked at by those who write the library
 os.environ.setdefault("WDS_FULL_TRACEBACKS", "1")
 

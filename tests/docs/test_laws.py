@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "laws.py"
 
@@ -127,6 +128,11 @@ def test_durations_in_tests_are_found(tmp_path, case):
     (tmp_path / "tests" / "test_a.py").write_text(as_test({**TIMED, **UNTIMED}[case]))
     result = laws(tmp_path)
     assert ("a duration decides" in result.stdout) is (result.returncode == 1) is (case in TIMED), result.stdout
+
+
+def test_properties_have_no_deadline():
+    """Hypothesis fails no example for the time that it takes."""
+    assert settings().deadline is None
 
 
 @pytest.mark.parametrize(
