@@ -19,9 +19,9 @@ FUNCTION_LINES = 60
 HINGES = {"tariterators", "gopen", "filters", "cache", "pipeline", "compat", "autodecode", "utils", "writer"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 CLOCK = re.compile(
-    r"(.*\.)?((monotonic|perf_counter|process_time|thread_time)(_ns)?|default_timer)|time\.time(_ns)?|(datetime\.)+(utc)?now"
+    r"(.*\.)?((monotonic|perf_counter|process_time|thread_time)(_ns)?|default_timer)|(time\.)?time(_ns)?|(datetime\.)+(utc)?now"
 )
-NAMES_A_CLOCK = re.compile(r"monotonic|perf_counter|process_time|thread_time|default_timer|time\.time|now\(")
+NAMES_A_CLOCK = re.compile(r"monotonic|perf_counter|process_time|thread_time|default_timer|\btime(_ns)?\(|now\(")
 REASON = re.compile(r"#\s*noqa: BLE001\s+\S|#\s*(?!noqa)\S+\s+\S")
 
 

@@ -103,6 +103,7 @@ TIMED = {
     "a subtraction that is kept": "began = time.perf_counter()\nwork()\ntook = time.perf_counter() - began",
     "two readings": "a = time.process_time()\nwork()\nb = time.process_time()\nassert b - a < 1",
     "what is told to others": "began = time.time()\nwork()\nresult['seconds'] = time.time() - began",
+    "a name of its own": "began = time()\nwork()\nassert time() - began < 5",
     "dates": "began = datetime.now()\nwork()\nassert (datetime.now() - began).seconds < 5",
     "a limit in the future": "until = time.monotonic() + 5\nwork()\nassert time.monotonic() < until",
     "a program in a text": "run('''\nimport time\nbegan = time.monotonic()\nprint(time.monotonic() - began)\n''')",
