@@ -133,6 +133,7 @@ def limit_process(more_bytes: int, cpu_seconds: int) -> None:
 
     taken = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     used = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for kind, limit in ((resource.RLIMIT_AS, taken + more_bytes), (resource.RLIMIT_CPU, used + cpu_seconds)):
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
