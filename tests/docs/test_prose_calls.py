@@ -209,12 +209,17 @@ def meanings(head, page):
     methods = [one for kind in owners().get(words[0], ()) for one in method(kind, head.attr)]
     if words[0] == "dataset" and hasattr(wds, head.attr):  # the method passes on what the stage takes
         methods += plainly(getattr(wds, head.attr))
-    value = {"wds": wds, "webdataset": wds, "wids": wids, "random": random}.get(words[0]) or getattr(
-        wds, words[0], None
-    )
-    for word in words[1:]:
-        value = getattr(value, word, None)
+    value = looked_up(head)
     return [*methods, *(plainly(value) if value is not None else []), *inside]
+
+
+def looked_up(head):
+    """Return what a dotted name of the package, or of a module of it, stands for; None where it is neither."""
+    first, _, rest = ast.unparse(head).partition(".")
+    for module in {"wds": ["webdataset"], "random": ["random"]}.get(first, [first, f"webdataset.{first}"]):
+        with contextlib.suppress(ImportError, AttributeError, ValueError):
+            return pkgutil.resolve_name(f"{module}.{rest}")
+    return None
 
 
 def results(call, page):
@@ -395,6 +400,7 @@ def first(result, dataset):
 def test_the_call_runs(text, names):
     """The call works on demo shards, and what it gives has a first sample."""
     given = Names(names(text))
+    looked_up(ast.Name(text.partition("(")[0]))  # modules that are called by their full names are imported
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with (

@@ -207,7 +207,7 @@ def train(place, variables, programs):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(390)
 def test_a_new_user_gets_from_readme_to_a_resumed_training(tmp_path):
     """README's install line, README's and the quick start's code, and trainings that go on after SIGKILL."""
     torch = importlib.util.find_spec("torch") is not None
