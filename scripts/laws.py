@@ -5,9 +5,11 @@
 """
 
 import ast
+import contextlib
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +18,10 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 HINGES = {"tariterators", "gopen", "filters", "cache", "pipeline", "compat", "autodecode", "utils", "writer"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+CLOCK = re.compile(
+    r"(.*\.)?((monotonic|perf_counter|process_time|thread_time)(_ns)?|default_timer)|(time\.)?time(_ns)?|(datetime\.)+(utc)?now"
+)
+NAMES_A_CLOCK = re.compile(r"monotonic|perf_counter|process_time|thread_time|default_timer|\btime(_ns)?\(|now\(")
 REASON = re.compile(r"#\s*noqa: BLE001\s+\S|#\s*(?!noqa)\S+\s+\S")
 
 
@@ -192,10 +198,100 @@ def test_docstrings(module: Module) -> Iterator[Breach]:
             yield module.breach(function, f"test {function.name} without a docstring")
 
 
+def is_lone_return(node: ast.AST) -> bool:
+    """Tell whether a node is an ``if`` that does nothing but return."""
+    return isinstance(node, ast.If) and len(node.body) == 1 and isinstance(node.body[0], ast.Return)
+
+
+def asserts(node: ast.AST) -> bool:
+    """Tell whether a node checks something, by itself or by pytest."""
+    return isinstance(node, ast.Assert) or (
+        isinstance(node, ast.Call) and dotted(node.func) in ("pytest.raises", "pytest.warns")
+    )
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Walk the nodes of a function, but not of the functions in it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda)):
+            yield node
+            yield from own_nodes(node)
+
+
+def early_returns(module: Module) -> Iterator[Breach]:
+    """No test passes by returning: what it cannot show it skips, with a reason."""
+    for function in module.functions():
+        nodes = list(own_nodes(function)) if function.name.startswith("test") else []
+        asserted = [node.lineno for node in nodes if asserts(node)]
+        for node in filter(is_lone_return, nodes):
+            if node.lineno < min(asserted, default=node.lineno + 1):
+                yield module.breach(
+                    node, f"{function.name} returns before it has asserted: assert, or skip with a reason"
+                )
+
+
+def durations(module: Module) -> Iterator[Breach]:
+    """No test asserts a duration; waiting for an event, with a limit, is no such assertion."""
+    if not NAMES_A_CLOCK.search(module.text):
+        return
+    for begin, tree in [(0, module.tree), *programs(module)]:
+        scopes = [tree, *(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))]
+        for line in sorted({line for scope in scopes for line in measured_lines(scope)}):
+            message = "a duration decides whether a test passes: wait for an event, count, or compare orders"
+            yield module.breach(begin or line, message)
+
+
+def programs(module: Module) -> Iterator[tuple[int, ast.Module]]:
+    """Yield (line, tree) of the programs that stand in a module as texts."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value:
+            with contextlib.suppress(SyntaxError, ValueError):
+                tree = ast.parse(textwrap.dedent(node.value))
+                if any(isinstance(line, ast.Import | ast.ImportFrom) for line in tree.body):
+                    yield node.lineno, tree
+
+
+def measured_lines(scope: ast.AST) -> Iterator[int]:
+    """Yield the lines of a function that subtract an earlier time from a later one, or assert that it is not late."""
+    nodes = list(own_nodes(scope))
+    times = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and is_clock(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    loops = [node for node in nodes if isinstance(node, ast.While)]
+    conditions = {part for loop in loops for part in ast.walk(loop.test)}
+    waiting = {part for loop in loops for line in loop.body for part in ast.walk(line)}
+    for node in nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and node not in conditions:
+            told = tells_time(node.left, times) and tells_time(node.right, times)
+        else:
+            told = isinstance(node, ast.Assert) and node not in waiting and tells_time(node.test, times)
+        if told:
+            yield node.lineno
+
+
+def is_clock(node: ast.AST) -> bool:
+    """Tell whether an expression reads a clock."""
+    return isinstance(node, ast.Call) and bool(CLOCK.fullmatch(dotted(node.func)))
+
+
+def tells_time(node: ast.AST, times: set[str]) -> bool:
+    """Tell whether an expression reads a clock, or names what was read from one.
+
+    Args:
+        node: the expression.
+        times: names of what was read.
+    """
+    return any(is_clock(part) or (isinstance(part, ast.Name) and part.id in times) for part in ast.walk(node))
+
+
 LAWS = {
     "src/webdataset": [sizes, words, excepts, docstrings, doors, torch_imports],
     "src/wids": [sizes, words, excepts, docstrings, torch_imports],
-    "tests": [test_docstrings],
+    "tests": [test_docstrings, early_returns, durations],
     "bench": [sizes],
     "scripts": [sizes, docstrings],
     "examples": [sizes, docstrings],

@@ -17,7 +17,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# how long an example takes decides nothing
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 # what fails here is looked at by those who write the library
 os.environ.setdefault("WDS_FULL_TRACEBACKS", "1")
 
@@ -70,6 +74,26 @@ def pytest_runtest_teardown(item, nextitem):
     if left:
         pytest.fail(f"{item.nodeid} leaves {len(left)} forked processes", pytrace=False)
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test of hostile inputs in a copy of this process with limits; a copy that ends silently fails the test."""
+    marker = pyfuncitem.get_closest_marker("limited")
+    if marker is None or not OURS.exists():
+        return None
+    from webdataset.testing.hostile import call_limited
+
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    def skipped():
+        try:
+            pyfuncitem.obj(**given)
+        except pytest.skip.Exception as reason:
+            return str(reason)
+
+    reason = call_limited(skipped, **marker.kwargs)
+    return True if reason is None else pytest.skip(reason)
 
 
 @pytest.fixture

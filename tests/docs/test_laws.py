@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "laws.py"
 
@@ -95,6 +96,62 @@ def test_undocumented_test_is_found(tmp_path):
     result = laws(tmp_path)
     assert result.returncode == 1
     assert "tests/test_a.py:1: test test_a without a docstring" in result.stdout
+
+
+TIMED = {
+    "a subtraction": "began = time.monotonic()\nwork()\nassert time.monotonic() - began < 5",
+    "a subtraction that is kept": "began = time.perf_counter()\nwork()\ntook = time.perf_counter() - began",
+    "two readings": "a = time.process_time()\nwork()\nb = time.process_time()\nassert b - a < 1",
+    "what is told to others": "began = time.time()\nwork()\nresult['seconds'] = time.time() - began",
+    "a name of its own": "began = time()\nwork()\nassert time() - began < 5",
+    "dates": "began = datetime.now()\nwork()\nassert (datetime.now() - began).seconds < 5",
+    "a limit in the future": "until = time.monotonic() + 5\nwork()\nassert time.monotonic() < until",
+    "a program in a text": "run('''\nimport time\nbegan = time.monotonic()\nprint(time.monotonic() - began)\n''')",
+}
+UNTIMED = {
+    "waiting": "until = time.monotonic() + 5\nwhile not done():\n    assert time.monotonic() < until",
+    "waiting in its condition": "began = time.monotonic()\nwhile time.monotonic() - began < 5:\n    work()",
+    "what is left": "until = time.monotonic() + 5\nchild.wait(until - time.monotonic())\nassert child.returncode == 0",
+    "a date in the past": "os.utime(path, (time.time() - 86400,) * 2)\nassert path.exists()",
+    "a clock of its own": "clock = Clock()\nrun(clock)\nassert clock.now - 3 < 5",
+}
+
+
+def as_test(body: str) -> str:
+    """Return a test file with one test."""
+    return 'def test_a():\n    """A."""\n    ' + body.replace("\n", "\n    ") + "\n"
+
+
+@pytest.mark.parametrize("case", [*TIMED, *UNTIMED])
+def test_durations_in_tests_are_found(tmp_path, case):
+    """A test that measures how long something takes is a breach; one that waits for an event is none."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(as_test({**TIMED, **UNTIMED}[case]))
+    result = laws(tmp_path)
+    assert ("a duration decides" in result.stdout) is (result.returncode == 1) is (case in TIMED), result.stdout
+
+
+def test_properties_have_no_deadline():
+    """Hypothesis fails no example for the time that it takes."""
+    assert settings().deadline is None
+
+
+@pytest.mark.parametrize(
+    ("body", "breach"),
+    [
+        ("if not given:\n    return\nassert given", True),
+        ("assert given is not None\nif not given:\n    return\nassert given.size", False),
+        ("for one in given:\n    if one:\n        return\nassert given", True),
+        ("if not given:\n    assert empty()\n    return\nassert given", False),
+        ("def inner():\n    if given:\n        return\n    work()\nassert inner() is None", False),
+    ],
+)
+def test_tests_that_return_early_are_found(tmp_path, body, breach):
+    """A test that may return before it has asserted anything is a breach."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(as_test(body))
+    result = laws(tmp_path)
+    assert ("returns before it has asserted" in result.stdout) is (result.returncode == 1) is breach, result.stdout
 
 
 def test_figures_are_printed(tmp_path):

@@ -99,12 +99,6 @@ def test_equal_steps(results, way):
     assert [len(found["steps"][way]) for found in results] == [EXPECTED[way]] * RANKS
 
 
-@pytest.mark.parametrize("way", EXPECTED)
-def test_no_rank_waits_long(results, way):
-    """Three ranks with two workers each are done within half a minute; twice that on a busy machine."""
-    assert max(found["seconds"][way] for found in results) < 60
-
-
 @pytest.mark.parametrize("way", EXACT)
 def test_all_samples_once(results, way):
     """All ranks together have each sample once, and what is repeated says so."""

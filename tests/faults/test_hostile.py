@@ -1,34 +1,40 @@
 """The hostile corpus, decoded in a child process: nothing runs, and every field ends soon in a value or typed error."""
 
 import json
+import os
+import resource
+import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from webdataset.testing.hostile import GROUPS, Case, cases, measured
+from webdataset.testing.hostile import GROUPS, Case, LimitedCallFailed, call_limited, cases, measured
 
 MOST_BYTES = 512 << 20
-MOST_SECONDS = 5
+
+LIMITS = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import webdataset as wds
+from webdataset.autodecode import Decoder
+from webdataset.testing.hostile import cases, limit_process, measured
+def limited(corpus):
+    for case in corpus:
+        limit_process(1 << 30, 30)
+        yield case
+"""
 
 DECODE = """
-import json, resource, sys, warnings
-warnings.simplefilter("ignore")
-resource.setrlimit(resource.RLIMIT_CPU, (200, 200))
-from webdataset.autodecode import Decoder
-from webdataset.testing.hostile import cases, measured
 marker, images, groups = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
-for outcome in measured(cases(marker, groups), marker, Decoder([images, 'auto'])):
+for outcome in measured(limited(cases(marker, groups)), marker, Decoder([images, 'auto'])):
     sys.stdout.write(json.dumps(outcome) + "\\n")
     sys.stdout.flush()
 """
 
 READ = """
-import json, resource, sys, warnings
-warnings.simplefilter("ignore")
-resource.setrlimit(resource.RLIMIT_CPU, (200, 200))
-import webdataset as wds
-from webdataset.testing.hostile import cases, measured
 marker = sys.argv[1]
 STAGES = {"tar": wds.tarfile_to_samples, "cbors": wds.cbors_to_samples, "msgpack": wds.msgpacks_to_samples}
 def read(sample):
@@ -36,18 +42,19 @@ def read(sample):
     with open("shard." + field, "wb") as stream:
         stream.write(content)
     return sum(1 for _ in wds.DataPipeline(wds.SimpleShardList(["shard." + field]), STAGES[field]()))
-for outcome in measured(cases(marker, ["shards"]), marker, read):
+for outcome in measured(limited(cases(marker, ["shards"])), marker, read):
     sys.stdout.write(json.dumps(outcome) + "\\n")
+    sys.stdout.flush()
 """
 
 LIVE = """
-import copyreg, os, pickle, shutil, sys, time, warnings
-warnings.simplefilter("ignore")
+import copyreg, os, pickle, shutil, time
 from webdataset.testing.hostile_pickles import executing
 marker = sys.argv[1]
 folder = os.path.dirname(marker)
 copyreg.add_extension("io", "open", 0x70)
 dead = []
+limit_process(4 << 30, 300)
 sys.stdout = open(os.devnull, "w")
 for name, data in executing(marker).items():
     if name.startswith("pty."):
@@ -101,23 +108,23 @@ def run(program, folder, *arguments):
     (folder / "empty").mkdir(exist_ok=True)
     marker = str(folder / "empty" / "marker")
     child = subprocess.run(
-        [sys.executable, "-c", program, marker, *arguments],
+        [sys.executable, "-c", LIMITS + program, marker, *arguments],
         capture_output=True,
         text=True,
         cwd=folder,
         stdin=subprocess.DEVNULL,
     )
-    assert child.returncode == 0, child.stdout[-300:] + child.stderr[-3000:]
+    assert child.returncode == 0, f"ended with {child.returncode} behind {child.stdout[-300:]}{child.stderr[-3000:]}"
     return child.stdout.splitlines()
 
 
-def judged(lines):
-    """Check what became of each case; return their names."""
+def judged(lines, groups):
+    """Check that something became of each case, and what; return their names."""
     outcomes = [
         dict(zip(("name", "error", "typed", "seconds", "bytes", "executed"), json.loads(line))) for line in lines
     ]
+    assert [o["name"] for o in outcomes] == [case.name for case in cases("marker", groups)]
     assert [o["name"] for o in outcomes if o["executed"]] == []
-    assert [o for o in outcomes if o["seconds"] > MOST_SECONDS] == []
     assert [o for o in outcomes if o["bytes"] > MOST_BYTES] == []
     assert [o for o in outcomes if o["error"] is not None and not o["typed"]] == []
     assert {o["name"] for o in outcomes if o["error"] is None} <= VALUES
@@ -132,9 +139,9 @@ def has_torch():
 
 
 def test_fields(tmp_path):
-    """No field of the corpus runs code, takes 512 MB or 5 s, or fails with anything but an error of ours."""
+    """No field of the corpus runs code, takes 512 MB or 30 s of processor time, or fails but with an error of ours."""
     groups = [group for group in GROUPS if group != "shards" and (group != "torch" or has_torch())]
-    names = judged(run(DECODE, tmp_path, "rgb8", ",".join(groups)))
+    names = judged(run(DECODE, tmp_path, "rgb8", ",".join(groups)), groups)
     assert len(names) == len(set(names)) > 250
 
 
@@ -143,12 +150,12 @@ def test_images_under_other_specifications(images, tmp_path):
     """The bounds hold for pictures, for floats and for tensors too."""
     if images == "torchrgb":
         pytest.importorskip("torch")
-    assert len(judged(run(DECODE, tmp_path, images, "images"))) > 10
+    assert len(judged(run(DECODE, tmp_path, images, "images"), ["images"])) > 10
 
 
 def test_shards(tmp_path):
     """Shards of headers without end and items without measure end in errors as well."""
-    assert len(judged(run(READ, tmp_path))) > 25
+    assert len(judged(run(READ, tmp_path), ["shards"])) > 25
 
 
 @pytest.mark.torch
@@ -176,3 +183,81 @@ def test_cases_have_names_of_their_own():
     """The corpus can be asked for in parts, each named."""
     names = [case.name for case in cases("x", ["text", "binary"])]
     assert len(names) == len(set(names)) > 40
+
+
+def endless():
+    """Take processor time for ever."""
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda: bytearray(64 << 30), "MemoryError"),
+        (lambda: [bytearray(1 << 20) for _ in range(2000)], "MemoryError"),
+        (endless, "ended by SIGXCPU"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "ended by SIGKILL"),
+        (lambda: os._exit(0), "did not say what became of it"),
+        (lambda: os._exit(3), "ended with 3"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: {1, 2}, "not JSON serializable"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_limits_bite(harm, told):
+    """A call that takes 64 GB or endless time, or ends its process, is an error that says so; this process lives."""
+    with pytest.raises(LimitedCallFailed, match=told):
+        call_limited(harm, more_bytes=1 << 30, cpu_seconds=1)
+
+
+def test_what_a_limited_call_returns():
+    """What needs no more than the limits is returned, and this process has none afterwards."""
+    kinds = (resource.RLIMIT_AS, resource.RLIMIT_CPU)
+    before = [resource.getrlimit(kind) for kind in kinds]
+    assert call_limited(lambda: len(bytes(256 << 20)), more_bytes=1 << 30) == 256 << 20
+    assert [resource.getrlimit(kind) for kind in kinds] == before
+
+
+BAD = """
+import pytest
+
+pytestmark = pytest.mark.limited(more_bytes=1 << 30, cpu_seconds=20)
+
+
+def test_greedy(tmp_path):
+    bytearray(64 << 30)
+
+
+def test_ended(tmp_path):
+    import os
+    os._exit(0)
+
+
+def test_left_out(tmp_path):
+    pytest.skip("for a reason")
+
+
+def test_wrong():
+    left = [1, 2]
+    assert left == [1, 3]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_modest(number, tmp_path):
+    (tmp_path / "x").write_text("y")
+"""
+
+
+def test_tests_with_limits_fail_one_by_one(tmp_path):
+    """Of a file of tests with limits those fail that reach for too much or end; the others run, and are counted."""
+    shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path)
+    (tmp_path / "test_bad.py").write_text(BAD)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = limited\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert "3 failed, 3 passed, 1 skipped" in told, told
+    assert "MemoryError" in told
+    assert "did not say what became of it" in told
+    assert "assert [1, 2] == [1, 3]" in told
+    assert "for a reason" in told

@@ -23,6 +23,8 @@ from webdataset.ground.errors import BadHeader, FormatError, TarError, Truncated
 from webdataset.testing import archives, damage, handmade
 from webdataset.testing.layout import flaw
 
+pytestmark = pytest.mark.limited(cpu_seconds=280)
+
 TRIALS = 2000
 SAMPLES = archives.samples(9, seed=1)
 OTHERS = archives.samples(3, seed=2)

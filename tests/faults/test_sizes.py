@@ -22,14 +22,13 @@ from webdataset.testing.handmade import archive, header, member, old_gnu_sparse,
 resource = pytest.importorskip("resource")
 MIB = 1 << 20
 CHILD = """
-import resource, sys
+import sys
 import webdataset as wds
 from webdataset.samples.reading import Reading, read_samples
 from webdataset.sources.open import open_stream
+from webdataset.testing.hostile import limit_process
 list(wds.WebDataset(sys.argv[3]))
-taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-limit = taken + (int(sys.argv[2]) << 20)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+limit_process(int(sys.argv[2]) << 20, 120)
 try:
     print([{k: len(v) for k, v in s.items() if k[0] != "_"} for s in wds.WebDataset(sys.argv[1], empty_check=False)])
 except Exception as error:

@@ -206,6 +206,7 @@ def test_aliases_that_multiply(line, tmp_path):
         load_spec(tmp_path / "bomb.yaml")
 
 
+@pytest.mark.limited
 def test_too_large(tmp_path):
     """A file of more than 64 MiB is not read into memory."""
     with (tmp_path / "large.yaml").open("wb") as stream:

@@ -305,6 +305,7 @@ def test_resampled_urls_are_checked_on_each_pass(monkeypatch):
         next(iter(dataset))
 
 
+@pytest.mark.limited
 def test_bombs_of_files(tmp_path):
     """Specifications that name each other many times over are given up after a thousand."""
     for depth in range(4):
@@ -315,6 +316,7 @@ def test_bombs_of_files(tmp_path):
         load_spec(tmp_path / "s0.yaml")
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize(
     "text",
     ["{a..z}" * 9, "{a,{b,c}}" * 23, "{1..9}" * 20 + "{", "{" * 20_000 + "a" + "}" * 20_000, f"{{0..{'9' * 5000}}}"],

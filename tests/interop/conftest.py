@@ -35,6 +35,7 @@ FORMATS = {
 }
 MADE = [f"{kind} in {style}" for kind in KEYS for style in FORMATS if (kind, style) != ("longest", "ustar")]
 ZOO = [f"zoo {name}" for name in zoo.names()]
+READABLE = [*MADE, *(f"zoo {name}" for name in zoo.names() if zoo.exhibit(name).samples)]
 
 
 class Shard(NamedTuple):
@@ -69,11 +70,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_generate_tests(metafunc):
-    """Give ``shard`` each shard that we write and each of the zoo; ``made`` only the former."""
+    """Give ``shard`` each shard that we write and each of the zoo; other names give some of them."""
     if "shard" in metafunc.fixturenames:
         metafunc.parametrize("shard", MADE + ZOO, indirect=True)
-    if "made" in metafunc.fixturenames:
-        metafunc.parametrize("made", MADE, indirect=True)
+    for fixture, names in (("made", MADE), ("exhibit", ZOO), ("readable", READABLE)):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, names, indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +113,22 @@ def made(request, shards):
 
 
 @pytest.fixture
+def exhibit(request, shards):
+    """One shard of the zoo."""
+    return shards[request.param]
+
+
+@pytest.fixture
+def readable(request, shards):
+    """One shard that has samples, and no field of one twice."""
+    return shards[request.param]
+
+
+@pytest.fixture
 def name(request):
     """The name of the shard of this test."""
-    return request.node.callspec.params.get("shard") or request.node.callspec.params["made"]
+    given = request.node.callspec.params
+    return next(given[fixture] for fixture in ("shard", "made", "exhibit", "readable") if fixture in given)
 
 
 @pytest.fixture

@@ -66,16 +66,14 @@ def listed(shard):
     return [[key, {field: payload.hex() for field, payload in fields.items()}] for key, fields in shard.samples]
 
 
-def test_it_reads_by_our_index(read, shard, name):
+def test_it_reads_by_our_index(read, readable, name):
     """Every key, field and byte of the shards that its reader can read at all."""
-    if not shard.samples:
-        return
     found = read[name]
     if name in MISREAD:
-        assert found != listed(shard)
+        assert found != listed(readable)
         return
     assert [[key, {field.lower(): payload for field, payload in fields.items()}] for key, fields in found] == listed(
-        shard
+        readable
     )
 
 

@@ -158,6 +158,7 @@ def test_sparse_maps_that_lie_are_errors(form, lie):
     assert caught.value.offset is not None
 
 
+@pytest.mark.limited
 def test_sparse_bombs_are_errors():
     """A few bytes that claim to be terabytes are refused before memory is taken."""
     for form in ("0.0", "0.1", "1.0"):
@@ -368,6 +369,7 @@ def test_negative_sizes_are_bad_headers():
     assert caught.value.offset == 512
 
 
+@pytest.mark.limited
 def test_header_chains_and_names_have_limits():
     """Endless extended headers and names of megabytes are refused, with the offset."""
     chain = handmade.pax_header([(b"comment", b"c")]) * 5000 + handmade.member(b"a.txt", b"x")

@@ -152,6 +152,7 @@ def test_dicts_of_arrays_come_back(value):
     assert all(read[name].tobytes() == value[name].tobytes() for name in names)
 
 
+@pytest.mark.limited
 @given(st.binary(max_size=200), st.data())
 def test_damaged_arrays_are_errors_or_arrays(noise, draw):
     """Damage gives an array or an error, and takes no time or memory to speak of."""
@@ -181,6 +182,7 @@ def test_pickled_values_come_back(value, field):
         assert repr(back(field, value)) == repr(value)
 
 
+@pytest.mark.limited
 @settings(max_examples=300)
 @given(VALUES | TEXT.map(lambda text: text * 20), st.integers(0, 5), st.binary(max_size=5), st.data())
 def test_the_memos_largest_index_is_told_as_pickletools_tells_it(value, protocol, noise, draw):
@@ -197,6 +199,7 @@ def test_the_memos_largest_index_is_told_as_pickletools_tells_it(value, protocol
         assert max(stored, default=0) <= max(len(data), 2**24)
 
 
+@pytest.mark.limited
 @settings(max_examples=500)
 @given(
     st.binary(max_size=60),

@@ -191,6 +191,7 @@ def test_tiff_pages_decode_as_the_frames_of_the_file(sizes, compression, mode):
                 assert one.tobytes() == whole.tobytes()
 
 
+@pytest.mark.limited
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_tiff_files_are_refused_or_split(tail, place, value):
     """No damage to a file's bytes raises anything but our error, or never ends."""

@@ -177,6 +177,8 @@ def test_all_ranks_give_equally_many_items(equal_urls, streams, ranks, workers, 
         return [sum(1 for run in of_rank for _ in run) for of_rank in runs]
 
     if ranks > streams:
+        with pytest.raises(UsageError, match=f"{streams} streams cannot be shared out between {ranks} ranks"):
+            counts(lambda ds: ds.with_epoch(items))
         return
     if streams % ranks:
         with pytest.raises(UsageError, match=rf"elastic\(streams=.*multiple of {ranks}") as caught:

@@ -7,13 +7,17 @@ a handler or a whole pipeline of your own::
         print(outcome)
 
 Flows in: a path that does not exist. Flows out: fields, and what became of them. Run the measurement in a process of
-its own: a payload may get through a decoder that is not ours.
+its own, such as :func:`call_limited` makes: a payload may get through a decoder that is not ours, or take all memory.
 """
 
+import json
+import os
+import signal
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from webdataset.ground.errors import WebDatasetError
 
@@ -109,6 +113,78 @@ def measured(corpus: Iterable[Case], marker: str, decode: Callable[[dict[str, An
         kind, typed = None if error is None else type(error).__name__, isinstance(error, WebDatasetError)
         del value, error  # and with the error the frames that hold what was made of the field
         yield Outcome(case.name, kind, typed, took, peak, Path(marker).exists())
+
+
+class LimitedCallFailed(AssertionError):
+    """What was called in a process with limits raised an error, or the process ended before it was done."""
+
+
+def limit_process(more_bytes: int, cpu_seconds: int) -> None:
+    """Limit what this process takes from now on: beyond, memory is refused, and processor time ends the process.
+
+    Args:
+        more_bytes: address space beyond what it has.
+        cpu_seconds: processor time beyond what it has used, in whole seconds, rounded up.
+
+    Raises:
+        OSError: the system does not tell how much the process has (it is not Linux).
+    """
+    import resource  # noqa: PLC0415  not on every system
+
+    taken = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    used = int(time.process_time()) + 1
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for kind, limit in ((resource.RLIMIT_AS, taken + more_bytes), (resource.RLIMIT_CPU, used + cpu_seconds)):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def call_limited(function: Callable[[], Any], more_bytes: int = 1 << 30, cpu_seconds: int = 120) -> Any:
+    """Call a function in a copy of this process that has limits, so that no input can take the whole machine.
+
+    Args:
+        function: what to call; it returns what JSON can say.
+        more_bytes: memory that it may take.
+        cpu_seconds: processor time that it may take.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        LimitedCallFailed: it raised an error, whose traceback is told; or a limit ended it.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(function, more_bytes, cpu_seconds, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        raise LimitedCallFailed(f"ended by {signal.Signals(-code).name}: {cpu_seconds} s, {more_bytes >> 20} MiB")
+    if code or not answer:
+        raise LimitedCallFailed(f"ended with {code} and did not say what became of it")
+    returned, told = json.loads(answer)
+    if not returned:
+        raise LimitedCallFailed(told)
+    return told
+
+
+def _answer(function: Callable[[], Any], more_bytes: int, cpu_seconds: int, pipe: int) -> NoReturn:
+    """Call a function under limits in a process of its own, write what became of it to a pipe, and end."""
+    code = 1
+    try:
+        limit_process(more_bytes, cpu_seconds)
+        try:
+            answer = json.dumps((True, function()))
+        except BaseException as error:  # noqa: BLE001  whatever it raises is told to who called
+            answer = json.dumps((False, "".join(traceback.format_exception(error))))
+        with os.fdopen(pipe, "w", encoding="ascii") as stream:
+            stream.write(answer)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def _forget_peak() -> None:

@@ -25,6 +25,8 @@ from webdataset.codecs.pickles import PLAIN, add_safe_globals, unpickle_loads
 from webdataset.codecs.safe_globals import ELSEWHERE, TYPES, WRAPPED
 from webdataset.ground.errors import CodecError, DecodingError, UnsafeContent
 
+pytestmark = pytest.mark.limited
+
 
 class Touch:
     """An object whose pickle creates a file."""

@@ -235,6 +235,7 @@ def test_failures_name_url_key_and_field_and_keep_their_cause():
     assert "sig=1" not in str(error)
 
 
+@pytest.mark.limited
 def test_damaged_gz_fields_are_errors():
     """A gz field that is none, is cut short or empty is an error."""
     whole = gzip.compress(b"x" * 1000)

@@ -17,6 +17,8 @@ from webdataset.codecs.pickles import PLAIN, unpickle_loads
 from webdataset.ground.errors import UnsafeContent
 from webdataset.testing.hostile_bombs import exhausting
 
+pytestmark = pytest.mark.limited
+
 RECORDS = [
     {"id": n, "caption": f"a photo of the thing number {n}", "box": (1, 2, n, 4.5), "tags": ["a", "b"], "at": None}
     for n in range(300)

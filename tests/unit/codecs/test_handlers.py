@@ -44,6 +44,7 @@ def test_gzfilter_continues_under_the_inner_key():
     assert gzfilter(".x", b"") is None
 
 
+@pytest.mark.limited
 def test_decompression_is_limited():
     """A field may not grow beyond the limit: a bomb is an error at the limit, not at its end."""
     bomb = gzip.compress(b"\0" * 10_000_000)
@@ -123,6 +124,7 @@ def test_a_field_may_grow_to_the_setting(monkeypatch):
     assert CompressionFilter(".gz", limit_bytes=100_000)(".bin.gz", packed) is not None
 
 
+@pytest.mark.limited
 def test_values_much_larger_than_their_bytes_get_less_room(monkeypatch):
     """Inside JSON and its like a field may grow fiftyfold, or to a small size; inside arrays further."""
     monkeypatch.setattr(handlers, "_GROWING_BYTES", 10_000)
@@ -139,6 +141,7 @@ def test_values_much_larger_than_their_bytes_get_less_room(monkeypatch):
     assert gzfilter(".json.gz", honest).data.startswith(b"[0, 1, 2")
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "sized zst"])
 def test_bombs_end_at_the_free_size(kind, monkeypatch):
     """Beyond what is free, a field that has grown more than a hundredfold is a bomb, long before the limit."""

@@ -258,6 +258,7 @@ def test_an_unknown_level_is_an_error():
         Decoder([], trust="total")({"pyd": pickle.dumps(1)})
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize("data", [b"", b"nonsense", pickle.dumps([1, 2, 3])[:-3], b"\x80\x04", b"."])
 def test_damaged_pickles_are_errors(data):
     """What is no whole pickle is a DecodingError."""

@@ -90,6 +90,7 @@ def header(fields, content=b""):
     return len(text).to_bytes(8, "little") + text + content
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize(
     "data",
     [

@@ -132,6 +132,7 @@ def test_old_torch_loads_nothing_unless_trusted(monkeypatch):
     assert torch.equal(torch_loads(data), torch.ones(1))
 
 
+@pytest.mark.limited
 def test_damaged_files_are_errors():
     """What torch cannot read is an error, whatever torch raises."""
     whole = torch_dumps(torch.ones(100))

@@ -129,6 +129,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused(name):
     """Aliases that multiply, nesting without end and numbers of quadratic cost are refused, and soon."""

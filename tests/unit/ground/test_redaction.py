@@ -104,10 +104,11 @@ def test_quiet_handlers_log_no_secret(handler, kind, caplog):
     assert "CANARY" not in caplog.text
 
 
-def test_long_text_takes_no_long_time():
-    """Time grows with the length of the text, not with its square: a megabyte of each piece comes back."""
+@pytest.mark.limited
+def test_long_text_comes_back():
+    """Work grows with the length of the text, not with its square, or a megabyte took hours."""
     for piece in ("token", "a", "://", "://a:", "-", "--user ", "' ", "= ", "bearer ", "X-Api-Key:", "?", "\\"):
-        redacted(piece * (1_000_000 // len(piece)))
+        assert redacted(piece * (1_000_000 // len(piece)))[:1] == piece[:1]
 
 
 @pytest.mark.parametrize(

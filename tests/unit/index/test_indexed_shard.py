@@ -14,7 +14,6 @@ from webdataset.ground.errors import (
     BadIndex,
     NoRandomAccess,
     NoSuchSample,
-    NotRepresentable,
     ShardChanged,
     StaleIndex,
     TarError,
@@ -30,6 +29,12 @@ from webdataset.testing.sources import RangeServer
 
 WHOLE = [exhibit for exhibit in zoo.exhibits() if exhibit.samples is not None]
 FORMATS = (dali, energon, files_json)
+NOT_HELD = {  # as test_formats shows
+    dali: ("empty_extension", "space_in_extension", "sparse", "empty"),
+    energon: ("sparse", "joined"),
+    files_json: ("sparse", "not_utf8"),
+}
+HELD = [(module, exhibit) for module in FORMATS for exhibit in WHOLE if exhibit.name not in NOT_HELD[module]]
 
 
 def plain(sample):
@@ -74,15 +79,11 @@ def test_samples_are_those_of_the_stream(tmp_path, exhibit):
 
 
 @pytest.mark.usefixtures("ends_unmarked")
-@pytest.mark.parametrize("module", FORMATS, ids=lambda module: module.__name__.rpartition(".")[2])
-@pytest.mark.parametrize("exhibit", WHOLE, ids=lambda exhibit: exhibit.name)
+@pytest.mark.parametrize(("module", "exhibit"), HELD, ids=lambda part: getattr(part, "name", None))
 def test_an_index_beside_the_shard_is_used(tmp_path, exhibit, module):
     """Where a format holds the shard, reading through it gives the same samples."""
     path = zoo.build(tmp_path, [exhibit.name])[exhibit.name]
-    try:
-        sidecars(path, module)
-    except NotRepresentable:
-        return  # test_formats says which these are
+    sidecars(path, module)
     with IndexedShard(path) as found, IndexedShard(path, module.index_name(str(path))) as given:
         assert [plain(sample) for sample in found] == exhibit.samples
         assert [plain(sample) for sample in given] == exhibit.samples

@@ -267,6 +267,7 @@ def test_counts_that_are_none(tmp_path, counts):
         energon_shards(tmp_path)
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize(
     "script",
     [

@@ -190,6 +190,7 @@ def test_items_that_are_no_samples(kind, tmp_path):
         stage(items="some")
 
 
+@pytest.mark.limited
 def test_items_larger_than_the_limit(kind):
     """One item may be as large as the limit; beyond, the message says what to pass."""
     dumps, stage, names = kind

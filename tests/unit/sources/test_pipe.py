@@ -191,7 +191,7 @@ def test_nothing_is_left_at_exit():
     assert shown.stderr == ""
 
 
-def test_what_a_slow_command_has_written_comes_at_once():
+def test_what_a_slow_command_has_written_comes_at_once(tmp_path):
     """Bytes are not held back until a chunk is full; those of a fast command come in full chunks."""
     with gopen_pipe("pipe:printf abc; read _ < /dev/tty || sleep 600") as pipe:
         assert pipe.read_some(300_000) == b"abc"
@@ -200,8 +200,10 @@ def test_what_a_slow_command_has_written_comes_at_once():
         while piece := pipe.read_some(300_000):
             sizes.append(len(piece))
         assert sum(sizes) == 3_000_000
-    with gopen_pipe("pipe:printf abc; sleep 0.05; printf def; exit 3") as pipe:
+    os.mkfifo(tmp_path / "go")
+    with gopen_pipe(f"pipe:printf abc; read _ < '{tmp_path}/go'; printf def; exit 3") as pipe:
         assert pipe.read_some(2) + pipe.read_some(300_000) == b"abc"
+        (tmp_path / "go").write_text("\n")
         assert pipe.read_some(300_000) == b"def"
         with pytest.raises(CommandFailed):
             pipe.read_some(300_000)

@@ -45,6 +45,7 @@ def test_cut_streams(kind):
             through(kind, data[:keep], 1000)
 
 
+@pytest.mark.limited
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
 def test_damaged_streams(kind):
     """A changed byte is an error (zst carries no checksum unless its writer asked for one)."""
@@ -63,6 +64,7 @@ def test_what_follows(kind):
         through(kind, data + b"something else", 4096)
 
 
+@pytest.mark.limited
 def test_bombs_come_in_pieces():
     """Highly compressible bytes are given piece by piece, never all at once."""
     data = compressed(bytes(50_000_000), "gz")

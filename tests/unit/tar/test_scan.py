@@ -270,6 +270,7 @@ def test_large_members_are_not_copied():
     assert same == [False, True, True, True, True]
 
 
+@pytest.mark.limited
 def test_limits():
     """Header chains, records and names beyond the limits are errors, not memory."""
     chain = pax_header([(b"comment", b"x")]) * 70 + member(b"a.txt", b"x")

@@ -94,6 +94,7 @@ def test_unusual_jpegs_are_left_to_pillow(pictures):
     assert pixels._ordinary_jpeg(pictures["jpg grey"], "L", None) is not None
 
 
+@pytest.mark.limited
 def test_damaged_jpegs_fail_as_pillow_fails(pictures):
     """A cut, corrupted or empty JPEG is decided by Pillow: an error, or its pixels."""
     whole = pictures["jpg 420"]
@@ -214,6 +215,7 @@ def header_only(width, height):
     return b"\x89PNG\r\n\x1a\n" + start + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
 
 
+@pytest.mark.limited
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("size", [(8193, 6144), (9000, 9999), (12000, 12000), (60000, 60000)], ids=str)
 @pytest.mark.parametrize("spec", ["rgb8", "pil"])
@@ -229,6 +231,7 @@ def test_pillows_warning_as_an_error_is_the_same_error():
         Decoder("pil")({"png": header_only(10_000, 10_000)})
 
 
+@pytest.mark.limited
 def test_the_limit_on_pixels_is_a_setting(pictures, monkeypatch):
     """WDS_MAX_IMAGE_PIXELS comes before Pillow's; 61 x 47 pixels pass or not, whichever library decodes."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
@@ -241,6 +244,7 @@ def test_the_limit_on_pixels_is_a_setting(pictures, monkeypatch):
             Decoder("rgb8")({"jpg": pictures[name]})
 
 
+@pytest.mark.limited
 def test_jpegs_of_very_many_scans_are_refused(pictures, monkeypatch):
     """A progressive JPEG is decoded once per scan: so many scans of so many pixels are a bomb; a few are not."""
     data = pictures["jpg progressive"]

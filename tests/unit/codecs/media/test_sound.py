@@ -167,6 +167,7 @@ def test_what_is_no_audio_is_an_error(data):
     assert failure.value.field == "mp3"
 
 
+@pytest.mark.limited
 def test_audio_bombs_are_refused(monkeypatch):
     """Sound beyond WDS_MAX_MEDIA_BYTES is refused, by its header or as soon as it passes."""
     silence = stored("FLAC", "PCM_16", np.zeros((1, 2_000_000), "f4"))

@@ -264,6 +264,7 @@ def test_questions_that_mean_nothing_are_errors(short):
             question()
 
 
+@pytest.mark.limited
 def test_video_bombs_are_refused(short, monkeypatch):
     """Frames beyond the limits, in number or in size, are refused before they fill the memory."""
     monkeypatch.setenv("WDS_MAX_MEDIA_BYTES", "100_000")

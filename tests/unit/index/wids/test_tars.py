@@ -64,6 +64,7 @@ def test_long_names(tmp_path, name):
         }
 
 
+@pytest.mark.limited
 def test_damaged_files(tar, tmp_path):
     """A cut file and what is no file are errors."""
     os.truncate(tar, 1300)

@@ -150,6 +150,7 @@ def test_indexes_that_name_each_other(write):
     assert caught.value.field == "datasets[0]"
 
 
+@pytest.mark.limited
 def test_a_bomb_of_nested_indexes_ends(write, monkeypatch):
     """Indexes that name many others many times are given up before memory is."""
     monkeypatch.setattr(reading, "MOST_INDEXES", 50)
