@@ -84,7 +84,8 @@ class Sending:
         worker = get_worker_info()
         if worker is None:
             return batch
-        run = worker.dataset.present
+        dataset: Any = worker.dataset
+        run = dataset.present
         address = run.address() if self.addresses else None
         return Parcel(batch, run.position, run.progress(), (run.seed, run.epoch), address)
 
@@ -118,7 +119,8 @@ class Beginning:
             return
         if self.turn:
             standing.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
-        worker.dataset.stay_with(self.state)
+        dataset: Any = worker.dataset
+        dataset.stay_with(self.state)
 
 
 class LoaderRun:
@@ -223,7 +225,7 @@ class LoaderRun:
         self._plain.close()
 
 
-class StateLoader(DataLoader):  # type: ignore[misc]
+class StateLoader(DataLoader[Any]):
     """torch's DataLoader over an elastic dataset, with ``state_dict`` and ``load_state_dict``.
 
     Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
@@ -235,6 +237,8 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         **kw: the same.
     """
 
+    # an elastic dataset: torch knows none of its functions
+    dataset: Any
     collate_fn: Any
     worker_init_fn: Any
     _iterator: Any
