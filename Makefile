@@ -28,7 +28,7 @@ test-all: oracles ## run it on the oldest and the newest Python found, and under
 lint: .venv/.lint ## style, types, floors and laws
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p webdataset -p wids
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/laws.py
 

@@ -76,7 +76,9 @@ FOREIGN = (passed, swapped, reversed_in_groups)
 
 def stages_of(draw):
     """Return some stages that keep every key."""
-    stages = [wds.shuffle(draw.choice([300, 500, 900]), initial=draw.choice([1, 100, 250]))] * draw.choice([1, 1, 0])
+    stages: list[Any] = [wds.shuffle(draw.choice([300, 500, 900]), initial=draw.choice([1, 100, 250]))] * draw.choice(
+        [1, 1, 0]
+    )
     stages += [draw.choice(FOREIGN)] * draw.choice([1, 1, 1, 0])
     if draw.random() < 0.3:
         stages += [wds.listed(draw.choice([2, 5])), wds.unlisted()]
