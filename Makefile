@@ -31,6 +31,7 @@ lint: .venv/.lint ## style, types, floors and laws
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/laws.py
+	$(BIN)/python scripts/lock.py --check
 
 format: .venv/.lint ## rewrite the files in the house's style
 	$(BIN)/ruff format .

@@ -67,7 +67,7 @@ def environment(place: Path) -> Path:
     python = place / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-U", "pip"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, "-U", "pip"], check=True)
     return python
 
 
