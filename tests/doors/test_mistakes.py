@@ -154,7 +154,8 @@ def test_a_program_that_fails_prints_few_lines(folder):
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False, env=environment
     )
     lines = done.stderr.splitlines()
-    assert len(lines) <= 7
+    assert len(lines) <= 9
+    assert [line for line in lines if line.startswith('  File "')] == ['  File "<string>", line 2, in <module>']
     assert lines[-1].startswith("webdataset.ground.errors.NotFound: cannot open: No such file")
 
 

@@ -297,6 +297,7 @@ def test_stopped_again_and_again(urls, name):
 @pytest.mark.parametrize("name", TORCH)
 def test_stopped_again_and_again_under_torch(urls, name):
     """The same through the loaders of torch and torchdata."""
+    pytest.importorskip("torch")
     for number in cases(2):
         Walk(Case(urls, number), WAYS[name]).walk()
 
