@@ -25,6 +25,12 @@ STARTING = [
     "tests/e2e", "tests/faults", "tests/properties", "tests/unit/flow", "tests/unit/fluent", "tests/unit/index",
     "tests/unit/loading", "tests/unit/stages",
 ]  # fmt: skip
+# A process that is spawned imports torch: these start few.
+SPAWNING = [
+    "tests/e2e/test_torch_loader.py", "tests/e2e/test_resume_loader.py", "tests/e2e/test_wids_loader.py",
+    "tests/faults/test_cache_loader.py", "tests/unit/fluent", "tests/unit/index", "tests/unit/loading",
+    "tests/unit/stages",
+]  # fmt: skip
 STARTED = ["-m", "torch and not oracle", "-k", "not demo and not fork and not spawn and not whichever_came_first"]
 
 
@@ -82,9 +88,10 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
         results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
         results[name] = run(python, "-m", "pytest", "-q", *workers)
     for method in METHODS if has_torch(Path(sys.executable)) else ():
+        places = SPAWNING if method == "spawn" else STARTING
         if method != multiprocessing.get_context().get_start_method():
             results[f"torch tests under {method}"] = run(
-                sys.executable, "scripts/under.py", method, "-q", *workers, *STARTED, *STARTING
+                sys.executable, "scripts/under.py", method, "-q", *workers, *STARTED, *places
             )
     return results
 

@@ -54,6 +54,8 @@ def pytest_configure():
     """Start processes as ``scripts/under.py`` says, in each process that runs tests."""
     if method := os.environ.get("WDS_TEST_START_METHOD"):
         multiprocessing.set_start_method(method, force=True)
+        # children of the server need not import these each
+        multiprocessing.set_forkserver_preload(["torch", "webdataset"])
 
 
 def pytest_collection_finish(session):
