@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from packaging.markers import Marker
 
@@ -59,7 +60,10 @@ def pytest_configure():
 
 
 def pytest_collection_finish(session):
-    """Begin with the tests themselves."""
+    """Begin with the tests themselves; their functions travel by value to processes that cannot import them."""
+    if os.environ.get("WDS_TEST_START_METHOD"):
+        for module in {item.module for item in session.items if hasattr(item, "module")}:
+            cloudpickle.register_pickle_by_value(module)
     pass_over()
 
 
