@@ -92,17 +92,9 @@ def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> di
     for method in METHODS if has_torch(Path(sys.executable)) else ():
         names, places = (SERVED, STARTING) if method == "forkserver" else (STARTED, SPAWNING)
         if method != multiprocessing.get_context().get_start_method():
+            chosen = ("-m", "torch and not oracle", "-k", names, *places)
             results[f"torch tests under {method}"] = run(
-                sys.executable,
-                "scripts/under.py",
-                method,
-                "-q",
-                "-m",
-                "torch and not oracle",
-                "-k",
-                names,
-                *workers,
-                *places,
+                sys.executable, "scripts/under.py", method, "-q", *workers, *chosen
             )
     return results
 

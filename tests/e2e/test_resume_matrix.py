@@ -7,6 +7,7 @@ case is drawn from a number; ``WDS_MATRIX=200`` tries so many of them, ``WDS_MAT
 
 import itertools
 import json
+import multiprocessing
 import os
 import random
 from dataclasses import dataclass
@@ -298,6 +299,8 @@ def test_stopped_again_and_again(urls, name):
 def test_stopped_again_and_again_under_torch(urls, name):
     """The same through the loaders of torch and torchdata."""
     pytest.importorskip("torch")
+    if name == "StatefulDataLoader" and multiprocessing.get_start_method() != "fork":
+        pytest.xfail("torchdata does not tell the dataset of a state; what is sent to new workers is counted on")
     for number in cases(2):
         Walk(Case(urls, number), WAYS[name]).walk()
 
