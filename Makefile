@@ -10,7 +10,7 @@ export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
 export WDS_ORACLE_111 := $(CURDIR)/.oracles/0.2.111/bin/python
 
-.PHONY: help demo test test-all lint format bench docs oracles interop clean
+.PHONY: help demo test test-rest test-all lint format bench docs oracles interop clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -21,6 +21,10 @@ test: .venv/.test oracles ## run the suite on this Python
 	scripts/servers.sh
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(ARGS)
 
+test-rest: .venv/.test oracles ## after test: on the newest Python found, and torch tests under the other start methods
+	scripts/servers.sh
+	$(BIN)/python scripts/test_all.py --ci -n $(WORKERS) --dist worksteal $(ARGS)
+
 test-all: oracles ## run it on the oldest and the newest Python found, and under every start method
 	scripts/servers.sh
 	$(PYTHON) scripts/test_all.py $(ARGS)
@@ -28,9 +32,10 @@ test-all: oracles ## run it on the oldest and the newest Python found, and under
 lint: .venv/.lint ## style, types, floors and laws
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p webdataset -p wids
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/laws.py
+	$(BIN)/python scripts/lock.py --check
 
 format: .venv/.lint ## rewrite the files in the house's style
 	$(BIN)/ruff format .

@@ -13,6 +13,7 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import webdataset as wds
 from harness import ROUNDS, SCALE, rounded, show
@@ -24,10 +25,10 @@ LATENCY_SECONDS = 0.01
 BYTES_PER_SECOND = 60e6
 
 
-def first_sample(url: str, **options: object) -> float:
+def first_sample(url: str, **options: Any) -> float:
     """Return the seconds until the first sample of a shard is there."""
     begin = time.perf_counter()
-    samples = iter(wds.WebDataset(url, shardshuffle=False, **options))
+    samples: Any = iter(wds.WebDataset(url, shardshuffle=False, **options))
     next(samples)
     seconds = time.perf_counter() - begin
     samples.close()
@@ -42,7 +43,7 @@ def cold(folder: Path, url: str) -> float:
     return first_sample(url, cache_dir=str(near))
 
 
-def passes(url: str, **options: object) -> float:
+def passes(url: str, **options: Any) -> float:
     """Return the CPU seconds of one pass."""
     dataset = wds.WebDataset(url, shardshuffle=False, **options)
     gc.collect()

@@ -45,7 +45,8 @@ class Library:
         line = self.child.stdout.readline()
         if not line:
             raise RuntimeError(f"the worker ended during {job} {parameters}")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """End the process."""

@@ -49,7 +49,7 @@ def measure(question: str, path: Path) -> dict[str, object]:
         path: a shard to be read.
     """
     code = CODES[question]
-    candidates = [(sys.executable, code), (ORACLE, code), (sys.executable, "pass")]
+    candidates: list[tuple[str | Path, str]] = [(sys.executable, code), (ORACLE, code), (sys.executable, "pass")]
     seconds: list[list[float]] = [[] for _ in candidates]
     for turn in range(ROUNDS + 1):
         for taken, (python, each) in zip(seconds, candidates, strict=True):

@@ -5,6 +5,7 @@ limit: to read the same bytes into new ``bytes`` of the size of the large member
 """
 
 import sys
+from typing import Any
 
 from harness import SCALE, in_turns, libraries, rounded, show
 from shards import workspace, write
@@ -17,7 +18,7 @@ def measure(work: str) -> dict[str, object]:
     with workspace() as folder, libraries() as (ours, _):
         shards = write(work, folder, scale=SCALE)
         count = ours.ask("raw", shards=shards)["result"]
-        jobs = [
+        jobs: list[dict[str, Any]] = [
             {"job": "readinto", "shards": shards},
             {"job": "reads", "shards": shards, "size": MEMBER_BYTES[work]},
             {"job": "raw", "shards": shards},

@@ -22,6 +22,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
@@ -46,7 +47,7 @@ def shards(folder):
         with wds.TarWriter(path, encoder=False) as writer:
             for number in range(each):
                 coarse = Image.fromarray(generator.integers(0, 255, (32, 32, 3), dtype=np.uint8))
-                pixels = np.asarray(coarse.resize((512, 512), Image.BICUBIC)).astype(np.int16)
+                pixels = np.asarray(coarse.resize((512, 512), Image.Resampling.BICUBIC)).astype(np.int16)
                 pixels = (pixels + generator.integers(-12, 12, pixels.shape)).clip(0, 255).astype(np.uint8)
                 stream = io.BytesIO()
                 Image.fromarray(pixels).save(stream, "JPEG", quality=85)
@@ -114,7 +115,7 @@ class Candidates:
         """Return a torch DataLoader with two workers over batches."""
         import torch
 
-        options = {"batch_size": None, "num_workers": 2, "persistent_workers": True}
+        options: dict[str, Any] = {"batch_size": None, "num_workers": 2, "persistent_workers": True}
         return torch.utils.data.DataLoader(self.dataset().batched(BATCH), **options)
 
     def payloads(self):
@@ -181,12 +182,15 @@ class Served:
     def __init__(self, python):
         command = [python, __file__, "--serve"]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.child.stdin is None or self.child.stdout is None:
+            raise RuntimeError("the worker has no pipes")
+        self.told, self.says = self.child.stdin, self.child.stdout
 
     def ask(self, name, urls):
         """Run one epoch there."""
-        self.child.stdin.write(json.dumps({"name": name, "urls": urls}) + "\n")
-        self.child.stdin.flush()
-        return json.loads(self.child.stdout.readline())
+        self.told.write(json.dumps({"name": name, "urls": urls}) + "\n")
+        self.told.flush()
+        return json.loads(self.says.readline())
 
 
 def measure():
@@ -198,7 +202,7 @@ def measure():
     parties = [(ours, name) for name in (*BARE, "none", "threads", "processes")]
     if ORACLE:
         parties.append((Served(ORACLE), "upstream"))
-    taken = {name: [] for _, name in parties}
+    taken: dict[str, list[dict[str, Any]]] = {name: [] for _, name in parties}
     counts = {party.ask(name, urls)["count"] for party, name in parties}
     if len(counts) > 1:
         raise RuntimeError(f"the candidates disagree about the number of samples: {counts}")
@@ -207,9 +211,9 @@ def measure():
         for party, name in parties:
             taken[name].append(party.ask(name, urls))
     for party in {id(party): party for party, _ in parties}.values():
-        party.child.stdin.close()
+        party.told.close()
         party.child.wait()
-    line = {"question": "loader JPEG 512", "load": [round(load, 1) for load in os.getloadavg()]}
+    line: dict[str, Any] = {"question": "loader JPEG 512", "load": [round(load, 1) for load in os.getloadavg()]}
     for clock in ("wall", "cpu"):
         median = {name: statistics.median(each[clock] for each in answers) for name, answers in taken.items()}
         line[f"{clock}_us"] = {name: round(seconds * 1e6) for name, seconds in median.items()}

@@ -128,7 +128,7 @@ def write_shards(folder: Path) -> list[str]:
 def free_port() -> int:
     """Return a port that nobody listens at."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+        return int(free.getsockname()[1])
 
 
 def traced_bytes(trace: Path, folder: str) -> int:
@@ -172,7 +172,7 @@ class Bench:
         self.home.mkdir(parents=True)
         self.runs = 0
 
-    def child(self, job, rank=0, ranks=1, port=0, trace: Path | None = None) -> subprocess.Popen:
+    def child(self, job, rank=0, ranks=1, port=0, trace: Path | None = None) -> subprocess.Popen[Any]:
         """Start one process, in a session of its own so that its workers end with it."""
         environment = {**os.environ, "HOME": str(self.home), "TMPDIR": str(self.home), "PYTHONWARNINGS": "ignore"}
         if ranks > 1:
@@ -200,7 +200,7 @@ class Bench:
         if self.ended([child]) or child.returncode:
             raise RuntimeError(f"{self.peer.title}: {do} failed\n{(self.folder / 'errors').read_text()[-2000:]}")
 
-    def ended(self, children: list[subprocess.Popen]) -> bool:
+    def ended(self, children: list[subprocess.Popen[Any]]) -> bool:
         """Wait until all have ended, end them all if one failed or time is up; True if time was up."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while any(child.poll() is None for child in children) and time.monotonic() < deadline:
@@ -244,7 +244,7 @@ class Bench:
         if "bytes_mapped" not in run.first:
             return None
         source = self.own if self.peer.converts else Path(self.shards[0]).parent
-        return run.first["bytes_mapped"] + traced_bytes(trace, f"{source}/")
+        return int(run.first["bytes_mapped"]) + traced_bytes(trace, f"{source}/")
 
 
 def state_size(path: str) -> dict[str, Any]:
@@ -319,7 +319,8 @@ def versions(peer: Peer) -> dict[str, str]:
     """Ask an interpreter for the versions of its packages."""
     program = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
     words = [str(peer.python), "-c", program, *peer.packages]
-    return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    found: dict[str, str] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return found
 
 
 def asked(name: str, peer: Peer, shards: list[str], folder: Path) -> dict[str, dict[str, Any]]:

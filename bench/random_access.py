@@ -7,6 +7,7 @@ samples that are in memory already, and ends the process where a file is cut mea
 
 import os
 import sys
+from typing import Any
 
 from harness import SCALE, Library, in_turns, rounded, show
 from shards import workspace, write
@@ -23,8 +24,8 @@ def measure(work: str, order: str) -> dict[str, object]:
         try:
             paths = write(work, folder, scale=SCALE if work == "W2" else SCALE / 4)
             counted = [{"url": path, "nsamples": ours.ask("raw", shards=[path])["result"]} for path in paths]
-            job = {"job": "indexed", "shards": counted, "order": order}
-            reading = {"job": "stretches", "shards": counted, "order": order}
+            job: dict[str, Any] = {"job": "indexed", "shards": counted, "order": order}
+            reading: dict[str, Any] = {"job": "stretches", "shards": counted, "order": order}
             candidates = [(ours, job), (ours, reading), *([(theirs, job)] if theirs else [])]
             count = ours.ask(**job)["result"]
             fast, bound, *slow = in_turns(*candidates)

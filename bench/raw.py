@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from harness import SCALE, Library, in_turns, libraries, rounded, show
 from shards import workspace, write
@@ -19,7 +20,7 @@ def measure(work: str) -> dict[str, object]:
     """Print and return the answer for one workload."""
     with workspace() as folder, libraries() as (ours, theirs):
         shards = pax_shards(theirs, folder) if work == "W2p" else write(work, folder, scale=SCALE)
-        job = {"job": "raw", "shards": shards}
+        job: dict[str, Any] = {"job": "raw", "shards": shards}
         count = ours.ask(**job)["result"]
         fast, slow = in_turns((ours, job), (theirs, job))
         return show(

@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import webdataset as wds
 from harness import ROUNDS, SCALE, rounded, show
@@ -100,7 +101,7 @@ def seconds(urls, way, *, elastic, states):
     begun = spent()
     loader = WAYS[way](dataset(urls, elastic=elastic))
     every = BATCH if way == "webloader_samples" else 1
-    asking = asked = 0
+    asking, asked = 0.0, 0
     for number, _ in enumerate(loader, 1):
         if states and number % every == 0:
             before = time.thread_time()
@@ -118,7 +119,8 @@ def costs(urls, ways):
     found = {}
     for way in ways:
         candidates = {"plain": (False, False), "elastic": (True, False), "states": (True, True)}
-        taken, asking = {name: [] for name in candidates}, []
+        taken: dict[str, list[float]] = {name: [] for name in candidates}
+        asking = []
         for turn in range(ROUNDS + 1):
             for name, (elastic, states) in candidates.items():
                 took, state_ms = seconds(urls, way, elastic=elastic, states=states)
@@ -126,9 +128,9 @@ def costs(urls, ways):
                     taken[name].append(took)
                     asking += [state_ms] * states
         for label, chosen in (("", statistics.median), ("_least", min)):
-            plain, elastic, states = (chosen(taken[name]) for name in candidates)
-            found[f"{way}_elastic_ratio{label}"] = round(elastic / plain, 4)
-            found[f"{way}_state_ratio{label}"] = round(states / elastic, 4)
+            alone, in_streams, asked = (chosen(taken[name]) for name in candidates)
+            found[f"{way}_elastic_ratio{label}"] = round(in_streams / alone, 4)
+            found[f"{way}_state_ratio{label}"] = round(asked / in_streams, 4)
         found[f"{way}_state_ms"] = rounded(statistics.median(asking))
         found[f"{way}_seconds"] = rounded(statistics.median(taken["elastic"]))
     return found
@@ -147,7 +149,7 @@ def going_on(urls, buffer=10_000):
     count = sum(1 for _ in wds.WebDataset(urls, shardshuffle=False))
     size = sum(os.path.getsize(url) for url in urls)
     buffer = min(buffer, count // 2)
-    found = {"buffer_bytes": int(size / count * buffer), "epoch_bytes": size}
+    found: dict[str, float] = {"buffer_bytes": int(size / count * buffer), "epoch_bytes": size}
 
     def make():
         return wds.WebDataset(urls, shardshuffle=100, seed=1).shuffle(buffer, initial=buffer // 2).elastic(STREAMS)
@@ -170,7 +172,7 @@ def going_on(urls, buffer=10_000):
 
 def measure(asked=(*WAYS, GOING_ON)) -> dict[str, object]:
     """Print and return the answer."""
-    figures = {}
+    figures: dict[str, Any] = {}
     with workspace() as folder:
         if ways := [way for way in WAYS if way in asked]:
             figures |= costs(pictures(folder), ways)

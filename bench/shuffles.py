@@ -57,7 +57,7 @@ def seconds(make):
 
 def medians(candidates):
     """Return the median CPU seconds of each, measured A B C A B C after one warm-up."""
-    taken = {name: [] for name in candidates}
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(ROUNDS + 1):
         for name, make in candidates.items():
             spent = seconds(make)

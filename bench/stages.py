@@ -57,7 +57,8 @@ def costs(shards: list[str]) -> dict[str, dict[str, float]]:
 
 def turns(libraries: list[Library], pipelines: list[list[str]], shards: list[str]) -> list[list[float]]:
     """Return the median CPU seconds of each pipeline in each library, all in turns after a warm-up."""
-    jobs = [(lib, {"job": "staged", "shards": shards, "stages": stages}) for lib in libraries for stages in pipelines]
+    asked: list[dict[str, Any]] = [{"job": "staged", "shards": shards, "stages": stages} for stages in pipelines]
+    jobs = [(library, job) for library in libraries for job in asked]
     for library, job in jobs:
         library.ask(**job)
     taken = [[library.ask(**job)["cpu"] for library, job in jobs] for _ in range(ROUNDS)]

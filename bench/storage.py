@@ -125,7 +125,8 @@ def far(question: str, ours_urls: list[str], plain_urls: list[str], size_bytes: 
     """Print and return the answer for a server behind a slow line."""
     rounds = max(1, min(3, ROUNDS))
     ours, theirs = Library(sys.executable), Library(ORACLE)
-    ours_job, alone = {"job": "raw", "shards": ours_urls}, []
+    ours_job: dict[str, Any] = {"job": "raw", "shards": ours_urls}
+    alone = []
     try:
         ours.ask(**ours_job)
         for _ in range(rounds):

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 import warnings
+from typing import Any
 
 
 def cpu():
@@ -147,7 +148,7 @@ def reads(shards, size):
     return total
 
 
-_indexed = {}
+_indexed: dict[Any, Any] = {}
 
 
 def ordered(count, order):
@@ -188,7 +189,7 @@ def stretches(shards, order):
     return len(places)
 
 
-_samples = {}
+_samples: dict[Any, Any] = {}
 
 
 def load(shards):

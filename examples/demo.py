@@ -100,8 +100,8 @@ def training_loader(shards: list[str], workers: int, *, decode: bool = True) -> 
         dataset = dataset.map_tuple(None, lambda image: image.reshape(1, 8, 8))
     else:
         dataset = dataset.to_tuple("__key__")
-    dataset = dataset.batched(16).elastic(streams=12)
-    loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
+    elastic = dataset.batched(16).elastic(streams=12)
+    loader = wds.WebLoader(elastic, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
     return loader.unbatched().shuffle(256).batched(BATCH)
 
 

@@ -49,7 +49,7 @@ def install(python: Path, requirements: list[str]) -> str | None:
     Returns:
         None, or why it did not work.
     """
-    command = [python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *requirements]
+    command = [str(python), "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *requirements]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     return None if done.returncode == 0 else (errors or ["pip failed"])[-1]
@@ -67,7 +67,7 @@ def environment(place: Path) -> Path:
     python = place / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-U", "pip"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, "-U", "pip"], check=True)
     return python
 
 
@@ -128,7 +128,7 @@ def main() -> int:
     if apart:
         variables["WDS_INTEROP_WIDS"] = str(apart)
     # The warnings of other projects are theirs.
-    command = [python, "-m", "pytest", *TESTS, "-q", "-o", "filterwarnings=ignore", *rest]
+    command = [str(python), "-m", "pytest", *TESTS, "-q", "-o", "filterwarnings=ignore", *rest]
     status = subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
     return 0 if status == 5 else status
 

@@ -69,7 +69,7 @@ def mixed(folder: Path) -> Any:
 
 
 EVERY = range(len(LENGTHS))
-PIPELINES = {
+PIPELINES: dict[str, Callable[[Path], Any]] = {
     "plain": lambda folder: source(folder, EVERY, shardshuffle=False).decode(),
     "shuffled": lambda folder: source(folder, EVERY).shuffle(200).decode(),
     "batched": lambda folder: source(folder, EVERY).shuffle(200).decode().batched(3, collation_fn=list, partial=True),

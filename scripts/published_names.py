@@ -97,7 +97,7 @@ def described(thing: Any) -> dict[str, Any]:
         return {"kind": "function", "home": home, "parameters": parameters(thing)}
     if callable(thing):
         inner = getattr(thing, "f", None)
-        found = {"kind": "callable", "home": type(thing).__module__, "type": type(thing).__name__}
+        found: dict[str, Any] = {"kind": "callable", "home": type(thing).__module__, "type": type(thing).__name__}
         if isinstance(inner, types.FunctionType):
             found |= {"kind": "stage maker", "parameters": (parameters(inner) or [])[1:]}
         return found

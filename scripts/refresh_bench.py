@@ -11,7 +11,7 @@ BLOCK = re.compile(r"(<!-- bench -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 def main() -> None:
     """Rewrite the block in place."""
-    command = [sys.executable, ROOT / "bench" / "table.py", "--last"]
+    command = [sys.executable, str(ROOT / "bench" / "table.py"), "--last"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     if not text.startswith("|"):
         sys.exit("no figures: run make bench first")

@@ -1,18 +1,39 @@
 """Run the suite on the oldest and the newest supported Python of this machine, and the torch tests by start method.
 
-Each Python gets an environment of its own under ``.venvs``. The torch tests run three more times, in one process each,
-with fork, forkserver and spawn as the default start method. On the newest, the resume fuzz plays hundreds
-of pipelines, and the differential one a thousand.
+Each Python gets an environment of its own under ``.venvs``. The torch tests run three more times, with fork, forkserver
+and spawn as the default start method. On the newest, the resume fuzz plays hundreds of pipelines, and the differential
+one a thousand.
+
+With ``--ci`` comes what is left where this Python has just run the suite: the suite on the newest Python, in its usual
+size, and those torch tests that the default start method matters to, under the methods that are not this Python's.
 """
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from supported import found
 
 ROOT = Path(__file__).resolve().parent.parent
+METHODS = ("fork", "forkserver", "spawn")
+# Where loaders start workers in the process that runs the tests, and do not say how.
+STARTING = [
+    "tests/e2e", "tests/faults", "tests/properties", "tests/unit/flow", "tests/unit/fluent", "tests/unit/index",
+    "tests/unit/loading", "tests/unit/stages",
+]  # fmt: skip
+# A process that is spawned imports torch: these start few.
+SPAWNING = [
+    "tests/e2e/test_torch_loader.py", "tests/e2e/test_resume_loader.py", "tests/e2e/test_wids_loader.py",
+    "tests/faults/test_cache_loader.py", "tests/unit/fluent", "tests/unit/index", "tests/unit/loading",
+    "tests/unit/stages",
+]  # fmt: skip
+STARTED = "not demo and not fork and not spawn and not whichever_came_first"
+# Those that play several ranks in one process set variables, of which a server that runs already does not hear.
+SERVED = f"{STARTED} and not ranks"
 
 
 def run(*command: object) -> int:
@@ -38,7 +59,7 @@ def environment(version: tuple[int, ...], python: str) -> Path:
     if stamp.exists() and stamp.stat().st_mtime > needs:
         return own
     pip = (own, "-m", "pip", "install", "-q", "-c", "constraints.txt")
-    steps = [(python, "-m", "venv", home), (*pip, "-U", "pip"), (*pip, "-e", ".", "--group", "test")]
+    steps = [(python, "-m", "venv", home), (*pip, "-U", "pip"), (*pip, "-e", ".", "--group", "test", "--group", "lint")]
     for step in steps:
         if run(*step):
             raise SystemExit(f"could not make the environment of Python {version[0]}.{version[1]}")
@@ -52,12 +73,40 @@ def has_torch(python: Path) -> bool:
     return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
+def rest_of_ci(pythons: Mapping[tuple[int, ...], str], workers: list[str]) -> dict[str, int]:
+    """Run what is left to do for a change, in the environment of this Python and in that of the newest.
+
+    Args:
+        pythons: interpreters by version.
+        workers: arguments of pytest-xdist.
+
+    Returns:
+        Exit status of each run.
+    """
+    here, newest = sys.version_info[:2], max(pythons)
+    results = {}
+    if newest != here:
+        name, python = f"Python {newest[0]}.{newest[1]}", environment(newest, pythons[newest])
+        results[f"{name}, versions as locked"] = run(python, "scripts/lock.py", "--check")
+        results[name] = run(python, "-m", "pytest", "-q", *workers)
+    for method in METHODS if has_torch(Path(sys.executable)) else ():
+        names, places = (SERVED, STARTING) if method == "forkserver" else (STARTED, SPAWNING)
+        if method != multiprocessing.get_context().get_start_method():
+            chosen = ("-m", "torch and not oracle", "-k", names, *places)
+            results[f"torch tests under {method}"] = run(
+                sys.executable, "scripts/under.py", method, "-q", *workers, *chosen
+            )
+    return results
+
+
 def main() -> None:
     """Run everything; print one line a run; fail if any failed."""
     pythons = found()
     if not pythons:
         raise SystemExit("no Python 3.11 to 3.14 found")
     extra = sys.argv[1:]
+    if extra[:1] == ["--ci"]:
+        report(rest_of_ci(pythons, extra[1:]))
     results = {}
     for version in sorted({min(pythons), max(pythons)}):
         name = f"Python {version[0]}.{version[1]}"
@@ -69,10 +118,19 @@ def main() -> None:
                 DIFFERENTIAL_FUZZ_CASES="1000",
             )  # fmt: skip
         results[name] = run(python, "-m", "pytest", "-n", workers, *extra)
-        for method in ("fork", "forkserver", "spawn") if has_torch(python) else ():
+        for method in METHODS if has_torch(python) else ():
             results[f"{name}, torch tests under {method}"] = run(
                 python, "scripts/under.py", method, "-q", "-m", "torch", *extra
             )
+    report(results)
+
+
+def report(results: Mapping[str, int]) -> NoReturn:
+    """Print one line a run, and end.
+
+    Args:
+        results: exit status of each run.
+    """
     for name, status in results.items():
         print(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'}")
     sys.exit(any(results.values()))

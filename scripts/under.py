@@ -1,10 +1,13 @@
-"""Run pytest with a given default start method for processes: ``under.py spawn -m torch``."""
+"""Run pytest with a given default start method for processes: ``under.py spawn -m torch``.
 
-import multiprocessing
+The method is handed on by the environment, and set by tests/conftest.py: also in the processes of ``pytest -n``.
+"""
+
+import os
 import sys
 
 if __name__ == "__main__":
     import pytest
 
-    multiprocessing.set_start_method(sys.argv[1])
+    os.environ["WDS_TEST_START_METHOD"] = sys.argv[1]
     sys.exit(pytest.main(sys.argv[2:]))

@@ -9,6 +9,7 @@ that a test collects its garbage, and many do; so collections pass over what was
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import re
 import signal
@@ -16,8 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from hypothesis import settings
+from packaging.markers import Marker
 
 # how long an example takes decides nothing
 settings.register_profile("untimed", settings(), deadline=None)
@@ -52,8 +55,19 @@ def pass_over():
     gc.freeze()
 
 
+def pytest_configure():
+    """Start processes as ``scripts/under.py`` says, in each process that runs tests."""
+    if method := os.environ.get("WDS_TEST_START_METHOD"):
+        multiprocessing.set_start_method(method, force=True)
+        # children of the server need not import these each
+        multiprocessing.set_forkserver_preload(["torch", "webdataset"])
+
+
 def pytest_collection_finish(session):
-    """Begin with the tests themselves."""
+    """Begin with the tests themselves; their functions travel by value to processes that cannot import them."""
+    if os.environ.get("WDS_TEST_START_METHOD"):
+        for module in {item.module for item in session.items if hasattr(item, "module")}:
+            cloudpickle.register_pickle_by_value(module)
     pass_over()
 
 
@@ -116,13 +130,21 @@ def pytest_collectreport(report):
     pytest_runtest_logreport(report)
 
 
+def expected_here(line):
+    """Return what a line of expected_skips.txt expects on this Python, or nothing."""
+    if line.startswith("if "):
+        condition, _, line = line.removeprefix("if ").partition(": ")
+        return line if Marker(condition).evaluate() else ""
+    return "" if line.startswith("#") else line
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
     """Fail the run under ``WDS_STRICT=1`` where tests were skipped that CI is not told to expect."""
     if not _skips or not os.environ.get("WDS_STRICT") or hasattr(session.config, "workerinput"):
         return
     lines = Path(__file__).with_name("expected_skips.txt").read_text(encoding="utf-8").splitlines()
-    expected = [line for line in lines if line and not line.startswith("#")]
+    expected = [reason for line in lines if (reason := expected_here(line))]
     surprising = [skip for skip in sorted(_skips) if not any(re.search(reason, skip[1]) for reason in expected)]
     if surprising:
         told = "".join(f"\n  {nodeid}: {reason}" for nodeid, reason in surprising)

@@ -8,4 +8,5 @@ def records(shards):
     for shard in shards:
         with tarfile.open(shard) as archive:
             for member in archive:
-                yield member.name.partition(".")[0], archive.extractfile(member).read()
+                if content := archive.extractfile(member):
+                    yield member.name.partition(".")[0], content.read()

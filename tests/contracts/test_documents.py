@@ -1,6 +1,7 @@
 """The stages that join documents with their siblings keep the contract of stages, behind every output."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def faulty():
     return [*json_first(3), *strays, *sorted_by_name(2), *broken, *strays[:1]]
 
 
-STAGES = {
+STAGES: dict[str, Any] = {
     "json first": (filters.interleaved, json_first(6)),
     "sorted by name": (filters.interleaved, sorted_by_name(6)),
     "any order within documents": (filters.interleaved, stirred(6, whole=False)),

@@ -1,6 +1,7 @@
 """Every stage keeps the contract of stages: repr, pickle, early close, snapshots behind every output."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def about(key):
     return {"about": key}
 
 
-STAGES = {
+STAGES: dict[str, Any] = {
     "map": (lambda: filters.map(double), NUMBERS),
     "map dropping": (lambda: filters.map(odd_only), NUMBERS),
     "map with handler": (lambda: filters.map(inverse, handler=ignore_and_continue), NUMBERS),
@@ -151,6 +152,6 @@ def test_the_contract_tells_sources_left_open():
             return "Holding()"
 
     with pytest.raises(BrokenContract):
-        check_stage(filters.map(lambda value, seen=[]: seen.append(value) or len(seen)), NUMBERS, travels=False)
+        check_stage(filters.map(lambda value, seen=[]: seen.append(value) or len(seen)), NUMBERS, travels=False)  # type: ignore[misc]
     check_stage(Holding(), NUMBERS, travels=False)
     assert kept

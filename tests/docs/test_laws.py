@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,17 @@ def test_figures_are_printed(tmp_path):
     """The last line says how large modules and functions are."""
     plant(tmp_path, "stages/a.py", CLEAN)
     assert "1 modules: median 6 lines" in laws(tmp_path).stdout
+
+
+def test_every_file_is_type_checked():
+    """Type checkers are given all Python files; those that need no annotations are there."""
+    root = SCRIPT.parents[1]
+    mypy = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=False).stdout
+    assert [
+        path for path in listed.splitlines() if not path.startswith(tuple(f"{each}/" for each in mypy["files"]))
+    ] == []
+    assert "exclude" not in mypy
+    assert not any(each.get("ignore_errors") or each.get("follow_imports") for each in mypy["overrides"])
+    (relaxed,) = (each["module"] for each in mypy["overrides"] if "loader" in each["module"])
+    assert {*relaxed} <= {path.stem for path in (root / "bench").rglob("*.py")}

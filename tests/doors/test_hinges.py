@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -159,7 +160,7 @@ def test_a_replaced_opener_of_the_cache_module_turns_the_dataset(shard, tmp_path
     """With a cache directory ``cache.FileCache`` opens the shards, without one ``cache.StreamingOpen``."""
     seen = []
 
-    class Mine(getattr(cache, name)):
+    class Mine(getattr(cache, name)):  # type: ignore[misc]
         def __call__(self, urls):
             for opened in super().__call__(urls):
                 seen.append(opened["url"])
@@ -375,7 +376,7 @@ def test_modules_that_say_what_to_use_are_found_by_importlib():
 def test_both_orders(shard):
     """Positional calls of 0.2.86 and 1.0.2 are told apart where their orders differ."""
     raising, warning = wds.reraise_exception, wds.warn_and_continue
-    older = wds.WebDataset(shard, raising, False, True, 2, 0, None, None, False, None, None, str.upper)
+    older = wds.WebDataset(shard, raising, False, True, 2, 0, None, None, False, None, None, str.upper)  # type: ignore[arg-type]
     newer = wds.WebDataset(
         shard, raising, None, False, True, 2, 0, None, None, False, None, wds.split_by_worker, None, str.upper
     )
@@ -383,12 +384,13 @@ def test_both_orders(shard):
     assert str(older.pipeline) == str(newer.pipeline)
     assert older.repetitions == newer.repetitions
     with pytest.raises(TypeError, match="multiple values for argument 'resampled'"):
-        wds.WebDataset(shard, raising, True, resampled=True)
+        wds.WebDataset(shard, raising, True, resampled=True)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="too many"):
-        wds.WebDataset(shard, raising, *[False] * 12)
+        wds.WebDataset(shard, raising, *[False] * 12)  # type: ignore[arg-type]
     draws = [list(wds.ResampledShards("x{0..9}", 5, *rest)) for rest in ((None, True), (lambda: 0, True))]
     assert draws[0] == draws[1] == list(wds.ResampledShards("x{0..9}", 5, None, None, True))
-    for maker in (wds.shuffle, filters._shuffle):
+    makers: list[Any] = [wds.shuffle, filters._shuffle]
+    for maker in makers:
         source = () if maker is wds.shuffle else (iter(range(9)),)
         first, second = (maker(*source, 5, 2, random.Random(3), *rest) for rest in ((warning,), (None, warning)))
         source = iter(range(9))

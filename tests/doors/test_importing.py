@@ -235,7 +235,7 @@ def test_nothing_is_spawned_while_multiprocessing_is_not_loaded(monkeypatch):
     from multiprocessing import context
 
     assert not environment.spawning()
-    context.set_spawning_popen(object())
+    context.set_spawning_popen(object())  # type: ignore[arg-type]
     try:
         assert environment.spawning()
     finally:

@@ -105,7 +105,7 @@ def test_dicts_by_place():
     assert filters.dict2tuple({1: "b", 0: "a"}) == ("a", "b")
     assert filters.tuple2dict([5, 6]) == {0: 5, 1: 6}
     with pytest.raises(SampleError, match="0 to 0"):
-        filters.dict2tuple({"0": 1})
+        filters.dict2tuple({"0": 1})  # type: ignore[dict-item]
 
 
 def test_mixes_as_functions():

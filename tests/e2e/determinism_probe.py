@@ -6,6 +6,7 @@ python determinism_probe.py URLS [START_METHOD WORKERS]
 import hashlib
 import json
 import sys
+from typing import Any
 
 import webdataset as wds
 
@@ -27,7 +28,7 @@ def numpy_drawn(sample, generator):
 
 def datasets(urls):
     """Return the datasets of the matrix, by name."""
-    plain = {"seed": 42, "shardshuffle": 100}
+    plain: dict[str, Any] = {"seed": 42, "shardshuffle": 100}
     return {
         "shards": wds.WebDataset(urls, **plain).map(key),
         "shuffled": wds.WebDataset(urls, **plain).shuffle(30).map(key),

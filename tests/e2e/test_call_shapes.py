@@ -12,6 +12,7 @@ import tarfile
 import warnings
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,7 +251,7 @@ def test_a_source_of_ones_own_that_draws_by_weight(urls):
 
 def test_a_stage_list_with_none_and_extensions(urls):
     """Stages are gathered in a list, some of them None, and extended."""
-    pipeline = [wds.SimpleShardList(urls)]
+    pipeline: list[Any] = [wds.SimpleShardList(urls)]
     pipeline.extend([wds.split_by_worker, wds.tarfile_to_samples(handler=logged)])
     pipeline.extend([wds.select(has_caption), wds.decode("pilrgb", handler=logged), wds.to_tuple("png", "txt")])
     assert len(list(wds.DataPipeline(*pipeline, None))) == PER_SHARD * SHARDS
@@ -424,7 +425,7 @@ class Cuts(wds.DataPipeline):
     """A reader that is a pipeline, with things of its own."""
 
     def __init__(self, urls, shuffle=False, split=True):
-        stages = [wds.SimpleShardList(urls=urls)]
+        stages: list[Any] = [wds.SimpleShardList(urls=urls)]
         stages += [wds.split_by_node, wds.split_by_worker] if split else []
         stages.append(wds.tarfile_to_samples(wds.reraise_exception))
         super().__init__(*stages)
@@ -589,7 +590,7 @@ class SampleReader:
         self.pipeline = None
 
     def _start(self):
-        stages = [wds.SimpleShardList(self.urls)]
+        stages: list[Any] = [wds.SimpleShardList(self.urls)]
         if self.training:
             stages += [wds.detshuffle(bufsize=10, initial=5, seed=42), wds.split_by_worker]
         else:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,7 @@ def test_list_objects_by_rank_and_worker(shards, monkeypatch):
     """Ranks and workers read a list object whole, and texts and lists in parts, as in 0.2.86."""
     for name, number in (("WORLD_SIZE", 2), ("RANK", 1), ("NUM_WORKERS", 2), ("WORKER", 1)):
         monkeypatch.setenv(name, str(number))
-    plain = {"shardshuffle": False, "empty_check": False}
+    plain: dict[str, Any] = {"shardshuffle": False, "empty_check": False}
     whole = wds.WebDataset(wds.SimpleShardList(shards), **plain)
     assert len(list(whole)) == 12
     by_node = wds.WebDataset(wds.SimpleShardList(shards), nodesplitter=wds.split_by_node, **plain)

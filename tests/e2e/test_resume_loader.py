@@ -1,7 +1,10 @@
 """The state of WebLoader: what its consumer received, with workers that ran ahead, and stages behind the loader."""
 
+import gc
 import itertools
 import json
+import multiprocessing
+import weakref
 
 import pytest
 
@@ -254,3 +257,27 @@ def test_states_are_small(urls):
     for make in (plain, rebatched):
         _, state = stopped(make(urls, 2), 4)
         assert len(json.dumps(state)) < 8192
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("taken", [None, 3])
+@pytest.mark.parametrize("options", [{"persistent_workers": True}, {}], ids=["persistent", "not"])
+@pytest.mark.parametrize("kind", ["torch", "ours"])
+def test_workers_of_a_forgotten_loader_are_told_to_end(urls, kind, options, taken, monkeypatch):
+    """The garbage collection may take the loader, used up or not: torch waits for no worker that has heard nothing."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 10_000)
+    before = {*multiprocessing.active_children()}
+    loader = wds.WebLoader(dataset(urls, epoch=40), batch_size=None, num_workers=2, **options)
+    loader = loader if kind == "ours" else loader.pipeline[0]
+    items = iter(loader)
+    received = list(itertools.islice(items, taken))
+    workers = {*multiprocessing.active_children()} - before
+    assert len(received) == (taken or 40)
+    assert len(workers) == (2 if options or taken else 0)
+    gone = weakref.ref(loader)
+    del loader, items
+    gc.collect()
+    assert gone() is None
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0

@@ -7,6 +7,7 @@ case is drawn from a number; ``WDS_MATRIX=200`` tries so many of them, ``WDS_MAT
 
 import itertools
 import json
+import multiprocessing
 import os
 import random
 from dataclasses import dataclass
@@ -76,7 +77,9 @@ FOREIGN = (passed, swapped, reversed_in_groups)
 
 def stages_of(draw):
     """Return some stages that keep every key."""
-    stages = [wds.shuffle(draw.choice([300, 500, 900]), initial=draw.choice([1, 100, 250]))] * draw.choice([1, 1, 0])
+    stages: list[Any] = [wds.shuffle(draw.choice([300, 500, 900]), initial=draw.choice([1, 100, 250]))] * draw.choice(
+        [1, 1, 0]
+    )
     stages += [draw.choice(FOREIGN)] * draw.choice([1, 1, 1, 0])
     if draw.random() < 0.3:
         stages += [wds.listed(draw.choice([2, 5])), wds.unlisted()]
@@ -295,6 +298,9 @@ def test_stopped_again_and_again(urls, name):
 @pytest.mark.parametrize("name", TORCH)
 def test_stopped_again_and_again_under_torch(urls, name):
     """The same through the loaders of torch and torchdata."""
+    pytest.importorskip("torch")
+    if name == "StatefulDataLoader" and multiprocessing.get_start_method() != "fork":
+        pytest.xfail("torchdata does not tell the dataset of a state; what is sent to new workers is counted on")
     for number in cases(2):
         Walk(Case(urls, number), WAYS[name]).walk()
 

@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def in_order(batches):
 def test_each_sample_once(torch, shards, count, workers):
     """For any number of workers up to that of shards, and for more of them where emptiness is allowed."""
     urls, keys = shards(count)
-    allowed = {} if workers <= count else {"empty_check": False}
+    allowed: dict[str, Any] = {} if workers <= count else {"empty_check": False}
     dataset = wds.WebDataset(urls, shardshuffle=count > 2, **allowed).map(lambda sample: sample["__key__"])
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
     for _ in range(2):

@@ -1,6 +1,7 @@
 """Specifications with mistakes: every one is named by file, line and column, and all of them at once."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_python_dictionaries_have_paths():
     """Mistakes in a dictionary are told with the path to them."""
     with pytest.raises(SpecError, match=r"^specification\.splits\.train\.sources\[1\]\.wieght: unknown key 'wieght'"):
         load_spec({"version": 1, "splits": {"train": {"sources": ["a", {"shards": "b", "wieght": 1}]}}})
-    loop = {"version": 1}
+    loop: dict[str, Any] = {"version": 1}
     loop["sources"] = [loop]
     with pytest.raises(SpecError, match="levels deep"):
         load_spec(loop)

@@ -5,6 +5,7 @@ Ranks and workers are simulated by the environment, as a launcher sets it.
 
 import itertools
 import logging
+from typing import Any
 
 import pytest
 
@@ -111,12 +112,13 @@ def test_enough_shards_that_hold_nothing(tmp_path, everywhere, ranks, workers, t
 def test_either_splitter_may_cut_samples(folder, everywhere):
     """split_by_sample shares out between ranks and workers, in whichever place it is given, and in both."""
     urls = urls_of(folder, 2)
-    for splitters in (
+    choices: list[dict[str, Any]] = [
         {"workersplitter": wds.split_by_sample},
         {"workersplitter": wds.split_by_sample, "nodesplitter": wds.split_by_node},
         {"workersplitter": wds.split_by_sample, "nodesplitter": wds.split_by_sample},
         {"workersplitter": None, "nodesplitter": wds.split_by_sample},
-    ):
+    ]
+    for splitters in choices:
         made = wds.WebDataset(urls, empty_check=False, **splitters)
         assert sorted(itertools.chain(*everywhere(made, 3, 2))) == keys_of(2)
 

@@ -7,7 +7,7 @@ could not be installed is skipped with its name; one that is installed and misre
 import os
 import tarfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,7 +26,7 @@ KEYS = {
     "spaces": ["my cat 1", "a b/c d", "per%20cent"],
     "unicode": ["sp\u00e4ter", "\u4f8b/\u732b", "e\u0301"],
 }
-FORMATS = {
+FORMATS: dict[str, dict[str, Any]] = {
     "default": {},
     "ustar": {"format": "ustar"},
     "gnu": {"format": "gnu"},

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def samples(shards):
 def ours(samples, tmp_path_factory):
     """A dataset that is indexed by our writer while it is written."""
     folder = tmp_path_factory.mktemp("energon")
-    options = {"maxcount": 3, "verbose": 0, "check_keys": "ignore", "encoder": False}
+    options: dict[str, Any] = {"maxcount": 3, "verbose": 0, "check_keys": "ignore", "encoder": False}
     with ShardWriter(str(folder / "shard-%03d.tar"), index="energon", **options) as sink:
         for key, fields in samples:
             sink.write({"__key__": key, **fields})

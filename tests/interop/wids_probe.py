@@ -2,10 +2,11 @@
 
 import json
 import sys
+from typing import Any
 
 import wids
 
-found = {}
+found: dict[str, Any] = {}
 for name, index in json.load(sys.stdin).items():
     try:
         dataset = wids.ShardListDataset(index, transformations=[], keep=True)

@@ -56,7 +56,7 @@ def corpus():
     """Yield (name, archive) of every case."""
     for count in range(1, 5):
         for order in itertools.permutations("xgLK", count):
-            choices = [()]
+            choices: list[tuple[str, ...]] = [()]
             if {*order} & {"x", "g"}:
                 choices += [("path",), ("padded",), ("size",), ("linkpath",), ("path", "size", "linkpath")]
             for overrides in choices:

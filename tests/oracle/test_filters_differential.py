@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -387,7 +388,7 @@ def published(variable):
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
     """Outcomes of all cases here, by expression."""
-    names = {}
+    names: dict[str, Any] = {}
     exec(PRELUDE, names)
     names["drawn"] = lambda seed: {"seed": seed}
     path = tmp_path_factory.mktemp("log") / "log"

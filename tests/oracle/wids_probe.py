@@ -16,6 +16,7 @@ import sys
 import tarfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -196,7 +197,13 @@ def newer(W, ask):
     ask("samples of a stream", lambda: W.IndexedTarSamples(stream=open("d/b.tar", "rb"))[0])
     ask("samples, wrong size", lambda: W.IndexedTarSamples(path="d/b.tar", expected_size=3))
     decode = importlib.import_module("wids.wids_decode")
-    sample = {"__key__": "k", ".png": FIELDS["png"], ".cls": b" 3\n", ".txt.gz": FIELDS["txt.gz"], ".zz": b"x"}
+    sample: dict[str, Any] = {
+        "__key__": "k",
+        ".png": FIELDS["png"],
+        ".cls": b" 3\n",
+        ".txt.gz": FIELDS["txt.gz"],
+        ".zz": b"x",
+    }
     fields = lambda: {name: value if name == "__key__" else io.BytesIO(value) for name, value in sample.items()}
     for how in ("PIL", "numpy", "rgb"):
         ask(f"default_decoder {how}", lambda: decode.default_decoder(fields(), how))

@@ -319,7 +319,7 @@ def indexed(data, places):
         for piece in pieces(data, places):
             builder.feed(piece, offset)
             offset += len(piece)
-        return builder.finish(len(data), stored=len(data), known=True)
+        return builder.finish(len(data), stored=len(data))
     except Exception as error:  # whatever it is
         return told(error)
 

@@ -12,7 +12,7 @@ from webdataset import config
 from webdataset.config import ConfigError, Profile, Route, Secret, profile_for, to_toml
 from webdataset.sources.profiles.toml import read_toml
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 words = texts.map(lambda text: "".join(text.split())).filter(bool)
 letters = st.text("ab-", min_size=1, max_size=4)
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,6}", fullmatch=True).map("p{}".format)

@@ -4,6 +4,7 @@ import io
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -126,7 +127,8 @@ def test_payloads_of_every_size_that_matters(size):
 def test_shard_writer_loses_nothing(tmp_path):
     """Many shards by count and by size: every sample once, in order."""
     samples = archives.samples(57)
-    for name, limits in (("count", {"maxcount": 10}), ("size", {"maxsize": 20_000})):
+    ways: dict[str, dict[str, Any]] = {"count": {"maxcount": 10}, "size": {"maxsize": 20_000}}
+    for name, limits in ways.items():
         pattern = str(tmp_path / f"{name}-%03d.tar")
         with wds.ShardWriter(pattern, encoder=False, verbose=0, **limits) as sink:
             for key, fields in samples:

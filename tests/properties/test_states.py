@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -125,7 +126,7 @@ def web_loader(dataset, *, stages):
     return Run(loader.shuffle(4).batched(2, collation_fn=tuple) if stages else loader)
 
 
-WAYS = {
+WAYS: dict[str, Any] = {
     "dataset": Run,
     "Loader": lambda dataset: Run(wds.Loader(dataset, 3, collate=tuple)),
     "WebLoader": functools.partial(web_loader, stages=False),
@@ -260,7 +261,7 @@ def test_garbage_is_refused(urls, way, state):
     assert run.read() == epoch_of(way, "shuffled", urls, 0)
 
 
-NAMED = {
+NAMED: dict[str, dict[str, Any]] = {
     "'epoch' is -1": {"epoch": -1},
     "'epoch' is 9007199254740992": {"epoch": 1 << 53},
     "'epoch' is 'nan'": {"epoch": math.nan},

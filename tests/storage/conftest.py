@@ -8,6 +8,7 @@ import re
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -303,7 +304,8 @@ def started(tmp_path_factory, request):
     from webdataset.testing.schemes import Folder
 
     pytest.importorskip("trustme")
-    own, made = tmp_path_factory.mktemp("schemes"), {}
+    own = tmp_path_factory.mktemp("schemes")
+    made: dict[str, Any] = {}
     folder = Folder(own, folder_of_run(tmp_path_factory, request), *scheme_servers.certified(own))
     worker = f"matrix-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
     with contextlib.ExitStack() as stack:

@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import tarfile
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_source_of_a_pipeline(cluster):
 
 def test_forms_of_entries(cluster):
     """Urls with and without scheme, with archpath, pairs; other providers; extensions in lower case."""
-    given = [
+    given: list[Any] = [
         "bucket/loose/1.TXT",
         "ais://bucket/a.tar?archpath=d/007.cls",
         ("bucket/a.tar", "d/007.txt"),

@@ -94,7 +94,7 @@ def test_no_secret_is_shown(az, options, waits, caplog, who):
     shown = []
     host = az.running.endpoint.removeprefix("http://").partition("/")[0]
     for fault in (None, Fault("busy"), Fault("reset")):
-        with FaultyProxy(host, lambda _method, _path, fault=fault: fault) as way:
+        with FaultyProxy(host, lambda _method, _path, fault=fault: fault) as way:  # type: ignore[misc]
             given = {**who, "endpoint_url": f"{way.url}/{azure_server.ACCOUNT}"}
             for mode in ("rb", "wb"):
                 with pytest.raises((SourceError, UsageError)) as caught:

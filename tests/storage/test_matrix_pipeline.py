@@ -159,7 +159,7 @@ def test_seeds_over_whole_passes(five, waits, name):
             samples = list(
                 wds.WebDataset(
                     urls, shardshuffle=False, storage_options=target.options,
-                    handler=lambda error, heard=heard: heard.append(error) or True,
+                    handler=lambda error, heard=heard: heard.append(error) or True,  # type: ignore[misc]
                 )
             )  # fmt: skip
             told = {error.url for error in heard}

@@ -102,7 +102,7 @@ def test_keys_that_are_replaced_while_a_shard_is_read_are_looked_up_again(proxie
     from webdataset.sources.s3 import clients
     from webdataset.testing.proxy import Fault, planned
 
-    proxied(planned({0: Fault("cut", 100_000)}))
+    proxied(planned([Fault("cut", 100_000)]))
     with wds.gopen(URL) as stream:
         begun = stream.read(1000)
         made = clients.client_for(stream._source.place.profile, URL)

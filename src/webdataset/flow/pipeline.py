@@ -64,7 +64,12 @@ class DataPipeline(EqualEpochs, IterableDataset):
             else:
                 self.pipeline.append(arg)
 
-    if not TYPE_CHECKING:  # a checker would take every name for one of ours
+    if TYPE_CHECKING:
+
+        def __len__(self) -> int:
+            """Return the length that was declared; a pipeline without one has no such method."""
+
+    else:  # a checker would take every name for one of ours
 
         def __getattr__(self, name: str) -> Any:
             """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""

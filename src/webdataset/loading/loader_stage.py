@@ -4,7 +4,8 @@ Flows in: nothing. Flows out: the loader's batches. Its memory is the loader's s
 are saved and resumed with it; the items in their buffers are made again by address, in the consumer's process.
 """
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,24 @@ class LoaderMemory(Memory):
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on behind a state, to the end of its epoch: the next one is for the whole pipeline to begin."""
         self._loader.stay_with(state)
+
+
+def hold(batches: Iterator[Any], owner: Any) -> Callable[[], Any]:
+    """Keep torch's iterator until its owner is no more.
+
+    A loader and its run know each other, so the garbage collection ends them. It would close the queues of torch's
+    iterator before that tells its workers to end, and torch would wait five seconds for each of them.
+
+    Args:
+        batches: torch's iterator.
+        owner: its run, or the loader where workers are persistent.
+
+    Returns:
+        What lets go of it.
+    """
+    held = weakref.finalize(owner, list.clear, [batches])
+    held.atexit = False
+    return held.detach
 
 
 class LoaderStage(Stage):

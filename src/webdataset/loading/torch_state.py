@@ -26,7 +26,7 @@ from webdataset.ground.errors import FlowError
 from webdataset.ground.topology import Place, physical, standing
 from webdataset.stages.base import Address, Json, Run, Stage
 
-from .loader_stage import LoaderStage
+from .loader_stage import LoaderStage, hold
 
 
 class Parcel:
@@ -84,7 +84,8 @@ class Sending:
         worker = get_worker_info()
         if worker is None:
             return batch
-        run = worker.dataset.present
+        dataset: Any = worker.dataset
+        run = dataset.present
         address = run.address() if self.addresses else None
         return Parcel(batch, run.position, run.progress(), (run.seed, run.epoch), address)
 
@@ -118,7 +119,8 @@ class Beginning:
             return
         if self.turn:
             standing.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
-        worker.dataset.stay_with(self.state)
+        dataset: Any = worker.dataset
+        dataset.stay_with(self.state)
 
 
 class LoaderRun:
@@ -150,6 +152,7 @@ class LoaderRun:
         self.over = self._gave = False
         self._batches: Iterator[Any] = loader.started(self.begun, self._turn, self._known, addresses=addresses)
         self._own: ElasticRun | None = None if self._workers else loader.dataset.present
+        self._let_go = hold(self._batches, self)
 
     def _first(self, turned: Json) -> int:
         """Return the number of the worker whose turn it is."""
@@ -220,10 +223,11 @@ class LoaderRun:
     def close(self) -> None:
         """Let go of the workers, unless they are persistent; the state can still be read."""
         self._batches = iter(())
+        self._let_go()
         self._plain.close()
 
 
-class StateLoader(DataLoader):  # type: ignore[misc]
+class StateLoader(DataLoader[Any]):
     """torch's DataLoader over an elastic dataset, with ``state_dict`` and ``load_state_dict``.
 
     Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
@@ -235,6 +239,8 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         **kw: the same.
     """
 
+    # an elastic dataset: torch knows none of its functions
+    dataset: Any
     collate_fn: Any
     worker_init_fn: Any
     _iterator: Any
@@ -246,6 +252,7 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         self.worker_init_fn = self._beginning = Beginning(begin.own if isinstance(begin, Beginning) else begin)
         self.turned: Json = None  # whose turn it is behind a state that was loaded
         self._present: LoaderRun | None = None
+        self._let_go: Callable[[], Any] | None = None  # of persistent workers
         self._heard: tuple[int, int] | None = None  # seed and epoch that living workers would read next
 
     def adopt(self, run: Run) -> None:
@@ -297,21 +304,28 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
         if self._iterator is not None and not (fresh and known == self._heard):
             self._iterator = None  # torch ends persistent workers with their iterator
+            self._held(iter(()))
         self._heard = None if turn else (known[0], known[1] + 1)
         self._sending.addresses = addresses
         self._beginning.state, self._beginning.turn = state, turn
         if not self.num_workers:
             self._to_dataset(state, stay=True)
         if not any(state["memories"].values()):
-            return iter(super().__iter__())
+            return self._held(iter(super().__iter__()))
         before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
-        batches: Iterator[Any] = (
-            super().__iter__()
-        )  # draws a seed, which the epoch that goes on had drawn when it began
+        # it draws a seed, which the epoch that goes on had drawn when it began
+        batches: Iterator[Any] = super().__iter__()
         if self.generator is not None:
             self.generator.set_state(before)
         else:
             torch.set_rng_state(before)
+        return self._held(batches)
+
+    def _held(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Hold torch's iterator where its workers are persistent, and let go of the one before."""
+        if self._let_go is not None:
+            self._let_go()
+        self._let_go = hold(batches, self) if self.persistent_workers else None
         return batches
 
     def state_dict(self) -> dict[str, Any]:
@@ -373,4 +387,4 @@ class StateLoader(DataLoader):  # type: ignore[misc]
         dataset._present.shift = shift  # noqa: SLF001
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None}
+        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None, "_let_go": None}

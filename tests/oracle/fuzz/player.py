@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -163,13 +164,14 @@ def source(case):
     if kind == "object":
         return wds.WebDataset(wds.SimpleShardList(urls), shardshuffle=case["shardshuffle"], **options)
     seeds = {} if case["list_seed"] is None else {"seed": case["list_seed"]}
-    shards = [wds.SimpleShardList(urls, **seeds)]
+    shards: list[Any] = [wds.SimpleShardList(urls, **seeds)]
     if kind == "resampled":
         older = {"seed": None} if OURS and given["like"] == "0.2.86" else {}
         shards = [wds.ResampledShards(urls, 5, deterministic=True, **older)]
     shards += [getattr(wds, name) for name in case["splitters"]]
     if case["shard_shuffle"]:
-        shards.append(wds.shuffle(*case["shard_shuffle"][:2], rng=random.Random(case["shard_shuffle"][2])))
+        size, initial, seed = case["shard_shuffle"]
+        shards.append(wds.shuffle(size, initial=initial, rng=random.Random(seed)))
     if kind == "uncalled":
         return [*shards, wds.tarfile_samples]
     if kind == "by_hand":
@@ -215,7 +217,7 @@ def play(case):
     """What a case gives: a list of passes, each a list of items, the last of which may be an error."""
     os.environ.update(case["environment"])
     random.seed(case["number"])
-    passes = []
+    passes: list[Any] = []
     # again and again: what is raised while an object is deleted is lost
     signal.setitimer(signal.ITIMER_PROF, SECONDS, 0.1)
     try:

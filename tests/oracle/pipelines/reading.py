@@ -429,7 +429,7 @@ def another_url_opener():
         for entry in source:
             yield {**entry, "stream": open(entry["url"].replace("elsewhere", kit.FOLDER), "rb")}
 
-    tariterators.url_opener = opened
+    tariterators.url_opener = opened  # type: ignore[assignment]
     try:
         source = wds.SimpleShardList("elsewhere/train-{000..001}.tar")
         return list(wds.DataPipeline(source, wds.tarfile_to_samples()))

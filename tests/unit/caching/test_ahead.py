@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def opening(server, near, source=open_shards, **options):
 
 def begun(stream):
     """Read so much of a shard that the next are begun; return it."""
-    pieces = []
+    pieces: list[bytes] = []
     while sum(map(len, pieces)) < 1 << 20:
         pieces.append(stream.read(200_000))
     return b"".join([*pieces, stream.read(1)])
@@ -89,9 +90,9 @@ def test_the_next_two_come_while_one_is_read(server, near):
 
 def test_datasets_bring_the_next(server, near, monkeypatch):
     """WebDataset does so, in order and completely; ``prefetch=0`` and WDS_PREFETCH_BYTES=0 do not."""
-    for folder, options, bytes_ahead, expected in (
-        ("a", {}, None, 3), ("b", {"prefetch": 0}, None, 1), ("c", {}, "0", 1),
-    ):  # fmt: skip
+    ways: list[tuple[str, dict[str, Any], str | None, int]]
+    ways = [("a", {}, None, 3), ("b", {"prefetch": 0}, None, 1), ("c", {}, "0", 1)]
+    for folder, options, bytes_ahead, expected in ways:
         (near / folder).mkdir()
         if bytes_ahead is not None:
             monkeypatch.setenv("WDS_PREFETCH_BYTES", bytes_ahead)

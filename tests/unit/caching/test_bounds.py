@@ -1,6 +1,7 @@
 """What ``cache_size`` may be, and that it holds where nothing is downloaded any more."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def kept(folder):
 def test_a_smaller_bound_holds_at_once(near):
     """All shards are there already, so that no download would make room."""
     folder, root = near
-    options = {"shardshuffle": False, "cache_dir": str(folder), "cache_revalidate": "never"}
+    options: dict[str, Any] = {"shardshuffle": False, "cache_dir": str(folder), "cache_revalidate": "never"}
     bounded = wds.WebDataset(f"{root}/4.tar", cache_size=3 * len(SHARD), **options)
     assert len(list(bounded)) == 1
     assert kept(folder) == ["2", "3", "4"]

@@ -271,7 +271,7 @@ def test_names_that_reach_into_the_cache(server, near):
         (near / ".wds" / final.name).unlink()
     for name in (".wds/x.tar", "a/.wds/x.tar", ".WDS/x.tar", "x/.wds"):
         with pytest.raises(UsageError, match="no name"):
-            names.chosen_names("http://h/x.tar", lambda _, name=name: name)
+            names.chosen_names("http://h/x.tar", lambda _, name=name: name)  # type: ignore[misc]
 
 
 def test_a_lock_on_a_stale_handle(tmp_path, monkeypatch):

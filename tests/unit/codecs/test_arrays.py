@@ -137,7 +137,7 @@ def test_objects_are_not_written(value):
         npy_dumps(value)
     for bad in (value, [1, 2], {1: np.ones(2)}):
         with pytest.raises(EncodingError):
-            npz_dumps(bad if bad is not value else {"a": value})
+            npz_dumps(bad if bad is not value else {"a": value})  # type: ignore[arg-type]
 
 
 @pytest.mark.torch

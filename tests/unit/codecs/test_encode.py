@@ -189,8 +189,8 @@ def test_make_encoder_understands_every_form():
 def test_add_handlers_takes_words_and_lists():
     """Extensions come as one string or a list."""
     table = {}
-    add_handlers(table, "a b", 1)
-    add_handlers(table, ["c"], 2)
+    add_handlers(table, "a b", 1)  # type: ignore[arg-type]
+    add_handlers(table, ["c"], 2)  # type: ignore[arg-type]
     assert table == {"a": 1, "b": 1, "c": 2}
 
 

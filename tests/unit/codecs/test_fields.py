@@ -7,6 +7,7 @@ import lzma
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_missing_packages_are_named_with_their_extra(missing, tmp_path):
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
 
 
-COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
 @pytest.mark.parametrize("kind", [*COMPRESSORS, "zst"])

@@ -5,6 +5,7 @@ import datetime as dt
 import decimal
 import pickle
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from webdataset.testing.hostile_bombs import exhausting
 
 pytestmark = pytest.mark.limited
 
-RECORDS = [
+RECORDS: list[dict[str, Any]] = [
     {"id": n, "caption": f"a photo of the thing number {n}", "box": (1, 2, n, 4.5), "tags": ["a", "b"], "at": None}
     for n in range(300)
 ]
@@ -71,7 +72,7 @@ def test_shared_parts_are_welcome(protocol):
     """Honest pickles refer to their parts again: keys, classes, whole objects, arrays and their types."""
     shared = {"a": (1, (2, "x")), "b": frozenset({(1, 2), (3, (4, 5))}), "c": {(1, (2, 3)): "y"}}
     array = np.arange(1000)
-    value = {
+    value: dict[str, Any] = {
         "records": [shared] * 200,
         "sets": [{1, 2, n, (n, (n,))} for n in range(300)],
         "ordered": [collections.OrderedDict(a=n, b=shared) for n in range(300)],
@@ -82,7 +83,7 @@ def test_shared_parts_are_welcome(protocol):
     assert read["records"] == value["records"]
     assert read["records"][0] is read["records"][199]
     assert (read["sets"], read["ordered"], read["queues"]) == (value["sets"], value["ordered"], value["queues"])
-    assert all(map(np.array_equal, read["arrays"], value["arrays"]))
+    assert all(np.array_equal(*pair) for pair in zip(read["arrays"], value["arrays"], strict=True))
 
 
 VALUES = st.recursive(
@@ -107,7 +108,7 @@ def test_both_readers_agree(value, protocol):
 def test_numpy_of_either_layout(old, new, protocol):
     """Pickles made by numpy 1 name its modules otherwise than those made by numpy 2; both load."""
     kinds = "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16 S3 U2 M8[s] m8[D]".split()
-    values = [*(np.ones(2, "i1").astype(kind) for kind in kinds), np.float32(1), np.array(5), np.str_("a")]
+    values: list[Any] = [*(np.ones(2, "i1").astype(kind) for kind in kinds), np.float32(1), np.array(5), np.str_("a")]
     for value in values:
         data = pickle.dumps(value, protocol)
         before, after = old.encode(), new.encode()

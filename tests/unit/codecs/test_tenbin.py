@@ -2,6 +2,7 @@
 
 import io
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_layout():
 def test_layouts_in_memory_do_not_matter():
     """Transposed, strided and Fortran arrays, numbers and nested lists are written by value."""
     array = np.arange(24).reshape(2, 3, 4)
-    given = [array.T, array[:, ::2], np.asfortranarray(array), np.float32(2), [[1, 2], [3, 4]], 7]
+    given: list[Any] = [array.T, array[:, ::2], np.asfortranarray(array), np.float32(2), [[1, 2], [3, 4]], 7]
     for read, wanted in zip(tenbin.decode_buffer(tenbin.encode_buffer(given)), given, strict=True):
         assert np.array_equal(read, wanted)
 
@@ -108,7 +109,7 @@ def test_arrays_that_tenbin_does_not_hold(value):
 def test_what_is_no_list_is_refused():
     """An array by itself would be taken apart row by row."""
     with pytest.raises(EncodingError, match="requires list"):
-        tenbin.encode_buffer(np.zeros((2, 2)))
+        tenbin.encode_buffer(np.zeros((2, 2)))  # type: ignore[arg-type]
     with pytest.raises(EncodingError) as failure:
         tenbin.encode_list([np.zeros(1), np.array([True])])
     assert failure.value.__notes__ == ["in array 1 of the list"]

@@ -212,7 +212,7 @@ def test_no_secrets():
         wds.WebDataset("https://u:hunter2@host/s-{0..1}.tar?token=hunter2", shardshuffle=False)
         .map(functools.partial(augment, generator="hunter2"))
         .map(Vault())
-        .select(lambda sample, key="hunter2": True)
+        .select(lambda sample, key="hunter2": True)  # type: ignore[misc]
         .compose(wds.rename(a="https://u:hunter2@host/b"))
         .compose(wds.filters.FilterFunction(doubled, {"token": "hunter2"}, Vault(), b"hunter2"))
     )

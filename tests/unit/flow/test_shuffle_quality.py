@@ -1,6 +1,7 @@
 """How well pipelines mix."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_reversed_order_is_told():
 
 def test_better_shuffles_have_better_figures():
     """More shards open, larger buffers: more shards in a batch."""
-    options = {"shards": 20, "samples": 100, "batch": 50}
+    options: dict[str, Any] = {"shards": 20, "samples": 100, "batch": 50}
     found = [
         simulated_quality(**options),
         simulated_quality(**options, stages=[wds.shuffle(100)]),

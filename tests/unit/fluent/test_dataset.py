@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_objects_of_the_users_split_themselves(folder, monkeypatch):
     assert keys(wds.WebDataset(Own(), nodesplitter=wds.split_by_node)) == ALL[:5] + ALL[10:]
     ours = wds.SimpleShardList(f"{folder}/s-{{0..2}}.tar")
     assert keys(wds.WebDataset(ours, nodesplitter=wds.split_by_node)) == ALL[:5] + ALL[10:]
-    both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
+    both: dict[str, Any] = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
     assert keys(wds.WebDataset(ours, **both)) == ALL[10:]
 
 
@@ -195,9 +196,9 @@ def test_arguments_that_mean_nothing(folder):
     with pytest.raises(UsageError):
         wds.WebDataset(3)
     with pytest.raises(TypeError, match="'colour'$"):
-        wds.WebDataset(f"{folder}/s-0.tar", colour="red")
+        wds.WebDataset(f"{folder}/s-0.tar", colour="red")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="did you mean 'shardshuffle'"):
-        wds.WebDataset(f"{folder}/s-0.tar", shardshuffel=3)
+        wds.WebDataset(f"{folder}/s-0.tar", shardshuffel=3)  # type: ignore[call-arg]
 
 
 def test_chain(folder):

@@ -13,7 +13,7 @@ def test_what_a_handler_lets_pass_is_counted():
     skips = Skips()
     with counting(skips):
         assert goes_on(ignore_and_continue, ValueError(), "map") is True
-        assert goes_on(lambda error: 1, ValueError(), "map") is True
+        assert goes_on(lambda error: 1, ValueError(), "map") is True  # type: ignore[arg-type,return-value]
         assert goes_on(ignore_and_stop, ValueError(), "map") is False
         with pytest.raises(ValueError, match="this"):
             goes_on(reraise_exception, ValueError("this"), "map")

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,7 +136,14 @@ def test_urls_are_taken_as_datasets_take_them(tmp_path):
                 sink.write({"__key__": f"{number}-{ordinal}", "cls": ordinal})
     names = [str(tmp_path / f"part-{number}.tar") for number in range(3)]
     braces = str(tmp_path / "part-{0..2}.tar")
-    forms = [braces, "::".join(names), str(tmp_path / "part-?.tar"), names, wds.SimpleShardList(braces), iter(names)]
+    forms: list[Any] = [
+        braces,
+        "::".join(names),
+        str(tmp_path / "part-?.tar"),
+        names,
+        wds.SimpleShardList(braces),
+        iter(names),
+    ]
     for index, urls in enumerate([*forms, [Path(name) for name in names]]):
         again = names if index == 5 else urls
         assert list(wds.sample_counts(urls, True).values()) == [1, 2, 3]

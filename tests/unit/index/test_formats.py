@@ -55,9 +55,9 @@ def test_dali_text(tmp_path):
     assert lines[:2] == ["v1.2 3", "cls 512 1 0001.cls jpg 1536 200 0001.jpg"]
     assert dali.dumps(index, version="v1.1").decode().splitlines()[:2] == ["v1.1 3", "cls 512 1 jpg 1536 200"]
     with pytest.raises(UsageError):
-        dali.dumps(index, version="v1.0")
+        dali.dumps(index, version="v1.0")  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        dali.dumps(index, unfit="skip")
+        dali.dumps(index, unfit="skip")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["spaces", "blanks", "not_utf8", "dots", "gnu_long", "mixed_case", "dotfile"])

@@ -160,7 +160,7 @@ def test_decoding(tmp_path):
     assert plain(IndexedShard(path, decode=hundred)[0])[1] == {"json": {"x": 1}, "cls": 100}
     assert IndexedShard(path, decode=lambda sample: sample["__key__"])[0] == "a"
     with pytest.raises(UsageError):
-        IndexedShard(path, decode=3)[0]
+        IndexedShard(path, decode=3)[0]  # type: ignore[arg-type]
     (tmp_path / "bad.tar").write_bytes(archives.by_hand([("a.json", b"{")]))
     with pytest.raises(wds.DecodingError) as caught:
         IndexedShard(tmp_path / "bad.tar", decode=True)[0]
@@ -215,9 +215,9 @@ def test_files_that_are_no_index_are_passed_by(tmp_path):
     with pytest.raises(BadIndex, match="files"):
         len(IndexedShard(path, tmp_path / "x.json"))
     with pytest.raises(UsageError):
-        IndexedShard(path, 3)
+        IndexedShard(path, 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        IndexedShard(path, True)
+        IndexedShard(path, True)  # type: ignore[arg-type]
 
 
 def test_a_files_json_of_every_member(tmp_path):

@@ -1,6 +1,7 @@
 """Indexes made while shards are read for another purpose."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_payloads_that_are_stepped_over(tmp_path):
     members = [(f"{n}.{ext}", bytes(size)) for n in range(3) for ext, size in (("bin", 3 << 20), ("txt", 5))]
     path.write_bytes(archives.by_hand(members))
     found = []
-    rules = {"select_files": lambda name: name.endswith("txt")}
+    rules: dict[str, Any] = {"select_files": lambda name: name.endswith("txt")}
     assert len(list(wds.WebDataset(str(path), observer=wds.IndexWhileReading(then=found.append), **rules))) == 3
     assert found == [index_shard(path, **rules)]
 
@@ -105,7 +106,7 @@ def test_duplicates_that_a_handler_steps_over(tmp_path):
     """The index follows what the reader delivers."""
     path = zoo.build(tmp_path, ["duplicate_member"])["duplicate_member"]
     found = []
-    rules = {"handler": ignore_and_continue}
+    rules: dict[str, Any] = {"handler": ignore_and_continue}
     samples = list(wds.WebDataset(str(path), observer=wds.IndexWhileReading(then=found.append), **rules))
     assert [entry.key for entry in found[0].entries] == [sample["__key__"] for sample in samples]
 

@@ -535,14 +535,14 @@ def test_arguments_that_would_do_nothing_are_refused(arguments, name):
 
 def test_epochs_and_states_that_are_none_are_refused(elastic):
     """The message says what they should have been."""
-    with wds.Loader(elastic, np.int64(8)) as loader:
+    with wds.Loader(elastic, np.int64(8)) as loader:  # type: ignore[arg-type]
         for epoch in (-1, "2", None):
             with pytest.raises(UsageError, match="numbered from 0"):
-                loader.set_epoch(epoch)
+                loader.set_epoch(epoch)  # type: ignore[arg-type]
         for state in (None, "state.json", [loader.state_dict()]):
             with pytest.raises(StateMismatch, match="state_dict"):
-                loader.load_state_dict(state)
-        loader.set_epoch(np.int64(3))
+                loader.load_state_dict(state)  # type: ignore[arg-type]
+        loader.set_epoch(np.int64(3))  # type: ignore[arg-type]
         assert loader.state_dict()["epoch"] == 3
 
 

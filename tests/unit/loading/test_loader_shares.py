@@ -3,6 +3,7 @@
 import functools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def mix(urls, **arguments):
     return wds.RandomMix(parts, longest=True, **arguments)
 
 
-DATASETS = {
+DATASETS: dict[str, Any] = {
     "mix": mix,
     "weighted mix": functools.partial(mix, probs=[0.9, 0.1]),
     "mix in turn": lambda urls: wds.RoundRobin([plain(urls[:3], wds.split_by_worker), mix(urls[3:])], longest=True),

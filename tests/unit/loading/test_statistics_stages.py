@@ -221,7 +221,7 @@ def test_notes_are_told_now_and_then():
     """A worker says what stages took at most four times a second, and at its end; what it counted, once."""
     notes = Notes(Striding(iter(()), 0, 1, meter=None))
     assert notes.told(4, over=True) is None
-    notes = Notes(Striding(iter(()), 0, 1, meter=_Rows()))
+    notes = Notes(Striding(iter(()), 0, 1, meter=_Rows()))  # type: ignore[arg-type]
     assert notes.told(4, over=False) is None
     assert notes.told(0, over=True) == Findings([("decode", 4, 1.0)])
     notes.skips["decode"] += 2

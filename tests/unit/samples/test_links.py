@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tarfile
 import warnings
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,8 @@ def test_the_same_sample_whichever_way(tmp_path, hundred):
             chosen = [address for address, _, _ in samples[::2]]
             found = picked({"url": "x", "stream": io.BytesIO(data)}, Reading(), chosen)
             assert [(address, *fields(sample)) for address, sample in found] == samples[::2], seed
-            for rules in ({}, {"rename_files": lambda name: name}):
+            ways: list[dict[str, Any]] = [{}, {"rename_files": lambda name: name}]
+            for rules in ways:
                 assert [fields(sample) for sample in wds.IndexedShard(path, False, **rules)] == [
                     each[1:] for each in samples
                 ], seed

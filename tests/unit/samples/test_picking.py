@@ -4,6 +4,7 @@ import gzip
 import io
 import itertools
 import tarfile
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -63,7 +64,10 @@ def test_any_samples(numbers, kind):
 
 def test_rules_hold():
     """Members that are left out, renamed or repeated are so here as well."""
-    rules = {"select_files": lambda name: not name.endswith("cls"), "rename_files": lambda name: name + "x"}
+    rules: dict[str, Any] = {
+        "select_files": lambda name: not name.endswith("cls"),
+        "rename_files": lambda name: name + "x",
+    }
     whole = read(SHARD, **rules)
     found = list(picked({"url": "x", "stream": io.BytesIO(SHARD)}, Reading(addresses=True, **rules), [whole[3][0]]))
     assert found == [(whole[3][0], {**whole[3][1], "__address__": whole[3][0]})]

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_resuming_at_an_address(wrap, seeks):
     for n in range(0, 30, 7):
         shards = opened(data, seeks=seeks)
         position = Position()
-        rest = [(s["__key__"], position.address()) for s in read_samples(shards, Reading(), position, places[n][1])]
+        rest = [(s["__key__"], position.address()) for s in read_samples(shards, Reading(), position, places[n][1])]  # type: ignore[arg-type]
         assert rest == places[n:]
         if not wrap and seeks:
             assert shards[0]["stream"].taken <= len(raw) - places[n][1].offset + 512
@@ -241,7 +242,7 @@ def test_members_gathered_beyond_what_is_known():
 
 def test_group_members_asks_its_handler():
     """Items without a name go to the handler."""
-    items = [
+    items: list[dict[str, Any]] = [
         {"fname": "a.x", "data": b""},
         {"wrong": 1},
         {"fname": "a.y", "data": b""},

@@ -5,6 +5,7 @@ import itertools
 import tracemalloc
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,7 +246,7 @@ def test_an_index_has_the_same_verdict(tmp_path):
             len(wds.IndexedShard(path, tmp_path / "given"))
         assert len(wds.IndexedShard(path, tmp_path / "given", split_samples="ignore")) == 4
     indexes = []
-    rules = {"handler": lambda _: True, "observer": wds.IndexWhileReading(then=indexes.append)}
+    rules: dict[str, Any] = {"handler": lambda _: True, "observer": wds.IndexWhileReading(then=indexes.append)}
     assert len(list(wds.WebDataset(str(path), shardshuffle=False, **rules))) == 2
     assert [entry.key for entry in indexes[0].entries] == ["0", "1"]
     written(JOINED, tmp_path)

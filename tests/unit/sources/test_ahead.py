@@ -188,7 +188,7 @@ def test_after_a_fork(budget, ended):
 
     for kind in (Rewinding, Lost):
         gate.clear()
-        filling = Filling(lambda kind=kind: kind(BODY), 800_000, budget.take(800_000))
+        filling = Filling(lambda kind=kind: kind(BODY), 800_000, budget.take(800_000))  # type: ignore[misc]
         stream = taken_without_stopping(filling)
         while (ended and filling.running) or filling.stream is None or filling.stream.tell() < 700_000:
             time.sleep(0.001)

@@ -132,9 +132,9 @@ def test_a_finaliser_in_between():
     """Where a list is closed while something of it is begun, that is closed too."""
     coming = Two(iter(places()), None)
     begun = []
-    coming.began = lambda: begun.extend(coming.close())
+    coming.began = lambda: begun.extend(coming.close())  # type: ignore[assignment]
     note, noted = coming._note, []
-    coming._note = lambda waiting, number, one: (noted.append(one), note(waiting, number, one))
+    coming._note = lambda waiting, number, one: (noted.append(one), note(waiting, number, one))  # type: ignore[assignment]
     coming.look()
     assert noted
     assert all(one.closed for one in noted)

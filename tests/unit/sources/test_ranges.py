@@ -64,7 +64,7 @@ def test_what_cannot_be_read_anywhere_says_so(tmp_path, monkeypatch):
     with pytest.raises(SourceError):
         open_ranges(tmp_path)
     with pytest.raises(UsageError):
-        open_ranges(3)
+        open_ranges(3)  # type: ignore[arg-type]
 
 
 def test_threads_share_a_file(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import re
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,8 @@ def test_every_scheme_is_rewritten(place, stem, monkeypatch, tmp_path):
         assert ranges.read_at(512, 100) == shard(0)[512:612]
     captions = [f"caption {number}" for number in range(6)]
     both = [url, f"{stem}train/1.tar"]
-    for options in ({}, {"cache_dir": str(tmp_path / "cache")}, {"cache_dir": str(tmp_path / "cache")}):
+    cached: dict[str, Any] = {"cache_dir": str(tmp_path / "cache")}
+    for options in ({}, cached, cached):
         samples = list(wds.WebDataset(both, shardshuffle=False, **options).decode())
         assert [sample["txt"] for sample in samples] == captions
         assert {sample["__url__"] for sample in samples} == set(both)

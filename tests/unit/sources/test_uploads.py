@@ -60,7 +60,7 @@ def test_an_interrupted_write_is_never_published():
     """Whoever swallows an interrupt and closes gets an error, and not an object with a gap."""
     upload = Parts()
     upload.write(b"aaaabbbbc")
-    waiting, upload._parts[-1] = upload._parts[-1], Interrupted()
+    waiting, upload._parts[-1] = upload._parts[-1], Interrupted()  # type: ignore[call-overload]
     with pytest.raises(KeyboardInterrupt):
         upload.write(b"cccdddd")
     upload._parts[-1] = waiting
@@ -72,7 +72,7 @@ def test_an_interrupted_write_is_never_published():
 class Sent(SpooledUpload):
     """An upload into an attribute."""
 
-    published = None
+    published: bytes | None = None
 
     def _sent(self):
         self._kept.seek(0)
@@ -98,7 +98,7 @@ class Interrupting:
 def test_an_interrupted_write_is_never_sent():
     """The same of uploads that are sent at the end."""
     upload = Sent("sent://here", 1)
-    upload._kept = Interrupting(upload._kept)
+    upload._kept = Interrupting(upload._kept)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         upload.write(b"abcd")
     with pytest.raises(SourceError, match="interrupted"):

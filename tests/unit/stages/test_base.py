@@ -66,9 +66,9 @@ def test_stages_pickle():
 def test_makers_check_their_arguments_at_once():
     """A wrong argument is an error where it is written, not in a worker an hour later."""
     with pytest.raises(TypeError, match="handler"):
-        select(len, handler=print)
+        select(len, handler=print)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="missing a required argument: 'f'"):
-        mapped()
+        mapped()  # type: ignore[call-arg]
 
 
 def test_makers_show_the_signature_without_the_source():
@@ -103,7 +103,7 @@ def test_transparent_functions_are_told_apart():
 def test_a_stage_must_have_a_flow():
     """Stage is abstract."""
     with pytest.raises(TypeError, match="flow"):
-        Stage()
+        Stage()  # type: ignore[abstract]
 
 
 def test_random_depends_on_seed_epoch_position_and_names_only():

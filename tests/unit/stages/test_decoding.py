@@ -35,7 +35,7 @@ def test_decode_errors_name_everything():
 def test_decode_refuses_what_is_no_function():
     """At once when it starts."""
     with pytest.raises(UsageError, match="not 5"):
-        list(decode(5)([SAMPLE]))
+        list(decode(5)([SAMPLE]))  # type: ignore[arg-type]
 
 
 def test_xdecode_gives_streams_to_functions():
@@ -66,4 +66,4 @@ def test_xdecode_pickles_pass_the_trust_rules():
 def test_find_decoder():
     """The last rule that matches the last component, with or without a dot."""
     rules = [("*.a", 1), ("b", 2), ("*.a", 3)]
-    assert [find_decoder(rules, name) for name in ("x/Y.A", "a", "b", "c")] == [3, 3, 2, None]
+    assert [find_decoder(rules, name) for name in ("x/Y.A", "a", "b", "c")] == [3, 3, 2, None]  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import json
 import random
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,8 @@ def test_other_states_of_the_own_generator_are_refused(state):
 def test_an_unseeded_shuffle_has_a_small_state():
     """Its generator takes no more than a number, where one that was given takes 3 KB."""
     sizes = []
-    for options in ({}, {"seed": 1}):
+    ways: list[dict[str, Any]] = [{}, {"seed": 1}]
+    for options in ways:
         stage = shuffle(20, **options)
         memory = stage.begin(Run(seed=1))
         memory.origin = lambda: 0

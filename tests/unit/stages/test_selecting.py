@@ -12,7 +12,7 @@ from webdataset.stages.selecting import slice as sliced
 def test_select_keeps_what_is_true():
     """Any truth will do."""
     assert list(select(lambda n: n % 3)(range(7))) == [1, 2, 4, 5]
-    assert list(_select([0, 1], bool)) == [1]
+    assert list(_select(iter([0, 1]), bool)) == [1]
 
 
 def test_rsample_keeps_a_part():

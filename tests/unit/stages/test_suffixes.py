@@ -45,4 +45,4 @@ def test_known_under_both_names():
         {"json": {"a": 1}, "0.jpg": b"0", "x.png": b"1"}
     ]
     with pytest.raises(UsageError):
-        list(filters.to_dict(3)([SAMPLE]))
+        list(filters.to_dict(3)([SAMPLE]))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import os
 import random
 import re
 import warnings
+from typing import Any
 
 import pytest
 
@@ -151,11 +152,12 @@ def test_object_stores(tmp_path):
 
 def test_where_nothing_can_be_listed(tmp_path):
     """Refusing would be a promise that is not kept; a warning is left out."""
-    for pattern, options in (
+    ways: list[tuple[str, dict[str, Any]]] = [
         ("https://example.com/a-%03d.tar", {}),
         (f"pipe:cat > {tmp_path}/a-%03d.tar", {}),
         (f"{tmp_path}/a-%03d.tar", {"opener": lambda name: open(name, "wb")}),
-    ):
+    ]
+    for pattern, options in ways:
         with pytest.raises(UsageError, match="where names can be listed"):
             wds.ShardWriter(pattern, exist="error", **options)
     write(f"{tmp_path}/a-%03d.tar", 3)

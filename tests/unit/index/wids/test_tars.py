@@ -104,7 +104,7 @@ def test_copies(tar, tmp_path):
     own = {"mine": lambda remote, local: Path(local).write_text(remote)}
     assert Path(download_file("mine:x", str(tmp_path / "m"), handlers=own)).read_text() == "mine:x"
     with pytest.raises(UsageError, match="is a function"):
-        download_file("s3://x", str(tmp_path / "n"), handlers={"s3": "aws s3 cp {url} {local}"})
+        download_file("s3://x", str(tmp_path / "n"), handlers={"s3": "aws s3 cp {url} {local}"})  # type: ignore[dict-item]
 
 
 def test_copies_that_fail_leave_nothing(tar, tmp_path):

@@ -1,6 +1,7 @@
 """The native format: what a specification becomes."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -277,7 +278,7 @@ def test_plan():
 
 def test_plan_of_epochs_that_end():
     """Where every sample comes once, the sizes decide, and are not guessed."""
-    document = {
+    document: dict[str, Any] = {
         "version": 1,
         "mix": "concat",
         "sources": [{"shards": "a", "nsamples": 30, "repeat": 2}, {"shards": "b"}],
@@ -361,7 +362,7 @@ def test_descriptions_are_frozen(full):
     """A specification cannot be changed by accident."""
     spec = load_spec(full)
     with pytest.raises(AttributeError):
-        spec.splits["train"].sources[0].weight = 3
+        spec.splits["train"].sources[0].weight = 3  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        spec.splits = {}
+        spec.splits = {}  # type: ignore[misc]
     assert isinstance(spec, DatasetSpec)
