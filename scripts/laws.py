@@ -218,13 +218,18 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from own_nodes(node)
 
 
+def line_of(node: ast.AST) -> int:
+    """Return the line on which a node begins."""
+    return int(getattr(node, "lineno", 1))
+
+
 def early_returns(module: Module) -> Iterator[Breach]:
     """No test passes by returning: what it cannot show it skips, with a reason."""
     for function in module.functions():
         nodes = list(own_nodes(function)) if function.name.startswith("test") else []
-        asserted = [node.lineno for node in nodes if asserts(node)]
+        asserted = [line_of(node) for node in nodes if asserts(node)]
         for node in filter(is_lone_return, nodes):
-            if node.lineno < min(asserted, default=node.lineno + 1):
+            if line_of(node) < min(asserted, default=line_of(node) + 1):
                 yield module.breach(
                     node, f"{function.name} returns before it has asserted: assert, or skip with a reason"
                 )
@@ -270,7 +275,7 @@ def measured_lines(scope: ast.AST) -> Iterator[int]:
         else:
             told = isinstance(node, ast.Assert) and node not in waiting and tells_time(node.test, times)
         if told:
-            yield node.lineno
+            yield line_of(node)
 
 
 def is_clock(node: ast.AST) -> bool:

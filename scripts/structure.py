@@ -132,7 +132,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def repeated_passages(modules: list[Module]) -> int:
     """Return how many passages of six or more code lines stand somewhere else as well, imports left out."""
-    windows: dict[tuple[str, ...], int] = collections.Counter()
+    windows: collections.Counter[tuple[str, ...]] = collections.Counter()
     lines_of = {}
     for module in modules:
         texts = module.text.splitlines()

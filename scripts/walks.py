@@ -131,10 +131,10 @@ def loader_states(path: Path) -> Callable[[], Iterator[Any]]:
     """A state of a loader with processes; a loader that continues from one."""
 
     def journey() -> Iterator[Any]:
-        make = lambda: wds.Loader(  # noqa: E731
-            wds.WebDataset(str(path), shardshuffle=False).decode().elastic(2), 2, workers=2, mode="processes",
-            start_method="fork",
-        )  # fmt: skip
+        def make() -> wds.Loader:
+            dataset = wds.WebDataset(str(path), shardshuffle=False).decode().elastic(2)
+            return wds.Loader(dataset, 2, workers=2, mode="processes", start_method="fork")
+
         loader = make()
         run = iter(loader)
         next(run)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import sys
+from typing import Any
 
 import determinism_probe
 
@@ -22,7 +23,7 @@ def datasets(urls):
         for name, dataset in determinism_probe.datasets(urls).items()
         if name not in ("drawn", "numpy", "detshuffle")
     }
-    plain = {"seed": 42, "shardshuffle": 100}
+    plain: dict[str, Any] = {"seed": 42, "shardshuffle": 100}
     key = determinism_probe.key
     found["batched"] = wds.WebDataset(urls, **plain).shuffle(20).map(key).batched(7, collation_fn=list)
     found["listed"] = wds.WebDataset(urls, **plain).map(key).listed(5)
@@ -105,12 +106,13 @@ def torch_loader(urls, workers):
 def main(urls):
     """Print one JSON object: kind of run to digests."""
     found = {f"elastic {name}": runs(lambda name=name: elastic(urls, name), 4) for name in datasets(urls)}
-    for words in (
+    kinds: list[dict[str, Any]] = [
         {"workers": 0},
         {"workers": 2, "mode": "threads"},
         {"workers": 2, "mode": "processes", "start_method": "fork"},
         {"workers": 2, "mode": "threads", "exact": True, "drop_last": True},
-    ):
+    ]
+    for words in kinds:
         label = " ".join(f"{key}={value}" for key, value in words.items())
         found[f"loader {label}"] = runs(
             lambda words=words: wds.Loader(elastic(urls, "shuffled"), 5, collate=list, **words), 3
