@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-import determinism_probe
+import determinism_probe  # type: ignore[import-not-found]  # beside this program
 
 import webdataset as wds
 
