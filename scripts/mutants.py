@@ -133,6 +133,12 @@ def measurements(copy: Copy, work: Path) -> dict[str, Any]:
     }
 
 
+def words_of(path: str) -> set[str]:
+    """Return the words that a path is made of, but for those that are in all paths."""
+    parts = {word for part in Path(path).with_suffix("").parts for word in (part, *part.split("_"))}
+    return parts - {"src", "tests", "test", "unit", "__init__"}
+
+
 class Map:
     """Which tests cover a line, as it was recorded.
 
@@ -159,14 +165,20 @@ class Map:
                     self.lines.setdefault((name, int(line)), set()).update(names[number] for number in numbers)
 
     def tests(self, mutant: Mutant, seconds: float) -> list[str]:
-        """Return the tests of a mutant's line, the fastest first, as many as end in the given time."""
-        ordered = sorted(self.lines.get((mutant.path, mutant.line), ()), key=lambda name: (self.seconds[name], name))
+        """Return the tests of a mutant's line, as many as end in the given time.
+
+        Those in a folder or file of its module's name come first, since what they assert is about it; then the fastest.
+        """
+        own = words_of(mutant.path)
+        ordered = sorted(
+            self.lines.get((mutant.path, mutant.line), ()),
+            key=lambda name: (-len(own & words_of(name.split("::")[0])), self.seconds[name], name),
+        )
         total, kept = 0.0, []
         for name in ordered:
-            total += self.seconds[name]
-            if total > seconds:
-                break
-            kept.append(name)
+            if total + self.seconds[name] <= seconds:
+                total += self.seconds[name]
+                kept.append(name)
         return kept
 
 

@@ -295,6 +295,24 @@ def test_complete_first(server, near):
     stream.close()
 
 
+def test_closing_lets_go_of_the_source(server, near, monkeypatch):
+    """A stream whose file cannot be read any more goes on from the source, and closes it."""
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    stream = opened(server, near, complete=True)
+    begin = exactly(stream, 1000)
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.warns(UserWarning, match="cannot be read: Input/output error"):
+        rest = stream.read(1000)
+    assert server.pages["/x.tar"].startswith(begin + rest)
+    source = stream._direct
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        source.read(1)
+
+
 def test_growing_shards_cannot_be_sought_in(server, near):
     """What comes is a stream; what is there is a file."""
     with opened(server, near) as stream:

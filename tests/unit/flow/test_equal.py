@@ -13,6 +13,7 @@ from webdataset.flow.equal_fingerprint import fingerprint, shares_between_ranks
 from webdataset.ground import topology
 from webdataset.ground.errors import FlowError, NoSamples, StaleIndex, StateMismatch, UsageError
 from webdataset.ground.topology import Place
+from webdataset.samples.position import shared_out
 from webdataset.stages.equal_share import pieces, share_of
 
 SIZES = [13, 7, 22, 5, 31, 11, 3]
@@ -273,6 +274,17 @@ def test_a_shard_without_its_end(tmp_path):
     made = wds.WebDataset([str(cut)], handler=wds.ignore_and_continue, missing_end="error")
     seen = [sample["__key__"] for sample in made.equal_epochs("drop", counts={"b.tar": 4})]
     assert seen == ["0", "1", "2", "0"]
+
+
+def test_nothing_is_read_behind_too_many_samples():
+    """A shard that holds more than was said is not read on; the samples before come, those that are too many do not."""
+    lists = iter([(list("abc"), [0, 1, 2]), (list("def"), [3, 4, 5]), (list("ghi"), [6, 7, 8])])
+    given = []
+    with pytest.raises(StaleIndex, match="5 samples, and holds more"):
+        for samples, _ in shared_out(lists, {"part": (0, 5, 5)}, None):
+            given += samples
+    assert given == list("abc")
+    assert next(lists)[0] == list("ghi")
 
 
 @pytest.mark.parametrize(
