@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 
+_told: list[str] = []  # the profiles of Hypothesis that are loaded
 
-def pytest_configure() -> None:
-    """Let Hypothesis draw the same examples each time, and stop at the first that fails."""
-    try:
-        hypothesis = importlib.import_module("hypothesis")
-    except ImportError:
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Let Hypothesis draw the same examples each time, and stop at the first that fails, where a file needs it."""
+    if _told or b"hypothesis" not in module_path.read_bytes():
         return
+    hypothesis = importlib.import_module("hypothesis")
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile("mutants", phases=phases, derandomize=True, database=None)
     hypothesis.settings.load_profile("mutants")
+    _told.append("mutants")
 
 
 def chosen() -> list[str]:
