@@ -378,3 +378,19 @@ def test_numbers_that_are_none(size, checksum, said):
     assert [name for name, _, _ in members] == ["a.x"]
     assert isinstance(scanner.error, BadHeader)
     assert said in str(scanner.error)
+
+
+def test_a_sparse_name_wins():
+    """GNU tar writes the name of a sparse member's stand-in as ``path``, before or behind the real one."""
+    numbers = [(b"GNU.sparse.size", b"6"), (b"GNU.sparse.map", b"3,3")]
+    names = [(b"GNU.sparse.name", b"real.bin"), (b"path", b"GNUSparseFile.0/x")]
+    for ordered in (names, names[::-1]):
+        part = pax_header([*numbers, *ordered]) + member(b"x", b"end")
+        assert [found[:2] for found in scan(archive(part))[1]] == [("real.bin", b"\0\0\0end")]
+
+
+def test_a_sparse_member_that_stores_more_than_its_map():
+    """Bytes that the map gives no place to are an error, not left out."""
+    part = pax_header([(b"GNU.sparse.size", b"6"), (b"GNU.sparse.map", b"3,3")]) + member(b"x", b"ending")
+    with pytest.raises(BadHeader, match="stores 6 bytes, its map 3"):
+        raise scan(archive(part))[0].error
