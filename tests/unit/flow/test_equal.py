@@ -346,7 +346,7 @@ def test_pieces_tile_the_pass(among):
         assert abs(len(places) - len(whole)) < among
 
 
-def test_fingerprints(urls):
+def test_fingerprints(urls, monkeypatch):
     """What ranks compare is equal for equal set-ups, and names what differs; loaders tell of their dataset."""
     made = wds.WebDataset(urls, seed=3, nodesplitter=wds.split_by_node).shuffle(10)
     found = fingerprint(made)
@@ -360,6 +360,15 @@ def test_fingerprints(urls):
         (wds.Loader(made, 2, workers=3), "workers"),
     ):
         assert fingerprint(other)[name] != found[name]
+    order = "order of shards before they are shared out"
+    source, reader = wds.SimpleShardList(urls), wds.tarfile_to_samples()
+    shuffled = wds.DataPipeline(source, wds.detshuffle(10), wds.split_by_node, reader)
+    behind = wds.DataPipeline(source, wds.split_by_node, wds.detshuffle(10), reader)
+    assert fingerprint(shuffled)[order] != fingerprint(behind)[order]
+    assert fingerprint(shuffled)[order] == fingerprint(shuffled)[order]
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "1")
+    assert (found["ranks"], fingerprint(made)["ranks"]) == (1, 3)
     assert shares_between_ranks(made)
     assert shares_between_ranks(wds.Loader(made.elastic(4)))
     assert shares_between_ranks(wds.WebDataset(urls, resampled=True))
