@@ -240,6 +240,16 @@ def test_a_sample_that_cannot_be_unpickled_is_named(size):
         list(loader)
 
 
+def test_large_objects_travel_in_memory_that_is_used_again():
+    """What is no array travels beside the batch; the worker writes where the consumer has read."""
+    samples = [{"n": n, "text": f"{n} " * 20_000, "more": [bytes([n]) * 50_000]} for n in range(60)]
+    with processes(samples, 3, workers=1) as loader:
+        for _ in range(2):
+            found = [batch for batch in loader]
+            assert [text for batch in found for text in batch["text"]] == [sample["text"] for sample in samples]
+            assert [more for batch in found for more in batch["more"]] == [sample["more"] for sample in samples]
+
+
 def test_a_dataset_that_cannot_start_says_so():
     """An error before the first sample arrives as well, an operating system's too."""
 
