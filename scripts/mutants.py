@@ -14,12 +14,14 @@ fail or are slow without the mutant. Needs the dependency group ``mutants``.
 """
 
 import argparse
+import ast
 import contextlib
 import gzip
 import hashlib
 import importlib
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -139,6 +141,26 @@ def words_of(path: str) -> set[str]:
     return parts - {"src", "tests", "test", "unit", "__init__"}
 
 
+def shared_lines(path: Path) -> dict[int, set[int]]:
+    """Return which lines of a file run whenever a line does.
+
+    What stands outside of functions ran when the module was imported, before any test: all tests of the module see it.
+    The lines of one statement run together, and not all are noted.
+    """
+    tree = ast.parse(path.read_bytes())
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    inner = {line for node in functions for each in node.body for line in lines_of(each)}
+    every = set(range(1, max(inner, default=1) + 1))
+    simple = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    found = {line: lines_of(node) for node in simple for line in lines_of(node)}
+    return {line: every if line not in inner else found.get(line, {line}) for line in every | found.keys()}
+
+
+def lines_of(node: ast.stmt) -> set[int]:
+    """Return the lines of a statement."""
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
 class Map:
     """Which tests cover a line, as it was recorded.
 
@@ -152,6 +174,7 @@ class Map:
         self.seconds: dict[str, float] = {}
         self.lines: dict[tuple[str, int], set[str]] = {}
         self.stale: set[str] = set()
+        self.shared = {name: shared_lines(root / name) for name in files}
         present = {name: digest_of([root / name]) for name in files}
         # a file that was recorded alone, later, knows better
         for piece in sorted(folder.glob("*.json.gz"), key=lambda path: path.stat().st_mtime):
@@ -164,6 +187,12 @@ class Map:
                 for line, numbers in found["lines"][name].items():
                     self.lines.setdefault((name, int(line)), set()).update(names[number] for number in numbers)
 
+    def covering(self, mutant: Mutant) -> set[str]:
+        """Return the tests of a mutant's line."""
+        own = self.lines.get((mutant.path, mutant.line), set())
+        shared = self.shared[mutant.path].get(mutant.line, {mutant.line})
+        return own.union(*(self.lines.get((mutant.path, line), set()) for line in shared))
+
     def tests(self, mutant: Mutant, seconds: float) -> list[str]:
         """Return the tests of a mutant's line, as many as end in the given time.
 
@@ -171,7 +200,7 @@ class Map:
         """
         own = words_of(mutant.path)
         ordered = sorted(
-            self.lines.get((mutant.path, mutant.line), ()),
+            self.covering(mutant),
             key=lambda name: (-len(own & words_of(name.split("::")[0])), self.seconds[name], name),
         )
         total, kept = 0.0, []
@@ -331,6 +360,9 @@ def run_all(told: argparse.Namespace, copy: Copy) -> None:
 def main() -> None:
     """Record the tests' lines, then run mutants."""
     told = arguments()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # a shell's background jobs ignore the second; the tests that run, and the copy, go with this process
+        signal.signal(number, lambda *_: sys.exit("stopped; the same command goes on"))
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         copy = Copy(told.repository.resolve(), Path(place), told.packages)
         copy.prove()

@@ -40,8 +40,10 @@ ARITHMETIC = {
     ast.BitXor: ast.BitAnd,
 }
 LOGGERS = {"log", "logger", "_log", "_logger", "logging"}
+SYMMETRIC = {"min", "max"}  # the order of whose arguments says nothing
 LOGGING = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-TYPE_CALLS = {"cast", "TypeVar", "isinstance", "issubclass", "NewType", "ParamSpec"}
+# what these are given says nothing about what the code does
+TYPE_CALLS = {"cast", "TypeVar", "isinstance", "issubclass", "NewType", "ParamSpec", "getLogger"}
 
 
 class Mutant(NamedTuple):
@@ -108,7 +110,7 @@ def is_left_alone(node: ast.AST) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id in ("__all__", "__slots__") for target in targets):
             return True
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in TYPE_CALLS:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in TYPE_CALLS:
         return True
     return is_log(node) or isinstance(node, (ast.JoinedStr, ast.Import, ast.ImportFrom))
 
@@ -191,7 +193,9 @@ def constants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 def calls(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield calls whose first two arguments are swapped."""
-    if isinstance(node, ast.Call) and len(node.args) > 1 and not any(isinstance(a, ast.Starred) for a in node.args[:2]):
+    if not isinstance(node, ast.Call) or len(node.args) < 2 or getattr(node.func, "id", "") in SYMMETRIC:
+        return
+    if not any(isinstance(each, ast.Starred) for each in node.args[:2]):
         first, second, *more = node.args
         if ast.dump(first) != ast.dump(second):
             yield "swapped arguments", changed(node, args=[second, first, *more])
@@ -199,7 +203,7 @@ def calls(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 def statements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield statements removed, loops that end or go on where they did not, and functions that return nothing."""
-    if isinstance(node, ast.Return) and not (node.value is None or is_none(node.value)):
+    if isinstance(node, ast.Return) and node.value is not None and not is_plain(node.value):
         yield "return", changed(node, value=ast.Constant(None))
     elif isinstance(node, ast.Break):
         yield "break", ast.Continue()
@@ -209,9 +213,9 @@ def statements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield "removed", ast.Pass()
 
 
-def is_none(node: ast.AST) -> bool:
-    """Tell whether a node is ``None``."""
-    return isinstance(node, ast.Constant) and node.value is None
+def is_plain(node: ast.AST) -> bool:
+    """Tell whether a node is ``None``, or a truth value, which has a mutant of its own."""
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
 
 
 def is_removable(node: ast.AST) -> bool:
@@ -283,6 +287,5 @@ def sampled(root: Path, source: str, count: int, seed: int) -> list[Mutant]:
                 lines.setdefault((mutant.path, mutant.line), []).append(mutant)
     if only:
         return [mutant for each in lines.values() for mutant in each]
-    chance = random.Random(f"{seed} {name}")
-    chosen = chance.sample(sorted(lines), min(count, len(lines)))
-    return [chance.choice(lines[line]) for line in chosen]
+    chosen = random.Random(f"{seed} {name}").sample(sorted(lines), min(count, len(lines)))
+    return [random.Random(f"{seed} {line}").choice(lines[line]) for line in chosen]

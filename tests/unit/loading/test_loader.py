@@ -717,6 +717,16 @@ def test_states_in_checkpoints(tmp_path, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == ["webdataset-0-of-2.json", "webdataset-1-of-2.json"]
     assert json.loads((folder / "webdataset-1-of-2.json").read_text()) == json.loads(json.dumps(state))
     assert read_state(folder)["kind"] == state["kind"]
+    write_state(folder, {"of": 0})
+    assert read_state(folder) == {"of": 0}
+    monkeypatch.setenv("RANK", "1")
+    assert read_state(folder) == json.loads(json.dumps(state))
+    write_state(folder, state)
+    monkeypatch.setenv("RANK", "0")
+    write_state(folder, state)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert read_state(folder)["received"] == 2 * state["received"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
     (folder / "webdataset-0-of-1.json").write_text("{}")
     with pytest.raises(UsageError, match="not those of all ranks"):
         read_state(folder)
