@@ -324,7 +324,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100, help="mutants in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0, help="for one mutant")
-    parser.add_argument("--again", nargs="+", default=[], help="run those again that survived, were uncovered …")
+    parser.add_argument("--again", action="append", default=[], help="run those of this status again; may be repeated")
     parser.add_argument("--repository", type=Path, default=REPOSITORY)
     parser.add_argument("--packages", nargs="+", default=["src"], help="folders that hold import packages")
     return parser.parse_args()
