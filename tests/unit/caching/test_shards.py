@@ -422,6 +422,18 @@ def test_stale_downloads_are_swept(near):
     assert left == set(list(names)[2:])
 
 
+def test_a_published_download_can_be_read(near):
+    """The file that ``publish`` returns stays open, and under its name; one that was not published goes."""
+    with files.Download(near / "a.tar") as download:
+        download.write(b"content")
+        stream = download.publish()
+    with stream:
+        assert stream.read() == b"content"
+    with files.Download(near / "b.tar") as download:
+        download.write(b"content")
+    assert [path.name for path in near.iterdir()] == ["a.tar"]
+
+
 def test_a_folder_in_the_way(near, web):
     """What cannot be replaced is said once, and shards are streamed."""
     (near / "taken.tar").mkdir()
