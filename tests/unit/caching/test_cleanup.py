@@ -39,6 +39,7 @@ def test_the_oldest_go_first(folder, caplog):
 def test_not_too_often(folder, caplog):
     """A second call within the interval does nothing; nothing is said where nobody asks for it."""
     cleanup = LRUCleanup(folder, 3500, keyfn=os.path.getmtime)
+    assert (cleanup.interval, LRUCleanup().cache_size) == (30, 10**12)
     cleanup.cleanup()
     assert caplog.text == ""
     (folder / "6").write_bytes(b"x" * 1000)

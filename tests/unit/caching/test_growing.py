@@ -305,11 +305,13 @@ def test_closing_lets_go_of_the_source(server, near, monkeypatch):
 
     stream = opened(server, near, complete=True)
     begin = exactly(stream, 1000)
+    assert stream.seekable()
     monkeypatch.setattr(os, "pread", broken)
     with pytest.warns(UserWarning, match="cannot be read: Input/output error"):
         rest = stream.read(1000)
     assert server.pages["/x.tar"].startswith(begin + rest)
     assert len(server.asked) == 2  # the download, and the rest; nothing is compared with a checksum yet
+    assert not stream.seekable()
     source = stream._direct
     stream.close()
     with pytest.raises(ValueError, match="closed"):
