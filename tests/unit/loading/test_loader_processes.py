@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -248,6 +249,23 @@ def test_large_objects_travel_in_memory_that_is_used_again():
             found = [batch for batch in loader]
             assert [text for batch in found for text in batch["text"]] == [sample["text"] for sample in samples]
             assert [more for batch in found for more in batch["more"]] == [sample["more"] for sample in samples]
+
+
+class Locked:
+    """A dataset of the user's that holds a lock."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __iter__(self):
+        return iter([{"n": 1}])
+
+
+def test_a_dataset_that_cannot_be_sent_is_named():
+    """Where it is no pipeline, it is the dataset itself."""
+    with processes(Locked(), 1, start_method="spawn") as loader:
+        with pytest.raises(UsageError, match="since it cannot be pickled: .*lock"):
+            list(loader)
 
 
 def test_a_dataset_that_cannot_start_says_so():
