@@ -1,5 +1,6 @@
 """Schemes served by programs: what is started, without a shell and without secrets in the process list."""
 
+import os
 import stat
 
 import pytest
@@ -113,3 +114,8 @@ def test_curl_reads_what_is_there(tmp_path, web):
         assert stream.read() == web.body
     with gopen_curl(web.url("absent/x")) as stream, pytest.raises(CommandFailed):
         stream.read()
+    if os.path.isdir("/proc/self/fd"):
+        before = len(os.listdir("/proc/self/fd"))
+        with gopen_curl(web.url("whole/x")) as stream:
+            stream.read()
+        assert len(os.listdir("/proc/self/fd")) == before
