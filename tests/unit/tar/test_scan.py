@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from webdataset.ground.errors import BadHeader, LimitExceeded, Truncated
 from webdataset.tar import build
-from webdataset.tar.header import Limits
+from webdataset.tar.header import Limits, describe_content
 from webdataset.tar.scan import CHUNK, TarScanner
 from webdataset.testing import handmade
 from webdataset.testing.handmade import archive, long_name, member, old_gnu_sparse, pax_header, pax_member, pax_sparse
@@ -394,3 +394,31 @@ def test_a_sparse_member_that_stores_more_than_its_map():
     part = pax_header([(b"GNU.sparse.size", b"6"), (b"GNU.sparse.map", b"3,3")]) + member(b"x", b"ending")
     with pytest.raises(BadHeader, match="stores 6 bytes, its map 3"):
         raise scan(archive(part))[0].error
+
+
+def test_signed_sums():
+    """Early writers summed signed bytes: those above 127, and none below, count less by 256."""
+    for name in (b"\x7f\xe9.txt", b"\xff\x80.txt"):
+        block = bytearray(member(name, b"one"))
+        counted = block[:148] + b" " * 8 + block[156:512]
+        block[148:156] = b"%06o\0 " % (sum(byte - 256 if byte >= 0x80 else byte for byte in counted) % (1 << 18))
+        scanner, found = scan(archive(bytes(block)))
+        assert scanner.error is None
+        assert [payload for _, payload, _ in found] == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"\xef\xbb\xbf\r\n <!DOCTYPE html><html>", "an HTML page"),
+        (b"<Error><Code>AccessDenied</Code></Error>", "XML"),
+        (b"<?xml version='1.0'?>", "XML"),
+        (b'{"error": 1}', "JSON"),
+        (b"{\0", None),
+        (b"plain", None),
+    ],
+)
+def test_what_is_no_archive_is_named(start, said):
+    """By its first bytes."""
+    found = describe_content(start.ljust(400, b"\n"))
+    assert found is None if said is None else found.startswith(said)
