@@ -67,6 +67,8 @@ TABLE = [
     ("a: !!python/object/apply:os.system [touch owned]\n", "1:4", "the tag"),
     ("a: !!python/name:os.system ''\n", "1:4", "not YAML: could not determine a constructor"),
     ("a: &x [*x]\n", "1:4", "levels"),
+    ("{a: " * 102 + "1" + "}" * 102, "1:405", "levels"),
+    ("[" * 102 + "1" + "]" * 102, "1:102", "levels"),
     ("a: &x\n  <<: *x\n", "1:4", "levels"),
     ("? [a]\n: b\n", "1:3", "a key is a text"),
     ("<<: 3\n", "1:5", "'<<' takes a mapping"),

@@ -133,6 +133,16 @@ def test_another_order_is_an_error(cluster, monkeypatch):
         list(wds.AISBatch(entries([("a.tar", 1)])))
 
 
+def test_a_damaged_stream_is_an_error(cluster, monkeypatch):
+    """What the tar reader finds wrong is raised, and not taken for an end that asking again would mend."""
+    tar = doubles.tar_of
+    damage = bytearray(tar([("d/001.txt", b"one"), ("d/002.txt", b"two")]))
+    damage[1024 + 150] ^= 0xFF
+    monkeypatch.setattr(doubles, "tar_of", lambda members: bytes(damage))
+    with pytest.raises(BadHeader, match="checksum"):
+        list(wds.AISBatch(entries([("a.tar", 1), ("a.tar", 2)], fields=("txt",))))
+
+
 @pytest.mark.parametrize(
     "given",
     ["bucket", "bucket/", "bucket/noextension", ("bucket/a.tar",), 5, "bucket/a.tar?etl_name=x", "ais://#ns/b/a.txt"],

@@ -36,10 +36,12 @@ def test_the_oldest_go_first(folder, caplog):
     assert "deleting" in caplog.text
 
 
-def test_not_too_often(folder):
-    """A second call within the interval does nothing."""
+def test_not_too_often(folder, caplog):
+    """A second call within the interval does nothing; nothing is said where nobody asks for it."""
     cleanup = LRUCleanup(folder, 3500, keyfn=os.path.getmtime)
+    assert (cleanup.interval, LRUCleanup().cache_size) == (30, 10**12)
     cleanup.cleanup()
+    assert caplog.text == ""
     (folder / "6").write_bytes(b"x" * 1000)
     cleanup.cleanup()
     assert left(folder) == ["3", "4", "5", "6"]

@@ -384,3 +384,12 @@ def test_shards_that_are_no_archives_at_two_services():
     stage = wds.msgpacks_to_samples(cache=cache, storage_options={"profile": "there"}, prefetch=7)
     assert list(stage([{"url": "s3://b/x.mp"}])) == []
     assert served == [({"profile": "there"}, 7, False)]
+
+
+def test_standard_input_is_not_kept(near):
+    """Not even by a cache that keeps local files, too: it can be read once."""
+    shards = [{"url": "-"}]
+    cache = ShardCache(str(near), always=True)
+    given = [{"url": "-", "stream": io.BytesIO(b"content")}]
+    assert list(cache.opened(shards, lambda shards, handler: iter(given), reraise_exception)) == given
+    assert list(near.iterdir()) == []

@@ -1,8 +1,10 @@
 """Shards that are read while they come: by who downloads them, by others, after kills, forks and changes."""
 
+import contextlib
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import zlib
 import pytest
 
 import webdataset as wds
-from webdataset.caching import freshness
+from webdataset.caching import freshness, leading
 from webdataset.caching.shards import ShardCache
 from webdataset.ground.errors import ShardChanged, ShortRead, WebDatasetError
 from webdataset.ground.policies import reraise_exception
@@ -70,9 +72,9 @@ def parts(near):
     return list(near.glob(".wds/*.part"))
 
 
-def until(condition):
+def until(condition, seconds=60):
     """Wait until something is the case."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -292,6 +294,68 @@ def test_complete_first(server, near):
     assert stream.read() == server.pages["/x.tar"][-10:]
     with open(stream.fileno(), "rb", closefd=False) as file:
         assert file.read(10) == server.pages["/x.tar"][:10]
+    stream.close()
+
+
+def test_closing_lets_go_of_the_source(server, near, monkeypatch):
+    """A stream whose file cannot be read any more goes on from the source, and closes it."""
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    stream = opened(server, near, complete=True)
+    begin = exactly(stream, 1000)
+    assert stream.seekable()
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.warns(UserWarning, match="cannot be read: Input/output error"):
+        rest = stream.read(1000)
+    assert server.pages["/x.tar"].startswith(begin + rest)
+    assert len(server.asked) == 2  # the download, and the rest; nothing is compared with a checksum yet
+    assert not stream.seekable()
+    source = stream._direct
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        source.read(1)
+
+
+def descriptors():
+    """Return the open descriptors of this process."""
+    return sorted(os.listdir("/proc/self/fd"), key=int)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="nobody says which descriptors are open")
+@pytest.mark.parametrize("room", [True, False])
+def test_closing_leaves_no_descriptor(server, near, room):
+    """Whether the shard is kept, or there is no room for it and it comes from the source."""
+    read(server, near / "other")  # what is opened once, for good
+    before = descriptors()
+    limits, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits if room else (30_000, limits[1]))
+        with contextlib.nullcontext() if room else pytest.warns(UserWarning, match="streamed from their sources"):
+            stream = opened(server, near, complete=True)
+            assert stream.read() == server.pages["/x.tar"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, action)
+    assert bool(list(near.glob("*.tar"))) is room
+    stream.close()
+    until(lambda: len(descriptors()) <= len(before), 10)  # the server's, in this process, too
+
+
+def test_without_more_threads(server, near, monkeypatch):
+    """Where no thread can be started, a shard is fetched before it is read."""
+
+    def refuse(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    stream = opened(server, near / "other")
+    stream.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(leading.Leader, "start", refuse)
+        stream = opened(server, near)
+    assert stream.read() == server.pages["/x.tar"]
+    assert os.path.getsize(stream.path) == len(server.pages["/x.tar"])
     stream.close()
 
 

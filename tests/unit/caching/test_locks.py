@@ -231,3 +231,12 @@ def test_sweeping(tmp_path):
     eviction.tidy(str(tmp_path))
     assert {path.name for path in control.iterdir()} == {"held.tar.part", "held.tar.lock", "whole.tar.json"}
     lock.release()
+
+
+def test_systems_without_leases(tmp_path, monkeypatch):
+    """Where there is no flock, every reader has a lease, and nobody is known to read."""
+    monkeypatch.setattr(locks, "fcntl", None)
+    with (tmp_path / "a.tar").open("wb+") as file:
+        assert locks.lease(file.fileno()) is True
+        locks.give_back(file.fileno())
+        assert locks.read_by_somebody(file.fileno()) is False

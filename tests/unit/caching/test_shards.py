@@ -416,9 +416,22 @@ def test_stale_downloads_are_swept(near):
         (near / name).write_bytes(b"")
         then = time.time() - days * 24 * 3600 - 60
         os.utime(near / name, (then, then))
-    files.sweep(near)
+    with files.Download(near / "x.tar"):
+        pass
     left = {path.name for path in near.iterdir()} & set(names)
     assert left == set(list(names)[2:])
+
+
+def test_a_published_download_can_be_read(near):
+    """The file that ``publish`` returns stays open, and under its name; one that was not published goes."""
+    with files.Download(near / "a.tar") as download:
+        download.write(b"content")
+        stream = download.publish()
+    with stream:
+        assert stream.read() == b"content"
+    with files.Download(near / "b.tar") as download:
+        download.write(b"content")
+    assert [path.name for path in near.iterdir()] == ["a.tar"]
 
 
 def test_a_folder_in_the_way(near, web):

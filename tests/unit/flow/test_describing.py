@@ -68,6 +68,21 @@ def test_functions_on_members_are_described(option, pair):
     assert described(**{option: one}) != described(**{option: other})
 
 
+class Numbers:
+    """A source that is no pipeline."""
+
+    def __iter__(self):
+        return iter([{"n": 1}])
+
+
+def test_what_is_mixed_is_described():
+    """The sources of a mix stand behind it, also those that are no pipelines."""
+    for source in (Numbers(), wds.SimpleShardList(["a.tar"])):
+        mix = wds.DataPipeline(wds.RandomMix([source, source]))
+        (alone,) = description(wds.DataPipeline(source).pipeline, Bounds())["stages"]
+        assert description(mix.pipeline, Bounds())["stages"][1:] == [alone, alone]
+
+
 def test_the_same_function_written_elsewhere_is_the_same():
     """Neither the line nor the object counts: what is loaded again from a file that was edited is the same."""
     made = [{}, {}]

@@ -8,7 +8,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.flow import elastic_state
-from webdataset.flow.describing_functions import digest_values
+from webdataset.flow.describing_functions import digest_values, function_named
 
 THRESHOLD = 3
 SECRET = "hunter2"
@@ -123,6 +123,17 @@ def test_functions_that_call_each_other_and_long_lists_end():
     holding = functools.partial(max, numbers)
     assert digest_values([recursive]) is not None
     assert digest_values([holding]) != digest_values([functools.partial(max, numbers[:-1])])
+    circle = {"one": 1}
+    circle["itself"] = circle
+    assert digest_values(circle) != digest_values({"one": 1})
+
+
+def test_a_named_function_is_its_name():
+    """What it does is no part of the name, and neither is what it is given in a dictionary; only a lambda has more."""
+    one, other = (made(f"def f(s, k={{}}): return s + {number}") for number in (1, 2))
+    assert function_named(one) == function_named(other)
+    assert "#" not in function_named(one)
+    assert "#" in function_named(lambda s: s + 1)
 
 
 @pytest.fixture

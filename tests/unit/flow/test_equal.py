@@ -13,6 +13,7 @@ from webdataset.flow.equal_fingerprint import fingerprint, shares_between_ranks
 from webdataset.ground import topology
 from webdataset.ground.errors import FlowError, NoSamples, StaleIndex, StateMismatch, UsageError
 from webdataset.ground.topology import Place
+from webdataset.samples.position import shared_out
 from webdataset.stages.equal_share import pieces, share_of
 
 SIZES = [13, 7, 22, 5, 31, 11, 3]
@@ -275,6 +276,16 @@ def test_a_shard_without_its_end(tmp_path):
     assert seen == ["0", "1", "2", "0"]
 
 
+def test_nothing_is_read_behind_too_many_samples():
+    """A shard that holds more than was said is not read on; the samples before come, those that are too many do not."""
+    lists = iter([(list("abc"), [0, 1, 2]), (list("def"), [3, 4, 5]), (list("ghi"), [6, 7, 8])])
+    given = shared_out(lists, {"part": (0, 5, 5)}, None)
+    assert next(given) == (list("abc"), [0, 1, 2])
+    with pytest.raises(StaleIndex, match="5 samples, and holds more"):
+        next(given)
+    assert next(lists)[0] == list("ghi")
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
@@ -335,7 +346,7 @@ def test_pieces_tile_the_pass(among):
         assert abs(len(places) - len(whole)) < among
 
 
-def test_fingerprints(urls):
+def test_fingerprints(urls, monkeypatch):
     """What ranks compare is equal for equal set-ups, and names what differs; loaders tell of their dataset."""
     made = wds.WebDataset(urls, seed=3, nodesplitter=wds.split_by_node).shuffle(10)
     found = fingerprint(made)
@@ -349,6 +360,15 @@ def test_fingerprints(urls):
         (wds.Loader(made, 2, workers=3), "workers"),
     ):
         assert fingerprint(other)[name] != found[name]
+    order = "order of shards before they are shared out"
+    source, reader = wds.SimpleShardList(urls), wds.tarfile_to_samples()
+    shuffled = wds.DataPipeline(source, wds.detshuffle(10), wds.split_by_node, reader)
+    behind = wds.DataPipeline(source, wds.split_by_node, wds.detshuffle(10), reader)
+    assert fingerprint(shuffled)[order] != fingerprint(behind)[order]
+    assert fingerprint(shuffled)[order] == fingerprint(shuffled)[order]
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "1")
+    assert (found["ranks"], fingerprint(made)["ranks"]) == (1, 3)
     assert shares_between_ranks(made)
     assert shares_between_ranks(wds.Loader(made.elastic(4)))
     assert shares_between_ranks(wds.WebDataset(urls, resampled=True))

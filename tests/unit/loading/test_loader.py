@@ -11,6 +11,8 @@ import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import FlowError, NoSamples, SampleError, StateMismatch, UsageError
+from webdataset.loading import crews
+from webdataset.loading.torch_trainers import read_state, write_state
 
 
 def squares(count=50, size=4):
@@ -669,3 +671,62 @@ def test_a_closed_loader_keeps_no_crew():
         loader.close()
     gc.collect()
     assert [crew() for crew in crews] == [None] * 3
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_closing_waits_briefly_for_a_read(monkeypatch, patient):
+    """Threads that end soon have ended when ``close`` returns; one that sits in a read is left behind."""
+    reading, goes_on = threading.Event(), threading.Event()
+
+    class Source:
+        def __iter__(self):
+            yield from ({"n": n} for n in range(1000))
+            reading.set()
+            goes_on.wait(60)
+
+    if not patient:
+        monkeypatch.setattr(crews, "_PATIENCE_SECONDS", 0.05)
+    loader = wds.Loader(Source(), 8, workers=1, mode="threads")
+    batches = iter(loader)
+    while not reading.wait(0.01):
+        next(batches)
+    (thread,) = [each for each in threading.enumerate() if each.name.startswith("webdataset-loader-")]
+    timer = threading.Timer(0.3, goes_on.set)
+    if patient:
+        timer.start()
+    loader.close()
+    assert thread.is_alive() is not patient
+    goes_on.set()
+    thread.join()
+    timer.cancel()
+
+
+def test_states_in_checkpoints(tmp_path, monkeypatch):
+    """Each rank writes a file of its own, again if it must; what is incomplete, or of several jobs, is refused."""
+    folder = tmp_path / "new" / "checkpoint-7"
+    made = wds.WebDataset([f"{n}.tar" for n in range(4)], shardshuffle=False, seed=1).elastic(4)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    state = made.state_dict()
+    write_state(folder, {"old": True})
+    write_state(folder, state)
+    with pytest.raises(UsageError, match=r"of ranks \['1'\], not those of all ranks"):
+        read_state(folder)
+    monkeypatch.setenv("RANK", "0")
+    write_state(folder, state)
+    assert sorted(path.name for path in folder.iterdir()) == ["webdataset-0-of-2.json", "webdataset-1-of-2.json"]
+    assert json.loads((folder / "webdataset-1-of-2.json").read_text()) == json.loads(json.dumps(state))
+    assert read_state(folder)["kind"] == state["kind"]
+    write_state(folder, {"of": 0})
+    assert read_state(folder) == {"of": 0}
+    monkeypatch.setenv("RANK", "1")
+    assert read_state(folder) == json.loads(json.dumps(state))
+    write_state(folder, state)
+    monkeypatch.setenv("RANK", "0")
+    write_state(folder, state)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert read_state(folder)["received"] == 2 * state["received"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (folder / "webdataset-0-of-1.json").write_text("{}")
+    with pytest.raises(UsageError, match="not those of all ranks"):
+        read_state(folder)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -217,7 +218,7 @@ def test_an_error_that_cannot_be_pickled_still_says_what_happened():
 def test_a_sample_that_cannot_be_pickled_is_named():
     """The error says what to do."""
     with processes(wds.DataPipeline([[1, 2]], wds.map(lambda s: (n for n in [s]))), 1) as loader:
-        with pytest.raises(FlowError, match="mode='threads'"):
+        with pytest.raises(FlowError, match=r"cannot be pickled \(.*generator.*mode='threads'"):
             list(loader)
 
 
@@ -238,6 +239,33 @@ def test_a_sample_that_cannot_be_unpickled_is_named(size):
     samples = [(OneWay(), np.zeros(size)) for _ in range(8)]
     with processes(samples, 4) as loader, pytest.raises(FlowError, match=r"cannot be unpickled \(TypeError: missing"):
         list(loader)
+
+
+def test_large_objects_travel_in_memory_that_is_used_again():
+    """What is no array travels beside the batch; the worker writes where the consumer has read."""
+    samples = [{"n": n, "text": f"{n} " * 20_000, "more": [bytes([n]) * 50_000]} for n in range(60)]
+    with processes(samples, 3, workers=1) as loader:
+        for _ in range(2):
+            found = [batch for batch in loader]
+            assert [text for batch in found for text in batch["text"]] == [sample["text"] for sample in samples]
+            assert [more for batch in found for more in batch["more"]] == [sample["more"] for sample in samples]
+
+
+class Locked:
+    """A dataset of the user's that holds a lock."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __iter__(self):
+        return iter([{"n": 1}])
+
+
+def test_a_dataset_that_cannot_be_sent_is_named():
+    """Where it is no pipeline, it is the dataset itself."""
+    with processes(Locked(), 1, start_method="spawn") as loader:
+        with pytest.raises(UsageError, match="since it cannot be pickled: .*lock"):
+            list(loader)
 
 
 def test_a_dataset_that_cannot_start_says_so():

@@ -1,12 +1,16 @@
 """The loader with tensors: as samples, as batches, on a device."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import webdataset as wds
 from webdataset.ground.errors import NoSamples, UsageError
+from webdataset.loading.torch_trainers import gathered
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -169,3 +173,38 @@ def test_a_torch_loader_of_an_empty_dataset_says_so(tmp_path, workers):
         list(wds.WebLoader(dataset, batch_size=None, num_workers=workers))
     allowed = wds.WebDataset(str(tmp_path / "empty.tar"), empty_check=False).elastic(streams=4)
     assert list(wds.WebLoader(allowed, batch_size=None, num_workers=workers)) == []
+
+
+RANK_OF_TWO = """
+import json, os, sys
+import torch.distributed as distributed
+from webdataset.ground.errors import UsageError
+from webdataset.loading.torch_trainers import gathered
+try:
+    gathered({})
+except UsageError as error:
+    told = str(error)
+rank = int(os.environ["RANK"])
+distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meeting", rank=rank, world_size=2)
+print(json.dumps([told, gathered({"of": rank})]))
+distributed.destroy_process_group()
+"""
+
+
+def test_states_of_all_ranks_are_gathered(tmp_path):
+    """Two ranks each get the states of both, in order; without a process group they say that there is none."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK_OF_TWO, str(tmp_path)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for each in ranks:
+        told, states = json.loads(each.communicate()[0].splitlines()[-1])
+        assert each.returncode == 0
+        assert told == "this is one of 2 ranks, and torch.distributed is not initialized"
+        assert states == [{"of": 0}, {"of": 1}]
+    assert gathered({"of": 0}) == [{"of": 0}]

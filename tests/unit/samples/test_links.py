@@ -222,6 +222,25 @@ def test_links_before_an_error_are_told_of_once():
     assert [text for text in told if ": 1 symbolic links; " in text] == told
 
 
+class Forward(io.BytesIO):
+    """A file that fails where somebody goes back in it."""
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        if whence == io.SEEK_SET and offset < self.tell():
+            raise OSError(5, "Input/output error")
+        return super().seek(offset, whence)
+
+
+def test_a_link_that_cannot_be_read_is_left_out():
+    """Where the source fails on the way to a link's target, the link is told of, and reading goes on."""
+    middle = [part for number in range(9) for part in (member(b"%d.jpg" % number, JPEG),)]
+    data = archive(member(b"a.jpg", JPEG), *middle, linked(b"b.jpg", b"a.jpg", "h"), member(b"c.jpg", b"c"))
+    samples, told = streamed(Forward(data))
+    assert [key for _, key, _ in samples] == ["a", *"012345678", "c"]
+    assert len(told) == 1
+    assert "1 hard links whose target cannot be read again; the first is 'b.jpg'" in told[0]
+
+
 def test_links_of_a_shard_on_a_server():
     """From a server that knows ranges a link is read again there; the samples are those of the file."""
     data = archive(

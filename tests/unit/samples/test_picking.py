@@ -99,6 +99,18 @@ def test_no_sample_there(offset):
             list(picked({"url": "x", "stream": stream}, Reading(), [Address(0, 1, offset)]))
 
 
+@pytest.mark.parametrize("way", ["one by one", "read through", "behind the first"])
+def test_samples_that_are_gone(way):
+    """A shard that ends where a sample was, or has none there, has changed since."""
+    with tarfile.open(fileobj=io.BytesIO(SHARD)) as tar:
+        end = max(member.offset_data + (member.size + 511 & -512) for member in tar)
+    stream = io.BytesIO(SHARD) if way == "one by one" else io.BytesIO(gzip.compress(SHARD, 1))
+    wanted = [ALL[0][0]] * (way == "behind the first") + [Address(0, 30, end)]
+    with pytest.raises(FlowError, match="no sample at .*: the shards have changed since the snapshot") as caught:
+        list(picked({"url": "x.tar", "stream": stream}, Reading(), wanted))
+    assert caught.value.url == "x.tar"
+
+
 def test_a_cut_sample():
     """A shard that ends in the sample is an error, not a shorter sample."""
     address = ALL[29][0]

@@ -11,7 +11,7 @@ import pytest
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import DuplicateField, SampleError, SplitSample, UsageError
+from webdataset.ground.errors import DuplicateField, SampleError, SplitSample, Truncated, UsageError
 from webdataset.ground.seeds import generator
 from webdataset.index import index_shard
 from webdataset.index.formats import dali, files_json
@@ -216,6 +216,13 @@ def test_members_one_by_one(tmp_path):
     grouped = tariterators.group_by_keys(tariterators.tar_file_expander([opened("memory", JOINED, tmp_path)]))
     with pytest.warns(UserWarning, match="2 keys come again .the first is '0'. with the same"):
         assert len(list(grouped)) == 4
+    both = [opened("memory", JOINED, tmp_path), {**opened("memory", COLUMNS[:1], tmp_path), "url": "other.tar"}]
+    with pytest.warns(UserWarning, match="2 keys come again .the first is '0'. with the same"):
+        assert len(list(tariterators.group_by_keys(tariterators.tar_file_expander(both)))) == 5
+    cut = {"url": "cut.tar", "stream": io.BytesIO(written(COLUMNS, tmp_path).read_bytes()[:1500])}
+    with pytest.raises(Truncated) as caught:
+        list(tariterators.tar_file_expander([cut]))
+    assert (caught.value.url, caught.value.offset) == ("cut.tar", 1500)
     expanded = tariterators.tar_file_expander([opened("memory", COLUMNS, tmp_path)])
     assert len(list(tariterators.group_by_keys(expanded, split_samples="ignore"))) == 4
     for url in ({}, {"__url__": "u"}):

@@ -1,5 +1,7 @@
 """Schemes served by programs: what is started, without a shell and without secrets in the process list."""
 
+import contextlib
+import os
 import stat
 
 import pytest
@@ -105,6 +107,15 @@ def test_line_breaks_are_refused():
         open_url("ftps://host/x\noutput = /tmp/x")
 
 
+def pipes():
+    """Return the pipes that this process has open; the server's sockets come and go."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {name for name in found if name.startswith("pipe:")}
+
+
 def test_curl_reads_what_is_there(tmp_path, web):
     """The real curl is started with options that it knows."""
     from webdataset.sources.commands import gopen_curl
@@ -113,3 +124,8 @@ def test_curl_reads_what_is_there(tmp_path, web):
         assert stream.read() == web.body
     with gopen_curl(web.url("absent/x")) as stream, pytest.raises(CommandFailed):
         stream.read()
+    if os.path.isdir("/proc/self/fd"):
+        before = pipes()
+        with gopen_curl(web.url("whole/x")) as stream:
+            stream.read()
+        assert pipes() == before

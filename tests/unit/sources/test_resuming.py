@@ -132,7 +132,9 @@ def test_the_rest_is_asked_for_where_it_stopped():
 
 def test_a_whole_object_is_skipped_into():
     """A store that ignores offsets: what is known is read past, if it is the same object."""
-    assert drained(Store(["drop", "whole"])) == BODY
+    store = Store(["drop", "whole"])
+    assert drained(store) == BODY
+    assert len(store.asked) == 2
     with pytest.raises(ShardChanged):
         drained(Store(["drop", "other"]))
 
@@ -167,6 +169,15 @@ def test_progress_is_what_counts():
     assert drained(Store(["drop"] * 99, cut=4_000), attempts=2) == BODY
     with pytest.raises(ShortRead, match="2 attempts"):
         drained(Store(["drop"] * 99, cut=3_000), attempts=2)
+    for cut, whole in ((4_000, True), (0, False)):
+        store = Store(cut=cut)
+        ranges = ObjectRanges(store, head=100, attempts=2)
+        store.faults = ["drop"] * 99
+        if whole:
+            assert ranges.read_at(50, 200_000) == BODY[50:200_050]
+        else:
+            with pytest.raises(ShortRead, match="2 attempts"):
+                ranges.read_at(50, 200_000)
 
 
 class Lossy(io.RawIOBase):

@@ -2,6 +2,7 @@
 
 import pytest
 
+import webdataset as wds
 from webdataset.ground.errors import UsageError
 from webdataset.stages.batching import batched, listed
 
@@ -50,7 +51,10 @@ def test_a_collation_that_fails_is_located():
     def refetched():
         stage.refetch([[0, 1]], lambda addresses: [samples[address] for address in addresses])
 
-    for failing in (lambda: list(stage(samples)), refetched):
+    def tracked():
+        list(wds.DataPipeline(lambda: iter(samples), stage).start())
+
+    for failing in (lambda: list(stage(samples)), tracked, refetched):
         with pytest.raises(ZeroDivisionError) as caught:
             failing()
         (note,) = caught.value.__notes__

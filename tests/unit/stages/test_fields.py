@@ -56,6 +56,8 @@ def test_a_field_that_is_none_is_there_unless_none_is_an_error(spec):
     with pytest.raises(MissingField):
         list(to_tuple(*spec, missing_is_error=False, none_is_error=True)(samples))
     assert next(to_tuple(*spec, none_is_error=False)(samples))[0] is None
+    with pytest.raises(MissingField, match="None"):
+        list(to_tuple(*spec, none_is_error=True)([{"a": None, "b": None}]))
 
 
 def test_arrays_are_not_compared_with_none():

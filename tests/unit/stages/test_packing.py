@@ -30,6 +30,14 @@ def test_back_again(addresses, in_order):
     assert unpacked(packed(addresses, in_order=in_order)) == listed(addresses)
 
 
+@pytest.mark.parametrize("most", [n + step for n in (1 << 8, 1 << 16, 1 << 32) for step in (-1, 0, 1)])
+def test_widths(most):
+    """Numbers at the ends of what one, two and four bytes hold."""
+    for addresses in ([0, most], [0, 0, most], [0, most, 1], [most, 0, 7, most]):
+        assert unpacked(packed(addresses)) == addresses
+        assert unpacked(packed([[one, 0] for one in addresses])) == [[one, 0] for one in addresses]
+
+
 def buffer(count, size):
     """Return the addresses in a shuffle buffer behind many samples of some size."""
     draws, held, offset = random.Random(1), [], 0

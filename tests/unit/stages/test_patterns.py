@@ -56,8 +56,9 @@ def test_extract_keys_matches_with_and_without_a_dot():
     sample = {"__key__": "k", "jpg": 1, "cls": 2}
     for patterns in (("*.jpg", "*.cls"), (".jpg", ".cls"), ("jpg", "cls"), ("png;jpg", ["x", "cls"])):
         assert list(extract_keys(*patterns)([sample])) == [(1, 2)]
-    with pytest.raises(MissingField, match=r"\*.JPG"):
+    with pytest.raises(MissingField, match=r"\*.JPG") as caught:
         list(extract_keys("*.JPG")([sample]))
+    assert caught.value.stage == "extract_keys"
 
 
 def test_extract_keys_wants_exactly_one():

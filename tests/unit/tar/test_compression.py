@@ -145,3 +145,13 @@ def test_other_bytes_after_the_stream(kind, tail, chunk):
             with pytest.raises(BadCompression):
                 feed()
         assert b"".join(found) == b"data"
+
+
+def test_a_stream_that_begins_with_a_skippable_frame():
+    """It is zstd for each of the sixteen kinds; no other byte begins one, and none is told from less than a header."""
+    for kind in range(0x50, 0x60):
+        assert compression_of(skippable(b"index", kind)) == "zst"
+    assert compression_of(skippable(b"index", 0x60)) is None
+    assert compression_of(skippable(b"index", 0x4F)) is None
+    assert compression_of(skippable(b"index")[:7]) is None
+    assert compression_of(b"\x50" + bytes(600)) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from webdataset.ground.errors import BadHeader, LimitExceeded, Truncated
 from webdataset.tar import build
-from webdataset.tar.header import Limits
+from webdataset.tar.header import Limits, describe_content
 from webdataset.tar.scan import CHUNK, TarScanner
 from webdataset.testing import handmade
 from webdataset.testing.handmade import archive, long_name, member, old_gnu_sparse, pax_header, pax_member, pax_sparse
@@ -379,3 +379,47 @@ def test_numbers_that_are_none(size, checksum, said):
     assert [name for name, _, _ in members] == ["a.x"]
     assert isinstance(scanner.error, BadHeader)
     assert said in str(scanner.error)
+
+
+def test_a_sparse_name_wins():
+    """GNU tar writes the name of a sparse member's stand-in as ``path``, before or behind the real one."""
+    numbers = [(b"GNU.sparse.size", b"6"), (b"GNU.sparse.map", b"3,3")]
+    names = [(b"GNU.sparse.name", b"real.bin"), (b"path", b"GNUSparseFile.0/x")]
+    for ordered in (names, names[::-1]):
+        part = pax_header([*numbers, *ordered]) + member(b"x", b"end")
+        assert [found[:2] for found in scan(archive(part))[1]] == [("real.bin", b"\0\0\0end")]
+
+
+def test_a_sparse_member_that_stores_more_than_its_map():
+    """Bytes that the map gives no place to are an error, not left out."""
+    part = pax_header([(b"GNU.sparse.size", b"6"), (b"GNU.sparse.map", b"3,3")]) + member(b"x", b"ending")
+    with pytest.raises(BadHeader, match="stores 6 bytes, its map 3"):
+        raise scan(archive(part))[0].error
+
+
+def test_signed_sums():
+    """Early writers summed signed bytes: those above 127, and none below, count less by 256."""
+    for name in (b"\x7f\xe9.txt", b"\xff\x80.txt"):
+        block = bytearray(member(name, b"one"))
+        counted = block[:148] + b" " * 8 + block[156:512]
+        block[148:156] = b"%06o\0 " % (sum(byte - 256 if byte >= 0x80 else byte for byte in counted) % (1 << 18))
+        scanner, found = scan(archive(bytes(block)))
+        assert scanner.error is None
+        assert [payload for _, payload, _ in found] == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"\xef\xbb\xbf\r\n <!DOCTYPE html><html>", "an HTML page"),
+        (b"<Error><Code>AccessDenied</Code></Error>", "XML"),
+        (b"<?xml version='1.0'?>", "XML"),
+        (b'{"error": 1}', "JSON"),
+        (b"{\0", None),
+        (b"plain", None),
+    ],
+)
+def test_what_is_no_archive_is_named(start, said):
+    """By its first bytes."""
+    found = describe_content(start.ljust(400, b"\n"))
+    assert found is None if said is None else found.startswith(said)
