@@ -123,7 +123,7 @@ def test_functions_that_call_each_other_and_long_lists_end():
     holding = functools.partial(max, numbers)
     assert digest_values([recursive]) is not None
     assert digest_values([holding]) != digest_values([functools.partial(max, numbers[:-1])])
-    circle = {"one": 1}
+    circle: dict[str, object] = {"one": 1}
     circle["itself"] = circle
     assert digest_values(circle) != digest_values({"one": 1})
 
