@@ -78,7 +78,7 @@ def _log_keys(source: Iterator[Any], logfile: str | os.PathLike[str] | None = No
         places = [number, *(known.get(name) for name in ("__worker__", "__rank__", "__key__"))]
         with open(logfile, "a", encoding="utf-8") as log:  # noqa: PTH123  any path-like
             _lock(log)
-            log.write("\t".join(map(str, places)) + "\n")
+            log.write("\t".join(str(place) for place in places) + "\n")
         yield sample
 
 
