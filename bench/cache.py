@@ -18,8 +18,8 @@ from typing import Any
 import webdataset as wds
 from harness import ROUNDS, SCALE, rounded, show
 from shards import workspace, write
-from webdataset.testing.paced_server import PacedServer
-from webdataset.testing.slow_line import slow_line
+from support.paced_server import PacedServer
+from support.slow_line import slow_line
 
 LATENCY_SECONDS = 0.01
 BYTES_PER_SECOND = 60e6

@@ -154,7 +154,7 @@ def uploaded(endpoint: str, folder: Path, names: list[str]) -> None:
     """Put shards into the bucket that everybody may read."""
     import botocore.session
 
-    from webdataset.testing import s3_server
+    from support import s3_server
 
     session = botocore.session.Session()
     session.set_credentials(*s3_server.WRITER)
@@ -168,9 +168,9 @@ def uploaded(endpoint: str, folder: Path, names: list[str]) -> None:
 
 def slow_s3(folder: Path, names: list[str], size_bytes: int) -> None:
     """Ask the question about S3, where SeaweedFS is installed."""
-    from webdataset.ground.errors import NotFound
-    from webdataset.testing import s3_server
-    from webdataset.testing.slow_line import slow_line
+    from support import s3_server
+    from support.slow_line import slow_line
+    from webdataset.core.errors import NotFound
 
     try:
         s3_server.weed()
@@ -187,7 +187,7 @@ def slow_s3(folder: Path, names: list[str], size_bytes: int) -> None:
 
 def measure() -> None:
     """Print the answers."""
-    from webdataset.testing.slow_line import slow_line
+    from support.slow_line import slow_line
 
     with workspace() as folder:
         folder.chmod(0o755)

@@ -85,15 +85,15 @@ def dotted(node: ast.AST) -> str:
 
 
 def words(module: Module) -> Iterator[Breach]:
-    """No assert; no print outside cli; the environment is read in ground/settings.py only."""
+    """No assert; no print outside cli; the environment is read in core/settings.py only."""
     room = module.room or ()
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Assert):
-            yield module.breach(node, "assert: raise an error of ground/errors.py instead")
+            yield module.breach(node, "assert: raise an error of core/errors.py instead")
         elif isinstance(node, ast.Call) and dotted(node.func) == "print" and room[:1] != ("cli",):
             yield module.breach(node, "print outside cli: log, or return the text")
         elif room != ("ground", "settings.py") and reads_environment(node):
-            yield module.breach(node, "environment read outside ground/settings.py: declare a Variable there")
+            yield module.breach(node, "environment read outside core/settings.py: declare a Variable there")
 
 
 def reads_environment(node: ast.AST) -> bool:

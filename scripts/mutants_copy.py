@@ -106,7 +106,7 @@ class Copy:
         """Hold a mutant in the copy."""
         path = self.tree / mutant.path
         source = path.read_bytes()
-        self._write(path, mutant.applied(source))
+        self._write(path, mutant.apply_to(source))
         try:
             yield
         finally:

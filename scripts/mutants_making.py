@@ -73,7 +73,7 @@ class Mutant(NamedTuple):
         digest = hashlib.sha256(f"{self.before}\0{self.after}".encode()).hexdigest()[:8]
         return f"{self.path}:{self.line}:{self.kind}:{digest}"
 
-    def applied(self, source: bytes) -> bytes:
+    def apply_to(self, source: bytes) -> bytes:
         """Return the mutated file."""
         return source[: self.begin] + self.after.encode() + source[self.end :]
 

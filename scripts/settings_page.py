@@ -1,4 +1,4 @@
-"""Write ``docs/settings.md`` from the variables declared in ``ground/settings.py``; with ``--check``, only compare."""
+"""Write ``docs/settings.md`` from the variables declared in ``core/settings.py``; with ``--check``, only compare."""
 
 import sys
 from pathlib import Path
@@ -16,11 +16,11 @@ Arguments of the same meaning come before them.
 
 def page() -> str:
     """Return the page's text."""
-    from webdataset.ground import settings
+    from webdataset.core import settings
 
     rows = []
     for variable in vars(settings).values():
-        if isinstance(variable, settings.Variable):
+        if isinstance(variable, settings.EnvironmentVariable):
             default = "" if variable.default in (None, "", ()) else f"`{variable.default}`"
             meaning = variable.meaning.replace("|", "\\|")
             rows.append(f"| `{variable.name}` | {default} | {meaning} |\n")

@@ -96,7 +96,7 @@ def pytest_pyfunc_call(pyfuncitem):
     marker = pyfuncitem.get_closest_marker("limited")
     if marker is None or not OURS.exists():
         return None
-    from webdataset.testing.hostile import call_limited
+    from support.hostile import call_limited
 
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 

@@ -44,7 +44,7 @@ _HINTS = {
     "ShardedWriter": ": write wds.ShardWriter(pattern)",
     "ddp_equalize": ": write with_epoch(n) on a resampled dataset, which gives every rank the same number of samples",
 }
-_ELSEWHERE = {"ShardList": "shards.lists", "gopen_schemes": "gopen", "WebDatasetError": "ground.errors"}
+_ELSEWHERE = {"ShardList": "shards.lists", "gopen_schemes": "gopen", "WebDatasetError": "core.errors"}
 
 _ALIASES = {"ShardList": "SimpleShardList"}
 
@@ -59,9 +59,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     home = _HOME.get(name) or _ELSEWHERE.get(name)
     if home is None:
-        from .ground.doorways import missing  # noqa: PLC0415  only where a name is wrong
+        from webdataset.core.lazy_modules import missing_name_error  # noqa: PLC0415  only where a name is wrong
 
-        raise missing(f"module 'webdataset' has no attribute {name!r}" + _HINTS.get(name, ""))
+        raise missing_name_error(f"module 'webdataset' has no attribute {name!r}" + _HINTS.get(name, ""))
     value = getattr(importlib.import_module(f"{__name__}.{home}"), _ALIASES.get(name, name))
     globals()[name] = value
     return value

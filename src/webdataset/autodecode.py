@@ -8,12 +8,13 @@ here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads``, ``n
 import sys
 
 from webdataset.codecs.decoder import Decoder, default_decoder
-from webdataset.codecs.fields import decoders
 from webdataset.codecs.handlers import (
     CompressionFilter,
     Continue,
+    SwitchedDoor,
     basichandlers,
     call_extension_handler,
+    decoders,
     default_post_handlers,
     default_pre_handlers,
     gzfilter,
@@ -21,10 +22,9 @@ from webdataset.codecs.handlers import (
 )
 from webdataset.codecs.images import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
 from webdataset.codecs.media import audio, torch_audio, torch_safetensors, torch_video, video, video_clips
-from webdataset.codecs.pickles import add_safe_globals, unpickle_loads
-from webdataset.codecs.switches import SwitchedDoor
-from webdataset.codecs.torch_fields import torch_loads
-from webdataset.ground.errors import DecodingError
+from webdataset.codecs.safe_pickle import add_safe_globals, unpickle_loads
+from webdataset.codecs.torch_files import torch_loads
+from webdataset.core.errors import DecodingError
 
 __all__ = [
     "IMAGE_EXTENSIONS",

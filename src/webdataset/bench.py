@@ -1,5 +1,5 @@
 """Door to nothing: the module of webdataset 0.2.86 that timed a pipeline from the command line."""
 
-from .ground.doorways import absent
+from webdataset.core.lazy_modules import removed_attributes
 
-__getattr__ = absent(__name__, "time a pipeline by iterating over it, for example with time.perf_counter()")
+__getattr__ = removed_attributes(__name__, "time a pipeline by iterating over it, for example with time.perf_counter()")

@@ -11,19 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import tariterators
-from .caching.cleanup import LRUCleanup
-from .caching.content import check_tar_format, get_filetype
-from .caching.content import get_filetype as magic_filetype
-from .caching.fetching import download
-from .caching.names import pipe_cleaner, url_to_cache_name
-from .caching.shards import ShardCache, local_path
-from .ground import settings
-from .ground.doorways import served
-from .ground.policies import Handler, reraise_exception
-from .samples.grouping import Sample
-from .samples.reading import Reading
-from .sources.open import is_local as islocal
+from webdataset import tariterators
+from webdataset.caching.eviction import LRUCleanup
+from webdataset.caching.names import pipe_cleaner, url_to_cache_name
+from webdataset.caching.shard_cache import ShardCache, download, local_path
+from webdataset.caching.validation import check_tar_format, get_filetype
+from webdataset.caching.validation import get_filetype as magic_filetype
+from webdataset.core import settings
+from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.lazy_modules import lazy_attributes
+from webdataset.samples.grouping import Sample
+from webdataset.samples.sample_reader import Reading
+from webdataset.storage.open_url import is_local as islocal
 
 __all__ = [
     "FileCache", "LRUCleanup", "ShardCache", "StreamingOpen", "cached_tarfile_samples", "cached_tarfile_to_samples",
@@ -31,7 +30,7 @@ __all__ = [
     "magic_filetype", "maybe_cached_tarfile_to_samples", "pipe_cleaner", "url_to_cache_name",
 ]  # fmt: skip
 
-_served = served(
+_served = lazy_attributes(
     __name__,
     "filters gopen",
     group_by_keys="tariterators",
@@ -117,7 +116,7 @@ class FileCache:
             SourceError: it cannot be had or kept.
             FormatError: the validator refuses it.
         """
-        return self.cache.fetched(url, _source)
+        return self.cache.fetch(url, _source)
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open each shard.
@@ -128,7 +127,7 @@ class FileCache:
         Yields:
             The dicts with ``stream``, and with the path of the file that it reads, if it is one.
         """
-        for shard in self.cache.opened(_as_shards(urls), _source, self.handler):
+        for shard in self.cache.open_shards(_as_shards(urls), _source, self.handler):
             yield {**shard, "local_path": shard.get("__local_path__") or local_path(shard.get("url"))}
 
 
@@ -145,7 +144,7 @@ class Replaced:
     def __init__(self, opener: Callable[[Iterable[dict[str, Any]]], Iterable[dict[str, Any]]]) -> None:
         self.opener = opener
 
-    def opened(self, shards: Iterable[dict[str, Any]], *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+    def open_shards(self, shards: Iterable[dict[str, Any]], *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
         """Open each shard.
 
         Args:
@@ -262,7 +261,7 @@ def cached_url_opener(  # noqa: PLR0917  upstream's signature
         always: keep copies of local files too.
     """
     cache = _cache(cache_size, cache_dir, url_to_name, validator, verbose=verbose, always=always)
-    return tariterators.TarSamples(Reading(handler=handler, cache=cache)).opened(data)
+    return tariterators.TarSamples(Reading(handler=handler, cache=cache)).open_shards(data)
 
 
 def get_file_cached(
@@ -285,7 +284,7 @@ def get_file_cached(
         SourceError: it cannot be had or kept.
         FormatError: it is no tar archive.
     """
-    return _cache(cache_size, cache_dir, url_to_name, verbose=verbose).fetched(spec, _source)
+    return _cache(cache_size, cache_dir, url_to_name, verbose=verbose).fetch(spec, _source)
 
 
 def lru_cleanup(

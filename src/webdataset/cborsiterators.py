@@ -1,15 +1,10 @@
 """Door: CBOR and msgpack record shards; the CBOR names are where code for webdataset 0.2 imports them from."""
 
-from webdataset.ground.policies import reraise_exception
-from webdataset.stages.records import (
-    cbor_iterator,
-    cbors_samples,
-    cbors_to_samples,
-    msgpacks_to_samples,
-)
-from webdataset.stages.records import cbor_iterator as cbor2_iterator
-from webdataset.stages.records import cbors_samples as cbors2_samples
-from webdataset.stages.records import cbors_to_samples as cbors2_to_samples
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.stages.record_readers import cbor_iterator, cbors_samples, cbors_to_samples, msgpacks_to_samples
+from webdataset.stages.record_readers import cbor_iterator as cbor2_iterator
+from webdataset.stages.record_readers import cbors_samples as cbors2_samples
+from webdataset.stages.record_readers import cbors_to_samples as cbors2_to_samples
 
 __all__ = [
     "cbor2_iterator",

@@ -2,24 +2,22 @@
 
 from typing import TYPE_CHECKING
 
+from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
 from webdataset.fluent.dataset import WebDataset
 from webdataset.fluent.interface import FluidInterface
-from webdataset.ground.doorways import directory, served
 
 if TYPE_CHECKING:
-    from webdataset.fluent.loader import FluidWrapper, WebLoader
-    from webdataset.fluent.processing import Processor
-    from webdataset.stages.checking import check_empty
+    from webdataset.fluent.loader import FluidWrapper, Processor, WebLoader
+    from webdataset.stages.checks import check_empty
 
 __all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
 
 _ROOMS = {
-    "fluent.loader": "FluidWrapper WebLoader",
-    "fluent.processing": "Processor",
-    "stages.checking": "check_empty",
+    "fluent.loader": "FluidWrapper Processor WebLoader",
+    "stages.checks": "check_empty",
 }
 
-__getattr__ = served(
+__getattr__ = lazy_attributes(
     __name__,
     "autodecode cache filters shardlists tariterators utils",
     _ROOMS,
@@ -31,4 +29,4 @@ __getattr__ = served(
     reraise_exception="handlers",
     tar_file_expander="tariterators",
 )
-__dir__ = directory(__name__, __all__)
+__dir__ = lazy_dir(__name__, __all__)

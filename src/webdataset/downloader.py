@@ -1,5 +1,7 @@
 """Door to nothing: the command of webdataset 0.2.111 that kept downloading random shards into a directory."""
 
-from .ground.doorways import absent
+from webdataset.core.lazy_modules import removed_attributes
 
-__getattr__ = absent(__name__, "use wds.WebDataset(urls, resampled=True, cache_dir=folder, cache_size=size_bytes)")
+__getattr__ = removed_attributes(
+    __name__, "use wds.WebDataset(urls, resampled=True, cache_dir=folder, cache_size=size_bytes)"
+)

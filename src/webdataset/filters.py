@@ -5,18 +5,51 @@ A maker such as ``filters.map(f)`` returns a stage; the names with an underscore
 
 from typing import TYPE_CHECKING
 
-from webdataset.ground.doorways import directory, served
-from webdataset.ground.iteration import PipelineStage, identity
-from webdataset.ground.policies import reraise_exception
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
+from webdataset.core.upstream_utils import PipelineStage, identity
 from webdataset.stages.base import FilterFunction, RestCurried, pipelinefilter
 
 if TYPE_CHECKING:
-    from webdataset.stages.batching import _batched, batched, listed
-    from webdataset.stages.caching import Cached
-    from webdataset.stages.collation import combine_values, default_collation_fn, dict2tuple, tuple2dict
-    from webdataset.stages.composing import compose, compose2, pipeline
-    from webdataset.stages.decoding import (
+    from webdataset.stages.base import compose, compose2, pipeline
+    from webdataset.stages.batch import (
+        _batched,
+        _unbatched,
+        _unlisted,
+        batched,
+        combine_values,
+        default_collation_fn,
+        dict2tuple,
+        listed,
+        tuple2dict,
+        unbatched,
+        unlisted,
+    )
+    from webdataset.stages.fields import (
+        _associate,
+        _extract_keys,
+        _rename,
+        _rename_keys,
+        _to_dict,
+        _to_tuple,
+        associate,
+        extract_keys,
+        getfirst,
+        interleaved_to_dict,
+        parse_field_spec,
+        rename,
+        rename_keys,
+        to_dict,
+        to_tuple,
+    )
+    from webdataset.stages.interleaved_documents import interleaved, interleaved_behind, sibling_fields
+    from webdataset.stages.map import (
         _decode,
+        _info,
+        _log_keys,
+        _map,
+        _map_dict,
+        _map_tuple,
         _xdecode,
         decode,
         decode_bin,
@@ -24,30 +57,19 @@ if TYPE_CHECKING:
         decode_text,
         default_decoders,
         find_decoder,
+        info,
+        log_keys,
+        map,
+        map_dict,
+        map_tuple,
+        transform_with,
         xdecode,
     )
-    from webdataset.stages.disk_caching import LMDBCached
-    from webdataset.stages.fields import (
-        _associate,
-        _rename,
-        _to_tuple,
-        associate,
-        getfirst,
-        parse_field_spec,
-        rename,
-        to_tuple,
-    )
-    from webdataset.stages.interleaving import interleaved, interleaved_behind
-    from webdataset.stages.mapping import _map, _map_dict, _map_tuple, map, map_dict, map_tuple, transform_with  # noqa: A004
-    from webdataset.stages.patterns import _extract_keys, _rename_keys, extract_keys, rename_keys
-    from webdataset.stages.sample_randomness import map_with_rng, rng
-    from webdataset.stages.selecting import _rsample, _select, rsample, select, slice  # noqa: A004
-    from webdataset.stages.shuffling import _shuffle, detshuffle, pick, shuffle
-    from webdataset.stages.shuffling_blocks import block_shuffle
-    from webdataset.stages.sibling_fields import sibling_fields
-    from webdataset.stages.suffixes import _to_dict, interleaved_to_dict, to_dict
-    from webdataset.stages.unbatching import _unbatched, _unlisted, unbatched, unlisted
-    from webdataset.stages.watching import _info, _log_keys, info, log_keys
+    from webdataset.stages.randomness import map_with_rng, rng
+    from webdataset.stages.sample_cache import Cached, LMDBCached
+    from webdataset.stages.select import _rsample, _select, rsample, select, slice  # noqa: A004
+    from webdataset.stages.shuffle import _shuffle, detshuffle, pick, shuffle
+    from webdataset.stages.shuffle_blocks import block_shuffle
 
 __all__ = [
     "Cached",
@@ -125,26 +147,21 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "stages.batching": "_batched batched listed",
-    "stages.caching": "Cached",
-    "stages.collation": "combine_values default_collation_fn dict2tuple tuple2dict",
-    "stages.composing": "compose compose2 pipeline",
-    "stages.decoding": """_decode _xdecode decode decode_bin decode_pickle decode_text default_decoders find_decoder
+    "stages.batch": """_batched _unbatched _unlisted batched combine_values default_collation_fn dict2tuple listed
+        tuple2dict unbatched unlisted""",
+    "stages.sample_cache": "Cached LMDBCached",
+    "stages.base": "compose compose2 pipeline",
+    "stages.map": """_decode _info _log_keys _map _map_dict _map_tuple _xdecode decode decode_bin decode_pickle
+        decode_text default_decoders find_decoder info log_keys map map_dict map_tuple transform_with
         xdecode""",
-    "stages.disk_caching": "LMDBCached",
-    "stages.fields": "_associate _rename _to_tuple associate getfirst parse_field_spec rename to_tuple",
-    "stages.interleaving": "interleaved interleaved_behind",
-    "stages.mapping": "_map _map_dict _map_tuple map map_dict map_tuple transform_with",
-    "stages.patterns": "_extract_keys _rename_keys extract_keys rename_keys",
-    "stages.sample_randomness": "map_with_rng rng",
-    "stages.selecting": "_rsample _select rsample select slice",
-    "stages.shuffling": "_shuffle detshuffle pick shuffle",
-    "stages.shuffling_blocks": "block_shuffle",
-    "stages.sibling_fields": "sibling_fields",
-    "stages.suffixes": "_to_dict interleaved_to_dict to_dict",
-    "stages.unbatching": "_unbatched _unlisted unbatched unlisted",
-    "stages.watching": "_info _log_keys info log_keys",
+    "stages.fields": """_associate _extract_keys _rename _rename_keys _to_dict _to_tuple associate extract_keys getfirst
+        interleaved_to_dict parse_field_spec rename rename_keys to_dict to_tuple""",
+    "stages.interleaved_documents": "interleaved interleaved_behind sibling_fields",
+    "stages.randomness": "map_with_rng rng",
+    "stages.select": "_rsample _select rsample select slice",
+    "stages.shuffle": "_shuffle detshuffle pick shuffle",
+    "stages.shuffle_blocks": "block_shuffle",
 }
 
-__getattr__ = served(__name__, "autodecode utils", _ROOMS, TorchTensor="pytorch")
-__dir__ = directory(__name__, __all__)
+__getattr__ = lazy_attributes(__name__, "autodecode utils", _ROOMS, TorchTensor="pytorch")
+__dir__ = lazy_dir(__name__, __all__)

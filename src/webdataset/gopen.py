@@ -7,9 +7,8 @@ import importlib
 import sys
 from typing import Any
 
-from .ground.doorways import Door
-from .sources.files import open_buffered, path_of
-from .sources.open import (
+from webdataset.core.lazy_modules import LazyModule
+from webdataset.storage.open_url import (
     gopen_ais,
     gopen_command,
     gopen_curl,
@@ -20,10 +19,10 @@ from .sources.open import (
     gopen_pipe,
     gopen_schemes,
     open_url,
+    rewrite_url,
 )
-from .sources.open import open_stream as _open_stream
-from .sources.rewrite import rewritten as rewrite_url
-from .sources.stream import Stream, length_known
+from webdataset.storage.open_url import open_stream as _open_stream
+from webdataset.storage.streams import Stream, length_known, open_buffered, path_of
 
 __all__ = [
     "Pipe",  # noqa: F822  served by __getattr__
@@ -129,7 +128,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class _Hinge(Door):
+class _Hinge(LazyModule):
     """This module, which can be called."""
 
     def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:

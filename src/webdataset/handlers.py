@@ -1,6 +1,6 @@
 """Door: what to do when one item fails."""
 
-from .ground.policies import (
+from webdataset.core.error_handlers import (
     Handler,
     ignore_and_continue,
     ignore_and_stop,

@@ -1,5 +1,5 @@
 """Door to nothing: the loader of the published versions that sent samples between processes over ZeroMQ."""
 
-from .ground.doorways import absent
+from webdataset.core.lazy_modules import removed_attributes
 
-__getattr__ = absent(__name__, "use wds.WebLoader(dataset, num_workers=n, batch_size=None)")
+__getattr__ = removed_attributes(__name__, "use wds.WebLoader(dataset, num_workers=n, batch_size=None)")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from webdataset.ground.extras import available
-from webdataset.ground.torchlike import IterableDataset as _Plain
+from webdataset.core.optional_imports import IterableDataset as _Plain
+from webdataset.core.optional_imports import import_if_available
 
-_data = available("torch.utils.data")
-_torch = available("torch")
+_data = import_if_available("torch.utils.data")
+_torch = import_if_available("torch")
 
 IterableDataset: Any = _data.IterableDataset if _data is not None else _Plain
 DataLoader: Any = getattr(_data, "DataLoader", None)

@@ -2,25 +2,24 @@
 
 from typing import TYPE_CHECKING
 
-from .ground.doorways import directory, served
-from .ground.inherited import obsolete
-from .ground.iteration import is_iterable
-from .shards.expand import expand_source, expand_urls
-from .shards.lists import ResampledShardList, ResampledShards, ShardList, SimpleShardList
-from .shards.lists import resampled_shards as resampled_
-from .shards.split import non_empty, single_node_only, split_by_node, split_by_sample, split_by_worker
-from .stages.base import pipelinefilter
+from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
+from webdataset.core.upstream_utils import is_iterable, obsolete
+from webdataset.shards.expand import expand_source, expand_urls
+from webdataset.shards.lists import ResampledShardList, ResampledShards, ShardList, SimpleShardList
+from webdataset.shards.lists import resampled_shards as resampled_
+from webdataset.shards.split import non_empty, single_node_only, split_by_node, split_by_sample, split_by_worker
+from webdataset.stages.base import pipelinefilter
 
 if TYPE_CHECKING:
-    from .shards.directory import (
+    from webdataset.shards.directory import (
         DirectoryShardList,
         check_pid_is_running,
         get_pid_from_filename,
         without_last_extension,
     )
-    from .shards.named import InfiniteShardList, NamedResampledShards
-    from .shards.patterns import envlookup, envsubst, expand
-    from .shards.specs import MSSource, MultiShardSample, shardspec
+    from webdataset.shards.expand import envlookup, envsubst, expand
+    from webdataset.shards.lists import InfiniteShardList, NamedResampledShards
+    from webdataset.shards.specs import MSSource, MultiShardSample, shardspec
 
 __all__ = [
     "DirectoryShardList",
@@ -56,10 +55,10 @@ resampled = pipelinefilter(resampled_)
 
 _ROOMS = {
     "shards.directory": "DirectoryShardList check_pid_is_running get_pid_from_filename without_last_extension",
-    "shards.named": "InfiniteShardList NamedResampledShards",
-    "shards.patterns": "envlookup envsubst expand",
+    "shards.lists": "InfiniteShardList NamedResampledShards",
+    "shards.expand": "envlookup envsubst expand",
     "shards.specs": "MSSource MultiShardSample shardspec",
 }
 
-__getattr__ = served(__name__, "utils", _ROOMS, IterableDataset="pytorch")
-__dir__ = directory(__name__, __all__)
+__getattr__ = lazy_attributes(__name__, "utils", _ROOMS, IterableDataset="pytorch")
+__dir__ = lazy_dir(__name__, __all__)

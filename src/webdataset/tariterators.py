@@ -8,21 +8,20 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.errors import UsageError
+from webdataset.core.lazy_modules import lazy_attributes
+from webdataset.core.optional_imports import loaded_module
 from webdataset.gopen import gopen_replaced, open_stream
-from webdataset.ground.doorways import served
-from webdataset.ground.errors import UsageError
-from webdataset.ground.extras import loaded
-from webdataset.ground.policies import Handler, reraise_exception
-from webdataset.samples.documents.keys import sibling_keys
-from webdataset.samples.grouping import Grouper, Keys, Sample, valid_sample
+from webdataset.samples.documents.document import sibling_keys
+from webdataset.samples.grouping import META_PREFIX as meta_prefix  # noqa: N811  upstream's name
+from webdataset.samples.grouping import META_SUFFIX as meta_suffix  # noqa: N811  upstream's name
+from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, valid_sample
 from webdataset.samples.members import expanded_members, group_members, shard_members
-from webdataset.samples.names import META_PREFIX as meta_prefix  # noqa: N811  upstream's name
-from webdataset.samples.names import META_SUFFIX as meta_suffix  # noqa: N811  upstream's name
-from webdataset.samples.names import base_plus_ext
-from webdataset.samples.opening import open_shards
-from webdataset.samples.reading import Reading
+from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_opener import open_shards
 from webdataset.shards.lists import listed_shards as shardlist
-from webdataset.stages.reading import ReaderMemory, ReadShards
+from webdataset.stages.read_shards import ReaderMemory, ReadShards
 
 __all__ = [
     "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "shardlist", "sibling_keys",
@@ -115,7 +114,7 @@ class TarSamples(ReadShards):
 
     reading: Reading
 
-    def opened(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open shards with whatever ``url_opener`` is now, through the cache if there is one."""
         names = ("trust", "storage_options", "prefetch")
         rules = [(name, getattr(self.reading, name)) for name in names]
@@ -125,14 +124,14 @@ class TarSamples(ReadShards):
             return url_opener(shards, handler=handler, **options)
 
         cache = self.reading.cache
-        door = loaded("webdataset.cache")
+        door = loaded_module("webdataset.cache")
         if cache is None and door is not None:
             cache = door.replacement(self.reading.handler)
         if cache is None:
             return source(shards, self.reading.handler)
         reading = self.reading
         ours = getattr(url_opener, "__module__", "").startswith("webdataset.") and not gopen_replaced()
-        opened: Iterator[dict[str, Any]] = cache.opened(
+        opened: Iterator[dict[str, Any]] = cache.open_shards(
             shards,
             source,
             reading.handler,
@@ -154,7 +153,7 @@ class TarSamples(ReadShards):
             )
         rules = self.reading
         members = tar_file_expander(
-            self.opened(upstream),
+            self.open_shards(upstream),
             handler=rules.handler,
             select_files=rules.select_files,
             rename_files=rules.rename_files,
@@ -176,7 +175,7 @@ def tarfile_samples(
         handler: asked where a shard or sample fails.
         select_files: member name to bool.
         rename_files: member name to member name, applied first.
-        **options: further fields of :class:`~webdataset.samples.reading.Reading`: ``keys``, ``lcase``, ``suffixes``,
+        **options: further fields of :class:`~webdataset.samples.sample_reader.Reading`: ``keys``, ``lcase``, ``suffixes``,
             ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``limits``.
     """
     return tarfile_to_samples(handler, select_files, rename_files, **options)(src)
@@ -194,4 +193,4 @@ def tarfile_to_samples(
 
 tarfile_samples.as_stage = tarfile_to_samples  # type: ignore[attr-defined]  # used uncalled, it is the stage itself
 
-__getattr__ = served(__name__, "filters gopen")
+__getattr__ = lazy_attributes(__name__, "filters gopen")

@@ -1,33 +1,31 @@
 """Door: tenbin, where existing code imports it from."""
 
-from .codecs.tenbin import (
+from webdataset.codecs.tenbin import (
+    bytedata,
+    bytelen,
     check_acceptable_input_type,
     check_infos,
     decode_buffer,
+    decode_chunks,
     decode_header,
     decode_list,
     encode_buffer,
+    encode_chunks,
     encode_header,
     encode_list,
     load,
     long_to_short,
-    read,
-    save,
-    short_to_long,
-    write,
-)
-from .codecs.tenbin_chunks import (
-    bytedata,
-    bytelen,
-    decode_chunks,
-    encode_chunks,
     magic,
     magic_bytes,
     magic_str,
+    read,
     read_chunk,
     roundup,
+    save,
+    short_to_long,
     str64,
     unstr64,
+    write,
     write_chunk,
 )
 

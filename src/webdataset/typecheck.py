@@ -1,5 +1,5 @@
 """Door to nothing: the type check of published versions, which checked their own annotations."""
 
-from .ground.doorways import absent
+from webdataset.core.lazy_modules import removed_attributes
 
-__getattr__ = absent(__name__, "this package is typed: use mypy or pyright")
+__getattr__ = removed_attributes(__name__, "this package is typed: use mypy or pyright")

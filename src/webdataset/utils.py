@@ -7,12 +7,24 @@ replaced here: whatever asks for rank and worker then asks the new one.
 import sys
 from typing import Any
 
-from .ground import topology
-from .ground.inherited import ObsoleteException, compute_sample_weights, deprecated, obsolete, repeatedly0, safe_eval
-from .ground.iteration import PipelineStage, guess_batchsize, identity, is_iterable, lookup_sym, repeatedly
-from .ground.trust import SwitchedModule
-from .shards.draws import make_seed, pytorch_worker_info, pytorch_worker_seed
-from .shards.patterns import fnmatch_with_braces, glob_with_braces
+from webdataset.core import distributed
+from webdataset.core.trust import SecurityModule
+from webdataset.core.upstream_utils import (
+    ObsoleteException,
+    PipelineStage,
+    compute_sample_weights,
+    deprecated,
+    guess_batchsize,
+    identity,
+    is_iterable,
+    lookup_sym,
+    obsolete,
+    repeatedly,
+    repeatedly0,
+    safe_eval,
+)
+from webdataset.shards.expand import fnmatch_with_braces, glob_with_braces
+from webdataset.shards.lists import make_seed, pytorch_worker_info, pytorch_worker_seed
 
 __all__ = [
     "ObsoleteException",
@@ -39,13 +51,13 @@ __all__ = [
 _own = pytorch_worker_info
 
 
-class _Hinge(SwitchedModule):
+class _Hinge(SecurityModule):
     """This module: a replaced ``pytorch_worker_info`` is handed to the floor that answers for it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "pytorch_worker_info":
-            topology.switch.replaced = None if value is _own else value
+            distributed.worker_info_override.replaced = None if value is _own else value
 
 
 sys.modules[__name__].__class__ = _Hinge

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .codecs import (
+from webdataset.codecs import (
     add_handlers,
     default_handlers,
     encode_based_on_extension,
@@ -14,14 +14,14 @@ from .codecs import (
     numpy_npz_dumps,
     torch_dumps,
 )
-from .gopen import gopen
-from .ground.doorways import directory, served
-from .writing.tarwriter import TarWriter
+from webdataset.core.lazy_modules import lazy_attributes, lazy_dir
+from webdataset.gopen import gopen
+from webdataset.writing.tar_writer import TarWriter
 
 if TYPE_CHECKING:
-    from .writing.documents import DocumentWriter
-    from .writing.records import RecordShardWriter, RecordWriter
-    from .writing.shardwriter import ShardWriter
+    from webdataset.writing.documents import DocumentWriter
+    from webdataset.writing.records import RecordShardWriter, RecordWriter
+    from webdataset.writing.shard_writer import ShardWriter
 
 __all__ = [
     "DocumentWriter",
@@ -50,11 +50,11 @@ __all__ = [
 _ROOMS = {
     "writing.documents": "DocumentWriter",
     "writing.records": "RecordShardWriter RecordWriter",
-    "writing.shardwriter": "ShardWriter",
+    "writing.shard_writer": "ShardWriter",
 }
 
-__getattr__ = served(__name__, rooms=_ROOMS)
-__dir__ = directory(__name__, __all__)
+__getattr__ = lazy_attributes(__name__, rooms=_ROOMS)
+__dir__ = lazy_dir(__name__, __all__)
 
 
 def bytestr(data: Any) -> bytes:
@@ -76,7 +76,7 @@ def mp_dumps(x: Any) -> bytes:
         MissingExtra: neither msgspec nor msgpack is installed.
         ValueError: a value that msgpack does not have.
     """
-    from .codecs.records import msgpack_dumps  # noqa: PLC0415  needs numpy
+    from webdataset.codecs.msgpack_cbor import msgpack_dumps  # noqa: PLC0415  needs numpy
 
     return msgpack_dumps(x)
 
@@ -91,7 +91,7 @@ def cbor_dumps(x: Any) -> bytes:
         MissingExtra: cbor2 is not installed.
         ValueError: a value that CBOR does not have.
     """
-    from .codecs.records import cbor_dumps as dumps  # noqa: PLC0415  needs numpy
+    from webdataset.codecs.msgpack_cbor import cbor_dumps as dumps  # noqa: PLC0415  needs numpy
 
     return dumps(x)
 
@@ -105,6 +105,6 @@ def tenbin_dumps(x: Any) -> bytes:
     Raises:
         ValueError: a value that tenbin does not have.
     """
-    from .codecs.tenbin import tenbin_dumps as dumps  # noqa: PLC0415  needs numpy
+    from webdataset.codecs.tenbin import tenbin_dumps as dumps  # noqa: PLC0415  needs numpy
 
     return dumps(x)

@@ -2,6 +2,6 @@
 
 from functools import partial
 
-from webdataset.index.wids.gone import gone
+from webdataset.index.wids.removed_names import removed_name
 
-__getattr__ = partial(gone, __name__)
+__getattr__ = partial(removed_name, __name__)

@@ -1,6 +1,6 @@
 """Door: the names of the published module ``wids.wids_decode``."""
 
-from webdataset.index.wids.transformations import (
+from webdataset.index.wids.transforms import (
     check_keys,
     decode_all_gz,
     decode_basic,

@@ -2,9 +2,15 @@
 
 from functools import partial
 
-from webdataset.index.wids.copies import SimpleDownloader, copy_file, download_and_open, download_file, pipe_download
-from webdataset.index.wids.gone import gone
+from webdataset.index.wids.local_copies import (
+    SimpleDownloader,
+    copy_file,
+    download_and_open,
+    download_file,
+    pipe_download,
+)
+from webdataset.index.wids.removed_names import removed_name
 
 __all__ = ["SimpleDownloader", "copy_file", "download_and_open", "download_file", "pipe_download"]
 
-__getattr__ = partial(gone, __name__)
+__getattr__ = partial(removed_name, __name__)

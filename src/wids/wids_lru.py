@@ -1,5 +1,5 @@
 """Door: the names of the published module ``wids.wids_lru``."""
 
-from webdataset.index.wids.lru import LRUCache
+from webdataset.index.wids.local_copies import LRUCache
 
 __all__ = ["LRUCache"]

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from webdataset.index.wids.gone import gone
-from webdataset.index.wids.tars import MMIndexedTar
+from webdataset.index.wids.removed_names import removed_name
+from webdataset.index.wids.samples import MMIndexedTar
 
 __all__ = ["MMIndexedTar"]
 
-__getattr__ = partial(gone, __name__)
+__getattr__ = partial(removed_name, __name__)

@@ -1,7 +1,7 @@
 """Door: the names of the published module ``wids.wids_specs``."""
 
-from webdataset.index.wids.copies import SimpleDownloader, download_and_open
-from webdataset.shards.wids.resolving import (
+from webdataset.index.wids.local_copies import SimpleDownloader, download_and_open
+from webdataset.shards.wids_lists import (
     check_shards,
     load_dsdesc_and_resolve,
     load_remote_dsdesc_raw,

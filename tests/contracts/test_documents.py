@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from webdataset import filters
-from webdataset.ground.policies import ignore_and_continue
-from webdataset.samples.names import base_plus_ext
+from webdataset.core.error_handlers import ignore_and_continue
+from webdataset.samples.grouping import base_plus_ext
 from webdataset.testing import documents
 from webdataset.testing.documents import Picture, Spec
 from webdataset.testing.stages import check_stage

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from webdataset import filters
+from webdataset.core.error_handlers import ignore_and_continue
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.ground.policies import ignore_and_continue
-from webdataset.stages.mixing import RandomMix, RoundRobin
+from webdataset.stages.mix import RandomMix, RoundRobin
 from webdataset.testing.stages import BrokenContract, Samples, check_resume, check_stage
 
 NUMBERS = list(range(17))

@@ -8,8 +8,7 @@ import pytest
 
 from webdataset.autodecode import IMAGE_EXTENSIONS, decoders
 from webdataset.codecs import default_handlers
-from webdataset.codecs.fields import auto_decoders
-from webdataset.codecs.handlers import AUTO_COMPRESSION
+from webdataset.codecs.handlers import AUTO_COMPRESSION, auto_decoders
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS
 from webdataset.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 

@@ -42,7 +42,7 @@ BREACHES = {
 
 ALLOWED = {
     "cli prints": ("cli/a.py", CLEAN + "print(half)\n"),
-    "settings read": ("ground/settings.py", CLEAN + "import os\nos.environ['A']\n"),
+    "settings read": ("core/settings.py", CLEAN + "import os\nos.environ['A']\n"),
     "explained except": (
         "stages/a.py",
         CLEAN + "try:\n    half(1)\nexcept Exception:  # noqa: BLE001  user code may raise anything\n    pass\n",
@@ -52,7 +52,7 @@ ALLOWED = {
         "mix.py",
         '"""A door."""\n\nfrom .stages import a\n\nb = a.b\nc = a.made(b)\n__all__ = ["a"]\n',
     ),
-    "torch at home": ("loading/torch_loader.py", CLEAN + "import torch\n"),
+    "torch at home": ("fluent/loader.py", CLEAN + "import torch\n"),
     "overloads": ("stages/a.py", CLEAN + "from typing import overload\n@overload\ndef f(x: int) -> int: ...\n"),
 }
 

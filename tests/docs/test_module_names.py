@@ -99,7 +99,7 @@ def test_deferred_codecs_name_what_there_is():
     tables = [
         value for name, value in vars(importlib.import_module("webdataset.autodecode")).items() if name == "decoders"
     ]
-    deferred = [each for table in tables for each in table.values() if isinstance(each, registry.Deferred)]
+    deferred = [each for table in tables for each in table.values() if isinstance(each, registry.LazyCodec)]
     assert len(deferred) >= 5
     for each in deferred:
         if each.module.startswith("torch") and importlib.util.find_spec("torch") is None:

@@ -198,4 +198,4 @@ def test_kinds(tmp_path, text):
     found = mutants_of(path, tmp_path)
     assert {ast.unparse(ast.parse(mutant.after).body[0]) for mutant in found} == KINDS[text]
     for mutant in found:
-        compile(mutant.applied(path.read_bytes()), "a.py", "exec")
+        compile(mutant.apply_to(path.read_bytes()), "a.py", "exec")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -63,7 +63,7 @@ def test_a_loaded_state_goes_to_the_workers(urls):
     """A state that the dataset was given is where its workers go on, once; then come whole epochs."""
     made = dataset(urls, epoch=60)
     made.set_epoch(3)
-    run = made.elastic_run(Place(0, 1, 0, 1))
+    run = made.elastic_run(WorkerContext(0, 1, 0, 1))
     list(itertools.islice(run, 24))
     state = json.loads(json.dumps(run.state_dict()))
     rest = list(run)

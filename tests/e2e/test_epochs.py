@@ -5,7 +5,7 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError
+from webdataset.core.errors import FlowError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 import webdataset as wds
-from webdataset.flow.running import Flow
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
 from webdataset.testing import archives, documents
 from webdataset.testing.documents import Picture, Spec

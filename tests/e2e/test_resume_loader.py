@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import StateMismatch, UsageError
+from webdataset.core.errors import StateMismatch, UsageError
 
 torch = pytest.importorskip("torch")
 pytestmark = [

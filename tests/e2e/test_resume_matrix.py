@@ -17,7 +17,7 @@ import numpy.random  # noqa: F401, ICN001  loaded before workers are forked, whi
 import pytest
 
 import webdataset as wds
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -388,15 +388,18 @@ def test_a_rank_with_nothing_left_waits_for_the_others(urls, last):
     case = Case(urls, 0)
     whole = case.dataset()
     epochs = [list(whole), list(whole)]
-    runs = [case.dataset().elastic_run(Place(rank, 2, 0, 1)) for rank in range(2)]
-    first = list(itertools.islice(runs[0], len(list(case.dataset().elastic_run(Place(0, 2, 0, 1))))))
+    runs = [case.dataset().elastic_run(WorkerContext(rank, 2, 0, 1)) for rank in range(2)]
+    first = list(itertools.islice(runs[0], len(list(case.dataset().elastic_run(WorkerContext(0, 2, 0, 1))))))
     assert last == "taken" or next(runs[0], None) is None
     second = list(itertools.islice(runs[1], 20))
     state = wds.merge_states([run.state_dict() for run in runs])
 
     def goes_on(rank, state):
         dataset = case.dataset()
-        return [list(dataset.elastic_run(Place(rank, 2, 0, 1), state, continue_epochs=True)) for state in (state, None)]
+        return [
+            list(dataset.elastic_run(WorkerContext(rank, 2, 0, 1), state, continue_epochs=True))
+            for state in (state, None)
+        ]
 
     nothing, following = goes_on(0, state)
     rest, other = goes_on(1, state)

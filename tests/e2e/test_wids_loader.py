@@ -6,7 +6,7 @@ import json
 import pytest
 
 import wids
-from webdataset.ground.errors import UnsafeContent
+from webdataset.core.errors import UnsafeContent
 from webdataset.testing import archives
 
 torch = pytest.importorskip("torch")

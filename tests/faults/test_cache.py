@@ -11,7 +11,7 @@ import time
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ShortRead, Truncated, WebDatasetError
+from webdataset.core.errors import ShortRead, Truncated, WebDatasetError
 from webdataset.testing import archives, sources
 
 CHILD = """
@@ -233,7 +233,7 @@ def test_failing_source_is_no_full_disk(near, cut, monkeypatch):
 
 UNPRIVILEGED = """
 import os
-import webdataset.caching.shards
+import webdataset.caching.shard_cache
 for _ in wds.WebDataset(urls, shardshuffle=False, nodesplitter=None):
     pass  # everything is imported now: another user may not be able to
 if os.geteuid() == 0:

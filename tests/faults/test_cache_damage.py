@@ -11,16 +11,16 @@ import zlib
 import pytest
 
 import webdataset as wds
-from webdataset.caching import finding, freshness
-from webdataset.caching.shards import ShardCache
-from webdataset.ground.errors import FormatError
-from webdataset.ground.policies import reraise_exception
-from webdataset.ground.seeds import generator
-from webdataset.samples.opening import open_shards
+from support.paced_server import PacedServer
+from webdataset.caching import entry, metadata
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.core.errors import FormatError
+from webdataset.core.seeds import make_rng
+from webdataset.samples.shard_opener import open_shards
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
-CONTENT = archives.by_tarfile([(f"{number}.bin", generator("damage", number).randbytes(50_000)) for number in range(8)])
+CONTENT = archives.by_tarfile([(f"{number}.bin", make_rng("damage", number).randbytes(50_000)) for number in range(8)])
 PATH = "/x.tar"
 
 
@@ -36,8 +36,8 @@ def anew(monkeypatch):
     """Return a function after which this process is as one that has compared nothing yet."""
 
     def forget():
-        finding._compared.clear()
-        freshness._asked.clear()
+        entry._compared_copies.clear()
+        metadata._checked_paths.clear()
 
     forget()
     return forget
@@ -45,7 +45,7 @@ def anew(monkeypatch):
 
 def read(url, folder, **options):
     """Read a shard through the cache."""
-    (shard,) = ShardCache(str(folder), **options).opened([{"url": url}], open_shards, reraise_exception)
+    (shard,) = ShardCache(str(folder), **options).open_shards([{"url": url}], open_shards, reraise_exception)
     with shard["stream"] as stream:
         return stream.read()
 
@@ -69,7 +69,7 @@ def test_any_flipped_bit_is_noticed(server, tmp_path, anew, seed, date):
     url = server.root + PATH
     assert read(url, tmp_path) == CONTENT
     (file,) = tmp_path.glob("*.tar")
-    flipped(file, generator("bit", seed).randrange(len(CONTENT)), date=date)
+    flipped(file, make_rng("bit", seed).randrange(len(CONTENT)), date=date)
     anew()
     with pytest.warns(UserWarning, match="is damaged") as told:
         assert read(url, tmp_path) == CONTENT
@@ -128,7 +128,7 @@ def test_other_processes_notice_too(server, tmp_path):
 def test_a_resumed_download_has_its_checksum(server, tmp_path, anew):
     """A shard that came in several goes is compared like others."""
     url = server.root + PATH
-    (shard,) = ShardCache(str(tmp_path)).opened([{"url": url}], open_shards, reraise_exception)
+    (shard,) = ShardCache(str(tmp_path)).open_shards([{"url": url}], open_shards, reraise_exception)
     server.hold(PATH, 150_000)
     stream = shard["stream"]
     assert stream.read(60_000) == CONTENT[:60_000]

@@ -10,10 +10,10 @@ import warnings
 import pytest
 
 import webdataset as wds
-from webdataset.caching import eviction, freshness
-from webdataset.caching import shards as room
+from support.paced_server import PacedServer
+from webdataset.caching import eviction, metadata
+from webdataset.caching import shard_cache as room
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -94,9 +94,9 @@ def settled(folder):
 
 def forget(folder):
     """Let this process believe that it sees the directory for the first time."""
-    room._given_up.clear()
-    eviction._swept.discard(str(folder))
-    freshness._asked.clear()
+    room._failed_folders.clear()
+    eviction._swept_folders.discard(str(folder))
+    metadata._checked_paths.clear()
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -5,8 +5,8 @@ import os
 import pytest
 
 import webdataset as wds
+from support.paced_server import PacedServer
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 pytestmark = pytest.mark.torch
 

@@ -5,15 +5,15 @@ import json
 import subprocess
 import sys
 
+from support.paced_server import PacedServer
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 # A zygote that has everything imported forks light readers, kills some of them, and watches the directory.
 ZYGOTE = """
 import hashlib, json, os, pathlib, random, signal, sys, time
-from webdataset.caching.shards import ShardCache
-from webdataset.ground.policies import reraise_exception
-from webdataset.samples.opening import open_shards
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.samples.shard_opener import open_shards
 import urllib3
 
 rules = json.loads(sys.argv[1])

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
+from support.paced_server import PacedServer
 from webdataset.caching import locks
-from webdataset.caching.shards import ShardCache
-from webdataset.ground.errors import SourceError
-from webdataset.ground.policies import reraise_exception
-from webdataset.samples.opening import open_shards
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.core.errors import SourceError
+from webdataset.samples.shard_opener import open_shards
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -41,7 +41,7 @@ def source(shards, handler):
 def read(folder, url, **options):
     """Read a shard through the cache."""
     cache = ShardCache(str(folder), **options)
-    (shard,) = cache.opened([{"url": url}], source, reraise_exception)
+    (shard,) = cache.open_shards([{"url": url}], source, reraise_exception)
     with shard["stream"] as stream:
         return stream.read()
 
@@ -98,7 +98,7 @@ def complete_or_not(folder, url, complete):
     if not complete:
         return read(folder, url)
     cache = ShardCache(str(folder), complete=True)
-    (shard,) = cache.opened([{"url": url}], source, reraise_exception)
+    (shard,) = cache.open_shards([{"url": url}], source, reraise_exception)
     with shard["stream"] as stream:
         return stream.read()
 
@@ -128,7 +128,7 @@ def test_a_dataset_beside_a_stopped_one(tmp_path):
             dataset = wds.WebDataset([url], shardshuffle=False, cache_dir=str(tmp_path))
             assert [sample["__key__"] for sample in dataset] == [str(number) for number in range(5)]
             with pytest.raises(SourceError, match="cannot be kept"):
-                ShardCache(str(tmp_path)).fetched(url, source)
+                ShardCache(str(tmp_path)).fetch(url, source)
 
 
 def test_a_zombie_with_a_marker(tmp_path, monkeypatch):

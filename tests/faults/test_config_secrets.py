@@ -13,9 +13,9 @@ import cloudpickle
 import pytest
 
 import webdataset as wds
+from support.profiles import bare_home
 from webdataset import config
-from webdataset.ground.errors import WebDatasetError
-from webdataset.testing.profiles import bare_home
+from webdataset.core.errors import WebDatasetError
 
 CANARY = "cAnArY0987654321"
 KEYS = {"access_key_id": CANARY + "id", "secret_access_key": CANARY + "key", "session_token": CANARY + "token"}

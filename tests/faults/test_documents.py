@@ -3,7 +3,7 @@
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import MissingImage, SampleError, Truncated
+from webdataset.core.errors import MissingImage, SampleError, Truncated
 from webdataset.samples.documents.document import Document
 from webdataset.testing import archives, documents
 from webdataset.testing.documents import Picture, Spec

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.testing.hostile import GROUPS, Case, LimitedCallFailed, call_limited, cases, measured
+from support.hostile import GROUPS, Case, LimitedCallFailed, call_limited, cases, measured
 
 MOST_BYTES = 512 << 20
 
@@ -20,7 +20,7 @@ import json, sys, warnings
 warnings.simplefilter("ignore")
 import webdataset as wds
 from webdataset.autodecode import Decoder
-from webdataset.testing.hostile import cases, limit_process, measured
+from support.hostile import cases, limit_process, measured
 def limited(corpus):
     for case in corpus:
         limit_process(1 << 30, 30)
@@ -49,7 +49,7 @@ for outcome in measured(limited(cases(marker, ["shards"])), marker, read):
 
 LIVE = """
 import copyreg, os, pickle, shutil, time
-from webdataset.testing.hostile_pickles import executing
+from support.hostile_pickles import executing
 marker = sys.argv[1]
 folder = os.path.dirname(marker)
 copyreg.add_extension("io", "open", 0x70)

@@ -3,9 +3,10 @@
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import StaleIndex, WebDatasetError
-from webdataset.index.building import index_shard
-from webdataset.testing import archives, zoo
+from support import zoo
+from webdataset.core.errors import StaleIndex, WebDatasetError
+from webdataset.index.build import index_shard
+from webdataset.testing import archives
 from webdataset.testing.sources import RangeServer
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError, WorkerDied
+from webdataset.core.errors import FlowError, WorkerDied
 
 AHEAD = 3  # batches
 

@@ -19,9 +19,10 @@ import pytest
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import BadHeader, FormatError, TarError, Truncated
-from webdataset.testing import archives, damage, handmade
-from webdataset.testing.layout import flaw
+from webdataset.core.errors import BadHeader, FormatError, TarError, Truncated
+from webdataset.testing import archives, damage
+from webdataset.testing import archives as handmade
+from webdataset.testing.damage import flaw
 
 pytestmark = pytest.mark.limited(cpu_seconds=280)
 

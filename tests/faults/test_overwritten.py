@@ -9,15 +9,15 @@ import threading
 import pytest
 
 import webdataset as wds
-from webdataset.caching.shards import ShardCache
-from webdataset.ground.errors import ShardChanged
-from webdataset.ground.seeds import generator
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.errors import ShardChanged
+from webdataset.core.seeds import make_rng
 from webdataset.index import IndexedShard
 from webdataset.samples.address import Address
-from webdataset.samples.picking import picked
-from webdataset.samples.reading import Reading, read_samples
-from webdataset.sources.open import open_stream
-from webdataset.testing.handmade import END, member
+from webdataset.samples.refetch import refetch
+from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.storage.open_url import open_stream
+from webdataset.testing.archives import END, member
 
 LONG_AGO = 1_600_000_000_000_000_000
 SIZES = {"small": (1, 3000), "medium": (1, 100_000), "large": (200_000, 800_000)}
@@ -108,7 +108,7 @@ def by_address(path):
     with IndexedShard(str(path)) as shard:
         starts = [entry.offset for entry in shard.index.entries]
     addresses = [Address(0, number, start) for number, start in enumerate(starts)]
-    yield from (sample for _, sample in picked({"url": str(path), "stream": open_stream(path)}, Reading(), addresses))
+    yield from (sample for _, sample in refetch({"url": str(path), "stream": open_stream(path)}, Reading(), addresses))
 
 
 def of_open_file(path):
@@ -134,7 +134,7 @@ def test_no_sample_is_torn(tmp_path, way, kind):
     trials = 30 if kind == "small" else 12
     changed = 0
     for trial in range(trials):
-        rng = generator("overwritten", way.__name__, kind, trial)
+        rng = make_rng("overwritten", way.__name__, kind, trial)
         path = tmp_path / f"{trial}.tar"
         sizes = old_shard(path, rng, kind)
         writer = rng.choice(WRITERS)
@@ -164,7 +164,7 @@ def test_no_sample_is_torn_by_a_thread(tmp_path):
     path = tmp_path / "x.tar"
     torn = changed = 0
     for trial in range(25):
-        rng = generator("thread", trial)
+        rng = make_rng("thread", trial)
         sizes = old_shard(path, rng, "medium")
         go = threading.Event()
 
@@ -192,7 +192,7 @@ def test_no_sample_is_torn_by_a_thread(tmp_path):
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_what_does_not_change_bytes_is_no_change(tmp_path, way):
     """Read by others, given a further name, other rights, moved, replaced by another file in one step, or removed."""
-    rng = generator("unchanged", way.__name__)
+    rng = make_rng("unchanged", way.__name__)
     path = tmp_path / "x.tar"
     sizes = old_shard(path, rng, "medium")
     other = tmp_path / "other"
@@ -221,21 +221,21 @@ def test_what_does_not_change_bytes_is_no_change(tmp_path, way):
 def test_a_file_that_the_caller_opened_is_judged_at_its_end(tmp_path):
     """Its samples have been given; the change is an error all the same."""
     path = tmp_path / "x.tar"
-    sizes = old_shard(path, generator("opened", 0), "medium")
+    sizes = old_shard(path, make_rng("opened", 0), "medium")
     for writer in (over, appending):
         samples = of_open_file(path)
         next(samples)
         writer(path, made(b"n", sizes), None)
         with pytest.raises(ShardChanged, match="x.tar"):
             list(samples)
-        old_shard(path, generator("opened", 0), "medium")
+        old_shard(path, make_rng("opened", 0), "medium")
 
 
 def test_the_handler_is_asked(tmp_path):
     """A dataset that goes on delivers the next shard, and counts one failure."""
     one, two = tmp_path / "one.tar", tmp_path / "two.tar"
-    sizes = old_shard(one, generator("handler", 0), "large")
-    more = old_shard(two, generator("handler", 1), "small")
+    sizes = old_shard(one, make_rng("handler", 0), "large")
+    more = old_shard(two, make_rng("handler", 1), "small")
     errors = []
     dataset = wds.WebDataset(
         [str(one), str(two)], shardshuffle=False, handler=lambda error: errors.append(error) or True
@@ -255,7 +255,7 @@ def test_the_handler_is_asked(tmp_path):
 def test_times_of_whole_seconds(tmp_path):
     """A file system that forgets the fraction of a second has changed no file; a change of a second is one."""
     path = tmp_path / "x.tar"
-    sizes = old_shard(path, generator("seconds", 0), "large")
+    sizes = old_shard(path, make_rng("seconds", 0), "large")
     os.utime(path, ns=(LONG_AGO, LONG_AGO + 123))
     samples = streamed(path)
     next(samples)

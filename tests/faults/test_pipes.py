@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.ground.errors import CommandFailed
-from webdataset.sources.open import open_stream, open_url
+from webdataset.core.errors import CommandFailed
+from webdataset.storage.open_url import open_stream, open_url
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts processes in /proc")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import WebDatasetError
-from webdataset.ground.seeds import generator
-from webdataset.sources import ahead_pace, parallel, patience
-from webdataset.sources.ahead_budget import budget
-from webdataset.testing.handmade import archive, member
-from webdataset.testing.proxy import FaultyProxy, seeded
+from support.proxy import FaultyProxy, seeded
+from webdataset.core.errors import WebDatasetError
+from webdataset.core.seeds import make_rng
+from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream
+from webdataset.storage.prefetch_worker import prefetch_budget
+from webdataset.testing.archives import archive, member
 from webdataset.testing.sources import RangeServer
 
 KINDS = ("reset", "cut", "busy", "rangeless", "misplaced")
@@ -25,7 +25,7 @@ KINDS = ("reset", "cut", "busy", "rangeless", "misplaced")
 
 def shard(number):
     """A shard of 400 KB."""
-    rng = generator("prefetch", number)
+    rng = make_rng("prefetch", number)
     return archive(*[member(f"{number}-{index:03d}.bin".encode(), rng.randbytes(10_000)) for index in range(40)])
 
 
@@ -35,21 +35,21 @@ PAGES = {f"/{number}.tar": shard(number) for number in range(5)}
 @pytest.fixture(autouse=True)
 def hungry(monkeypatch):
     """Every reader is taken for a starving one far away; nothing is left behind."""
-    monkeypatch.setattr(parallel, "ALIGNMENT_BYTES", 32 * 1024)
-    monkeypatch.setattr(ahead_pace, "WINDOW_SECONDS", 0.0)
-    monkeypatch.setattr(ahead_pace, "WINDOW_BYTES", 1)
-    monkeypatch.setattr(ahead_pace, "FAR_SECONDS", -1.0)
-    monkeypatch.setattr(ahead_pace, "FAST_BYTES_PER_SECOND", float("inf"))
-    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.001)
-    monkeypatch.setattr(parallel, "_refusing", {})
+    monkeypatch.setattr(parallel_ranges, "ALIGNMENT_BYTES", 32 * 1024)
+    monkeypatch.setattr(prefetch_worker, "WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr(prefetch_worker, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(prefetch_worker, "FAR_SECONDS", -1.0)
+    monkeypatch.setattr(prefetch_worker, "FAST_BYTES_PER_SECOND", float("inf"))
+    monkeypatch.setattr(resumable_stream, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(parallel_ranges, "_refusal_times", {})
     yield
     gc.collect()
     for _ in range(1500):
-        if not ahead_threads() and (budget.size_bytes, budget.connections) == (0, 0):
+        if not ahead_threads() and (prefetch_budget.size_bytes, prefetch_budget.connections) == (0, 0):
             break
         time.sleep(0.01)
     assert not ahead_threads()
-    assert (budget.size_bytes, budget.connections) == (0, 0)
+    assert (prefetch_budget.size_bytes, prefetch_budget.connections) == (0, 0)
 
 
 def ahead_threads():
@@ -113,7 +113,7 @@ def test_a_replaced_shard_is_never_mixed():
 _LEAVES = """
 import sys, itertools
 import webdataset as wds
-from webdataset.sources import ahead_pace
+from webdataset.storage import prefetch_worker
 ahead_pace.FAR_SECONDS = -1.0
 flow = iter(wds.WebDataset(sys.argv[1:], shardshuffle=False))
 for sample in itertools.islice(flow, 20):

@@ -10,9 +10,9 @@ import warnings
 import pytest
 
 import webdataset as wds
-from webdataset.flow.elastic_state import Received
-from webdataset.ground.errors import StateMismatch
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
+from webdataset.core.errors import StateMismatch
+from webdataset.flow.elastic_state import ReceivedState
 
 SHARDS, SAMPLES = 9, 60
 
@@ -78,7 +78,7 @@ def dataset(folder, name, streams=3):
 
 def stopped(folder, name, cut):
     """Return what was given before a cut, the state there, and what comes behind it."""
-    run = dataset(folder, name).elastic_run(Place(0, 1, 0, 1))
+    run = dataset(folder, name).elastic_run(WorkerContext(0, 1, 0, 1))
     given = [next(run) for _ in range(cut)]
     state = json.loads(json.dumps(run.state_dict()))
     return given, state, list(run)
@@ -226,12 +226,12 @@ def test_a_state_of_a_run_that_has_not_replayed_yet(folder, name):
 def test_what_arrived_first_is_a_state(folder):
     """A consumer that has received one item from one stream has a state that can be loaded."""
     run = dataset(folder, "shuffled").elastic_run()
-    received = Received(run.header())
+    received = ReceivedState(run.header())
     first = next(run)
     received.take(run.progress())
     state = received.state_dict()
     kept = json.dumps(state)
     rest = list(dataset(folder, "shuffled").elastic_run(state=state))
     assert [first, *rest] == [first, *run]
-    Received(state).take({"0": [7]})
+    ReceivedState(state).take({"0": [7]})
     assert json.dumps(state) == kept

@@ -9,8 +9,8 @@ import random
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import WebDatasetError
-from webdataset.sources import ahead_pace
+from webdataset.core.errors import WebDatasetError
+from webdataset.storage import prefetch_worker
 from webdataset.testing.sources import RangeServer
 
 SHARDS, SAMPLES, STREAMS, BUFFER = 8, 40, 4, 48
@@ -111,7 +111,7 @@ def test_a_plain_stream_starts_at_its_place(folder, monkeypatch):
 @pytest.fixture
 def near(monkeypatch):
     """Keep the server's log free of what is opened ahead."""
-    monkeypatch.setattr(ahead_pace, "FAR_SECONDS", 1e9)
+    monkeypatch.setattr(prefetch_worker, "FAR_SECONDS", 1e9)
 
 
 @pytest.mark.usefixtures("near")

@@ -13,20 +13,20 @@ import zlib
 import pytest
 
 import webdataset as wds
-from webdataset.ground import errors, memory
-from webdataset.samples import sizes
-from webdataset.samples.reading import Reading, read_samples
+from webdataset.core import errors
+from webdataset.samples import member_sizes
+from webdataset.samples.sample_reader import Reading, read_samples
 from webdataset.tar.header import Limits
-from webdataset.testing.handmade import archive, header, member, old_gnu_sparse, padded, pax_header
+from webdataset.testing.archives import archive, header, member, old_gnu_sparse, padded, pax_header
 
 resource = pytest.importorskip("resource")
 MIB = 1 << 20
 CHILD = """
 import sys
 import webdataset as wds
-from webdataset.samples.reading import Reading, read_samples
-from webdataset.sources.open import open_stream
-from webdataset.testing.hostile import limit_process
+from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.storage.open_url import open_stream
+from support.hostile import limit_process
 list(wds.WebDataset(sys.argv[3]))
 limit_process(int(sys.argv[2]) << 20, 120)
 try:
@@ -144,7 +144,7 @@ def test_memory_that_is_not_there_after_all(monkeypatch):
 
 def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
     """The member is refused, what came before it is given, and the handler decides on; random access says the same."""
-    monkeypatch.setattr(sizes, "FREE_BYTES", 1000)
+    monkeypatch.setattr(member_sizes, "FREE_BYTES", 1000)
     monkeypatch.setenv("WDS_MAX_MEMBER_BYTES", "40000")
     sparse = old_gnu_sparse(b"b.bin", bytes(50_000) + b"end", [(50_000, 3)])
     for number, bad in enumerate((member(b"b.bin", bytes(50_000)), sparse)):
@@ -163,22 +163,22 @@ def test_samples_before_come_and_the_next_shard_follows(tmp_path, monkeypatch):
 
 def test_room_is_what_the_narrowest_limit_leaves(tmp_path, monkeypatch):
     """Machine, container and address space: the least counts, and a system that says nothing bounds nothing."""
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(member_sizes, "_GROUPS", tmp_path)
     (tmp_path / "memory.max").write_text("max\n")
-    whole = memory.room_bytes()
+    whole = member_sizes.available_memory_bytes()
     (tmp_path / "memory.max").write_text("4000000\n")
-    assert memory.room_bytes() == 3_000_000
-    monkeypatch.setattr(memory, "_limits", lambda: iter([500]))
-    assert memory.room_bytes() == 500
+    assert member_sizes.available_memory_bytes() == 3_000_000
+    monkeypatch.setattr(member_sizes, "_process_limits", lambda: iter([500]))
+    assert member_sizes.available_memory_bytes() == 500
     assert whole > 4_000_000
     for name in ("_machine", "_containers", "_limits"):
-        monkeypatch.setattr(memory, name, lambda: iter(()))
-    assert memory.room_bytes() is None
+        monkeypatch.setattr(member_sizes, name, lambda: iter(()))
+    assert member_sizes.available_memory_bytes() is None
 
 
 def test_limits_of_expansion_stay(monkeypatch):
     """The limit on sparse members holds as before, and small ones are not weighed."""
-    monkeypatch.setattr(sizes, "room_bytes", lambda: 0)
+    monkeypatch.setattr(member_sizes, "available_memory_bytes", lambda: 0)
     data = archive(old_gnu_sparse(b"b.bin", bytes(50_000) + b"end", [(50_000, 3)]))
     shard = {"url": "x", "stream": io.BytesIO(data)}
     assert len(list(read_samples([shard], Reading()))[0]["bin"]) == 50_003

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from webdataset.ground.errors import NotFound, SpecError, UnsafeSpec, UsageError
+from webdataset.core.errors import NotFound, SpecError, UnsafeSpec, UsageError
 from webdataset.shards.specs import load_spec
 
 HEAD = "version: 1\nsources:\n"

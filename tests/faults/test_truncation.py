@@ -9,17 +9,18 @@ import pytest
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import BadCompression, BadHeader, SourceError, TarError, Truncated
+from webdataset.core.errors import BadCompression, BadHeader, SourceError, TarError, Truncated
 from webdataset.index import index_shard
 from webdataset.index.formats import dali, energon, files_json
 from webdataset.index.wids.dataset import ShardListDataset
-from webdataset.index.wids.tars import TarMembers
+from webdataset.index.wids.samples import TarMembers
 from webdataset.samples.address import Address
-from webdataset.samples.picking import picked
-from webdataset.samples.reading import Reading, read_samples
-from webdataset.sources.open import open_stream
-from webdataset.testing import archives, handmade
-from webdataset.testing.layout import regions
+from webdataset.samples.refetch import refetch
+from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.storage.open_url import open_stream
+from webdataset.testing import archives
+from webdataset.testing import archives as handmade
+from webdataset.testing.damage import regions
 from webdataset.testing.sources import FaultyStream, served
 
 MEMBERS = [("a.txt", b"one"), ("a.cls", b"1"), ("b.txt", b"two" * 300), ("b.cls", b"2")]
@@ -175,9 +176,9 @@ def test_a_shard_that_is_resumed_has_the_same_verdict(tmp_path):
         assert caught.value.offset == len(WITHOUT_END)
         shard = {"url": str(path), "stream": open_stream(path)}
         with pytest.raises(Truncated):
-            list(picked(shard, reading, [Address(0, 1, BETWEEN_SAMPLES)]))
+            list(refetch(shard, reading, [Address(0, 1, BETWEEN_SAMPLES)]))
         shard = {"url": str(path), "stream": open_stream(path)}
-        found = list(picked(shard, Reading(missing_end="ignore"), [Address(0, 1, BETWEEN_SAMPLES)]))
+        found = list(refetch(shard, Reading(missing_end="ignore"), [Address(0, 1, BETWEEN_SAMPLES)]))
         assert [sample["__key__"] for _, sample in found] == ["b"]
 
 

@@ -12,14 +12,14 @@ import time
 
 import pytest
 
-from webdataset.ground.errors import WebDatasetError
-from webdataset.writing import localfile
-from webdataset.writing.shardwriter import ShardWriter
+from webdataset.core.errors import WebDatasetError
+from webdataset.writing import local_file
+from webdataset.writing.shard_writer import ShardWriter
 
 PER_SHARD = 20
 WRITER = """
 import sys
-from webdataset.writing.shardwriter import ShardWriter
+from webdataset.writing.shard_writer import ShardWriter
 folder, pattern, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 writer = ShardWriter(folder + "/" + pattern, maxcount={per_shard}, encoder=False, compress=None)
 for index in range(count):
@@ -110,8 +110,8 @@ def test_no_space(memory_folder, pattern):
     """When a file cannot grow the error names it, nothing is under its name, and earlier shards stay."""
     program = f"""
 import os
-from webdataset.ground.errors import SourceError
-from webdataset.writing.shardwriter import ShardWriter
+from webdataset.core.errors import SourceError
+from webdataset.writing.shard_writer import ShardWriter
 try:
     with ShardWriter({str(memory_folder)!r} + "/{pattern}", maxcount=2, encoder=False) as writer:
         writer.write({{"__key__": "000000", "x": b"", "y": b"0"}})
@@ -176,7 +176,7 @@ def test_every_system_call_fails_once(tmp_path, monkeypatch, error, overwrite):
         folder = tmp_path / str(fail_at)
         folder.mkdir()
         system = FailingSystem(fail_at, error)
-        monkeypatch.setattr(localfile, "os", system)
+        monkeypatch.setattr(local_file, "os", system)
         failure = None
         try:
             with ShardWriter(f"{folder}/a-%d.tar", maxcount=30, encoder=False, overwrite=overwrite) as writer:

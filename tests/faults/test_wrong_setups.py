@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoSamples, UsageError
+from webdataset.core.errors import NoSamples, UsageError
 from webdataset.shards import split
 
 GRID = list(itertools.product([1, 2, 3, 4, 5], [1, 2, 4], [1, 2, 3]))  # shards, workers, ranks

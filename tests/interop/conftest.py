@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from support import zoo
 from webdataset import TarWriter
-from webdataset.ground.errors import WebDatasetError
-from webdataset.testing import zoo
+from webdataset.core.errors import WebDatasetError
 
 if "WDS_INTEROP" not in os.environ:
     collect_ignore_glob = ["test_*.py"]

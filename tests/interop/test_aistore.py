@@ -7,8 +7,8 @@ import tarfile
 import pytest
 
 import webdataset as wds
-from webdataset.sources.listing import listed
-from webdataset.testing.ais_server import ais_server
+from support.ais_server import ais_server
+from webdataset.storage.listing import list_urls
 
 aistore = pytest.importorskip("aistore.sdk")
 
@@ -69,7 +69,7 @@ def test_lists_agree(bucket):
     bucket.object("b").get_writer().put_content(b"x")
     theirs = [(entry.name, entry.size) for entry in bucket.list_all_objects(prefix="a/")]
     assert theirs == [(f"a/{number}.tar", number) for number in range(8)]
-    assert listed("ais://theirs/a/*.tar") == [f"ais://theirs/{name}" for name, _ in theirs]
+    assert list_urls("ais://theirs/a/*.tar") == [f"ais://theirs/{name}" for name, _ in theirs]
 
 
 def test_members_agree(bucket):

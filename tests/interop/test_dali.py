@@ -13,10 +13,10 @@ import numpy as np  # noqa: E402
 from nvidia.dali import fn, pipeline_def  # noqa: E402
 
 from webdataset import ShardWriter  # noqa: E402
-from webdataset.ground.errors import NotRepresentable, WebDatasetError  # noqa: E402
-from webdataset.index.building import index_shard  # noqa: E402
+from webdataset.core.errors import NotRepresentable, WebDatasetError  # noqa: E402
+from webdataset.index.build import index_shard  # noqa: E402
 from webdataset.index.formats import dali as format_of  # noqa: E402
-from webdataset.index.random_access import IndexedShard  # noqa: E402
+from webdataset.index.indexed_shard import IndexedShard  # noqa: E402
 
 # our index is refused, and why
 REFUSED = {

@@ -16,9 +16,9 @@ import pytest
 energon = pytest.importorskip("megatron.energon")
 
 from webdataset import ShardWriter  # noqa: E402
-from webdataset.ground.errors import WebDatasetError  # noqa: E402
-from webdataset.index.publishing import write_indexes  # noqa: E402
-from webdataset.index.random_access import IndexedShard  # noqa: E402
+from webdataset.core.errors import WebDatasetError  # noqa: E402
+from webdataset.index.indexed_shard import IndexedShard  # noqa: E402
+from webdataset.index.publish import write_indexes  # noqa: E402
 
 
 @dataclasses.dataclass

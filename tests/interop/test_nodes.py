@@ -6,7 +6,7 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 
 nodes = pytest.importorskip("torchdata.nodes")
 

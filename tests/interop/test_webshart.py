@@ -4,10 +4,10 @@ import pytest
 
 webshart = pytest.importorskip("webshart")
 
-from webdataset.ground.errors import NotRepresentable  # noqa: E402
-from webdataset.index.building import index_shard  # noqa: E402
+from webdataset.core.errors import NotRepresentable  # noqa: E402
+from webdataset.index.build import index_shard  # noqa: E402
 from webdataset.index.formats import files_json  # noqa: E402
-from webdataset.index.random_access import IndexedShard  # noqa: E402
+from webdataset.index.indexed_shard import IndexedShard  # noqa: E402
 
 REFUSED = {"zoo sparse": "sparse", "zoo not_utf8": "UTF-8"}
 

@@ -10,7 +10,7 @@ import pytest
 
 import wids
 from webdataset import ShardWriter
-from webdataset.index.publishing import write_indexes
+from webdataset.index.publish import write_indexes
 
 pytestmark = pytest.mark.usefixtures("ends_unmarked")
 

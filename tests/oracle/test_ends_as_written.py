@@ -13,7 +13,7 @@ import warnings
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import Truncated
+from webdataset.core.errors import Truncated
 from webdataset.index import IndexedShard
 from webdataset.testing import archives
 

@@ -16,7 +16,8 @@ import warnings
 import pytest
 
 from webdataset import tariterators
-from webdataset.testing import archives, handmade
+from webdataset.testing import archives
+from webdataset.testing import archives as handmade
 
 pytestmark = pytest.mark.oracle
 

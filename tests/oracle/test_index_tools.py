@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from webdataset.index.building import index_shard
+from webdataset.index.build import index_shard
 from webdataset.index.formats import energon
 from webdataset.testing import archives
 

@@ -22,7 +22,8 @@ import pytest
 from PIL import Image
 
 import webdataset as wds
-from webdataset.testing import archives, zoo
+from support import zoo
+from webdataset.testing import archives
 
 pytestmark = pytest.mark.oracle
 

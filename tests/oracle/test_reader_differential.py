@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
-from webdataset.testing import archives, handmade
+from webdataset.testing import archives
+from webdataset.testing import archives as handmade
 
 pytestmark = pytest.mark.oracle
 

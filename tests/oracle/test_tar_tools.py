@@ -13,8 +13,9 @@ import pytest
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import BadHeader, TarError, Truncated
-from webdataset.testing import archives, handmade
+from webdataset.core.errors import BadHeader, TarError, Truncated
+from webdataset.testing import archives
+from webdataset.testing import archives as handmade
 from webdataset.testing.sources import FaultyStream
 
 pytestmark = pytest.mark.oracle

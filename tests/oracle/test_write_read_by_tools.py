@@ -15,9 +15,9 @@ import tarfile
 import pytest
 
 from webdataset import tariterators
-from webdataset.tar.build import member_header
+from webdataset.tar.builder import member_header
 from webdataset.testing import archives
-from webdataset.writing.tarwriter import TarWriter
+from webdataset.writing.tar_writer import TarWriter
 
 pytestmark = pytest.mark.oracle
 

@@ -17,9 +17,9 @@ from resume_pipelines import Case
 from resume_stages import shown
 
 import webdataset as wds
-from webdataset.flow.elastic_state import Received
-from webdataset.flow.elastic_stream import END
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
+from webdataset.flow.elastic_state import ReceivedState
+from webdataset.flow.virtual_stream import END
 
 ALONE = (1, 1)
 WINDOW = 1500  # items that are compared behind the third resume, where they are not all
@@ -102,7 +102,7 @@ class Job:
         continue_epochs = bool(play.rng.randrange(2)) if play.left else True
         for rank in range(ranks):
             for worker in range(workers):
-                made, place = case.make(epoch), Place(rank, ranks, worker, workers)
+                made, place = case.make(epoch), WorkerContext(rank, ranks, worker, workers)
                 if state is not None and entry == "load" and topology == ALONE:
                     made.load_state_dict(state)
                     run = iter(made)
@@ -119,7 +119,7 @@ class Job:
                 self.left.append([position for position in play.left if position % case.streams in own])
 
         if play.rng.random() < 0.2:  # as a loader, whose workers run ahead
-            self.received = [Received(run.header() if state is None else state) for run in self.runs]
+            self.received = [ReceivedState(run.header() if state is None else state) for run in self.runs]
 
     def state(self):
         """Return the state of the whole job."""
@@ -165,7 +165,7 @@ class Play:
         if self.case.streams is None:
             return dict(enumerate(map(shown, self.case.make().start())))
         ranks = self.case.ranks or 1
-        runs = [self.case.make().elastic_run(Place(rank, ranks, 0, 1)) for rank in range(ranks)]
+        runs = [self.case.make().elastic_run(WorkerContext(rank, ranks, 0, 1)) for rank in range(ranks)]
         return {position: shown(item) for run in runs for position, item in run.positions()}
 
     def check(self):

@@ -12,14 +12,16 @@ import resume_shards
 import resume_stages
 
 import webdataset as wds
-from webdataset.stages import augmenting, evenly, labelling
+from webdataset.stages import augment, map, mix
 
 NAMES = {
     "wds": wds,
-    "Concat": evenly.Concat,
-    "EvenMix": evenly.EvenMix,
-    **{name: getattr(labelling, name) for name in ("labelled", "kept", "first_of")},
-    **{name: getattr(augmenting, name) for name in ("scale", "rotprob", "noise", "patches")},
+    "Concat": mix.Concat,
+    "EvenMix": mix.EvenMix,
+    "labelled": map.add_label,
+    "kept": map.keep_fields,
+    "first_of": map.keep_first,
+    **{name: getattr(augment, name) for name in ("scale", "rotprob", "noise", "patches")},
     **{module: part for source in (resume_shards, resume_stages) for module, part in vars(source).items()},
     "Random": random.Random,
 }

@@ -12,7 +12,7 @@ import zlib
 from PIL import Image
 
 import webdataset as wds
-from webdataset.stages.base import Memory, Passage, Passing, Stage, observation, transform
+from webdataset.stages.base import PassThroughStage, PassThroughState, Stage, StageState, observation, transform
 
 # -- what tells items apart
 
@@ -351,14 +351,14 @@ class Marked(Stage):
             yield {**item, "marked": len(item)} if isinstance(item, dict) else item
 
 
-class Every(Passing):
+class Every(PassThroughStage):
     """Lets every n-th item pass, and remembers how many came.
 
     Args:
         step: n.
     """
 
-    class Count(Passage):
+    class Count(PassThroughState):
         """How many came."""
 
         count = 0
@@ -389,7 +389,7 @@ class Every(Passing):
 class Summed(Stage):
     """Pairs each item with the sum of the numbers so far: what is made again needs more than the item."""
 
-    class Sum(Memory):
+    class Sum(StageState):
         """The sum; it is part of the address."""
 
         total = 0
@@ -423,14 +423,14 @@ class Summed(Stage):
         return [(item, total) for item, (total, _) in zip(items, addresses, strict=True)]
 
 
-class Held(Passing):
+class Held(PassThroughStage):
     """Gives items later, and remembers the addresses of what waits.
 
     Args:
         size: how many items later.
     """
 
-    class Waiting(Memory):
+    class Waiting(StageState):
         """What waits: pairs of address and item."""
 
         def __init__(self):

@@ -11,13 +11,13 @@ import warnings
 
 import pytest
 
-from webdataset.ground.policies import reraise_exception
-from webdataset.index.builder import IndexBuilder
-from webdataset.samples.reading import Reading, read_samples
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.index.build import IndexBuilder
+from webdataset.samples.sample_reader import Reading, read_samples
 from webdataset.tar.header import Limits
-from webdataset.tar.scan import TarScanner
-from webdataset.tar.walk import TarWalk
-from webdataset.testing import damage, handmade
+from webdataset.tar.scanner import TarScanner
+from webdataset.tar.walker import TarWalker
+from webdataset.testing import archives, damage
 
 TRIALS = 600
 NAMES = [
@@ -52,7 +52,7 @@ def spelled(rng, block):
     block = bytearray(block)
     if rng.random() < 0.5:
         block[124:136] = (rng.choice(SIZES) % 0)[:12].ljust(12, b"\0")
-        return handmade.with_checksum(bytes(block))
+        return archives.with_checksum(bytes(block))
     block[148:156] = b" " * 8
     block[148:156] = rng.choice(SPELLINGS)(sum(block))[:8].ljust(8, b"\0")
     return bytes(block)
@@ -61,8 +61,8 @@ def spelled(rng, block):
 def regular(rng, name):
     """Return a member as usual programs write it."""
     kind = rng.choice([b"0"] * 12 + [b"\0", b"7"])
-    magic = rng.choice([handmade.USTAR] * 6 + [handmade.GNU, handmade.V7])
-    return handmade.member(name, payload(rng), kind=kind, magic=magic)
+    magic = rng.choice([archives.USTAR] * 6 + [archives.GNU, archives.V7])
+    return archives.member(name, payload(rng), kind=kind, magic=magic)
 
 
 def records(rng):
@@ -79,8 +79,8 @@ def records(rng):
         body = rng.choice(
             [b"9 mtime 1\n", b"10 mtime=1\n", b"9 mtime=1\n\0\0", b"9 mtime=1 ", b"\0" * 9, b" 9 time=1\n"]
         )
-        return handmade.member(b"PaxHeaders/0", body, kind=b"x")
-    return handmade.pax_header(pairs, everywhere=rng.random() < 0.07)
+        return archives.member(b"PaxHeaders/0", body, kind=b"x")
+    return archives.pax_header(pairs, everywhere=rng.random() < 0.07)
 
 
 def sparse(rng, name):
@@ -92,9 +92,9 @@ def sparse(rng, name):
         pieces = [(512, 290_000)]
     version = rng.choice(["old", "0.0", "0.1", "1.0"])
     if version == "old":
-        made = handmade.old_gnu_sparse(name[:99], bytes(content), pieces)
+        made = archives.old_gnu_sparse(name[:99], bytes(content), pieces)
     else:
-        made = handmade.pax_sparse(name[:99], bytes(content), pieces, version=version)
+        made = archives.pax_sparse(name[:99], bytes(content), pieces, version=version)
     return (
         made.replace(b"0\n", b"1\n", 1).replace(b"\x0000000000001\0", b"\x0000000000002\0")
         if rng.random() < 0.2
@@ -113,22 +113,22 @@ def part(rng, oddness):
     if kind < 0.66:
         return records(rng) + regular(rng, name)
     if kind < 0.7:
-        return handmade.long_name(name + b"l" * 120, payload(rng), linkname=rng.choice([b"", b"k" * 120]))
+        return archives.long_name(name + b"l" * 120, payload(rng), linkname=rng.choice([b"", b"k" * 120]))
     if kind < 0.74:
-        return handmade.prefixed(rng.choice([b"folder/", b"a/b/"]) + (name.strip(b"/\0") or b"x"), payload(rng))
+        return archives.prefixed(rng.choice([b"folder/", b"a/b/"]) + (name.strip(b"/\0") or b"x"), payload(rng))
     if kind < 0.79:
         return sparse(rng, name)
     if kind < 0.85:
-        return handmade.header(
+        return archives.header(
             name, rng.choice([0, 5]), kind=rng.choice([b"1", b"2", b"3", b"5", b"6"]), linkname=b"a.txt"
         )
     if kind < 0.87:
-        return handmade.member(name, payload(rng), kind=rng.choice([b"D", b"Z", b"Z", b"M"]))
+        return archives.member(name, payload(rng), kind=rng.choice([b"D", b"Z", b"Z", b"M"]))
     if kind < 0.91:
         return bytes(512 * rng.choice([1, 2, 2, 2, 3, 18, 20]))
     if kind < 0.95:
-        return spelled(rng, handmade.header(name, 0)) + regular(rng, name)
-    return handmade.with_checksum(handmade.header(b"\xe4.txt", 3), signed=True) + handmade.padded(b"abc")
+        return spelled(rng, archives.header(name, 0)) + regular(rng, name)
+    return archives.with_checksum(archives.header(b"\xe4.txt", 3), signed=True) + archives.padded(b"abc")
 
 
 def archive(seed):
@@ -140,8 +140,8 @@ def archive(seed):
         parts = [part(rng, oddness) for _ in range(rng.randrange(1, 14))]
         if rng.random() < 0.4:
             # one writer: a header of times before every member
-            parts = [handmade.pax_header([(b"mtime", b"1.5")]) + regular(rng, rng.choice(NAMES)) for _ in parts]
-        made += handmade.archive(*parts, end=bytes(512 * rng.choice([0, 1, 2, 2, 2, 3, 20])))
+            parts = [archives.pax_header([(b"mtime", b"1.5")]) + regular(rng, rng.choice(NAMES)) for _ in parts]
+        made += archives.archive(*parts, end=bytes(512 * rng.choice([0, 1, 2, 2, 2, 3, 20])))
     if rng.random() < 0.3:
         with_damage = rng.choice(["zero_block", "insert_zeros", "insert_noise", "delete_block", "cut", "flip"])
         if with_damage == "cut":
@@ -198,7 +198,7 @@ def scanned(data, places, rules):
         members,
         told(scanner.error),
         getattr(scanner, "struck", None),
-        scanner.awaited,
+        scanner.pending_name,
         ended,
         scanner.doubt,
         scanner.global_override,
@@ -209,7 +209,7 @@ def scanned(data, places, rules):
 
 def walked(rng, data, places, rules):
     """Return all that the walk says of an archive: fed as it comes, or only what it asks for and a little more."""
-    walk, found, strays, offset = TarWalk(*rules), [], [], 0
+    walk, found, strays, offset = TarWalker(*rules), [], [], 0
 
     def take(chunk, offset):
         given = walk.walk(chunk, offset)

@@ -15,10 +15,9 @@ from hypothesis.extra import numpy as arrays
 
 from webdataset.autodecode import Decoder
 from webdataset.codecs import Encoder
-from webdataset.codecs.json_fields import json_dumps, json_loads
-from webdataset.codecs.memo import is_modest
-from webdataset.codecs.pickles import unpickle_loads
-from webdataset.ground.errors import CodecError, DecodingError
+from webdataset.codecs.json_codec import json_dumps, json_loads
+from webdataset.codecs.safe_pickle import has_bounded_memo, unpickle_loads
+from webdataset.core.errors import CodecError, DecodingError
 
 encode, decode = Encoder(), Decoder("rgb8", "auto")
 
@@ -188,14 +187,14 @@ def test_pickled_values_come_back(value, field):
 def test_the_memos_largest_index_is_told_as_pickletools_tells_it(value, protocol, noise, draw):
     """Honest pickles are modest; of damaged ones, none is called modest that stores beyond its length."""
     data = pickle.dumps(value, protocol)
-    assert is_modest(data)
+    assert has_bounded_memo(data)
     at = draw.draw(st.integers(0, len(data) - 1))
     data = data[:at] + noise + data[at + len(noise) :]
     try:
         stored = [argument for opcode, argument, _ in pickletools.genops(data) if "PUT" in opcode.name]
     except Exception:  # not a pickle
         return
-    if is_modest(data):
+    if has_bounded_memo(data):
         assert max(stored, default=0) <= max(len(data), 2**24)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from webdataset.codecs import arrays as own_arrays
-from webdataset.codecs import compressed as module
-from webdataset.codecs.compressed import decompressed, is_compressed
-from webdataset.codecs.images import pixels
-from webdataset.codecs.json_fields import json_loads, json_value_dumps
-from webdataset.ground.errors import BadCompression
+from webdataset.codecs import compression as module
+from webdataset.codecs import numpy_arrays as own_arrays
+from webdataset.codecs.compression import decompress, is_compressed
+from webdataset.codecs.images import decode
+from webdataset.codecs.json_codec import json_loads, json_value_dumps
+from webdataset.core.errors import BadCompression
 
 CONTENT = st.binary(max_size=400) | st.builds(
     lambda piece, times: piece * times, st.binary(max_size=9), st.integers(0, 5000)
@@ -51,19 +51,19 @@ def members(draw, contents, compress):
 def test_gzip_by_isal_is_gzip_by_zlib(contents, level, draw):
     """Members of any content and level, whole or damaged: zlib in one step, isal in pieces and gzip agree."""
     isal = pytest.importorskip("isal.igzip_lib")
-    assert module._fresh("gz")._make().__class__ is isal.IgzipDecompressor
+    assert module._make_decompressor("gz")._make().__class__ is isal.IgzipDecompressor
     data = damaged(draw, members(draw, contents, lambda content: gzip.compress(content, level)))
 
     def by_isal(data):
-        return module._joined(module._pieces(data, "gz", 1 << 30)) if data else b""
+        return module._join_pieces(module._decompress_pieces(data, "gz", 1 << 30)) if data else b""
 
     expected = outcome(gzip.decompress, data)
     if data and expected != "an error":
         assert outcome(by_isal, data) == expected
-        assert outcome(decompressed, data, "gz") == expected
+        assert outcome(decompress, data, "gz") == expected
         assert is_compressed(data, "gz")
     elif data:
-        assert outcome(decompressed, data, "gz") == outcome(by_isal, data)
+        assert outcome(decompress, data, "gz") == outcome(by_isal, data)
 
 
 @settings(max_examples=200, deadline=None)
@@ -73,13 +73,13 @@ def test_zst_in_one_step_is_zst_in_pieces(content, level, sized, checked, draw):
     library = pytest.importorskip("zstandard")
     packer = library.ZstdCompressor(level=level, write_content_size=sized, write_checksum=checked)
     whole = packer.compress(content)
-    assert decompressed(whole, "zst") == content
-    assert (module._sized_zst(whole, 1 << 30) is not None) == (sized and content != b"")
-    assert decompressed(whole + whole, "zst") == content * 2
+    assert decompress(whole, "zst") == content
+    assert (module._decompress_sized_zst(whole, 1 << 30) is not None) == (sized and content != b"")
+    assert decompress(whole + whole, "zst") == content * 2
     data = damaged(draw, whole)
     if data:
-        pieces = outcome(lambda: module._joined(module._pieces(data, "zst", 1 << 30)))
-        assert outcome(decompressed, data, "zst") == pieces
+        pieces = outcome(lambda: module._join_pieces(module._decompress_pieces(data, "zst", 1 << 30)))
+        assert outcome(decompress, data, "zst") == pieces
 
 
 @settings(max_examples=100, deadline=None)
@@ -88,11 +88,11 @@ def test_bz2_and_xz_are_what_the_standard_library_reads(contents, kind, draw):
     """Several streams, and damage, as the library's own one-step function has it; trailing junk is an error."""
     name, library = kind
     data = members(draw, contents, library.compress)
-    assert decompressed(data, name) == b"".join(contents)
+    assert decompress(data, name) == b"".join(contents)
     cut = data[: draw.draw(st.integers(1, len(data) - 1))]
     if outcome(library.decompress, cut) == "an error":
         with pytest.raises(BadCompression):
-            decompressed(cut, name)
+            decompress(cut, name)
 
 
 @settings(max_examples=150, deadline=None)
@@ -137,9 +137,9 @@ def test_jpegs_by_simplejpeg_are_jpegs_by_pillow(height, width, seed, quality, m
     stream = io.BytesIO()
     Image.fromarray(noise).convert(mode).save(stream, "JPEG", quality=quality, subsampling=sampling, **options)
     data = damaged(draw, stream.getvalue())
-    expected, again = (outcome(lambda: np.array(pixels.picture(data, wanted))) for _ in range(2))
+    expected, again = (outcome(lambda: np.array(decode.decode_picture(data, wanted))) for _ in range(2))
     assume(np.array_equal(expected, again))  # of some damage libjpeg makes something else every time
-    read = outcome(pixels.pixels, data, wanted)
+    read = outcome(decode.decode_pixels, data, wanted)
     if isinstance(expected, str):
         assert isinstance(read, str)
     else:

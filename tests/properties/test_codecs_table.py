@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 import webdataset as wds
 from webdataset.codecs import default_handlers, encode_based_on_extension1
-from webdataset.codecs.compressed import COMPRESSORS
+from webdataset.codecs.compression import COMPRESSORS
 
 UNICODE = st.text(st.characters(codec="utf-8"), max_size=20)
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="\0/\\:"), min_size=1, max_size=9).filter(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from webdataset import config
 from webdataset.config import ConfigError, Profile, Route, Secret, profile_for, to_toml
-from webdataset.sources.profiles.toml import read_toml
+from webdataset.storage.profile_files import read_toml
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 words = texts.map(lambda text: "".join(text.split())).filter(bool)

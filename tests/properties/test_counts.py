@@ -11,8 +11,8 @@ from itertools import islice
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoSamples
-from webdataset.ground.skips import Skips, counting
+from webdataset.core.error_handlers import SkipCounts, count_skipped
+from webdataset.core.errors import NoSamples
 from webdataset.stages.base import Run
 
 MODES = [
@@ -247,9 +247,9 @@ def check_snapshots(plain, rng, names):
 
 def counted_run(plain, state, stop=None):
     """Return the items of a run, what was counted, and its snapshot; up to some item, or to its end."""
-    skips, drops = Skips(), Skips()
+    skips, drops = SkipCounts(), SkipCounts()
     with plain.start(Run(seed=7), state=state) as run:
-        with counting(skips, drops):
+        with count_skipped(skips, drops):
             items = list(run if stop is None else islice(run, stop))
         told = Counter({f"skipped {name}": n for name, n in skips.items()})
         return items, told + Counter({f"dropped {name}": n for name, n in drops.items()}), run.snapshot()

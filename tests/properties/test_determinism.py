@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webdataset import filters
-from webdataset.flow.running import Flow
-from webdataset.ground.seeds import Draws
+from webdataset.core.seeds import CounterRng
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.open_shards import OpenShards
-from webdataset.stages.reading import ReadShards
+from webdataset.stages.read_shards import OpenShards, ReadShards
 
 seeds = st.integers(0, 2**64 - 1)
 lengths = st.integers(0, 60)
@@ -113,10 +112,10 @@ def test_shards_side_by_side_lose_nothing(sizes, count):
 @given(seeds, st.integers(0, 5000), st.integers(1, 50))
 def test_draws_continue_from_any_position(key, position, count):
     """One number is the whole state."""
-    draws = Draws(key, position)
+    draws = CounterRng(key, position)
     words = [draws.word() for _ in range(count)]
     assert draws.position == position + count
-    again = Draws(key)
+    again = CounterRng(key)
     again.position = position
     assert [again.word() for _ in range(count)] == words
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
-from webdataset.ground.errors import FormatError, WebDatasetError
-from webdataset.samples.documents.pages import tiff_pages
+from webdataset.core.errors import FormatError, WebDatasetError
+from webdataset.samples.documents.tiff_pages import split_tiff_pages
 from webdataset.testing import archives, documents
 from webdataset.testing.documents import Picture, Spec
 from webdataset.testing.stages import Samples, check_resume
@@ -181,7 +181,7 @@ def test_tiff_pages_decode_as_the_frames_of_the_file(sizes, compression, mode):
         frames.append(frame)
     stream = io.BytesIO()
     frames[0].save(stream, "TIFF", save_all=True, append_images=frames[1:], compression=compression)
-    pages = tiff_pages(stream.getvalue())
+    pages = split_tiff_pages(stream.getvalue())
     assert len(pages) == len(sizes)
     with pillow.open(stream) as whole:
         for number, page in enumerate(pages):
@@ -202,7 +202,7 @@ def test_damaged_tiff_files_are_refused_or_split(tail, place, value):
     damaged = bytearray(stream.getvalue() + tail)
     damaged[place % len(damaged)] = value
     with contextlib.suppress(FormatError):
-        assert len(tiff_pages(bytes(damaged))) >= 1
+        assert len(split_tiff_pages(bytes(damaged))) >= 1
 
 
 @given(

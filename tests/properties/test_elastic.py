@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
-from webdataset.ground.errors import UsageError
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
+from webdataset.core.errors import UsageError
 
 MOST = 9
 
@@ -81,7 +81,9 @@ def dataset(folder, lengths, kind, streams, seed, epoch):
 def runs_of(make, topology, state=None):
     """Return the runs of all workers of a job."""
     ranks, workers = topology
-    return [make().elastic_run(Place(r, ranks, w, workers), state) for r in range(ranks) for w in range(workers)]
+    return [
+        make().elastic_run(WorkerContext(r, ranks, w, workers), state) for r in range(ranks) for w in range(workers)
+    ]
 
 
 def in_order(runs):
@@ -119,7 +121,7 @@ def test_any_topology_to_any_other(folder, lengths, kind, streams, seed, epoch, 
     assert state["received"] == len(given_items)
     assert in_order(runs_of(make, after, state)) == [pair for pair in whole if pair[0] >= end]
     for run in runs:  # each worker's own state is enough under its own topology
-        own = make().elastic_run(Place(*run._place), json.loads(json.dumps(run.state_dict())))
+        own = make().elastic_run(WorkerContext(*run._place), json.loads(json.dumps(run.state_dict())))
         assert list(own.positions()) == list(run.positions()), "bit-identical under the same topology"
 
 
@@ -172,7 +174,8 @@ def test_all_ranks_give_equally_many_items(equal_urls, streams, ranks, workers, 
 
     def counts(bound, state=None):
         runs = [
-            [make(bound).elastic_run(Place(r, ranks, w, workers), state) for w in range(workers)] for r in range(ranks)
+            [make(bound).elastic_run(WorkerContext(r, ranks, w, workers), state) for w in range(workers)]
+            for r in range(ranks)
         ]
         return [sum(1 for run in of_rank for _ in run) for of_rank in runs]
 
@@ -189,7 +192,7 @@ def test_all_ranks_give_equally_many_items(equal_urls, streams, ranks, workers, 
     found = counts(lambda ds: ds.with_epoch(items))
     assert sum(found) == items
     assert max(found) - min(found) <= (1 if items % ranks else 0)
-    begun = make(lambda ds: ds.with_epoch(items)).elastic_run(Place(0, 1, 0, 1))
+    begun = make(lambda ds: ds.with_epoch(items)).elastic_run(WorkerContext(0, 1, 0, 1))
     cut = min(share * ranks // 2 // ranks * ranks, items)
     for _ in range(cut):
         next(begun)

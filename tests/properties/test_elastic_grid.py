@@ -7,7 +7,7 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
 
 RANKS, WORKERS, STREAMS, BATCH = (1, 2, 3, 4, 8), (0, 1, 2, 4), 24, 24
 GRID = list(itertools.product(RANKS, WORKERS))
@@ -65,7 +65,7 @@ def items_of(name, urls):
 def runs_of(dataset, ranks, workers, state):
     """Return the runs of a job; no workers is the one process of a rank."""
     count = max(workers, 1)
-    return [dataset.elastic_run(Place(r, ranks, w, count), state) for r in range(ranks) for w in range(count)]
+    return [dataset.elastic_run(WorkerContext(r, ranks, w, count), state) for r in range(ranks) for w in range(count)]
 
 
 def by_position(runs):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import webdataset as wds
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
 
 ITEMS = list(range(61))
 STAGES = (
@@ -42,12 +42,12 @@ class Job(RuleBasedStateMachine):
         return made
 
     def _begin_with(self, state, ranks, workers):
-        places = [Place(r, ranks, w, workers) for r in range(ranks) for w in range(workers)]
+        places = [WorkerContext(r, ranks, w, workers) for r in range(ranks) for w in range(workers)]
         self.runs = [self.make().elastic_run(place, state) for place in places]
 
     def _order(self):
         if self.epoch not in self.orders:
-            run = self.make().elastic_run(Place(0, 1, 0, 1), {**self.make().state_dict(), "epoch": self.epoch})
+            run = self.make().elastic_run(WorkerContext(0, 1, 0, 1), {**self.make().state_dict(), "epoch": self.epoch})
             self.orders[self.epoch] = dict(run.positions())
         return self.orders[self.epoch]
 

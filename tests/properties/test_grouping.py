@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import DuplicateField, WebDatasetError
+from webdataset.core.errors import DuplicateField, WebDatasetError
 from webdataset.testing import archives, strategies
 from webdataset.testing.sources import FaultyStream
 

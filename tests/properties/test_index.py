@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
-from webdataset.index.building import index_shard
+from webdataset.index.build import index_shard
 from webdataset.index.formats import dali, energon, files_json
-from webdataset.testing import archives, handmade, strategies
+from webdataset.testing import archives, strategies
+from webdataset.testing import archives as handmade
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MEMBERS = st.lists(st.tuples(strategies.member_names(), st.binary(max_size=1200)), max_size=8)

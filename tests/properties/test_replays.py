@@ -8,9 +8,9 @@ import pytest
 
 import webdataset as wds
 from webdataset import filters
-from webdataset.flow.running import Flow
-from webdataset.ground.errors import UsageError
-from webdataset.ground.topology import Place, Stream
+from webdataset.core.distributed import StreamNumber, WorkerContext
+from webdataset.core.errors import UsageError
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
 
 SHARDS, SAMPLES = 24, 250
@@ -85,7 +85,7 @@ def test_a_run_goes_on_behind_a_replayed_shuffle(urls, first, between, second):
     given_again = [next(again) for _ in range(1300)]
     assert given_again == rest[:1300]
     state = json.loads(json.dumps(again.state_dict()))
-    runs = [make().elastic_run(Place(rank, 3, 0, 1), state) for rank in range(3)]
+    runs = [make().elastic_run(WorkerContext(rank, 3, 0, 1), state) for rank in range(3)]
     pairs = sorted(pair for rank_run in runs for pair in rank_run.positions())
     assert [key for _, key in pairs] == rest[1300:]
     counts = collections.Counter(given + given_again + [key for _, key in pairs])
@@ -122,7 +122,7 @@ def levels_of(name, run):
     return Flow([source, *(made if isinstance(made, list) else [made])], run)
 
 
-@pytest.mark.parametrize("stream", [None, Stream(1, 2)])
+@pytest.mark.parametrize("stream", [None, StreamNumber(1, 2)])
 @pytest.mark.parametrize("name", STAGES)
 def test_a_copy_of_a_level_gives_what_the_level_gave(name, stream):
     """Also where snapshots are taken of the first run, which the copy does not see."""

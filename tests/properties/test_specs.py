@@ -7,13 +7,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from webdataset.flow.running import Flow
-from webdataset.ground.errors import WebDatasetError
+from webdataset.core.errors import WebDatasetError
+from webdataset.flow.run import Flow
 from webdataset.shards.specs import DatasetSpec, Mix, Source, load_spec
-from webdataset.shards.specs.json_trees import json_tree
-from webdataset.shards.specs.trees import Problems
+from webdataset.shards.specs.syntax import SpecProblems, parse_json
 from webdataset.stages.base import Run
-from webdataset.stages.evenly import EvenMix
+from webdataset.stages.mix import EvenMix
 
 yaml = pytest.importorskip("yaml")
 
@@ -116,8 +115,8 @@ def test_json_trees(document, indent, ascii_only):
     import json
 
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
-    problems = Problems()
-    assert json_tree(text, "x.json", problems).plain() == json.loads(text)
+    problems = SpecProblems()
+    assert parse_json(text, "x.json", problems).plain() == json.loads(text)
     assert not problems.found
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webdataset import filters
-from webdataset.flow.running import Flow
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.mixing import RandomMix, RoundRobin
-from webdataset.stages.randomness import reread, written
+from webdataset.stages.mix import RandomMix, RoundRobin
+from webdataset.stages.randomness import restore_rng, rng_state
 
 sizes = st.integers(1, 12)
 seeds = st.integers(0, 2**64 - 1)
@@ -108,5 +108,5 @@ def test_generators_continue_from_their_states(seed, used):
     rng, other = random.Random(seed), random.Random(0)
     for _ in range(used):
         rng.random()
-    reread(other, json.loads(json.dumps(written(rng))))
+    restore_rng(other, json.loads(json.dumps(rng_state(rng))))
     assert [rng.random() for _ in range(5)] == [other.random() for _ in range(5)]

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import webdataset as wds
-from webdataset.ground.errors import StateMismatch
-from webdataset.ground.topology import Place
+from webdataset.core.distributed import WorkerContext
+from webdataset.core.errors import StateMismatch
 
-ALONE = Place(0, 1, 0, 1)
+ALONE = WorkerContext(0, 1, 0, 1)
 NUMBERS = st.one_of(
     st.integers(-3, 3), st.sampled_from([-(1 << 70), 1 << 31, 1 << 53, 1 << 64, 10**4000]), st.integers(0, 4000)
 )
@@ -317,7 +317,7 @@ def test_one_other_number_in_a_memory_is_noticed(urls):
 
 def test_sums_of_states_that_are_saved_often(urls):
     """A sum that was carried on from state to state is that of the whole state, under merging too."""
-    runs = [shuffled(urls).elastic_run(Place(rank, 2, 0, 1), shuffled(urls).state_dict()) for rank in range(2)]
+    runs = [shuffled(urls).elastic_run(WorkerContext(rank, 2, 0, 1), shuffled(urls).state_dict()) for rank in range(2)]
     for _ in range(6):
         for run in runs:
             next(run)

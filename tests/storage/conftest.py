@@ -13,11 +13,11 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from webdataset.ground.errors import NotFound
-from webdataset.sources import patience
-from webdataset.sources.s3 import clients as s3_clients
-from webdataset.testing import azure_server, gcs_server, s3_server
-from webdataset.testing.proxy import FaultyProxy
+from support import azure_server, gcs_server, s3_server
+from support.proxy import FaultyProxy
+from webdataset.core.errors import NotFound
+from webdataset.storage import resumable_stream
+from webdataset.storage.backends import s3_client as s3_clients
 
 
 def folder_of_run(tmp_path_factory, request):
@@ -100,13 +100,13 @@ def environment(service, monkeypatch, tmp_path):
 @pytest.fixture
 def waits(monkeypatch):
     """Waiting is noted, and a hundred times shorter."""
-    noted, sleep = [], patience.sleep
+    noted, sleep = [], resumable_stream.sleep
 
     def note(seconds):
         noted.append(seconds)
         sleep(seconds / 100)
 
-    monkeypatch.setattr(patience, "sleep", note)
+    monkeypatch.setattr(resumable_stream, "sleep", note)
     return noted
 
 
@@ -299,9 +299,9 @@ def az(request, monkeypatch):
 @pytest.fixture(scope="session")
 def started(tmp_path_factory, request):
     """Return a function from the name of a scheme to its running server, started when it is first asked for."""
-    from webdataset.ground.errors import MissingExtra
-    from webdataset.testing import scheme_servers
-    from webdataset.testing.schemes import Folder
+    from support import scheme_servers
+    from support.schemes import Folder
+    from webdataset.core.errors import MissingExtra
 
     pytest.importorskip("trustme")
     own = tmp_path_factory.mktemp("schemes")
@@ -326,11 +326,11 @@ def started(tmp_path_factory, request):
 @pytest.fixture
 def scheme_of(started, monkeypatch, tmp_path):
     """Return a function as ``started``, in the environment of somebody who uses the scheme and nothing else."""
-    from webdataset.sources import connections
-    from webdataset.sources.ssh import loop, sessions
+    from webdataset.storage import http_client
+    from webdataset.storage.backends import sftp_client
 
     def clear():
-        connections._pools.clear()
+        http_client._pools.clear()
         s3_clients._clients.clear()
 
     private = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR", "CLOUDSDK_", "HF_", "HUGGING_FACE_", "AIS_", "WDS_")
@@ -351,8 +351,8 @@ def scheme_of(started, monkeypatch, tmp_path):
 
     yield get
     clear()
-    for login in list(sessions._sessions):
-        loop.done(sessions.dropped(login), 10)
-    from webdataset.testing.schemes_local import forget_far
+    for login in list(sftp_client._sessions):
+        sftp_client.run_coroutine(sftp_client.drop_session(login), 10)
+    from support.schemes_local import forget_far
 
     forget_far()

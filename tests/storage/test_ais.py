@@ -13,18 +13,17 @@ import traceback
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ConfigError, NoRandomAccess, NotFound, ShortRead, SourceError, UsageError
-from webdataset.sources import patience
-from webdataset.sources.ais import cluster as clusters
-from webdataset.sources.listing import listed
-from webdataset.sources.open import opener_of
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.stores import service_of
-from webdataset.testing import ais_server as doubles
-from webdataset.testing.after_forks import NUMBERED, closed_by_child, read_by_children
-from webdataset.testing.ais_server import ais_server
+from support import ais_server as doubles
+from support.after_forks import NUMBERED, closed_by_child, read_by_children
+from support.ais_server import ais_server
+from support.readings import drained
+from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, ShortRead, SourceError, UsageError
+from webdataset.storage import resumable_stream
+from webdataset.storage.backends import aistore_client as clusters
+from webdataset.storage.listing import list_urls
+from webdataset.storage.open_url import find_opener, service_id
+from webdataset.storage.random_access import open_ranges
 from webdataset.testing.archives import of_samples
-from webdataset.testing.readings import drained
 
 TOKEN = "cAnArY-0123456789"
 
@@ -34,7 +33,7 @@ def cluster(monkeypatch):
     """A cluster that asks for a token, at every hop, and the environment of somebody who uses it."""
     for name in [name for name in os.environ if name.startswith("AIS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(patience, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
     with ais_server(token=TOKEN, page=3) as running:
         monkeypatch.setenv("AIS_ENDPOINT", running.endpoints[0])
         monkeypatch.setenv("AIS_AUTHN_TOKEN", TOKEN)
@@ -80,7 +79,7 @@ def test_other_clusters_by_storage_options(cluster, monkeypatch):
     monkeypatch.delenv("AIS_AUTHN_TOKEN")
     given = {"endpoint_url": cluster.endpoints[0], "token": "env:MY_TOKEN", "provider": "gs"}
     assert drained("ais://bucket/x.txt", storage_options=given) == b"of gcp"
-    assert listed("ais://bucket/*.txt", given) == ["ais://bucket/x.txt"]
+    assert list_urls("ais://bucket/*.txt", given) == ["ais://bucket/x.txt"]
     with pytest.raises(ConfigError, match="does not apply"):
         drained("ais://bucket/x.txt", storage_options={"profile": "x"})
 
@@ -108,7 +107,7 @@ def test_who_may_not(cluster, monkeypatch):
         with pytest.raises(SourceError, match="401"):
             written("ais://bucket/x", b"x")
         with pytest.raises(SourceError, match="401"):
-            listed("ais://bucket/*")
+            list_urls("ais://bucket/*")
     assert cluster.found("bucket", "x") is None
 
 
@@ -139,17 +138,17 @@ def test_lists(cluster):
     names = [f"train/{number:02}.tar" for number in range(8)] + ["train/x/deep.tar", "trainer.tar", "other"]
     for name in names:
         cluster.put("bucket", name, b"x")
-    assert listed("ais://bucket/train/*.tar") == [f"ais://bucket/{name}" for name in names[:8]]
-    assert listed("ais://bucket/train/") == [f"ais://bucket/{name}" for name in names[:9]]
-    assert listed("ais://bucket/train/0[1-3].tar") == [f"ais://bucket/train/0{number}.tar" for number in (1, 2, 3)]
-    assert len(listed("ais://bucket/**")) == len(names)
-    assert listed("ais://bucket/train/01.tar?archpath=x") is None
+    assert list_urls("ais://bucket/train/*.tar") == [f"ais://bucket/{name}" for name in names[:8]]
+    assert list_urls("ais://bucket/train/") == [f"ais://bucket/{name}" for name in names[:9]]
+    assert list_urls("ais://bucket/train/0[1-3].tar") == [f"ais://bucket/train/0{number}.tar" for number in (1, 2, 3)]
+    assert len(list_urls("ais://bucket/**")) == len(names)
+    assert list_urls("ais://bucket/train/01.tar?archpath=x") is None
     with pytest.raises(NotFound, match="no object matches"):
-        listed("ais://bucket/val/*.tar")
+        list_urls("ais://bucket/val/*.tar")
     with pytest.raises(NotFound, match="does not exist"):
-        listed("ais://nobucket/*.tar")
+        list_urls("ais://nobucket/*.tar")
     cluster.put("bucket", "x.tar", b"x", namespace="@u1#team")
-    assert listed("ais://@u1#team/bucket/*.tar") == ["ais://@u1#team/bucket/x.tar"]
+    assert list_urls("ais://@u1#team/bucket/*.tar") == ["ais://@u1#team/bucket/x.tar"]
     assert drained("ais://@u1#team/bucket/x.tar") == b"x"
 
 
@@ -195,16 +194,16 @@ def test_use_ais_for(cluster, monkeypatch, url, provider):
     cluster.put("bucket", "x.tar", b"behind", provider=provider)
     monkeypatch.setenv("USE_AIS_FOR", "s3:gs:az:oci")
     assert drained(url) == b"behind"
-    assert listed(url.replace("x", "*")) == [url]
+    assert list_urls(url.replace("x", "*")) == [url]
     written(url.replace("x.tar", "y"), b"new")
     assert cluster.found("bucket", "y", provider=provider).content == b"new"
     with open_ranges(url) as ranges:
         assert ranges.read_at(1, 3) == b"ehi"
-    assert service_of(url) == f"ais {cluster.endpoints[0]}"
+    assert service_id(url) == f"ais {cluster.endpoints[0]}"
     with pytest.raises(ConfigError, match="does not apply"):
         drained(url, storage_options={"profile": "mine"})
     monkeypatch.setenv("USE_AIS_FOR", "http")
-    assert getattr(opener_of(url), "store", None) != "ais"
+    assert getattr(find_opener(url), "store", None) != "ais"
 
 
 def test_use_ais_for_the_web(cluster, monkeypatch):
@@ -215,7 +214,7 @@ def test_use_ais_for_the_web(cluster, monkeypatch):
     asked = cluster.requests[-1].path
     assert "provider=ht" in asked
     assert "original_url=https%3A%2F%2Fhost%2Ffolder%2Fa.tar%3Fx%3D1%2A" in asked
-    assert listed("https://host/folder/a*.tar") is None
+    assert list_urls("https://host/folder/a*.tar") is None
     with pytest.raises(UsageError, match="written"):
         wds.gopen("http://host/a.tar", "wb")
 
@@ -248,21 +247,21 @@ def test_without_an_endpoint(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NotFound, match="'ais'.*AIS_ENDPOINT"):
         drained("ais://b/x")
-    for ask in (listed, open_ranges):
+    for ask in (list_urls, open_ranges):
         with pytest.raises(ConfigError, match="AIS_ENDPOINT"):
             ask("ais://b/x*")
 
 
 def test_several_gateways(monkeypatch):
     """Each attempt begins at a gateway, after a failure at the next one: reads, lists and uploads go on."""
-    monkeypatch.setattr(patience, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
     with ais_server(gateways=3) as cluster:
         cluster.put("bucket", "x", b"x")
         monkeypatch.setenv("AIS_ENDPOINT", " , ".join(cluster.endpoints))
         cluster.stop_gateway(0)
         cluster.stop_gateway(1)
         assert drained("ais://bucket/x") == b"x"
-        assert listed("ais://bucket/*") == ["ais://bucket/x"]
+        assert list_urls("ais://bucket/*") == ["ais://bucket/x"]
         written("ais://bucket/new", b"new")
         assert drained("ais://bucket/new") == b"new"
 
@@ -333,9 +332,9 @@ def test_shards_written_and_read_again(cluster, tmp_path):
     dataset = wds.WebDataset("ais://bucket/train-*.tar", shardshuffle=False, cache_dir=str(tmp_path)).decode()
     for _ in range(2):
         assert [sample["txt"] for sample in dataset] == [f"caption {number}" for number in range(100)]
-    assert service_of("ais://b/x") == f"ais {cluster.endpoints[0]}"
-    assert service_of("ais://b/x", {"endpoint_url": "http://other"}) == "ais http://other"
-    assert TOKEN not in service_of("ais://b/x", {"endpoint_url": "http://other", "token": TOKEN})
+    assert service_id("ais://b/x") == f"ais {cluster.endpoints[0]}"
+    assert service_id("ais://b/x", {"endpoint_url": "http://other"}) == "ais http://other"
+    assert TOKEN not in service_id("ais://b/x", {"endpoint_url": "http://other", "token": TOKEN})
 
 
 def test_no_secret_is_shown(cluster, caplog):
@@ -352,7 +351,7 @@ def test_no_secret_is_shown(cluster, caplog):
                     stream.write(b"x")
             shown.append("".join(traceback.format_exception(caught.value)))
             shown.append(repr(pickle.dumps(caught.value)) + repr(caught.value.__dict__))
-    found = clusters.Cluster(options, "ais://b/x")
+    found = clusters.AistoreClient(options, "ais://b/x")
     shown.append(repr(vars(found)))
     with pytest.raises(ConfigError, match="pickle"):
         pickle.dumps(found)
@@ -362,11 +361,11 @@ def test_no_secret_is_shown(cluster, caplog):
 @pytest.mark.parametrize("location", ["file:///etc/hostname", "ftp://127.0.0.1/x", ""])
 def test_redirects_that_are_not_followed(cluster, location):
     """Only web urls are; hops are bounded; a token does not go from https to http."""
-    found = clusters.Cluster(None, "ais://b/x")
+    found = clusters.AistoreClient(None, "ais://b/x")
     with pytest.raises(SourceError, match="no http url"):
-        found.followed("http://gateway/x", location)
+        found.redirect_target("http://gateway/x", location)
     with pytest.raises(SourceError, match="https to http"):
-        found.followed("https://gateway/x", "http://target/x")
+        found.redirect_target("https://gateway/x", "http://target/x")
     cluster.announced = cluster.endpoints[0]
     for mode in ("rb", "wb"):
         with pytest.raises(SourceError, match="more than 5 times"):
@@ -389,7 +388,7 @@ def certificate(tmp_path_factory):
 
 def test_over_tls(certificate, monkeypatch, recwarn):
     """AIS_CLIENT_CA is trusted, others are not; AIS_SKIP_VERIFY_CRT trusts everybody; reads and uploads alike."""
-    monkeypatch.setattr(patience, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(resumable_stream, "sleep", lambda _seconds: None)
     with ais_server(certificate=f"{certificate}/both") as cluster:
         cluster.put("bucket", "x", b"x")
         monkeypatch.setenv("AIS_ENDPOINT", cluster.endpoints[0])

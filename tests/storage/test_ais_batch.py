@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import BadHeader, ConfigError, NotFound, SourceError, UsageError
-from webdataset.testing import ais_server as doubles
-from webdataset.testing.ais_server import ais_server
+from support import ais_server as doubles
+from support.ais_server import ais_server
+from webdataset.core.errors import BadHeader, ConfigError, NotFound, SourceError, UsageError
 
 
 @pytest.fixture

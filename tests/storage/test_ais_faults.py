@@ -7,11 +7,11 @@ import tarfile
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceError
-from webdataset.sources import patience, rest
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing.ais_server import ais_server
-from webdataset.testing.proxy import KINDS, Fault, planned, seeded
+from support.ais_server import ais_server
+from support.proxy import KINDS, Fault, planned, seeded
+from webdataset.core.errors import NotFound, ShardChanged, ShortRead, SourceError
+from webdataset.storage import http_client, resumable_stream
+from webdataset.storage.random_access import open_ranges
 
 SIZE = 400_000  # six times what counts as progress
 BODY = hashlib.shake_256(b"first").digest(SIZE)
@@ -63,7 +63,7 @@ def test_one_fault_costs_no_byte(cluster, proxied, waits, kind, ranged):
 
 def test_a_stalled_connection_is_left(proxied, monkeypatch):
     """No byte for the read timeout: the rest comes over another connection."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.3)
     proxied(planned([Fault("stall", 100_000), Fault("stall", 0)]))
     assert drained() == BODY
 
@@ -123,7 +123,9 @@ def test_a_token_that_is_renewed_while_reading(cluster, proxied, monkeypatch, tm
         cluster.token = "new"
 
     sleeps = []
-    monkeypatch.setattr(patience, "sleep", lambda _: sleeps.append(1) or (len(sleeps) == 3 and token.write_text("new")))
+    monkeypatch.setattr(
+        resumable_stream, "sleep", lambda _: sleeps.append(1) or (len(sleeps) == 3 and token.write_text("new"))
+    )
     proxied(planned([Fault("swapped", 150_000)]), swap=renew)
     assert drained() == BODY
     assert len(sleeps) == 3
@@ -167,7 +169,7 @@ def test_ranges_survive_faults(cluster, proxied):
 @pytest.mark.parametrize("block", range(4))
 def test_seeded_faults_are_never_silent(cluster, proxied, monkeypatch, block):
     """Hundred seeds, all faults, both kinds of checksums: equal bytes or a typed error."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.15)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.15)
     errors, proxy = 0, proxied(planned(()), swap=lambda: cluster.put("bucket", "object", OTHER))
     for seed in range(25 * block, 25 * block + 25):
         swapping = seed % 4 == 0
@@ -197,7 +199,7 @@ def test_uploads_survive_faults(cluster, proxied, kinds):
 @pytest.mark.parametrize("kind", ["reset", "cut", "busy", "stall"])
 def test_batches_are_taken_up_again(cluster, proxied, monkeypatch, kind):
     """From the first entry that has not come: none twice, none left out, in order."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.3)
     for number in range(40):
         cluster.put("bucket", f"{number:03}.bin", bytes([number]) * 20_000)
     proxied(planned([Fault(kind, 300_000), Fault(kind, 90_000), Fault(kind, 10)]))

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ConfigError, NotFound, SourceError, UsageError
-from webdataset.sources.azure import signing
-from webdataset.testing import azure_server
-from webdataset.testing.listening import Answering, Listening
-from webdataset.testing.proxy import Fault, FaultyProxy
-from webdataset.testing.readings import drained
+from support import azure_server
+from support.proxy import Fault, FaultyProxy
+from support.readings import drained
+from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
+from webdataset.storage.backends import azure_client
+from webdataset.testing.sources import Answering, Listening
 
 PART = 256 << 10
 CANARY = base64.b64encode(b"CANARY0123456789").decode()
@@ -118,13 +118,13 @@ def test_a_key_that_is_rotated(az, options, waits, monkeypatch, tmp_path):
     az.put("rotated", b"rotated")
     file = tmp_path / "key"
     file.write_text(CANARY)
-    forget = signing.forget
+    forget = azure_client.forget_token
 
     def renewed(service):
         file.write_text(azure_server.KEY)
         forget(service)
 
-    monkeypatch.setattr(signing, "forget", renewed)
+    monkeypatch.setattr(azure_client, "forget_token", renewed)
     assert drained(az.url("rotated"), storage_options={**options, "account_key": f"file:{file}"}) == b"rotated"
     assert len(waits) == 1
 
@@ -213,7 +213,7 @@ def test_credentials_of_this_machine(monkeypatch):
     for name in [name for name in os.environ if name.startswith("AZURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
-    signing._kept.clear()
+    azure_client._token_caches.clear()
     with pytest.raises(SourceError, match="az login"):
         wds.gopen("az://c/x", storage_options={"account_name": "test"})
 

@@ -11,12 +11,12 @@ import urllib.parse
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import WebDatasetError
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing import azure_server, readings
-from webdataset.testing.proxy import Fault, planned
-from webdataset.testing.scheme_servers import NAMES
-from webdataset.testing.schemes import Target
+from support import azure_server, readings
+from support.proxy import Fault, planned
+from support.scheme_servers import NAMES
+from support.schemes import Target
+from webdataset.core.errors import WebDatasetError
+from webdataset.storage.random_access import open_ranges
 
 CANARY = "cAnArY0123456789"
 KEY = "canary.tar"

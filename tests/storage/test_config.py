@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
+from support import s3_server
+from support.profiles import bare_home
 from webdataset import config
-from webdataset.ground.errors import SourceError, WebDatasetError
-from webdataset.testing import s3_server
-from webdataset.testing.profiles import bare_home
+from webdataset.core.errors import SourceError, WebDatasetError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,12 +6,12 @@ import os
 import pytest
 
 import webdataset as wds
-from webdataset.sources import ahead_pace
-from webdataset.testing import readings
-from webdataset.testing.after_forks import ended, forked
-from webdataset.testing.readings import digests_of, shard
-from webdataset.testing.scheme_servers import NAMES
-from webdataset.testing.worker_reads import ShardReads
+from support import readings
+from support.after_forks import ended, forked
+from support.readings import digests_of, shard
+from support.scheme_servers import NAMES
+from support.worker_reads import ShardReads
+from webdataset.storage import prefetch_worker
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -83,7 +83,7 @@ def read_on(streams, begun, flows, firsts):
 def test_workers_read_after_their_parent(targets, monkeypatch, method):
     """All schemes in one loader; the parent has streams open, one of each being read ahead, and reads them on."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(ahead_pace, "FAR_SECONDS", -1.0)
+    monkeypatch.setattr(prefetch_worker, "FAR_SECONDS", -1.0)
     by_scheme = [targets(name) for name in REMOTE]
     held = busy_parents(by_scheme)
     pids, wrong = loaded(by_scheme, method)
@@ -96,7 +96,7 @@ def test_workers_read_after_their_parent(targets, monkeypatch, method):
 @pytest.mark.parametrize("name", REMOTE)
 def test_both_go_on_with_what_was_open(targets, monkeypatch, name):
     """A stream, and a dataset that reads ahead, half read at a fork: parent and children read the rest, all at once."""
-    monkeypatch.setattr(ahead_pace, "FAR_SECONDS", -1.0)
+    monkeypatch.setattr(prefetch_worker, "FAR_SECONDS", -1.0)
     held = busy_parents([targets(name)])
     children = [forked(lambda: read_on(*held) or True) for _ in range(MEMBERS)]
     read_on(*held)

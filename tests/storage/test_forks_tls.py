@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 import webdataset as wds
-from webdataset.sources import connections
-from webdataset.testing.after_forks import ended, forked
-from webdataset.testing.listening import Answering, Listening
-from webdataset.testing.scheme_servers import certified
+from support.after_forks import ended, forked
+from support.scheme_servers import certified
+from webdataset.storage import http_client
+from webdataset.testing.sources import Answering, Listening
 
 # half of them for each way; scripts/test_all.py forks ten times as often
 FORKS = int(os.environ.get("TLS_FORKS", "200"))
@@ -112,8 +112,8 @@ def test_forks_while_threads_read(server, certificate, way):
 
 def forget():
     """Let the next request make its pool and its context anew."""
-    connections._pools.clear()
-    contexts = getattr(__import__("webdataset.sources.tls", fromlist=["tls"]), "_contexts", None)
+    http_client._pools.clear()
+    contexts = getattr(__import__("webdataset.storage.tls", fromlist=["tls"]), "_contexts", None)
     if contexts is not None:
         contexts.clear()
 
@@ -149,7 +149,7 @@ def test_a_handshake_waits_no_longer_than_said(certificate, monkeypatch):
 @pytest.mark.parametrize("kind", ["name", "authority", "none"])
 def test_whom_is_trusted(certificate, server, monkeypatch, tmp_path, kind):
     """Names are compared, foreign authorities refused, and ``verify=False`` trusts everybody."""
-    from webdataset.ground.errors import SourceError
+    from webdataset.core.errors import SourceError
 
     if kind == "name":
         authority = pytest.importorskip("trustme").CA()

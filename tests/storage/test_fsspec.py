@@ -6,9 +6,9 @@ import os
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing.ssh_server import programs, shared_ssh
+from support.ssh_server import programs, shared_ssh
+from webdataset.core.errors import NotFound
+from webdataset.storage.random_access import open_ranges
 
 BODY = hashlib.shake_256(b"first").digest(1_200_000)
 

@@ -13,14 +13,14 @@ import urllib.request
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ConfigError, NotFound, ShardChanged, ShortRead, SourceError, UsageError
-from webdataset.sources.gs import credentials as gs_credentials
-from webdataset.sources.gs import objects as gs_objects
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing import gcs_server
-from webdataset.testing.listening import Answering, Listening
-from webdataset.testing.proxy import Fault, FaultyProxy, planned
-from webdataset.testing.readings import drained
+from support import gcs_server
+from support.proxy import Fault, FaultyProxy, planned
+from support.readings import drained
+from webdataset.core.errors import ConfigError, NotFound, ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.storage.backends import gcs as gs_objects
+from webdataset.storage.backends import gcs_client as gs_credentials
+from webdataset.storage.random_access import open_ranges
+from webdataset.testing.sources import Answering, Listening
 
 PART = 256 << 10
 CANARY = "CANARY0123456789"
@@ -67,13 +67,13 @@ def test_a_token_that_is_rotated(gs, waits, monkeypatch, tmp_path):
     gs.proxied(planned([Fault("swapped", 150_000)]), swap=rotate)
     gs.proxies[-2].tokens = gate.tokens = tokens
     gs.proxies[-1].upstream = gate.url.removeprefix("http://")
-    forget = gs_credentials.forget
+    forget = gs_credentials.forget_tokens
 
     def renewed(service):
         file.write_text("second")
         forget(service)
 
-    monkeypatch.setattr(gs_credentials, "forget", renewed)
+    monkeypatch.setattr(gs_credentials, "forget_tokens", renewed)
     assert len(drained(gs.url("guarded"), storage_options=options)) == 400_000
     gate.tokens = {"third"}
     with pytest.raises(SourceError, match="401"):
@@ -165,11 +165,11 @@ def account(tmp_path):
         "client_email": "test@test.iam.gserviceaccount.com", "client_id": "1",
     }  # fmt: skip
     path = tmp_path / "account.json"
-    gs_credentials._kept.clear()
+    gs_credentials._credentials.clear()
     with Listening(TokenServer, given=[], generous=True) as server:
         path.write_text(json.dumps({**content, "token_uri": f"{server.url}/token"}))
         yield path, server
-    gs_credentials._kept.clear()
+    gs_credentials._credentials.clear()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_no_credentials(gs, tmp_path):
     gs.environment.delenv("STORAGE_EMULATOR_HOST")
     gs.environment.setenv("NO_GCE_CHECK", "true")
     gs.environment.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    gs_credentials._kept.clear()
+    gs_credentials._credentials.clear()
     with pytest.raises(SourceError, match="application-default login"):
         wds.gopen("gs://shards/x")
 
@@ -285,8 +285,8 @@ def test_a_wrong_checksum_is_an_error(gs, monkeypatch):
     """All bytes came, and are not those that the service vouches for."""
     pytest.importorskip("google_crc32c")
     url = gs.put("checked", b"checked")
-    right = gs_objects.crc32_of
-    monkeypatch.setattr(gs_objects, "crc32_of", lambda text: (right(text) or 0) ^ 1)
+    right = gs_objects.parse_crc32
+    monkeypatch.setattr(gs_objects, "parse_crc32", lambda text: (right(text) or 0) ^ 1)
     with pytest.raises(ShortRead, match="checksum"):
         drained(url)
 

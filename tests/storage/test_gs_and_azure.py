@@ -9,17 +9,16 @@ import sys
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound, UsageError
-from webdataset.index.random_access import IndexedShard
-from webdataset.sources.listing import listed
-from webdataset.sources.open import open_url
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.stores import service_of
+from support.after_forks import NUMBERED, closed_by_child, read_by_children, read_on_by_both
+from support.readings import drained
+from webdataset.core.errors import NotFound, UsageError
+from webdataset.index.indexed_shard import IndexedShard
+from webdataset.storage.listing import list_urls
+from webdataset.storage.open_url import open_url, service_id
+from webdataset.storage.random_access import open_ranges
 from webdataset.testing import archives, documents
-from webdataset.testing.after_forks import NUMBERED, closed_by_child, read_by_children, read_on_by_both
 from webdataset.testing.archives import of_samples
 from webdataset.testing.documents import Picture, Spec
-from webdataset.testing.readings import drained
 
 PART = 256 << 10
 PACKAGES = {"gs": "google", "az": "azure"}
@@ -83,7 +82,7 @@ def test_folders_and_wildcards_are_listed(store):
     """``/`` at the end and wildcards stand for objects, sorted."""
     for key in ["l/a-1.tar", "l/a-2.tar", "l/b.tar", "l/deep/a-3.tar", "l/x*y", "l/ü &<1>.tar"]:
         store.put(key, b"")
-    assert listed(store.url("l/a-*.tar")) == [store.url("l/a-1.tar"), store.url("l/a-2.tar")]
+    assert list_urls(store.url("l/a-*.tar")) == [store.url("l/a-1.tar"), store.url("l/a-2.tar")]
     assert wds.expand_urls(store.url("l/[!aü]*.tar")) == [store.url("l/b.tar")]
     names = ("a-1.tar", "a-2.tar", "deep/a-3.tar")
     assert wds.expand_urls(store.url("l/**/a-?.tar")) == [store.url(f"l/{name}") for name in names]
@@ -97,13 +96,13 @@ def test_folders_and_wildcards_are_listed(store):
 
 def test_pages_of_a_list(store, monkeypatch):
     """A list longer than a page is whole."""
-    from webdataset.sources.azure import listing as of_azure
-    from webdataset.sources.gs import listing as of_gs
+    from webdataset.storage.backends import azure as of_azure
+    from webdataset.storage.backends import gcs as of_gs
 
     for module in (of_azure, of_gs):
         monkeypatch.setattr(module, "PAGE", 3)
     urls = [store.put(f"pages/{number}", b"") for number in range(7)]
-    assert listed(store.url("pages/")) == urls
+    assert list_urls(store.url("pages/")) == urls
 
 
 def test_pairs_and_shards_written_back(store):
@@ -147,7 +146,7 @@ def test_a_cached_dataset(store, tmp_path):
     for _ in range(2):
         dataset = wds.WebDataset(url, shardshuffle=False, cache_dir=str(tmp_path))
         assert [sample["txt"] for sample in dataset] == [b"first"]
-    assert store.running.endpoint in service_of(url)
+    assert store.running.endpoint in service_id(url)
 
 
 @pytest.mark.parametrize("rest", ["", "bucket", "bucket/", "/key", "bucket/folder/"])
@@ -175,10 +174,10 @@ def test_parts_have_sizes(store):
 
 def test_the_number_of_parts_is_bounded(store, monkeypatch):
     """More parts than an object may have: said at once; nothing is published."""
-    from webdataset.sources.azure.upload import AzureUpload
-    from webdataset.sources.gs.upload import GsUpload
+    from webdataset.storage.backends.azure import AzureUpload
+    from webdataset.storage.backends.gcs import GcsUpload
 
-    for kind in (AzureUpload, GsUpload):
+    for kind in (AzureUpload, GcsUpload):
         monkeypatch.setattr(kind, "most_parts", 2)
     stream = wds.gopen(store.url("too-many"), "wb", part_bytes=PART)
     with pytest.raises(UsageError, match="larger part_bytes"):

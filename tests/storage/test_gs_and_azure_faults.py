@@ -6,10 +6,10 @@ import os
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceError
-from webdataset.sources import rest
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing.proxy import KINDS, Fault, planned, seeded
+from support.proxy import KINDS, Fault, planned, seeded
+from webdataset.core.errors import NotFound, ShardChanged, ShortRead, SourceError
+from webdataset.storage import http_client
+from webdataset.storage.random_access import open_ranges
 
 SIZE = 400_000  # six times what counts as progress
 PART = 256 << 10
@@ -48,7 +48,7 @@ def test_the_first_answer_may_fail_too(store, url, waits, kind):
 
 def test_a_stalled_connection_is_left(store, url, waits, monkeypatch):
     """No byte for the read timeout: the rest comes over another connection."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.3)
     store.proxied(planned([Fault("stall", 100_000), Fault("stall", 0)]))
     assert drained(url) == BODY
 
@@ -121,7 +121,7 @@ def test_lists_survive_faults(store, url, waits):
 @pytest.mark.parametrize("block", range(4))
 def test_seeded_faults_are_never_silent(store, url, waits, monkeypatch, block):
     """A hundred seeds for each, all faults, conditions heeded and not: equal bytes or a typed error."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.15)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.15)
     errors, proxy = 0, store.proxied(planned(()), swap=lambda: store.put(KEY, OTHER))
     for seed in range(25 * block, 25 * block + 25):
         swapping = seed % 4 == 0

@@ -9,8 +9,8 @@ import struct
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import SourceError
-from webdataset.testing.listening import Answering, Listening
+from webdataset.core.errors import SourceError
+from webdataset.testing.sources import Answering, Listening
 
 BODY = os.urandom(400_000)
 
@@ -70,17 +70,17 @@ def torn(tmp_path):
 @pytest.mark.parametrize("url", ["gs://bucket/key", "az://container/blob"])
 def test_a_torn_line_and_a_stranger(torn, url, waits, monkeypatch):
     """A certificate that is not trusted is said at once; with SSL_CERT_FILE all bytes come, however often it tears."""
-    from webdataset.sources import connections
+    from webdataset.storage import http_client
 
     options = {"gs": {}, "az": {"account_name": "me"}}[url[:2]] | {"endpoint_url": torn.url}
     options["anonymous"] = True
-    connections._pools.clear()
+    http_client._pools.clear()
     with pytest.raises(SourceError, match="certificate is not trusted"):
         wds.gopen(url, storage_options=options)
     assert not waits
     monkeypatch.setenv("SSL_CERT_FILE", str(torn.trusted))
-    connections._pools.clear()
+    http_client._pools.clear()
     with wds.gopen(url, storage_options=options) as stream:
         assert stream.read() == BODY
         assert stream.resumes == 3
-    connections._pools.clear()
+    http_client._pools.clear()

@@ -10,17 +10,17 @@ import traceback
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ConfigError, NotFound, ShardChanged, ShortRead, SourceError, UsageError
-from webdataset.sources import rest
-from webdataset.sources.hf import object_of
-from webdataset.sources.hf.hub import Hub
-from webdataset.sources.listing import listed
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.stores import service_of
-from webdataset.testing.after_forks import NUMBERED, read_by_children
+from support.after_forks import NUMBERED, read_by_children
+from support.hf_server import TOKEN, hf_server
+from support.proxy import KINDS, Fault, planned, seeded
+from webdataset.core.errors import ConfigError, NotFound, ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.storage import http_client
+from webdataset.storage.backends.huggingface import remote_object
+from webdataset.storage.backends.huggingface_client import HubClient
+from webdataset.storage.listing import list_urls
+from webdataset.storage.open_url import service_id
+from webdataset.storage.random_access import open_ranges
 from webdataset.testing.archives import of_samples
-from webdataset.testing.hf_server import TOKEN, hf_server
-from webdataset.testing.proxy import KINDS, Fault, planned, seeded
 
 SIZE = 400_000
 BODY = hashlib.shake_256(b"first").digest(SIZE)
@@ -82,7 +82,7 @@ def test_other_kinds(hub, kind, url):
     """Models have no prefix, spaces have theirs."""
     hub.put("me/thing", {"w.bin": BODY}, kind=kind)
     assert drained(url) == BODY
-    assert listed(url.replace("w.bin", "*")) == [url]
+    assert list_urls(url.replace("w.bin", "*")) == [url]
 
 
 def test_revisions(hub):
@@ -105,14 +105,14 @@ def test_lists(hub):
     """Folders and wildcards, over pages; folders themselves are no files."""
     hub.put("me/data", {f"train/{number:03}.tar": b"x" for number in range(8)} | {"train/deep/x.tar": b"x"})
     stem = "hf://datasets/me/data/train/"
-    assert listed(f"{stem}*.tar") == [f"{stem}{number:03}.tar" for number in range(8)]
-    assert listed(f"{stem}00[1-3].tar") == [f"{stem}{number:03}.tar" for number in (1, 2, 3)]
-    assert len(listed(stem)) == 9
-    assert len(listed("hf://datasets/me/data/**")) == 10
+    assert list_urls(f"{stem}*.tar") == [f"{stem}{number:03}.tar" for number in range(8)]
+    assert list_urls(f"{stem}00[1-3].tar") == [f"{stem}{number:03}.tar" for number in (1, 2, 3)]
+    assert len(list_urls(stem)) == 9
+    assert len(list_urls("hf://datasets/me/data/**")) == 10
     assert sum("/tree/" in request.path for request in hub.requests) > 8
     for url in ("hf://datasets/me/data/none/*.tar", "hf://datasets/me/none/*.tar", "hf://datasets/me/data@v9/*"):
         with pytest.raises(NotFound):
-            listed(url)
+            list_urls(url)
 
 
 def test_shards(hub, tmp_path):
@@ -127,8 +127,8 @@ def test_shards(hub, tmp_path):
         assert [sample["__key__"] for sample in dataset] == ["a0", "a1", "a2", "b0", "b1", "b2"]
     with wds.IndexedShard("hf://datasets/me/data/s/b.tar") as indexed:
         assert indexed[2]["txt"] == b"2" * 900
-    assert service_of(URL) == f"hf {hub.endpoint}"
-    assert service_of(URL, {"endpoint_url": "https://huggingface.co/"}) == ""
+    assert service_id(URL) == f"hf {hub.endpoint}"
+    assert service_id(URL, {"endpoint_url": "https://huggingface.co/"}) == ""
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_token_stays_at_the_hub(hub, proxied):
     assert drained("hf://datasets/me/secret/a.tar", storage_options={"token": TOKEN}) == BODY
     sent = {(request.where, request.headers.get("Authorization")) for request in hub.requests}
     assert sent == {("hub", f"Bearer {TOKEN}"), ("cdn", None)}
-    found = Hub({"token": TOKEN}, URL)
+    found = HubClient({"token": TOKEN}, URL)
     assert found._is_hub(f"{hub.endpoint}/x")
     assert not any(
         found._is_hub(url)
@@ -208,9 +208,9 @@ def test_the_token_stays_at_the_hub(hub, proxied):
     hub.endpoint = hub.cdn
     hub.put("me/data", {f"{number}": b"x" for number in range(9)})
     with pytest.raises(SourceError, match="another address"):
-        listed("hf://datasets/me/data/*", {"token": TOKEN})
+        list_urls("hf://datasets/me/data/*", {"token": TOKEN})
     with pytest.raises(SourceError, match="https to http"):
-        found._followed("https://hub/x", "http://cdn/x")
+        found._redirect_target("https://hub/x", "http://cdn/x")
 
 
 def test_no_secret_is_shown(hub, proxied, caplog):
@@ -229,7 +229,7 @@ def test_no_secret_is_shown(hub, proxied, caplog):
     with pytest.raises(SourceError) as caught:
         drained(storage_options=options, attempts=2)
     shown.append("".join(traceback.format_exception(caught.value)))
-    source = object_of(URL, options)
+    source = remote_object(URL, options)
     shown.append(repr(vars(source.hub)))
     with pytest.raises(ConfigError, match="pickle"):
         pickle.dumps(source)
@@ -249,7 +249,7 @@ def test_one_fault_costs_no_byte(hub, proxied, waits, kind):
 
 def test_a_stalled_connection_is_left(proxied, monkeypatch):
     """No byte for the read timeout: the rest comes over another connection."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.3)
     proxied(planned([Fault("stall", 100_000), Fault("stall", 0)]))
     assert drained() == BODY
 
@@ -273,7 +273,7 @@ def test_ranges_share_a_signed_url(hub, monkeypatch):
         assert ranges.read_at(0, 100_000) == BODY[:100_000]
         assert sum(request.where == "hub" for request in hub.requests) == 2
         later = time.monotonic() + 61
-        monkeypatch.setattr("webdataset.sources.hf.objects.time.monotonic", lambda: later)
+        monkeypatch.setattr("webdataset.storage.backends.huggingface.time.monotonic", lambda: later)
         assert ranges.read_at(300_000, 10) == BODY[300_000:300_010]
         assert sum(request.where == "hub" for request in hub.requests) == 3
         assert b"Signature" not in pickle.dumps(ranges)
@@ -307,7 +307,7 @@ def test_a_busy_hub(hub, waits):
     assert drained() == BODY
     assert all(1 <= wait < 1.3 for wait in waits)
     hub.busy = 3
-    assert listed("hf://datasets/me/data/*.md") == ["hf://datasets/me/data/README.md"]
+    assert list_urls("hf://datasets/me/data/*.md") == ["hf://datasets/me/data/README.md"]
     hub.busy = 99
     with pytest.raises(SourceError, match="after 8 attempts: the hub answered 429"):
         drained()
@@ -316,7 +316,7 @@ def test_a_busy_hub(hub, waits):
 @pytest.mark.parametrize("block", range(4))
 def test_seeded_faults_are_never_silent(proxied, monkeypatch, block):
     """Hundred seeds, all faults: equal bytes or a typed error."""
-    monkeypatch.setattr(rest, "READ_SECONDS", 0.15)
+    monkeypatch.setattr(http_client, "READ_SECONDS", 0.15)
     errors, proxy = 0, proxied(planned(()))
     for seed in range(25 * block, 25 * block + 25):
         proxy.plan = seeded(seed, FAULTS, size=SIZE)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
-from webdataset.sources.listing import listed
-from webdataset.testing.hf_server import TOKEN, hf_server
+from support.hf_server import TOKEN, hf_server
+from webdataset.storage.listing import list_urls
 
 theirs = pytest.importorskip("huggingface_hub")
 
@@ -51,10 +51,10 @@ def test_lists_agree(hub):
     api = theirs.HfApi(endpoint=hub.endpoint, token=False)
     tree = api.list_repo_tree("me/data", repo_type="dataset", recursive=True)
     files = sorted(entry.path for entry in tree if isinstance(entry, theirs.hf_api.RepoFile))
-    assert listed("hf://datasets/me/data/**") == [f"hf://datasets/me/data/{path}" for path in files]
+    assert list_urls("hf://datasets/me/data/**") == [f"hf://datasets/me/data/{path}" for path in files]
     system = theirs.HfFileSystem(endpoint=hub.endpoint, token=False, skip_instance_cache=True)
     found = [f"hf://{path}" for path in system.glob("datasets/me/data/train/*.tar")]
-    assert listed("hf://datasets/me/data/train/*.tar") == found
+    assert list_urls("hf://datasets/me/data/train/*.tar") == found
     assert len(found) == 7
     with system.open("datasets/me/data/train/4.tar") as stream, wds.gopen("hf://datasets/me/data/train/4.tar") as ours:
         assert stream.read() == ours.read()

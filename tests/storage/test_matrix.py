@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
-from webdataset.ground import errors
-from webdataset.testing import readings
-from webdataset.testing.fault_matrix import CHANGED, EQUAL, MATRIX, as_table, cells
-from webdataset.testing.gcs_server import Gate
-from webdataset.testing.listening import Answering, Listening
-from webdataset.testing.proxy import Fault, planned
-from webdataset.testing.readings import digests_of, shard
-from webdataset.testing.scheme_servers import NAMES
-from webdataset.testing.schemes import Target
+from support import readings
+from support.fault_matrix import CHANGED, EQUAL, MATRIX, as_table, cells
+from support.gcs_server import Gate
+from support.proxy import Fault, planned
+from support.readings import digests_of, shard
+from support.scheme_servers import NAMES
+from support.schemes import Target
+from webdataset.core import errors
+from webdataset.testing.sources import Answering, Listening
 
 BODY, OTHER = shard(1), shard(2)
 BYTES, SAMPLES = digests_of(BODY)

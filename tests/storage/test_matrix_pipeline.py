@@ -6,12 +6,12 @@ import time
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ShardChanged, ShortRead, SourceError
-from webdataset.sources import resuming
-from webdataset.testing import readings
-from webdataset.testing.proxy import Fault, planned, seeded
-from webdataset.testing.readings import digest_of, digests_of, shard
-from webdataset.testing.scheme_servers import NAMES
+from support import readings
+from support.proxy import Fault, planned, seeded
+from support.readings import digest_of, digests_of, shard
+from support.scheme_servers import NAMES
+from webdataset.core.errors import ShardChanged, ShortRead, SourceError
+from webdataset.storage import resumable_stream
 
 SHARDS = [shard(seed, samples=6, size_bytes=30_000) for seed in range(5)]
 SIZE = len(SHARDS[0])
@@ -118,7 +118,7 @@ def test_without_a_handler_it_ends_with_the_error(five, waits, name):
 def test_a_slow_consumer_costs_nothing(five, monkeypatch, name):
     """Ten times slower than all bounds, and than the server's patience: every byte, and no failure is counted."""
     noted = readings.impatient(monkeypatch.setattr, 0.1 if name != "ssh" else 1.0)
-    monkeypatch.setattr(resuming, "_IDLE_SECONDS", 0.02)
+    monkeypatch.setattr(resumable_stream, "_IDLE_SECONDS", 0.02)
     scheme = five(name)
     target = scheme.target("five-0.tar")
     with wds.gopen(target.url, storage_options=target.options) as stream:
@@ -135,7 +135,7 @@ def test_a_slow_consumer_costs_nothing(five, monkeypatch, name):
 def test_servers_that_hang_up_on_slow_consumers(five, monkeypatch, name):
     """More often than any patience lasts, with few bytes between: time between two reads is nobody's failure."""
     readings.impatient(monkeypatch.setattr, 0.5, share=0.001)
-    monkeypatch.setattr(resuming, "_IDLE_SECONDS", 0.005)
+    monkeypatch.setattr(resumable_stream, "_IDLE_SECONDS", 0.005)
     scheme, pieces = five(name), []
     with scheme.broken(planned([Fault("cut", 9000)] * 20), "five-0.tar") as (_, target):
         with wds.gopen(target.url, storage_options=target.options) as stream:

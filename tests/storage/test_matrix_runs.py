@@ -6,12 +6,12 @@ import threading
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoRandomAccess, SourceError, WebDatasetError
-from webdataset.ground.seeds import generator
-from webdataset.sources import ahead_pace
-from webdataset.testing import readings
-from webdataset.testing.proxy import KINDS, planned, seeded
-from webdataset.testing.readings import digests_of, shard
+from support import readings
+from support.proxy import KINDS, planned, seeded
+from support.readings import digests_of, shard
+from webdataset.core.errors import NoRandomAccess, SourceError, WebDatasetError
+from webdataset.core.seeds import make_rng
+from webdataset.storage import prefetch_worker
 
 BODY, OTHER = (shard(seed, samples=8, size_bytes=12_000) for seed in (1, 2))
 SIZE = len(BODY)
@@ -51,7 +51,7 @@ def read(way, target, folder, seed):
 def ahead(target):
     """Read the shard three times in a row, the later ones ahead; where one differs from another, none is known."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead_pace, "FAR_SECONDS", -1.0)
+        patch.setattr(prefetch_worker, "FAR_SECONDS", -1.0)
         dataset = wds.WebDataset([target.url] * 3, shardshuffle=False, storage_options=target.options)
         samples = list(dataset)
     count = len(samples) // 3
@@ -92,7 +92,7 @@ class Swap:
 @contextlib.contextmanager
 def faulty(scheme, made, seed):
     """Put what the seed says before a scheme; yields the target, and whether the object may be replaced."""
-    rng = generator("run", seed)
+    rng = make_rng("run", seed)
     if made is not None:
         (proxy, target), swapping = made, rng.random() < 0.25
         kinds = [kind for kind in KINDS if kind not in ("expired", "swapped")] + ["swapped"] * swapping

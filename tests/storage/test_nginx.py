@@ -12,13 +12,13 @@ import re
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoRandomAccess, NotFound, ShardChanged, SourceError, UsageError
-from webdataset.sources import connections
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing.listening import Answering, Listening
-from webdataset.testing.proxy import KINDS, Fault, planned, seeded
-from webdataset.testing.web_server import PASSWORD, shared_web
-from webdataset.testing.wires import CutWire
+from support.proxy import KINDS, Fault, planned, seeded
+from support.web_server import PASSWORD, shared_web
+from support.wires import CutWire
+from webdataset.core.errors import NoRandomAccess, NotFound, ShardChanged, SourceError, UsageError
+from webdataset.storage import http_client
+from webdataset.storage.random_access import open_ranges
+from webdataset.testing.sources import Answering, Listening
 
 SIZE = 400_000
 BODY = hashlib.shake_256(b"first").digest(SIZE)
@@ -57,9 +57,9 @@ def web(server, monkeypatch):
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     (server.files / "x").write_bytes(BODY)
-    connections._pools.clear()
+    http_client._pools.clear()
     yield server
-    connections._pools.clear()
+    http_client._pools.clear()
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ShortRead, SourceError
-from webdataset.sources.s3 import clients as s3_clients
-from webdataset.sources.s3.places import key_of, place_of, written_key
-from webdataset.testing.listening import Answering, Listening
-from webdataset.testing.scheme_servers import certified
+from support.scheme_servers import certified
+from webdataset.core.errors import ShortRead, SourceError
+from webdataset.storage.backends import s3_client as s3_clients
+from webdataset.storage.backends.s3_client import escape_key, parse_key, parse_url
+from webdataset.testing.sources import Answering, Listening
 
 BODY = hashlib.shake_256(b"vouched").digest(300_000)
 
@@ -229,9 +229,9 @@ def test_digests_that_are_none_do_no_harm(service, text):
 )
 def test_keys_that_look_like_a_version(service, written, key, version):
     """``%3FversionId=`` names a key that holds ``?versionId=``; nothing else in a key is decoded."""
-    place = place_of(f"s3://bucket/{written}")
+    place = parse_url(f"s3://bucket/{written}")
     assert (place.key, place.version) == (key, version)
-    assert key_of(written_key(key)) == key
+    assert parse_key(escape_key(key)) == key
     server = service(lambda one: one.send(200, BODY, ETag='"1"'))
     assert read(f"s3://bucket/{written}", server) == BODY
     from urllib.parse import parse_qs, unquote, urlsplit
@@ -247,7 +247,7 @@ def test_listed_keys_can_be_opened(service):
     entries = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
     page = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
     server = service(lambda one: one.send(200, page, Content_Type="application/xml"))
-    from webdataset.sources.s3 import keys as listed
+    from webdataset.storage.backends.s3 import list_keys as listed
 
     found = list(listed("s3://bucket/", "", {"endpoint_url": server.url}))
-    assert [place_of(f"s3://bucket/{name}").key for name in found] == keys
+    assert [parse_url(f"s3://bucket/{name}").key for name in found] == keys

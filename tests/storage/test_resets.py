@@ -6,11 +6,11 @@ import hashlib
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ShortRead
-from webdataset.sources.ranges import open_ranges
-from webdataset.testing import readings
-from webdataset.testing.handmade import archive, member
-from webdataset.testing.proxy import Fault
+from support import readings
+from support.proxy import Fault
+from webdataset.core.errors import ShortRead
+from webdataset.storage.random_access import open_ranges
+from webdataset.testing.archives import archive, member
 
 SIZES = (4_000, 4_096, 20_000, 65_536, 100_000, 300_000, 384 << 10, 500_000, 1 << 20)
 SCHEMES = ("http", "https", "s3", "gs", "az", "hf", "ais")

@@ -11,18 +11,19 @@ import traceback
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound, SourceError, UsageError
-from webdataset.index.random_access import IndexedShard
-from webdataset.sources.listing import listed
-from webdataset.sources.open import open_url
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.s3 import clients as s3_clients
-from webdataset.sources.s3 import place_of
-from webdataset.testing import archives, documents, s3_server
-from webdataset.testing.after_forks import NUMBERED, closed_by_child, read_by_children, read_on_by_both
+from support import s3_server
+from support.after_forks import NUMBERED, closed_by_child, read_by_children, read_on_by_both
+from support.readings import drained
+from webdataset.core.errors import NotFound, SourceError, UsageError
+from webdataset.index.indexed_shard import IndexedShard
+from webdataset.storage.backends import s3_client as s3_clients
+from webdataset.storage.backends.s3_client import parse_url
+from webdataset.storage.listing import list_urls
+from webdataset.storage.open_url import open_url
+from webdataset.storage.random_access import open_ranges
+from webdataset.testing import archives, documents
 from webdataset.testing.archives import of_samples
 from webdataset.testing.documents import Picture, Spec
-from webdataset.testing.readings import drained
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -107,7 +108,7 @@ def test_folders_and_wildcards_are_listed(client):
     """``/`` at the end and wildcards stand for objects, sorted; more than one page of them."""
     for key in ["l/a-1.tar", "l/a-2.tar", "l/b.tar", "l/deep/a-3.tar", "l/x*y", "l/marker/"]:
         put(client, key, b"")
-    assert listed("s3://shards/l/a-*.tar") == ["s3://shards/l/a-1.tar", "s3://shards/l/a-2.tar"]
+    assert list_urls("s3://shards/l/a-*.tar") == ["s3://shards/l/a-1.tar", "s3://shards/l/a-2.tar"]
     assert wds.expand_urls("s3://shards/l/[!a]*.tar") == ["s3://shards/l/b.tar"]
     assert wds.expand_urls("s3://shards/l/**/a-?.tar") == [
         f"s3://shards/l/{name}" for name in ("a-1.tar", "a-2.tar", "deep/a-3.tar")
@@ -140,10 +141,10 @@ def test_pages_of_a_list(client):
     """A list longer than a page is whole."""
     for number in range(7):
         put(client, f"pages/{number}", b"")
-    made = s3_clients.client_for(place_of("s3://shards/x").profile, "")
+    made = s3_clients.client_for(parse_url("s3://shards/x").profile, "")
     ask = made.list_objects_v2
     made.list_objects_v2 = lambda **arguments: ask(MaxKeys=3, **arguments)
-    assert listed("s3://shards/pages/") == [f"s3://shards/pages/{number}" for number in range(7)]
+    assert list_urls("s3://shards/pages/") == [f"s3://shards/pages/{number}" for number in range(7)]
 
 
 def test_pairs_and_shards_written_back():
@@ -245,7 +246,7 @@ def test_services_that_are_not_aws_get_buckets_in_the_path(environment, tmp_path
 
     def style(**options):
         s3_clients._clients.clear()
-        profile = place_of("s3://b/k", options).profile
+        profile = parse_url("s3://b/k", options).profile
         return (s3_clients.client_for(profile, "").meta.config.s3 or {}).get("addressing_style")
 
     assert style() == "path"
@@ -276,25 +277,25 @@ def test_interleaved_documents(client):
 
 def test_expired_credentials_are_looked_up_again(client, service, environment, proxied, monkeypatch):
     """After ExpiredToken the credentials are read anew: here from a file that was rewritten meanwhile."""
-    from webdataset.testing.proxy import Fault, planned
+    from support.proxy import Fault, planned
 
     put(client, "guarded", b"guarded")
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     environment.setenv("AWS_SECRET_ACCESS_KEY", "old")
-    forget = s3_clients.forget
+    forget = s3_clients.forget_client
 
     def rotated(profile):
         environment.setenv("AWS_SECRET_ACCESS_KEY", secret)
         forget(profile)
 
-    monkeypatch.setattr(s3_clients, "forget", rotated)
+    monkeypatch.setattr(s3_clients, "forget_client", rotated)
     proxied(planned([Fault("expired")]))
     assert drained("s3://shards/guarded") == b"guarded"
 
 
 def test_no_secret_is_shown(environment, proxied, caplog):
     """No failure shows keys: not in texts, tracebacks with causes, logs or pickles."""
-    from webdataset.testing.proxy import Fault, planned
+    from support.proxy import Fault, planned
 
     canary = "CANARY0123456789"
     environment.setenv("AWS_ACCESS_KEY_ID", f"AKID{canary}")

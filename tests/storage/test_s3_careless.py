@@ -5,11 +5,11 @@ import os
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ShardChanged, SourceError
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.s3 import clients as s3_clients
-from webdataset.testing import s3_server
-from webdataset.testing.proxy import Fault, FaultyProxy, planned
+from support import s3_server
+from support.proxy import Fault, FaultyProxy, planned
+from webdataset.core.errors import ShardChanged, SourceError
+from webdataset.storage.backends import s3_client as s3_clients
+from webdataset.storage.random_access import open_ranges
 
 PART = 5 << 20
 
@@ -86,9 +86,9 @@ def test_conditions_that_are_ignored(url, careless, monkeypatch, waits, kind):
 
 def s3_profile(url):
     """Return the profile of a url."""
-    from webdataset.sources.s3 import place_of
+    from webdataset.storage.backends.s3_client import parse_url
 
-    return place_of(url).profile
+    return parse_url(url).profile
 
 
 def test_a_key_that_nobody_has(url, monkeypatch):

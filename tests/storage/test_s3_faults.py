@@ -7,10 +7,10 @@ import os
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound, ShardChanged, ShortRead, SourceError
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.s3 import clients as s3_clients
-from webdataset.testing.proxy import KINDS, Fault, planned, seeded
+from support.proxy import KINDS, Fault, planned, seeded
+from webdataset.core.errors import NotFound, ShardChanged, ShortRead, SourceError
+from webdataset.storage.backends import s3_client as s3_clients
+from webdataset.storage.random_access import open_ranges
 
 SIZE = 400_000  # six times what counts as progress
 BODY = hashlib.shake_256(b"first").digest(SIZE)

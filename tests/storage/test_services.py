@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.ground.errors import NotFound, SourceError
-from webdataset.testing import services
-from webdataset.testing.after_forks import ended, forked
-from webdataset.testing.services import Launch
+from support import services
+from support.after_forks import ended, forked
+from support.services import Launch
+from webdataset.core.errors import NotFound, SourceError
 
 USER = """
 import sys, time
 from pathlib import Path
-from webdataset.testing import services
+from support import services
 def launch(folder):
     port = services.free_port()
     words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from webdataset.caching.shards import ShardCache
-from webdataset.samples.opening import open_shards
-from webdataset.sources.open import open_stream
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.stream import identity_of
-from webdataset.testing.readings import shard
-from webdataset.testing.scheme_servers import NAMES
+from support.readings import shard
+from support.scheme_servers import NAMES
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.samples.shard_opener import open_shards
+from webdataset.storage.open_url import open_stream
+from webdataset.storage.random_access import open_ranges
+from webdataset.storage.streams import stream_identity
 
 BODY, OTHER = shard(1), shard(2)
 KEY = "identity.tar"
@@ -22,15 +22,15 @@ def seen(target):
 
     opener.__module__ = "webdataset.opening"
     stream = opener(target.url)
-    found = [identity_of(stream)]
+    found = [stream_identity(stream)]
     stream.read(10)
     stream.close()
-    found.append(identity_of(stream))
+    found.append(stream_identity(stream))
     for opened in open_shards([{"url": target.url}], opener=opener):
-        found.append(identity_of(opened["stream"]))
+        found.append(stream_identity(opened["stream"]))
         opened["stream"].close()
     with open_ranges(target.url, storage_options=target.options) as ranges:
-        found.append(identity_of(ranges))
+        found.append(stream_identity(ranges))
     return found
 
 
@@ -43,12 +43,12 @@ def kept(target, folder):
     found = []
     for _ in range(2):
         cache = ShardCache(str(folder))
-        (opened,) = cache.opened([{"url": target.url}], source, None, storage_options=target.options)
+        (opened,) = cache.open_shards([{"url": target.url}], source, None, storage_options=target.options)
         stream = opened["stream"]
-        found.append(identity_of(stream))
+        found.append(stream_identity(stream))
         assert stream.read() == BODY
         stream.close()
-        found.append(identity_of(stream))
+        found.append(stream_identity(stream))
     return found
 
 

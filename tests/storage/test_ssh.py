@@ -11,12 +11,12 @@ import sys
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NotFound, ShardChanged, SourceError, UsageError
-from webdataset.ground.seeds import generator
-from webdataset.sources.ranges import open_ranges
-from webdataset.sources.ssh import loop, sessions
-from webdataset.testing.ssh_server import programs, shared_ssh
-from webdataset.testing.wires import CutWire
+from support.ssh_server import programs, shared_ssh
+from support.wires import CutWire
+from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
+from webdataset.core.seeds import make_rng
+from webdataset.storage.backends import sftp_client
+from webdataset.storage.random_access import open_ranges
 
 SIZE = 3_000_000
 BODY = hashlib.shake_256(b"first").digest(SIZE)
@@ -54,8 +54,8 @@ def far(server, monkeypatch, tmp_path):
 
     url.folder = folder
     yield url
-    for login in list(sessions._sessions):
-        loop.done(sessions.dropped(login), 10)
+    for login in list(sftp_client._sessions):
+        sftp_client.run_coroutine(sftp_client.drop_session(login), 10)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_dropped_connections_are_taken_up(wired, waits, kind):
 @pytest.mark.parametrize("seed", range(12))
 def test_seeded_cuts_are_never_silent(wired, waits, far, seed):
     """Cuts drawn from a seed, in every phase; some runs replace the file: equal bytes or a typed error."""
-    rng = generator("cuts", seed)
+    rng = make_rng("cuts", seed)
     plan = [rng.choice((rng.randrange(5000), rng.randrange(SIZE))) for _ in range(4)]
     wire, url, options = wired(plan, rng.choice(("reset", "end")))
     received = bytearray()
@@ -214,7 +214,7 @@ def test_seeded_cuts_are_never_silent(wired, waits, far, seed):
 
 def test_a_silent_connection_is_left(wired, waits, monkeypatch):
     """No byte for the read timeout: the rest comes over another connection."""
-    monkeypatch.setattr(sessions, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(sftp_client, "READ_SECONDS", 0.5)
     wire, url, options = wired([1_000_000], "silence")
     assert drained(url, storage_options=options) == BODY
     assert wire.connections == 2
@@ -345,7 +345,7 @@ def test_passwords(far, server, monkeypatch):
         # waiting for it would be waiting for our connection, which is kept
         listening.close()
 
-    listening = loop.done(begin(), 10)
+    listening = sftp_client.run_coroutine(begin(), 10)
     try:
         port, options = listening.get_port(), {"known_hosts": False, "key_filename": []}
         assert drained(f"ssh://me:{CANARY}%40@127.0.0.1:{port}{far.folder}/x", storage_options=options) == BODY
@@ -354,7 +354,7 @@ def test_passwords(far, server, monkeypatch):
         with pytest.raises(SourceError, match="lets nobody in"):
             drained(f"ssh://127.0.0.1:{port}/x", storage_options={**options, "password": "other"})
     finally:
-        loop.done(end(), 10)
+        sftp_client.run_coroutine(end(), 10)
 
 
 def test_keys_of_the_agent(far, server, monkeypatch, tmp_path):
@@ -435,7 +435,7 @@ def test_hostile_urls_are_no_options(far, tmp_path, monkeypatch, waits):
 def test_a_password_is_never_shown(far, server, waits, caplog):
     """In the url or in the options: not in messages, representations, logs, pickles."""
     caplog.set_level("DEBUG")
-    from webdataset.sources.ssh.objects import object_of
+    from webdataset.storage.backends.sftp import remote_object
 
     for url, options in [
         (f"ssh://me:{CANARY}@127.0.0.1:{server.port}/x", {"known_hosts": False, "key_filename": []}),
@@ -443,9 +443,9 @@ def test_a_password_is_never_shown(far, server, waits, caplog):
     ]:
         with pytest.raises(SourceError) as caught:
             drained(url, storage_options=options)
-        assert CANARY not in f"{caught.value}{caught.value!r}{object_of(url, options).place!r}"
+        assert CANARY not in f"{caught.value}{caught.value!r}{remote_object(url, options).place!r}"
         with pytest.raises(UsageError):
-            pickle.dumps(object_of(url, options).place)
+            pickle.dumps(remote_object(url, options).place)
     assert CANARY not in caplog.text
 
 
@@ -458,7 +458,7 @@ def test_the_missing_extra_is_named(far, monkeypatch):
 
 def test_a_full_pass_with_an_index(far):
     """Random access by number, over ssh."""
-    from webdataset.index.random_access import IndexedShard
+    from webdataset.index.indexed_shard import IndexedShard
 
     buffer = io.BytesIO()
     with wds.TarWriter(buffer) as sink:

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ConfigError, NotFound, SourceError, UsageError
-from webdataset.testing import s3_server
+from support import s3_server
+from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
 
 BODY = hashlib.shake_256(b"stranger").digest(700_000)
 FOLDER = f"stranger-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
@@ -73,12 +73,12 @@ def object_(client):
 @pytest.mark.usefixtures("object_")
 def test_keys_that_were_corrected_are_taken_up_without_a_new_process(environment):
     """Wrong keys, no keys, and then the right ones in the environment, as in a notebook."""
-    from webdataset.sources.s3 import clients
+    from webdataset.storage.backends import s3_client
 
     for name, text in (("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ACCESS_KEY_ID", "AKIDNOBODY")):
         right = os.environ[name]
         environment.setenv(name, text)
-        clients._clients.clear()
+        s3_client._clients.clear()
         with pytest.raises(SourceError, match="SignatureDoesNotMatch|InvalidAccessKeyId"):
             wds.gopen(URL)
         with pytest.raises(SourceError, match="SignatureDoesNotMatch|InvalidAccessKeyId"):
@@ -87,7 +87,7 @@ def test_keys_that_were_corrected_are_taken_up_without_a_new_process(environment
         assert wds.expand_urls(f"s3://shards/{FOLDER}/") == [URL]
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         environment.delenv(name)
-    clients._clients.clear()
+    s3_client._clients.clear()
     with pytest.raises(SourceError, match="no credentials were found"):
         wds.gopen(URL)
     environment.setenv("AWS_ACCESS_KEY_ID", s3_server.WRITER[0])
@@ -99,13 +99,13 @@ def test_keys_that_were_corrected_are_taken_up_without_a_new_process(environment
 @pytest.mark.usefixtures("object_", "waits")
 def test_keys_that_are_replaced_while_a_shard_is_read_are_looked_up_again(proxied, environment):
     """The service knows the old key no more; a file has the new one by then."""
-    from webdataset.sources.s3 import clients
-    from webdataset.testing.proxy import Fault, planned
+    from support.proxy import Fault, planned
+    from webdataset.storage.backends import s3_client
 
     proxied(planned([Fault("cut", 100_000)]))
     with wds.gopen(URL) as stream:
         begun = stream.read(1000)
-        made = clients.client_for(stream._source.place.profile, URL)
+        made = s3_client.client_for(stream._source.place.profile, URL)
         made._request_signer._credentials.secret_key = "no longer valid"  # the service would know the new one
         assert begun + stream.readall() == BODY
 
@@ -113,8 +113,8 @@ def test_keys_that_are_replaced_while_a_shard_is_read_are_looked_up_again(proxie
 @pytest.mark.usefixtures("object_")
 def test_a_service_that_refuses_connections_is_asked_again(environment, service, monkeypatch):
     """A gateway of S3 that is started anew, just when a shard is opened: nobody listens for a while."""
-    from webdataset.sources import patience
-    from webdataset.sources.s3 import clients
+    from webdataset.storage import resumable_stream
+    from webdataset.storage.backends import s3_client
 
     with socket.socket() as placeholder:
         placeholder.bind(("127.0.0.1", 0))
@@ -143,8 +143,8 @@ def test_a_service_that_refuses_connections_is_asked_again(environment, service,
             threading.Thread(target=one, daemon=True).start()
 
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://%s:%d" % address)
-    clients._clients.clear()
-    monkeypatch.setattr(patience, "sleep", wait)
+    s3_client._clients.clear()
+    monkeypatch.setattr(resumable_stream, "sleep", wait)
     try:
         with wds.gopen(URL) as stream:
             assert stream.read(-1) == BODY
@@ -163,11 +163,11 @@ def test_a_service_that_refuses_connections_is_asked_again(environment, service,
 )
 def test_what_s3_refuses_says_what_to_do(environment, served, status, code, headers, hint):
     """A bucket of another region, an object in an archive."""
-    from webdataset.sources.s3 import clients
+    from webdataset.storage.backends import s3_client
 
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://%s:%d" % served(said(status, headers, body)))
-    clients._clients.clear()
+    s3_client._clients.clear()
     with pytest.raises(SourceError, match=hint):
         wds.gopen(URL)
 
@@ -228,11 +228,11 @@ def test_certificates_that_are_not_there(monkeypatch, tmp_path):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nosuch.pem")
     with pytest.raises(ConfigError, match=r"REQUESTS_CA_BUNDLE.*/nosuch\.pem"):
         wds.gopen("https://127.0.0.1:1/x.tar")
-    from webdataset.sources.http.asking import Asking
+    from webdataset.storage.backends.http import HttpSession
 
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
-    assert Asking("https://host/x")._tls == (("ca_cert_dir", str(tmp_path)),)
-    assert Asking("http://host/x")._tls == ()
+    assert HttpSession("https://host/x")._tls == (("ca_cert_dir", str(tmp_path)),)
+    assert HttpSession("http://host/x")._tls == ()
 
 
 def test_what_web_servers_refuse(served):

@@ -1,10 +1,13 @@
-"""Room in a cache directory: what may grow, what has to go for it, and what dead processes left.
+"""Keeps a cache directory below its quota: reserves space, evicts least recently used shards, removes leftovers.
 
-Flows in: what a download needs. Flows out: a reservation, and fewer files. Space is given out under one lock for the
-whole directory and *before* it is needed: a download counts with what it may grow to, as its record says, from the
-moment it begins. So downloads that run side by side never exceed the bound together; only a shard that is larger than
-the whole bound does, and then it is alone. What was used least recently goes first. Deleted is only what this
-library put there, and only while no process of this host reads or writes it.
+Space is reserved under one lock for the whole directory and *before* it is needed: from its first moment a download
+counts with the size that it may reach, as its metadata says. So downloads that run side by side never exceed the
+quota together; only a shard that is larger than the whole quota does, and then it is alone. The least recently used
+shard goes first. Only files that this library put there are deleted, and only while no process of this host reads or
+writes them.
+
+:class:`LRUCleanup` is the published class: it deletes the oldest files of any directory until the rest fits. The
+directory may be shared: a file that another process deletes first is no error.
 """
 
 import contextlib
@@ -13,23 +16,112 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from . import locks
-from .files import in_use
-from .names import is_stored_name
-from .places import CONTROL, Place, control_name, space_lock
-from .sidecar import Record, record_at
+from webdataset.caching import locks
+from webdataset.caching.locks import has_readers, is_busy, open_paths
+from webdataset.caching.metadata import EntryMetadata, read_metadata
+from webdataset.caching.names import CONTROL, EntryPaths, control_name, is_cache_name, space_lock_path
+from webdataset.core.errors import UsageError
 
 log = logging.getLogger("webdataset")
 
+
+class LRUCleanup:
+    """Deletes the oldest files of a directory until the rest is no larger than allowed.
+
+    Cached files that a process of this host reads, and downloads under way, stay.
+
+    Args:
+        cache_dir: the directory, with everything below it; one that does not exist is empty.
+        cache_size: bytes that may stay.
+        keyfn: path to age: files with the smallest go first. By default the time of the last change.
+        verbose: log each deletion.
+        interval: seconds between two cleanups; a call before that does nothing.
+        deletable: path to bool: what may be deleted; None is everything.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: float = int(1e12),
+        keyfn: Callable[[str], Any] = os.path.getctime,
+        verbose: bool = False,  # noqa: FBT001, FBT002  upstream's signature
+        interval: float | None = 30,
+        *,
+        deletable: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.cache_dir = cache_dir
+        self.cache_size = cache_size
+        self.keyfn = keyfn
+        self.verbose = verbose
+        self.interval = interval
+        self.deletable = deletable
+        self.last_run = 0.0
+
+    def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
+        """Choose the directory."""
+        self.cache_dir = cache_dir
+
+    def cleanup(self) -> None:
+        """Delete what is too much, unless the last cleanup was less than ``interval`` seconds ago.
+
+        Raises:
+            UsageError: no directory was named.
+        """
+        if self.cache_dir is None:
+            raise UsageError("LRUCleanup needs a cache_dir")
+        now = time.time()
+        if self.interval is not None and now - self.last_run < self.interval:
+            return
+        self.last_run = now
+        files = sorted(_walk_files(self.cache_dir, self.keyfn), key=lambda file: file[:2])
+        total = sum(size for _, _, size in files)
+        for _, path, size in files:
+            if total <= self.cache_size:
+                return
+            if is_busy(path) or _has_readers(path) or (self.deletable is not None and not self.deletable(path)):
+                continue
+            if self.verbose:
+                log.warning("cache: deleting %s", path)
+            Path(path).unlink(missing_ok=True)
+            Path(EntryPaths(str(self.cache_dir), os.path.relpath(path, self.cache_dir)).record).unlink(missing_ok=True)
+            total -= size
+
+
+def _has_readers(path: str) -> bool:
+    """Tell whether some process has a lease on a file; one that cannot be opened has nobody who could say so."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        return has_readers(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk_files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> Iterator[tuple[Any, str, int]]:
+    """Yield age, path and size of each file below a folder; files that vanish meanwhile are left out."""
+    for parent, folders, names in os.walk(folder):
+        if CONTROL in folders:  # locks, and what only their holders may delete
+            folders.remove(CONTROL)
+        for name in names:
+            path = os.path.join(parent, name)  # noqa: PTH118  keyfn takes texts
+            try:
+                yield keyfn(path), path, os.lstat(path).st_size
+            except FileNotFoundError:
+                continue
+
+
 _WAIT_SECONDS = 30.0
 _STALE_SECONDS = 24 * 3600
-_swept: set[str] = set()  # directories that this process has tidied
+_swept_folders: set[str] = set()  # directories that this process has tidied
 _trimmed: set[tuple[str, float]] = set()  # those that it has found, or brought, below a bound
 
 
-class Kept(NamedTuple):
+class CachedShardFile(NamedTuple):
     """A file that takes room.
 
     Args:
@@ -49,9 +141,9 @@ class Kept(NamedTuple):
     hidden: frozenset[str]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> EntryPaths:
         """The shard's place."""
-        return Place(self.folder, self.name)
+        return EntryPaths(self.folder, self.name)
 
     @property
     def ours(self) -> bool:
@@ -59,12 +151,12 @@ class Kept(NamedTuple):
         if self.path.endswith(".part") and self.path == self.place.part:
             return True
         return bool(self.name) and (
-            is_stored_name(self.name.rpartition("/")[2]) or control_name(self.name) + ".json" in self.hidden
+            is_cache_name(self.name.rpartition("/")[2]) or control_name(self.name) + ".json" in self.hidden
         )
 
 
 @dataclass(frozen=True)
-class Room:
+class Quota:
     """The bound on one cache directory.
 
     Args:
@@ -77,7 +169,7 @@ class Room:
     size_bytes: float
     verbose: bool
 
-    def reserve(self, place: Place, record: Record, wanted_bytes: int) -> Record | None:
+    def reserve(self, place: EntryPaths, record: EntryMetadata, wanted_bytes: int) -> EntryMetadata | None:
         """Make room for a download, and write into its record that it has it. The caller holds the shard's lock.
 
         Args:
@@ -95,7 +187,7 @@ class Room:
         if self.size_bytes <= 0:
             granted.write(place)
             return granted
-        lock = locks.waited(space_lock(self.folder), _WAIT_SECONDS)
+        lock = locks.wait_for_lock(space_lock_path(self.folder), _WAIT_SECONDS)
         if lock is None:
             return None
         try:
@@ -106,29 +198,29 @@ class Room:
             lock.release()
         return granted
 
-    def _fits(self, place: Place, wanted_bytes: int) -> bool:
-        kept = [file for file in files_in(self.folder) if file.path not in (place.part, place.final)]
+    def _fits(self, place: EntryPaths, wanted_bytes: int) -> bool:
+        kept = [file for file in list_files(self.folder) if file.path not in (place.part, place.final)]
         total = sum(file.size_bytes for file in kept) + wanted_bytes
         if total <= self.size_bytes:
             return True
-        ours = sorted((file for file in kept if file.ours), key=_age)
-        gone, total = self._shrunk(ours, total)
+        ours = sorted((file for file in kept if file.ours), key=_last_use)
+        gone, total = self._shrink(ours, total)
         return total <= self.size_bytes or gone == len(ours)
 
-    def _shrunk(self, files: list[Kept], total: int) -> tuple[int, int]:
+    def _shrink(self, files: list[CachedShardFile], total: int) -> tuple[int, int]:
         """Delete files in turn until the bound holds; return how many went, and the bytes that are left."""
         gone = 0
         for file in files:
             if total <= self.size_bytes:
                 break
-            if deleted(file):
+            if delete_file(file):
                 gone += 1
                 total -= file.size_bytes
                 if self.verbose:
                     log.warning("cache: deleting %s", file.path)
         return gone, total
 
-    def trim(self, place: Place) -> None:
+    def trim(self, place: EntryPaths) -> None:
         """Bring a directory that was filled under a larger bound below this one; once in each process.
 
         Downloads keep to the bound by themselves; but where all shards are there, nobody downloads. A directory that
@@ -141,23 +233,25 @@ class Room:
             return
         _trimmed.add((self.folder, self.size_bytes))
         with contextlib.suppress(OSError):
-            kept = files_in(self.folder)
+            kept = list_files(self.folder)
             total = sum(file.size_bytes for file in kept)
-            lock = locks.attempt(space_lock(self.folder)) if total > self.size_bytes else None
+            lock = locks.try_lock(space_lock_path(self.folder)) if total > self.size_bytes else None
             if lock is None:  # it holds, or somebody is at it
                 return
             try:
                 spared = (place.part, place.final)
-                self._shrunk(sorted((file for file in kept if file.ours and file.path not in spared), key=_age), total)
+                self._shrink(
+                    sorted((file for file in kept if file.ours and file.path not in spared), key=_last_use), total
+                )
             finally:
                 lock.release()
 
 
-def _age(file: Kept) -> float:
+def _last_use(file: CachedShardFile) -> float:
     return file.used
 
 
-def files_in(folder: str) -> list[Kept]:
+def list_files(folder: str) -> list[CachedShardFile]:
     """Return the files of a cache directory that take room; those that vanish meanwhile are left out.
 
     Args:
@@ -166,28 +260,28 @@ def files_in(folder: str) -> list[Kept]:
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
     hidden = frozenset(os.listdir(control))  # noqa: PTH208
     found = []
-    for name, entry in _walked(folder):  # asked for each download, of perhaps 100,000 files
+    for name, entry in _walk(folder):  # asked for each download, of perhaps 100,000 files
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        found.append(Kept(status.st_atime, entry.path, status.st_size, folder, name, hidden))
+        found.append(CachedShardFile(status.st_atime, entry.path, status.st_size, folder, name, hidden))
     for name in hidden:
         if name.endswith(".part"):
             with contextlib.suppress(FileNotFoundError):
-                found.append(_growing(folder, os.path.join(control, name), hidden))  # noqa: PTH118
+                found.append(_growing_file(folder, os.path.join(control, name), hidden))  # noqa: PTH118
     return found
 
 
-def _growing(folder: str, path: str, hidden: frozenset[str]) -> Kept:
+def _growing_file(folder: str, path: str, hidden: frozenset[str]) -> CachedShardFile:
     status = os.stat(path)  # noqa: PTH116
-    record = record_at(path.removesuffix(".part") + ".json")
+    record = read_metadata(path.removesuffix(".part") + ".json")
     reserved = record.reserved_bytes if record is not None and record.inode == status.st_ino else 0
     name = "" if record is None else record.name
-    return Kept(status.st_mtime, path, max(reserved, status.st_size), folder, name, hidden)
+    return CachedShardFile(status.st_mtime, path, max(reserved, status.st_size), folder, name, hidden)
 
 
-def _walked(folder: str, above: str = "") -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+def _walk(folder: str, above: str = "") -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """Yield the relative path and the entry of each file that is not in a hidden folder of ours."""
     try:
         entries = list(os.scandir(folder))
@@ -197,52 +291,52 @@ def _walked(folder: str, above: str = "") -> Iterator[tuple[str, "os.DirEntry[st
         if not entry.is_dir(follow_symlinks=False):
             yield above + entry.name, entry
         elif entry.name != CONTROL:
-            yield from _walked(entry.path, f"{above}{entry.name}/")
+            yield from _walk(entry.path, f"{above}{entry.name}/")
 
 
-def deleted(file: Kept) -> bool:
+def delete_file(file: CachedShardFile) -> bool:
     """Delete a shard, or what was downloaded of it, with all that belongs to it, unless a process reads or writes it.
 
     Args:
         file: the shard.
     """
     try:
-        lock = locks.attempt(file.place.lock)
+        lock = locks.try_lock(file.place.lock)
     except OSError:
         return False
     if lock is None:
         return False
     try:
-        return _removed(file)
+        return _remove_file(file)
     except OSError:
         return False
     finally:
         lock.release()
 
 
-def _removed(file: Kept) -> bool:
+def _remove_file(file: CachedShardFile) -> bool:
     descriptor = os.open(file.path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
-        if file.path in in_use() or locks.read_by_somebody(descriptor) or not _made_here(file, descriptor):
+        if file.path in open_paths() or locks.has_readers(descriptor) or not _is_download(file, descriptor):
             return False
         os.unlink(file.path)  # noqa: PTH108
     finally:
         os.close(descriptor)
     other = file.place.final if file.path == file.place.part else file.place.part
     if not os.path.lexists(other):
-        _drop(file.place.record)
+        _unlink_quietly(file.place.record)
     return True
 
 
-def _made_here(file: Kept, descriptor: int) -> bool:
+def _is_download(file: CachedShardFile, descriptor: int) -> bool:
     """Tell whether a file is a download: under a name that somebody chose, a user may have put one of his own."""
-    if file.path == file.place.part or is_stored_name(os.path.basename(file.path)):  # noqa: PTH119
+    if file.path == file.place.part or is_cache_name(os.path.basename(file.path)):  # noqa: PTH119
         return True
-    record = record_at(file.place.record)
+    record = read_metadata(file.place.record)
     return record is not None and record.is_about(os.fstat(descriptor))
 
 
-def tidy(folder: str) -> None:
+def remove_leftovers(folder: str) -> None:
     """Remove what dead processes left; once in each process.
 
     A part stays for a day if it can be resumed. A directory that cannot be tidied is no worse a cache for it.
@@ -250,56 +344,56 @@ def tidy(folder: str) -> None:
     Args:
         folder: the cache directory.
     """
-    if folder in _swept:
+    if folder in _swept_folders:
         return
-    _swept.add(folder)
+    _swept_folders.add(folder)
     with contextlib.suppress(OSError):
         names = set(os.listdir(os.path.join(folder, CONTROL)))  # noqa: PTH118, PTH208
         if all(name.endswith(".json") for name in names):
             return
-        lock = locks.attempt(space_lock(folder))
+        lock = locks.try_lock(space_lock_path(folder))
         if lock is None:  # somebody is at it
             return
         try:
-            _swept_up(folder, names)
+            _sweep_folder(folder, names)
         finally:
             lock.release()
 
 
-def _swept_up(folder: str, names: set[str]) -> None:
+def _sweep_folder(folder: str, names: set[str]) -> None:
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
     stems = {name.rpartition(".")[0].removesuffix(".json") for name in names if not name.endswith(".json")}
-    finals = {control_name(name) for name, _ in _walked(folder)}
+    finals = {control_name(name) for name, _ in _walk(folder)}
     stems |= {name.removesuffix(".json") for name in names if name.endswith(".json")} - finals
     for stem in stems - {"space"}:
-        _swept_stem(os.path.join(control, stem), whole=stem in finals)  # noqa: PTH118
+        _sweep_stem(os.path.join(control, stem), whole=stem in finals)  # noqa: PTH118
 
 
-def _swept_stem(path: str, *, whole: bool) -> None:
+def _sweep_stem(path: str, *, whole: bool) -> None:
     """Remove what stands in the hidden folder for one shard, if nobody writes it, and it is of no use."""
-    lock = locks.attempt(f"{path}.lock")
+    lock = locks.try_lock(f"{path}.lock")
     if lock is None:
         return
     try:
-        _drop(f"{path}.json.new")
-        if not _useful(f"{path}.part", f"{path}.json"):
-            _drop(f"{path}.part")
+        _unlink_quietly(f"{path}.json.new")
+        if not _is_useful(f"{path}.part", f"{path}.json"):
+            _unlink_quietly(f"{path}.part")
             if not whole:
-                _drop(f"{path}.json")
+                _unlink_quietly(f"{path}.json")
     finally:
         lock.release()
 
 
-def _useful(part: str, record: str) -> bool:
+def _is_useful(part: str, record: str) -> bool:
     try:
         status = os.stat(part)  # noqa: PTH116
     except FileNotFoundError:
         return False
-    known = record_at(record)
+    known = read_metadata(record)
     young = time.time() - status.st_mtime < _STALE_SECONDS
-    return young and known is not None and known.grows(status) and known.can_be_resumed()
+    return young and known is not None and known.grows(status) and known.is_resumable()
 
 
-def _drop(path: str, unlink: Callable[[str], None] = os.unlink) -> None:
+def _unlink_quietly(path: str, unlink: Callable[[str], None] = os.unlink) -> None:
     with contextlib.suppress(FileNotFoundError):
         unlink(path)

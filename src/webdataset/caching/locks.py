@@ -1,20 +1,193 @@
-"""Locks between processes: who may write a file, and which files are being read.
+"""Locks and leases between processes, and the files of a cache directory that are in use.
 
-Flows in: paths and descriptors. Flows out: possession. A lock is ``flock`` on a file that is there only for it, so the
-system frees it however its holder ends. The holder deletes the file as its last act; whoever then gets a lock on the
-deleted file notices that it no longer has its name, and tries again. Where the file system has no ``flock``, a marker
-file stands in for it (``filelock.SoftFileLock``), which the next process on the same host removes if its owner is dead.
+A lock is ``flock`` on a file that exists only for it, so the system frees it however its holder ends. The holder
+deletes the file as its last act; a process that then gets a lock on the deleted file notices that it no longer has
+its name, and tries again. Where the file system has no ``flock``, a marker file replaces it
+(``filelock.SoftFileLock``), which the next process on the same host removes if its owner is dead.
 
-``flock`` itself and not ``filelock`` around it: leases need the shared kind, on descriptors that are open for reading;
-a forked child has to let go of its parent's locks without unlocking them; and the import takes 50 ms.
+This module uses ``flock`` itself and not ``filelock`` around it: leases need the shared kind, on descriptors that are
+open for reading; a forked child has to close the locks of its parent without unlocking them; and the import of
+``filelock`` takes 50 ms.
+
+A :class:`TemporaryDownload` is written under a hidden name of its own beside its final path, flushed to disk and
+renamed. So under a final name there is a whole file or nothing, even if several processes download the same shard,
+and however the program ends.
 """
 
 import contextlib
 import errno
+import io
 import os
+import re
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
+
+from webdataset.core.errors import SourceError
+
+_IN_USE: dict[int, str] = {}
+_PARTIAL = re.compile(r"\.wds-(\d+)-[0-9a-f]+\.part$")
+_STALE_SECONDS = 24 * 3600
+
+
+class Unwritable(Exception):
+    """The cache directory cannot take a file; the system's error is the cause."""
+
+
+@contextlib.contextmanager
+def translate_write_errors() -> Iterator[None]:
+    """Tell errors of the cache directory from those of a source.
+
+    Raises:
+        Unwritable: for any error of the system.
+    """
+    try:
+        yield
+    except SourceError:
+        raise
+    except OSError as error:
+        raise Unwritable(error.strerror or str(error)) from error
+
+
+def note_use(reader: object, path: str) -> None:
+    """Take note that a file is being read.
+
+    Args:
+        reader: who reads it.
+        path: absolute path.
+    """
+    _IN_USE[id(reader)] = path
+
+
+def forget_use(reader: object) -> None:
+    """Take note that a reader has done with its file.
+
+    Args:
+        reader: who read it.
+    """
+    _IN_USE.pop(id(reader), None)
+
+
+def open_paths() -> set[str]:
+    """Return the absolute paths of the cached files that this process has open."""
+    return set(_IN_USE.copy().values())
+
+
+def is_busy(path: str) -> bool:
+    """Tell whether a file is open in this process, or a download of a process that lives.
+
+    Args:
+        path: the file.
+    """
+    partial = _PARTIAL.fullmatch(os.path.basename(path))  # noqa: PTH119  callers have texts
+    return (partial is not None and _is_alive(int(partial[1]))) or os.path.abspath(path) in open_paths()  # noqa: PTH100
+
+
+class CachedFile(io.FileIO):
+    """A file of the cache, open for reading, which this process does not delete.
+
+    Args:
+        path: absolute path.
+        mode: as for ``io.FileIO``.
+    """
+
+    def __init__(self, path: str, mode: str = "rb") -> None:
+        super().__init__(path, mode, opener=_open_private)
+        self.keep(path)
+
+    def keep(self, path: str) -> None:
+        """Take note under which path the file is."""
+        self.path = path
+        note_use(self, path)
+
+    def close(self) -> None:
+        """Close the file; it may be deleted from now on."""
+        forget_use(self)
+        super().close()
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class TemporaryDownload:
+    """A file on its way into the cache; leaving the ``with`` block before :meth:`publish` deletes it.
+
+    Args:
+        final: absolute path that it shall have; folders above it are made.
+
+    Raises:
+        Unwritable: the directory cannot take it; so do all methods.
+    """
+
+    def __init__(self, final: Path) -> None:
+        self.final = final
+        self.partial = str(final.parent / f".wds-{os.getpid()}-{os.urandom(6).hex()}.part")
+        self._published = False
+        with translate_write_errors():
+            final.parent.mkdir(parents=True, exist_ok=True)
+            sweep_downloads(final.parent)
+            self.stream = CachedFile(self.partial, "xb+")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._published:
+            with contextlib.suppress(OSError):
+                self.stream.close()
+            with contextlib.suppress(OSError):
+                Path(self.partial).unlink()
+
+    def write(self, piece: bytes) -> None:
+        """Append bytes."""
+        rest = memoryview(piece)
+        with translate_write_errors():
+            while rest:
+                rest = rest[self.stream.write(rest) :]
+
+    def publish(self) -> CachedFile:
+        """Give the file its name.
+
+        Returns:
+            The file, open at its start: it can be read even if another process deletes it from the cache.
+        """
+        with translate_write_errors():
+            os.fsync(self.stream.fileno())
+            Path(self.partial).replace(self.final)
+        self._published = True
+        self.stream.keep(str(self.final))
+        self.stream.seek(0)
+        return self.stream
+
+
+def sweep_downloads(folder: Path) -> None:
+    """Delete downloads that nobody has written to for a day, unless their process lives.
+
+    Args:
+        folder: the folder; files in folders below it are left alone.
+    """
+    oldest = time.time() - _STALE_SECONDS
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            partial = _PARTIAL.fullmatch(entry.name)
+            if partial is not None and not _is_alive(int(partial[1])):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                        Path(entry).unlink()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
 
 fcntl: ModuleType | None
 try:
@@ -31,10 +204,10 @@ SILENT_SECONDS = 60.0
 
 _stuck: dict[str, tuple[object, ...]] = {}  # parts whose writer was waited for, and how they were then
 _held: set[int] = set()  # descriptors of this process's locks
-_of_the_parent: list[Any] = []  # soft locks of the parent: collecting them would release them
+_parent_locks: list[Any] = []  # soft locks of the parent: collecting them would release them
 
 
-def _forget() -> None:
+def _forget_locks() -> None:
     """Let go of the parent's locks in a forked child; closing a copy of a descriptor unlocks nothing."""
     for descriptor in _held:
         with contextlib.suppress(OSError):
@@ -43,10 +216,10 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
-class Lock:
+class FileLock:
     """A lock that this process holds.
 
     Args:
@@ -65,7 +238,7 @@ class Lock:
         if self._owner == os.getpid():
             self.release()  # lost by an interrupt: nobody else would ever have it
         elif self._soft is not None:
-            _of_the_parent.append(self._soft)
+            _parent_locks.append(self._soft)
 
     def release(self) -> None:
         """Delete the file and give up the lock; a second time, and in a forked child, nothing."""
@@ -75,14 +248,14 @@ class Lock:
         if descriptor is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)  # noqa: PTH108  one call of the system each
-            _let_go(descriptor)
+            _unlock(descriptor)
         soft, self._soft = self._soft, None
         if soft is not None:
             with contextlib.suppress(OSError):
                 soft.release()
 
 
-def attempt(path: str) -> Lock | None:
+def try_lock(path: str) -> FileLock | None:
     """Take a lock if nobody has it, in this process or another.
 
     Args:
@@ -95,28 +268,28 @@ def attempt(path: str) -> Lock | None:
         OSError: the directory refuses.
     """
     if fcntl is None:
-        return _marked(path)
+        return _lock_by_marker(path)
     while True:
         descriptor = os.open(path, _FLAGS, 0o600)
         _held.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_at(descriptor, path):
-                return Lock(path, descriptor)
+            if is_at_path(descriptor, path):
+                return FileLock(path, descriptor)
         except BlockingIOError:
-            _let_go(descriptor)
+            _unlock(descriptor)
             return None
         except OSError as error:
-            _let_go(descriptor)
+            _unlock(descriptor)
             if error.errno in _UNSUPPORTED:
-                return _marked(path)
+                return _lock_by_marker(path)
             if error.errno not in _STALE:
                 raise
             continue
-        _let_go(descriptor)  # its holder has deleted it meanwhile: this is no lock on anything
+        _unlock(descriptor)  # its holder has deleted it meanwhile: this is no lock on anything
 
 
-def waited(path: str, timeout_seconds: float) -> Lock | None:
+def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
     """Take a lock as soon as nobody has it.
 
     Args:
@@ -127,13 +300,13 @@ def waited(path: str, timeout_seconds: float) -> Lock | None:
         OSError: the directory refuses.
     """
     deadline, pause = time.monotonic() + timeout_seconds, 0.0005
-    while (lock := attempt(path)) is None and time.monotonic() < deadline:
+    while (lock := try_lock(path)) is None and time.monotonic() < deadline:
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
     return lock
 
 
-def _let_go(descriptor: int) -> None:
+def _unlock(descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
         if fcntl is not None:  # a forked child may still hold a copy of the descriptor
@@ -142,7 +315,7 @@ def _let_go(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _marked(path: str) -> Lock | None:
+def _lock_by_marker(path: str) -> FileLock | None:
     import filelock  # noqa: PLC0415  50 ms, for file systems without flock
 
     soft = filelock.SoftFileLock(f"{path}.soft", timeout=0, mode=0o600, thread_local=False)
@@ -150,7 +323,7 @@ def _marked(path: str) -> Lock | None:
         soft.acquire()
     except filelock.Timeout:
         return None
-    return Lock(path, None, soft)
+    return FileLock(path, None, soft)
 
 
 class StallDetector:
@@ -170,7 +343,7 @@ class StallDetector:
             part: what the holder writes.
             lock: the lock's file.
         """
-        now = (part, *map(_state_of, (part, lock, f"{lock}.soft")))
+        now = (part, *map(_file_state, (part, lock, f"{lock}.soft")))
         if _stuck.get(part) == now:
             return True
         if now != self._seen:
@@ -181,7 +354,7 @@ class StallDetector:
         return True
 
 
-def _state_of(path: str) -> tuple[int, int, int] | None:
+def _file_state(path: str) -> tuple[int, int, int] | None:
     """Return what changes when a file is written or replaced; None where it is not there."""
     try:
         status = os.stat(path)  # noqa: PTH116
@@ -190,7 +363,7 @@ def _state_of(path: str) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def is_at(descriptor: int, path: str) -> bool:
+def is_at_path(descriptor: int, path: str) -> bool:
     """Tell whether an open file is the one under a path.
 
     Args:
@@ -205,7 +378,7 @@ def is_at(descriptor: int, path: str) -> bool:
         raise
 
 
-def lease(descriptor: int) -> bool:
+def take_lease(descriptor: int) -> bool:
     """Say that a shard is being read, until :func:`give_back` or the descriptor's end.
 
     Args:
@@ -227,7 +400,7 @@ def lease(descriptor: int) -> bool:
     return True
 
 
-def give_back(descriptor: int) -> None:
+def release_lease(descriptor: int) -> None:
     """End a lease.
 
     Args:
@@ -238,7 +411,7 @@ def give_back(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def read_by_somebody(descriptor: int) -> bool:
+def has_readers(descriptor: int) -> bool:
     """Tell whether any process has a lease on a shard; if none has, nobody gets one before this descriptor is closed.
 
     Args:

@@ -1,18 +1,84 @@
-"""What a shard is called apart from the command or address that fetches it.
+"""File names and paths of a cached shard, derived from its url without credentials and signatures.
 
-Flows in: urls as users write them. Flows out: relative paths in a cache directory. Two urls have one name only if they
-differ in nothing but credentials and signatures.
+Two urls have one name only if they differ in nothing but credentials and signatures. Shards have plain names; all
+files that only this library reads are in one hidden folder beside them (:class:`EntryPaths`).
+
+:func:`object_key` tells which object a url names, however it is signed today. Its text is hashed and compared, and
+never shown or stored: queries choose objects (``?v=2``, ``?archpath=a/b``) and may hold secrets. It leaves out of the
+query what the cache leaves out of a file name, and every parameter named like a key, a token or an expiry date.
 """
 
+import functools
 import hashlib
 import os
 import re
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 
-from .places import CONTROL
+CONTROL = ".wds"
+_LONGEST = 200  # bytes; a name in a folder has room for 255, and ends are added
+
+
+@dataclass(frozen=True)
+class EntryPaths:
+    """The paths of one shard in a cache directory.
+
+    Args:
+        folder: absolute path of the directory.
+        name: relative path of the shard in it.
+    """
+
+    folder: str
+    name: str
+
+    @functools.cached_property
+    def final(self) -> str:
+        """The whole shard: it is there completely, or not at all."""
+        return os.path.join(self.folder, self.name)  # noqa: PTH118  texts: this is asked for each shard opened
+
+    @functools.cached_property
+    def _control(self) -> str:
+        return os.path.join(self.folder, CONTROL, control_name(self.name))  # noqa: PTH118
+
+    @property
+    def part(self) -> str:
+        """The shard while it grows."""
+        return self._control + ".part"
+
+    @property
+    def record(self) -> str:
+        """What is known of the shard, whole or growing; see :class:`~webdataset.caching.metadata.EntryMetadata`."""
+        return self._control + ".json"
+
+    @property
+    def lock(self) -> str:
+        """Held by whoever writes any of the other three."""
+        return self._control + ".lock"
+
+
+def control_name(name: str) -> str:
+    """Return what a shard is called in the hidden folder; no two shards share it.
+
+    Args:
+        name: the shard's relative path.
+    """
+    encoded = os.fsencode(name)
+    if "/" not in name and len(encoded) <= _LONGEST:
+        return name
+    return f"{hashlib.sha256(encoded).hexdigest()[:32]}-{os.fsdecode(encoded.rpartition(b'/')[2][-100:])}"
+
+
+def space_lock_path(folder: str) -> str:
+    """Return the path of the lock under which space is given out.
+
+    Args:
+        folder: the cache directory.
+    """
+    return os.path.join(folder, CONTROL, "space.lock")  # noqa: PTH118
+
 
 _REMOTE = re.compile(r"(https?|hdfs|gs|ais|s3):")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?([^?#]*)")
@@ -71,7 +137,7 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
     return "/".join(parts.path.lstrip("/").split("/")[-1 - ndir :])
 
 
-def canonical(url: str) -> str:
+def canonical_url(url: str) -> str:
     """Return a url without what changes while the object stays the same: HTTP credentials and signatures.
 
     Args:
@@ -84,7 +150,7 @@ def canonical(url: str) -> str:
     return url
 
 
-def stored_name(url: str, target: str, service: str = "") -> str:
+def cache_name(url: str, target: str, service: str = "") -> str:
     """Return the name under which a download is kept: the file name of the url and a hash of all of it.
 
     Args:
@@ -92,22 +158,22 @@ def stored_name(url: str, target: str, service: str = "") -> str:
         target: what is opened for it, after rewriting.
         service: which of several services with the same urls it is fetched from; empty where the url says it all.
     """
-    base = _path(url).rpartition("/")[2] if _speaks(url) else "pipe"
+    base = _url_path(url).rpartition("/")[2] if _has_shard_name(url) else "pipe"
     base = re.sub(r"[^\w.+=@,-]", "_", base).lstrip(".") or "shard"
     endings = _ENDINGS.search(base)
     stem, ending = (base[: endings.start()], endings[0]) if endings else (base, "")
     stem = stem.encode("utf-8", "replace")[:_LONGEST_STEM].decode("utf-8", "ignore")
-    whole = canonical(target) + (f"\n{service}" if service else "")
+    whole = canonical_url(target) + (f"\n{service}" if service else "")
     digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{stem}.url-{digest[:16]}{ending}"
 
 
-def is_stored_name(name: str) -> bool:
+def is_cache_name(name: str) -> bool:
     """Tell whether a file's name was made by :func:`stored_name`."""
     return _OURS.search(name) is not None
 
 
-def placed_names(url: str) -> list[str]:
+def user_file_names(url: str) -> list[str]:
     """Return the names under which a user may place a shard: as webdataset 0.2 would keep it, and its plain name.
 
     A url whose file is called as another's download is has none: it must not be answered with that.
@@ -115,13 +181,13 @@ def placed_names(url: str) -> list[str]:
     Args:
         url: as the user wrote it; a ``pipe:`` command without a url in it has no such name.
     """
-    path = _path(url)
+    path = _url_path(url)
     plain = path.rpartition("/")[2]
-    named = plain and not plain.startswith(".") and not is_stored_name(plain) and not _leads_astray(path)
-    return [_flattened(path), plain] if named and _speaks(url) else []
+    named = plain and not plain.startswith(".") and not is_cache_name(plain) and not _is_unsafe_path(path)
+    return [_flatten_path(path), plain] if named and _has_shard_name(url) else []
 
 
-def chosen_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
+def custom_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
     """Return where ``url_to_name`` puts a shard: the path itself, and the one in which 0.2 keeps downloads.
 
     Args:
@@ -131,39 +197,59 @@ def chosen_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
     Raises:
         UsageError: no name, or one outside the cache directory or in its hidden folder.
     """
-    path = _path(url_to_name(url)).lstrip("/")
+    path = _url_path(url_to_name(url)).lstrip("/")
     parts = path.split("/")
-    if parts[-1] in ("", ".") or _leads_astray(path) or not path.isprintable():
+    if parts[-1] in ("", ".") or _is_unsafe_path(path) or not path.isprintable():
         raise UsageError(f"url_to_name gives {path!r}, which is no name of a file in the cache directory", url=url)
-    return [os.path.normpath(path), _flattened(path)]
+    return [os.path.normpath(path), _flatten_path(path)]
 
 
-def shard_of(url: str) -> str:
+def shard_name(url: str) -> str:
     """Return what a url says the shard is called: its path; of a command that names no url, all of it.
 
     Args:
         url: as the user wrote it. Host, query and scheme may change from one day or mirror to the next.
     """
-    return _path(url).lstrip("/") if _speaks(url) else url
+    return _url_path(url).lstrip("/") if _has_shard_name(url) else url
 
 
-def _leads_astray(path: str) -> bool:
+def _is_unsafe_path(path: str) -> bool:
     """Tell whether a path leaves the directory, or leads into what only this library writes."""
     return any(part == ".." or part.lower() == CONTROL for part in path.split("/"))
 
 
-def _speaks(url: str) -> bool:
+def _has_shard_name(url: str) -> bool:
     """Tell whether a url says what the shard is called."""
     return not url.startswith("pipe:") or _REMOTE.match(pipe_cleaner(url)) is not None
 
 
-def _path(url: str) -> str:
+def _url_path(url: str) -> str:
     clean = pipe_cleaner(url)
     found = _ADDRESS.match(clean)
     return found[1] if found else clean
 
 
-def _flattened(path: str) -> str:
+def _flatten_path(path: str) -> str:
     """Return a path with its folders made one, as 0.2 does: ``a/b/x.tar`` is ``a_b/x.tar``."""
     folder, _, name = path.lstrip("/").rpartition("/")
     return os.path.normpath(f"{re.sub('[:/|;]', '_', folder)}/{name}".lstrip("/"))
+
+
+_CHANGING = re.compile(
+    r"[?&](?:x-(?:amz|goog|oss|obs|cos|tos|bce)-[\w-]+|[\w.-]*access-?key-?(?:id)?|googleaccessid|key-pair-id"
+    r"|(?:[\w.]+[-_])?(?:sig|signature|expires|expiry|expiration|secret|jwt|password|passwd|pwd|credentials?)"
+    r"|[\w.-]*token|(?:[\w.]+[-_])?api[-_]?key|auth|authorization)=[^&#\s'\"]*",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\bbearer[:=\s]+[^\s'\"]+", re.IGNORECASE)  # of a header in a command
+
+
+def object_key(url: str) -> str:
+    """Return a url without what changes while the object stays the same.
+
+    Args:
+        url: a url or ``pipe:`` command.
+    """
+    if "?" not in url and "@" not in url and not url.startswith("pipe:"):
+        return url
+    return _BEARER.sub("", _CHANGING.sub("", canonical_url(url)))

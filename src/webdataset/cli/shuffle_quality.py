@@ -1,7 +1,7 @@
-"""``python -m webdataset.cli.shuffle_quality``: how well a shuffle mixes, before a training run finds out.
+"""``python -m webdataset.cli.shuffle_quality``: measures how well a shuffle mixes, before a training run finds out.
 
-Flows in: a command line: numbers to simulate, or shards to read. Flows out: figures, as text or JSON. Exit status: 0
-done, 1 the shards could not be read, 2 the command line is wrong.
+Takes numbers to simulate, or shards to read, and prints figures as text or JSON. Exit status: 0 done, 1 the shards
+could not be read, 2 the command line is wrong.
 """
 
 import argparse
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.flow.shuffle_quality import measured_quality, simulated_quality
 from webdataset.fluent.dataset import WebDataset
-from webdataset.ground.errors import UsageError, WebDatasetError
-from webdataset.stages.shuffling import shuffle
-from webdataset.stages.shuffling_blocks import block_shuffle
+from webdataset.stages.shuffle import shuffle
+from webdataset.stages.shuffle_blocks import block_shuffle
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m webdataset.cli.shuffle_quality", description=__doc__)
     top.add_argument("urls", nargs="?", help="shards to read and measure; without them, a simulation reads nothing")
@@ -45,11 +45,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    chosen = parser().parse_args(arguments)
+    chosen = make_parser().parse_args(arguments)
     stages: list[Any] = [block_shuffle(chosen.block)] if chosen.block else []
     stages += [shuffle(chosen.buffer)] if chosen.buffer else []
     try:
-        found = _read(chosen, stages) if chosen.urls else _simulated(chosen, stages)
+        found = _measure(chosen, stages) if chosen.urls else _simulate(chosen, stages)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _simulated(chosen: argparse.Namespace, stages: list[Any]) -> Any:
+def _simulate(chosen: argparse.Namespace, stages: list[Any]) -> Any:
     return simulated_quality(
         chosen.shards,
         chosen.samples,
@@ -73,7 +73,7 @@ def _simulated(chosen: argparse.Namespace, stages: list[Any]) -> Any:
     )
 
 
-def _read(chosen: argparse.Namespace, stages: list[Any]) -> Any:
+def _measure(chosen: argparse.Namespace, stages: list[Any]) -> Any:
     count = 0 if chosen.in_order else 1 << 20
     dataset = WebDataset(chosen.urls, shardshuffle=count, open_shards=chosen.open, seed=chosen.seed).compose(*stages)
     return measured_quality(dataset, chosen.batch, chosen.limit)

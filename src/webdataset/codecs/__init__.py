@@ -1,10 +1,10 @@
-"""Floor 4: field bytes to values and back.
+"""Decodes field bytes to values and encodes values to bytes.
 
-``decoder`` chains handlers over a sample, ``fields`` holds the table of decoders, ``encode`` the table of encoders;
-each format lives in one module that is loaded when a field of that format is met first.
+``decoder`` chains handlers over a sample, ``handlers`` holds the table of decoders, ``encoder`` the table of
+encoders; each format lives in one module that is loaded when a field of that format is met first.
 """
 
-from .encode import (
+from webdataset.codecs.encoder import (
     Encoder,
     add_handlers,
     default_handlers,

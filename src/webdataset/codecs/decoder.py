@@ -1,30 +1,30 @@
-"""The decoder: a chain of handlers over the fields of a sample.
+"""Decodes samples: a chain of handlers over the fields of each sample.
 
-Flows in: samples whose fields are bytes. Flows out: the same samples with values. For each field name the chain is
-resolved once into a *plan*, one function of the bytes; plans are dropped when the table of decoders changes. A decoder
-never changes the sample it is given, and every failure names shard, sample and field.
+For each field name the chain is resolved once into a *plan*, one function of the bytes; plans are dropped when the
+table of decoders changes. A decoder never changes the sample it is given, and every failure names shard, sample and
+field.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial as bound
 from typing import Any
 
-from webdataset.ground.errors import CodecError, DecodingError, MissingExtra, UsageError, said
-from webdataset.ground.extras import loaded
-from webdataset.samples.documents.document import Document
-
-from .fields import decoders, unchanged
-from .handlers import (
+from webdataset.codecs.handlers import (
     AUTO_KINDS,
     Continue,
     Decode,
     Handler,
     auto_handlers,
-    claims,
+    decoders,
     default_post_handlers,
     default_pre_handlers,
+    is_key_handler,
+    keep_bytes,
 )
-from .images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
+from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
+from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
+from webdataset.core.optional_imports import loaded_module
+from webdataset.samples.documents.document import Document
 
 Sample = dict[str, Any]
 MOST_PLANS = 4096
@@ -58,7 +58,7 @@ class Decoder:
         post: handlers to ask after these; default: the table of basic decoders. ``"auto"`` is asked last.
         only: decode just these fields (names without dots at their start; a list, or a string split at spaces).
         partial: leave values alone that are no bytes; else they are errors.
-        trust: ``strict``, ``safe`` or ``full``; None means the level in force (see ``webdataset.ground.trust``).
+        trust: ``strict``, ``safe`` or ``full``; None means the level in force (see ``webdataset.core.trust``).
 
     Raises:
         UsageError: an unknown image spec or format.
@@ -79,7 +79,7 @@ class Decoder:
             own = list(handlers)
         else:
             own = [handlers, *more]
-        chosen, kinds = _interpret(own)
+        chosen, kinds = _parse_handlers(own)
         self.handlers: list[Any] = [
             *(default_pre_handlers if pre is None else pre),
             *chosen,
@@ -93,7 +93,7 @@ class Decoder:
 
     def _forget(self) -> None:
         self._version = decoders.version
-        self._plans = _Plans(self._planned)
+        self._plans = _Plans(self._plan_field)
         self._chains: dict[tuple[str, int], Decode] = {}
 
     def decode(self, sample: Sample) -> Sample:
@@ -111,7 +111,7 @@ class Decoder:
             MissingExtra: a field's format needs a package that is not installed.
         """
         if isinstance(sample, Document):
-            return sample.decoded(self)
+            return sample.decode_with(self)
         if self._version != decoders.version:
             self._forget()
         plans = self._plans
@@ -126,10 +126,10 @@ class Decoder:
                 else:
                     decoded[field] = self._unusual(field, data)
         except (CodecError, MissingExtra) as error:
-            error.locate(url=_shown(sample, "__url__"), key=_shown(sample, "__key__"), field=field)
+            error.locate(url=_metadata_text(sample, "__url__"), key=_metadata_text(sample, "__key__"), field=field)
             raise
         except Exception as error:  # handlers are users' code: whatever they raise is a failure of this field
-            raise _failure(error, sample, field) from error
+            raise _decoding_error(error, sample, field) from error
         return decoded
 
     def _unusual(self, field: str, data: Any) -> Any:
@@ -146,18 +146,18 @@ class Decoder:
             "pass partial=True to leave such values as they are (has the sample been decoded already?)"
         )
 
-    def _planned(self, field: str) -> Decode:
+    def _plan_field(self, field: str) -> Decode:
         if field.startswith("__"):
             return _text_if_utf8
         if self.only is not None and field not in self.only:
-            return unchanged
+            return keep_bytes
         return self._chain("." + field, 0)
 
     def _chain(self, key: str, start: int) -> Decode:
         """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
         steps: list[tuple[int, bool, Decode]] = []
         for index, handler in enumerate(self.handlers[start:], start):
-            if claims(handler):
+            if is_key_handler(handler):
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))
@@ -166,7 +166,7 @@ class Decoder:
             else:
                 steps.append((index, False, bound(handler, key)))
         if not steps:
-            return unchanged
+            return keep_bytes
         if steps[0][1]:
             return steps[0][2]
         return bound(self._ask, tuple(steps))
@@ -177,12 +177,12 @@ class Decoder:
             if final:
                 return value
             if isinstance(value, Continue):
-                return self._continued(value.key, 0 if value.again else index + 1)(value.data)
+                return self._continue_chain(value.key, 0 if value.again else index + 1)(value.data)
             if value is not None:
                 return value
         return data
 
-    def _continued(self, key: str, start: int) -> Decode:
+    def _continue_chain(self, key: str, start: int) -> Decode:
         chain = self._chains.get((key, start))
         if chain is None:
             if len(self._chains) >= MOST_PLANS:
@@ -199,7 +199,7 @@ class Decoder:
         """
         if self._version != decoders.version:
             self._forget()
-        return self._continued("." + key, 0)(data)
+        return self._continue_chain("." + key, 0)(data)
 
     def __call__(self, sample: object) -> Any:
         """Decode a sample (a dict), or each sample of an iterable.
@@ -215,13 +215,13 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
-        pickles: Any = loaded("webdataset.codecs.pickles")  # where it is not loaded, nobody has added any
+        pickles: Any = loaded_module("webdataset.codecs.safe_pickle")  # where it is not loaded, nobody has added any
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         added = state.pop("_safe_globals", ())
         if added:
-            from .pickles import add_safe_globals  # noqa: PLC0415  most datasets hold no pickles
+            from webdataset.codecs.safe_pickle import add_safe_globals  # noqa: PLC0415  most datasets hold no pickles
 
             add_safe_globals(added)
         self.__dict__.update(state)
@@ -248,7 +248,7 @@ class DecodedSamples:
         return map(self.decoder.decode, self.samples)
 
 
-def _interpret(given: list[Any]) -> tuple[list[Any], list[str]]:
+def _parse_handlers(given: list[Any]) -> tuple[list[Any], list[str]]:
     """Return handlers for what a decoder was given, and which formats it decodes beyond the published ones."""
     parts = [part for each in given for part in (each.split() if isinstance(each, str) else [each])]
     names = [part for part in parts if isinstance(part, str)]
@@ -285,18 +285,18 @@ def _text_if_utf8(data: bytes) -> str | bytes:
         return data
 
 
-def _shown(sample: Sample, name: str) -> str | None:
+def _metadata_text(sample: Sample, name: str) -> str | None:
     value = sample.get(name)
     return None if value is None else str(value)
 
 
-def _failure(error: Exception, sample: Sample, field: str) -> DecodingError:
+def _decoding_error(error: Exception, sample: Sample, field: str) -> DecodingError:
     return DecodingError(
-        _shown(sample, "__url__"),
-        _shown(sample, "__key__"),
+        _metadata_text(sample, "__url__"),
+        _metadata_text(sample, "__key__"),
         field,
         sample,
-        message=f"a field could not be decoded: {said(error)}",
+        message=f"a field could not be decoded: {describe_error(error)}",
     )
 
 

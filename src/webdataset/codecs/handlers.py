@@ -1,18 +1,126 @@
-"""Handlers: what a decoder asks, in order, to decode a field.
+"""Handlers that decode fields, the tables of basic decoders, and the switch ``pytorch_weights_only``.
 
 Any ``f(key, data)`` is a handler; it returns the value, None ("not mine") or a :class:`Continue`. Handlers that can
 tell from the key alone whether a field is theirs also have ``claim(key, trust)``, so that a decoder asks once per
-field name instead of once per sample. Nothing here knows a format.
+field name instead of once per sample.
+
+``decoders`` is the live table that ``webdataset.autodecode.decoders`` shows; entries set there take effect at the
+next sample. It has the formats that a published version of webdataset decodes. ``auto_decoders`` has those that no
+published version decodes: programs that parse such fields themselves get bytes, as before, unless they ask for
+``decode("auto")`` or name the format. A decoder's result is the value, None included. Text, numbers and bytes are
+decoded here; other formats are named by module and loaded on demand.
+
+The switch takes what programs assign to ``webdataset.autodecode.pytorch_weights_only``, and the environment; it is
+read at every ``.pth`` field.
 """
 
+import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol, TypeGuard
 
-from webdataset.ground import settings
+from webdataset.codecs.compression import decompress
+from webdataset.codecs.registry import Codec, LazyCodec, LiveTable, find_plugin
+from webdataset.core import settings
+from webdataset.core.lazy_modules import LazyModule
 
-from .compressed import decompressed
-from .fields import auto_decoder_for, auto_decoders, decoder_for, stays_bytes
+
+def decode_utf8(data: bytes) -> str:
+    """Decode UTF-8.
+
+    Args:
+        data: encoded text.
+
+    Raises:
+        UnicodeDecodeError: the bytes are not UTF-8.
+    """
+    return data.decode("utf-8")
+
+
+def decode_label(data: bytes) -> int | bytes:
+    """Decode a whole number, or return the bytes where they are none: a class may have a name.
+
+    Args:
+        data: digits, or anything.
+    """
+    try:
+        return int(data)
+    except ValueError:
+        return data
+
+
+def decode_page(data: bytes) -> str | bytes:
+    """Decode UTF-8, or return the bytes of a page in another encoding, which its parser finds out.
+
+    Args:
+        data: a page of HTML.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def keep_bytes(data: Any) -> Any:
+    """Return the bytes as they are."""
+    return data
+
+
+decoders: LiveTable = LiveTable()
+decoders.update(dict.fromkeys(("txt", "text", "transcript"), decode_utf8))
+decoders.update(dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int))
+decoders.update(dict.fromkeys(("json", "jsn"), LazyCodec("json_codec", "json_loads")))
+decoders.update(dict.fromkeys(("pyd", "pkl", "pickle"), LazyCodec("safe_pickle", "unpickle_loads", trusting=True)))
+decoders.update(dict.fromkeys(("mp", "msg"), LazyCodec("msgpack_cbor", "msgpack_loads")))
+decoders["cbor"] = LazyCodec("msgpack_cbor", "cbor_loads")
+decoders["pth"] = LazyCodec("torch_files", "torch_loads", trusting=True)
+decoders["npy"] = LazyCodec("numpy_arrays", "npy_loads")
+decoders["npz"] = LazyCodec("numpy_arrays", "npz_loads")
+decoders.update(dict.fromkeys(("ten", "tb"), LazyCodec("tenbin", "tenbin_loads")))
+decoders["bin"] = keep_bytes
+
+auto_decoders: dict[str, Any] = {
+    **dict.fromkeys(("html", "htm"), decode_page),
+    **dict.fromkeys(("class", "count"), decode_label),
+    **dict.fromkeys(("yaml", "yml"), LazyCodec("yaml_codec", "yaml_loads")),
+    **dict.fromkeys(("jsonl", "ndjson"), LazyCodec("json_codec", "json_lines_loads")),
+    "msgpack": LazyCodec("msgpack_cbor", "msgpack_loads"),
+    "tenbin": LazyCodec("tenbin", "tenbin_loads"),
+    "safetensors": LazyCodec("safetensors_codec", "safetensors_loads"),
+}
+
+
+def stays_bytes(key: str) -> bool:
+    """Tell whether ``WDS_KEEP_BYTES`` names the last extension of a key: then only users' own handlers decode it.
+
+    Args:
+        key: the field's key (".a.json").
+    """
+    return key.rpartition(".")[2].lower() in settings.KEEP_BYTES.get()
+
+
+def decoder_for(extension: str, trust: str | None = None) -> Codec | None:
+    """Return the decoder of an extension: from the table, else from an installed package, else None.
+
+    Args:
+        extension: last component of the field's name; case matters.
+        trust: the trust level that a decoder was given, or None for the one in force.
+    """
+    entry = decoders.get(extension)
+    if entry is None and extension:
+        return find_plugin("webdataset.decoders", extension)
+    return entry.resolve(trust) if isinstance(entry, LazyCodec) else entry
+
+
+def auto_decoder_for(extension: str) -> Codec | None:
+    """Return the decoder of a format that is decoded on request only, or None.
+
+    Args:
+        extension: last component of the field's name; case matters.
+    """
+    entry = auto_decoders.get(extension)
+    return entry.resolve() if isinstance(entry, LazyCodec) else entry
+
 
 Handler = Callable[[str, Any], Any]
 Decode = Callable[[Any], Any]
@@ -36,13 +144,13 @@ class Continue:
         self.data = data
 
 
-class Again(Continue):
+class RestartChain(Continue):
     """A handler's answer: "ask all handlers, under this key and with this data"; the key must get shorter."""
 
     again = True
 
 
-class Claims(Protocol):
+class KeyHandler(Protocol):
     """A handler that decides by the key alone.
 
     Attributes:
@@ -55,7 +163,7 @@ class Claims(Protocol):
         """Return the function for fields under ``key``, or None where they are not this handler's."""
 
 
-def claims(handler: Any) -> TypeGuard[Claims]:
+def is_key_handler(handler: Any) -> TypeGuard[KeyHandler]:
     """Tell whether a handler decides by the key alone (``isinstance`` with a protocol takes fifty times as long)."""
     return hasattr(handler, "claim") and hasattr(handler, "final")
 
@@ -175,7 +283,7 @@ class CompressionFilter:
     def __init__(self, *suffixes: str, limit_bytes: int | None = None, again: bool = False) -> None:
         self.suffixes = suffixes
         self.limit_bytes = limit_bytes
-        self.answer = Again if again else Continue
+        self.answer = RestartChain if again else Continue
 
     def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
         """Return the decompressor where the key ends in one of the suffixes; the limit is that of this moment."""
@@ -187,13 +295,13 @@ class CompressionFilter:
             return None
         limit = settings.MAX_FIELD_BYTES.get() if self.limit_bytes is None else self.limit_bytes
         growing = self.limit_bytes is None and key.rpartition(".")[2] in _GROWING
-        return partial(self._unwrapped, key, tuple(kinds), limit, growing)
+        return partial(self._unwrap, key, tuple(kinds), limit, growing)
 
-    def _unwrapped(self, key: str, kinds: tuple[str, ...], limit: int, growing: bool, data: bytes) -> Continue:  # noqa: FBT001  bound above
+    def _unwrap(self, key: str, kinds: tuple[str, ...], limit: int, growing: bool, data: bytes) -> Continue:  # noqa: FBT001  bound above
         if growing:
             limit = min(limit, max(_GROWING_BYTES, len(data) * _GROWING_TIMES))
         for kind in kinds:
-            data = decompressed(data, kind, limit)
+            data = decompress(data, kind, limit)
         return self.answer(key, data)
 
     def __call__(self, key: str, data: bytes) -> Continue | None:
@@ -231,3 +339,60 @@ def auto_handlers(kinds: Iterable[str]) -> list[Handler]:
     suffixes = [f".{kind}" for kind in kinds if kind in AUTO_COMPRESSION]
     handlers: list[Handler] = [AutoHandlers(formats)] if formats else []
     return [*handlers, CompressionFilter(*suffixes, again=True)] if suffixes else handlers
+
+
+_LATER = {
+    "cbor_loads": "msgpack_cbor",
+    "json_loads": "json_codec",
+    "msgpack_loads": "msgpack_cbor",
+    "npy_loads": "numpy_arrays",
+    "npz_loads": "numpy_arrays",
+    "tenbin_loads": "tenbin",
+}
+
+
+class WeightsOnlySwitch:
+    """What the program has assigned.
+
+    Attributes:
+        weights_only: None leaves it to ``WDS_PYTORCH_WEIGHTS_ONLY``.
+    """
+
+    weights_only: bool | None = None
+
+
+weights_only_switch = WeightsOnlySwitch()
+
+
+def weights_only() -> bool:
+    """Return False where the program or the environment has switched ``pytorch_weights_only`` off."""
+    return (
+        settings.PYTORCH_WEIGHTS_ONLY.get()
+        if weights_only_switch.weights_only is None
+        else weights_only_switch.weights_only
+    )
+
+
+class SwitchedDoor(LazyModule):
+    """The kind of module that ``webdataset.autodecode`` is: a switch, and decoders that are loaded when asked for."""
+
+    @property
+    def pytorch_weights_only(self) -> bool:
+        """Whether ``.pth`` fields are loaded with ``weights_only=True``; may be assigned."""
+        return weights_only()
+
+    @pytorch_weights_only.setter
+    def pytorch_weights_only(self, only: bool) -> None:
+        weights_only_switch.weights_only = None if bool(only) == settings.PYTORCH_WEIGHTS_ONLY.get() else bool(only)
+
+    def __getattr__(self, name: str) -> Any:
+        """Load a decoder that needs numpy or msgspec.
+
+        Raises:
+            AttributeError: there is no such name.
+        """
+        if name == "utils":
+            return importlib.import_module("webdataset.utils")
+        if name in _LATER:
+            return getattr(importlib.import_module(f"webdataset.codecs.{_LATER[name]}"), name)
+        raise AttributeError(f"module 'webdataset.autodecode' has no attribute {name!r}")

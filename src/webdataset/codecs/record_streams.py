@@ -1,20 +1,19 @@
-"""Streams of msgpack and CBOR items, cut into items as their bytes come in, without any reading of their own.
+"""Cuts streams of msgpack and CBOR into items while their bytes arrive.
 
 Theory. msgpack's own incremental unpacker keeps what it has understood of an unfinished item. cbor2 has none, so the
-bytes of an unfinished item are kept and read again when there are twice as many: each byte is read about twice at
+bytes of an unfinished item are kept and parsed again when there are twice as many: each byte is parsed about twice at
 most, whatever the sizes of items and pieces.
 
-Flows in: pieces of bytes. Flows out: lists of items, and where each started. Never takes an unfinished item for the
-end, and never holds more than one item's limit of bytes that make no item yet.
+An unfinished item is never taken for the end, and never more than one item's limit of bytes is held that make no item
+yet. This module does no reading of its own.
 """
 
 import io
 from typing import Any
 
-from webdataset.ground.errors import FormatError, LimitExceeded, Truncated, WebDatasetError, said
-from webdataset.ground.extras import require
-
-from .records import cbor2, cbor_semantics, msgpack_extensions
+from webdataset.codecs.msgpack_cbor import cbor2, cbor_tag_decoders, msgpack_extensions
+from webdataset.core.errors import FormatError, LimitExceeded, Truncated, WebDatasetError, describe_error
+from webdataset.core.optional_imports import require
 
 _LONGEST_ARRAY = 1 << 24
 _PIECE = 1 << 20
@@ -73,16 +72,16 @@ class MsgpackItems:
         except self._over:
             pass
         except self._full:
-            self.error = _too_large(self._limit, start)
+            self.error = _size_error(self._limit, start)
         except Exception as error:  # noqa: BLE001  errors of the library have no common base; the hook's are ours
-            self.error = _no_item("msgpack", error, start)
+            self.error = _item_error("msgpack", error, start)
         self.start = start
         return items, starts
 
     def finish(self) -> Items:
         """Take note that no more bytes come."""
         if self.start < self._base + self._fed and self.error is None:
-            self.error = _cut("msgpack", self.start)
+            self.error = _truncation_error("msgpack", self.start)
         return [], []
 
 
@@ -103,7 +102,7 @@ class CborItems:
 
     def __init__(self, offset: int, limit_bytes: int) -> None:
         self._library = cbor2()
-        self._semantics = cbor_semantics()
+        self._semantics = cbor_tag_decoders()
         self.error: Exception | None = None
         self.start = offset
         self._limit = limit_bytes
@@ -119,9 +118,9 @@ class CborItems:
         """
         self._pieces.append(piece)
         self._kept += len(piece)
-        return self._read() if self._kept >= self._enough else ([], [])
+        return self._parse_items() if self._kept >= self._enough else ([], [])
 
-    def _read(self) -> Items:
+    def _parse_items(self) -> Items:
         content = b"".join(self._pieces)
         stream = io.BytesIO(content)
         decode = self._library.CBORDecoder(stream, semantic_decoders=self._semantics).decode
@@ -137,9 +136,9 @@ class CborItems:
                 at = tell()
         except self._library.CBORDecodeEOF:
             if end - at > self._limit:
-                self.error = _too_large(self._limit, base + at)
+                self.error = _size_error(self._limit, base + at)
         except Exception as error:  # noqa: BLE001  errors of the values' own types come through; ours are wrapped
-            self.error = _no_item("CBOR", error, base + at)
+            self.error = _item_error("CBOR", error, base + at)
         self.start = base + at
         self._pieces = [content[at:]] if at < end else []
         self._kept = end - at
@@ -150,26 +149,26 @@ class CborItems:
         """Take note that no more bytes come; return the items that had waited for them."""
         found: Items = ([], [])
         if self._kept and self.error is None:
-            found = self._read()
+            found = self._parse_items()
         if self._kept and self.error is None:
-            self.error = _cut("CBOR", self.start)
+            self.error = _truncation_error("CBOR", self.start)
         return found
 
 
-def _no_item(kind: str, error: Exception, offset: int) -> Exception:
+def _item_error(kind: str, error: Exception, offset: int) -> Exception:
     cause = error if isinstance(error, WebDatasetError) else error.__cause__
-    reason = cause.message if isinstance(cause, WebDatasetError) else said(error)
+    reason = cause.message if isinstance(cause, WebDatasetError) else describe_error(error)
     refused = FormatError(f"no {kind} item that can be read at byte {offset}: {reason}", offset=offset)
     refused.__cause__ = error
     return refused
 
 
-def _too_large(limit_bytes: int, offset: int) -> Exception:
+def _size_error(limit_bytes: int, offset: int) -> Exception:
     return LimitExceeded(
         f"the item at byte {offset} is larger than {limit_bytes} bytes, or no item; pass limit_bytes= to read it",
         offset=offset,
     )
 
 
-def _cut(kind: str, offset: int) -> Exception:
+def _truncation_error(kind: str, offset: int) -> Exception:
     return Truncated(f"the shard ends inside the {kind} item at byte {offset}", offset=offset)

@@ -1,8 +1,8 @@
-"""Tables of codecs by extension, and codecs that are loaded when they are first needed.
+"""Tables of codecs by extension, and codecs that are loaded at their first use.
 
-Flows in: an extension ("json"). Flows out: the function that decodes or encodes its fields. Tables are ordinary dicts
-that users may change at any time; installed packages add to them by entry points (``webdataset.decoders``,
-``webdataset.encoders``), which are read only when an extension is in no table. Nothing here decodes.
+Tables are ordinary dicts that users may change at any time; installed packages add to them by entry points
+(``webdataset.decoders``, ``webdataset.encoders``), which are read only when an extension is in no table. Nothing here
+decodes.
 """
 
 import functools
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Codec = Callable[..., Any]
 
 
-def _counted(name: str) -> Any:
+def _count_changes(name: str) -> Any:
     method = getattr(dict, name)
 
     @functools.wraps(method)
@@ -36,21 +36,21 @@ class LiveTable(dict[str, Any]):
 
     version: int = 0
 
-    __setitem__ = _counted("__setitem__")
-    __delitem__ = _counted("__delitem__")
-    __ior__ = _counted("__ior__")
-    update = _counted("update")
-    setdefault = _counted("setdefault")
-    pop = _counted("pop")
-    popitem = _counted("popitem")
-    clear = _counted("clear")
+    __setitem__ = _count_changes("__setitem__")
+    __delitem__ = _count_changes("__delitem__")
+    __ior__ = _count_changes("__ior__")
+    update = _count_changes("update")
+    setdefault = _count_changes("setdefault")
+    pop = _count_changes("pop")
+    popitem = _count_changes("popitem")
+    clear = _count_changes("clear")
 
 
-class Deferred:
+class LazyCodec:
     """A codec named by module and function, imported at its first use.
 
     Args:
-        module: module on this floor ("arrays", "images.encoding").
+        module: module on this floor ("numpy_arrays", "images.encode").
         name: function in it.
         trusting: the function takes ``trust=`` as well.
         takes_text: an encoder that wants ``str`` values too (others get them as UTF-8 written unchanged).
@@ -65,9 +65,9 @@ class Deferred:
 
     def __call__(self, value: Any) -> Any:
         """Decode or encode one field."""
-        return (self._function or self.resolved())(value)
+        return (self._function or self.resolve())(value)
 
-    def resolved(self, trust: str | None = None) -> Codec:
+    def resolve(self, trust: str | None = None) -> Codec:
         """Return the function itself, bound to a trust level where it takes one.
 
         Args:
@@ -80,25 +80,25 @@ class Deferred:
         return self._function
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _deferred, (self.module, self.name, self.trusting, self.takes_text)
+        return _make_lazy_codec, (self.module, self.name, self.trusting, self.takes_text)
 
     def __repr__(self) -> str:
-        return f"Deferred({self.module}.{self.name})"
+        return f"LazyCodec({self.module}.{self.name})"
 
 
-def _deferred(module: str, name: str, trusting: bool, takes_text: bool) -> Deferred:  # noqa: FBT001  for pickle only
-    return Deferred(module, name, trusting=trusting, takes_text=takes_text)
+def _make_lazy_codec(module: str, name: str, trusting: bool, takes_text: bool) -> LazyCodec:  # noqa: FBT001  for pickle only
+    return LazyCodec(module, name, trusting=trusting, takes_text=takes_text)
 
 
 @functools.cache
-def _installed(group: str) -> "dict[str, EntryPoint]":
+def _find_entry_points(group: str) -> "dict[str, EntryPoint]":
     from importlib.metadata import entry_points  # noqa: PLC0415  20 ms, for an extension that is in no table
 
     return {point.name: point for point in entry_points(group=group)}
 
 
 @functools.cache
-def plugged_in(group: str, extension: str) -> Codec | None:
+def find_plugin(group: str, extension: str) -> Codec | None:
     """Return the codec that an installed package offers for an extension, or None.
 
     Args:
@@ -108,5 +108,5 @@ def plugged_in(group: str, extension: str) -> Codec | None:
     Raises:
         ImportError: the package offers it but cannot be imported.
     """
-    point = _installed(group).get(extension)
+    point = _find_entry_points(group).get(extension)
     return None if point is None else point.load()

@@ -1,30 +1,245 @@
-"""An elastic dataset being read by one worker: the streams that it owns, in the order of positions.
+"""Reads an elastic dataset in one worker: the worker's virtual streams, by rising position.
 
-Theory. A dataset has V virtual streams, V being part of its description. Item k of stream v has the position
-``t = k * V + v``. Rank r of R, worker w of W, owns the streams ``{v : v mod R = r, (v div R) mod W = w}`` and gives
-their items by rising position; a stream that is over leaves holes. Nothing about a stream, and so nothing about a
-position, depends on who owns it: the order of all items is the same for every number of ranks and workers, each item is
-given once, and a state taken under one topology can go on under any other. Nobody communicates, nobody counts samples.
+Theory. A dataset has V virtual streams, V being part of its fingerprint. Item k of stream v has the position ``t = k
+* V + v``. Rank r of R, worker w of W, owns the streams ``{v : v mod R = r, (v div R) mod W = w}`` and gives their
+items by rising position; a stream that has ended leaves holes. Nothing about a stream, and so nothing about a
+position, depends on its owner: the order of all items is the same for every number of ranks and workers, each item is
+given once, and a state taken under one topology resumes under any other. Ranks and workers do not communicate, and
+samples are not counted.
 
-Flows in: a dataset, a place, perhaps a state. Flows out: items, and the state behind any of them.
+:class:`~webdataset.flow.elastic.ElasticPlan` says what is read, :class:`~webdataset.flow.elastic.StreamCursor` holds
+the streams of one worker and how far each has been read, and :class:`~webdataset.flow.elastic.ElasticRun` is the
+iterator with the state after each item.
 """
 
+import heapq
 import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from webdataset.ground.errors import WebDatasetError
-from webdataset.ground.topology import Place, physical
-from webdataset.ground.tracebacks import trim
-from webdataset.stages.base import Address, Json
+from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
+from webdataset.core.errors import NoSamples, UsageError, WebDatasetError
+from webdataset.core.tracebacks import trim_traceback
+from webdataset.flow.elastic_state import (
+    KIND,
+    VERSION,
+    Sums,
+    build_state,
+    check_same_dataset,
+    check_state,
+    select_memories,
+)
+from webdataset.flow.outcomes import Outcomes, judge_outcomes
+from webdataset.flow.pass_checks import warn_of_length
+from webdataset.flow.run import Bounds, expand_stages
+from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
+from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.checks import CheckSamples
 
-from .elastic_state import checked, whole
-from .elastic_stream import END
-from .outcomes import Outcomes
-from .stream_cursor import Plan, StreamCursor, check_equal_ranks, owned, planned
 
-__all__ = ["END", "ElasticRun", "Plan", "owned", "planned"]
+@dataclass(frozen=True)
+class ElasticPlan:
+    """What is read: a dataset in one epoch.
+
+    Args:
+        stages: of the dataset.
+        streams: how many virtual streams it has.
+        bounds: how long it runs, all streams together.
+        run: seed and epoch.
+        description: what a state must agree with.
+        functions: names of the stages, and digests of what a user gave them; another one in a state is warned of.
+        state: where to go on, or None for the start of the epoch.
+        continue_epochs: behind the last item of the state's epoch comes the next epoch.
+    """
+
+    stages: Sequence[Any]
+    streams: int
+    bounds: Bounds
+    run: Run
+    description: dict[str, Any]
+    functions: list[list[Any]]
+    state: Json = None
+    continue_epochs: bool = False
+
+    def header(self) -> dict[str, Any]:
+        """Return the state of this epoch before its first item."""
+        return {
+            "version": VERSION,
+            "kind": KIND,
+            "seed": self.run.seed,
+            "epoch": self.run.epoch,
+            "streams": self.streams,
+            "description": self.description,
+            "functions": self.functions,
+            "received": 0,
+            "memories": {},
+        }
+
+    def stream(self, number: int, memory: Json) -> VirtualStream:
+        """Return one stream, behind what it gave already."""
+        run = Run(**{**self.run.__dict__, "stream": StreamNumber(number, self.streams), "tracked": True})
+        return VirtualStream(self.stages, run, self.bounds, memory)
+
+
+def make_plan(  # noqa: PLR0917  one value each
+    stages: Sequence[Any],
+    streams: int,
+    bounds: Bounds,
+    run: Run,
+    described: dict[str, Any],
+    functions: list[list[Any]],
+    state: Json,
+) -> ElasticPlan:
+    """Return the plan of a run that may go on behind a state.
+
+    Args:
+        stages: of the dataset.
+        streams: how many it has.
+        bounds: how long it runs.
+        run: seed and epoch.
+        described: the dataset's description.
+        functions: names of its stages, and digests of what a user gave them.
+        state: where to go on, or None.
+
+    Raises:
+        StateMismatch: the state belongs to another dataset.
+    """
+    plan = ElasticPlan(stages, streams, bounds, run, described, functions, state)
+    if state is not None:
+        check_same_dataset(check_state(state), plan.header())
+    return plan
+
+
+def streams_of_worker(streams: int, place: WorkerContext) -> list[int]:
+    """Return the numbers of the streams that a worker owns.
+
+    Args:
+        streams: how many there are.
+        place: the worker.
+
+    Raises:
+        UsageError: there are fewer streams than ranks, so that some ranks would have nothing.
+    """
+    if place.world_size > streams:
+        raise UsageError(
+            f"{streams} streams cannot be shared out between {place.world_size} ranks, some would have nothing: make "
+            f"the dataset with elastic(streams=n), n a multiple of {place.world_size}"
+        )
+    own = range(place.rank, streams, place.world_size)
+    return [number for index, number in enumerate(own) if index % place.num_workers == place.worker]
+
+
+def check_equal_ranks(streams: int, items: int, ranks: int) -> None:
+    """Refuse an epoch of a fixed length whose items cannot be shared out equally between the ranks.
+
+    Items belong to streams, and a stream to one rank, so that all ranks give equally many (or one more, where ``items``
+    is no multiple of their number) exactly where the number of ranks divides the number of streams.
+
+    Args:
+        streams: how many the dataset has.
+        items: length of the epoch, all ranks together.
+        ranks: how many there are.
+
+    Raises:
+        UsageError: the ranks would give different numbers of items; the message names numbers that fit.
+    """
+    if not streams % ranks:
+        return
+    fitting = ", ".join(str(number) for number in range(1, streams + 1) if not streams % number)
+    raise UsageError(
+        f"with_epoch({items}) cannot give {ranks} ranks equally many items: of {streams} streams some would have "
+        f"{streams // ranks}, others {streams // ranks + 1}. Write elastic(streams={-(-streams // ranks) * ranks}), or "
+        f"another multiple of {ranks}; or run on as many ranks as divide {streams} ({fitting}), as a saved state has "
+        f"to; or write repeat(nbatches={items}) where the ranks need not be equal"
+    )
+
+
+class StreamCursor:
+    """The streams of one worker, and how far they have been read."""
+
+    def __init__(self, plan: ElasticPlan, place: WorkerContext) -> None:
+        own = streams_of_worker(plan.streams, place)
+        self.plan = plan
+        self.place = place
+        memories = {} if plan.state is None else select_memories(plan.state, own)
+        self.streams = {number: plan.stream(number, memories.get(number)) for number in own}
+        self.memories: dict[str, Json] = {str(number): memories.get(number) for number in own}
+        self.position: int | None = None
+        self.turn: int | None = None  # the stream that was asked last
+        self.stale: set[int] = set()  # streams that moved since their memory was read
+        self.unsent = set(self.memories)  # streams whose memory was read since progress was told: at first all
+        self.sums: Sums = {}  # of the memories, see elastic_checks
+        self.outcomes: Outcomes | None = None  # where nobody else judges
+        self.declared: tuple[Any, int] | None = None
+
+    def pairs(self) -> Generator[tuple[int, Any]]:
+        """Yield positions and items."""
+        streams, stale, every = self.streams, self.stale, self.plan.streams
+        heap = [(stream.count * every + number, number) for number, stream in streams.items() if not stream.over]
+        heapq.heapify(heap)
+        while heap:
+            position, number = heap[0]
+            item = streams[number].advance()
+            stale.add(number)
+            if item is END:
+                heapq.heappop(heap)
+                continue
+            heapq.heapreplace(heap, (position + every, number))
+            self.position = position
+            yield position, item
+        if len(streams) == every and all(stream.barren for stream in streams.values()):
+            _check_not_empty(self.plan)
+        if self.outcomes is not None:
+            judge_outcomes(self.outcomes.summarize(), whole=len(streams) == every)
+        if self.declared is not None and len(streams) == every:
+            holder, length = self.declared
+            warn_of_length(holder, length, sum(stream.count for stream in streams.values()))
+
+    def over(self) -> bool:
+        """Tell, of streams that gave nothing behind a state, whether its epoch is over on all ranks that it knows."""
+        return self.plan.state is not None and is_epoch_over_everywhere(
+            self.plan.state, self.place, self.streams, self.plan.stream
+        )
+
+    def turns(self, among: Sequence[int], beyond: int) -> Iterator[tuple[Any, int]]:
+        """Yield what streams give in their turns, ``END`` too, and the lowest index that can follow."""
+        streams, moved, every = self.streams, self.stale.add, len(among)
+        place = {number: place for place, number in enumerate(among)}
+        heap = [(s.count * every + place[number], number, s.advance) for number, s in streams.items() if not s.over]
+        heapq.heapify(heap)  # no two indices are equal, so nothing else is compared
+        while heap:
+            index, number, advance = heap[0]
+            self.turn = number
+            item = advance()
+            moved(number)
+            if item is END:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (index + every, number, advance))
+            yield item, heap[0][0] if heap else beyond
+
+    def refresh(self) -> None:
+        """Read the memories of the streams that moved."""
+        memories, streams = self.memories, self.streams
+        for number in self.stale:
+            name = str(number)
+            memories[name] = streams[number].memory()
+            self.unsent.add(name)
+        self.stale.clear()
+
+    def close(self) -> None:
+        """Close all streams."""
+        for stream in self.streams.values():
+            stream.close()
+
+
+def _check_not_empty(plan: ElasticPlan) -> None:
+    if any(isinstance(stage, CheckSamples) for stage in expand_stages(plan.stages)):
+        raise NoSamples(
+            "no samples found in this pass: the shards are empty, were stepped over by the handler, or hold no "
+            "selected member with an extension. Pass empty_check=False to allow it"
+        )
 
 
 class ElasticRun:
@@ -40,16 +255,16 @@ class ElasticRun:
 
     def __init__(
         self,
-        prepare: Callable[[Json], Plan],
-        place: Place | None = None,
-        following: Callable[[Plan], Plan] | None = None,
+        prepare: Callable[[Json], ElasticPlan],
+        place: WorkerContext | None = None,
+        following: Callable[[ElasticPlan], ElasticPlan] | None = None,
     ) -> None:
         self._prepare = prepare
         self._following = following
         self._moved_on = False
         self._place = place
         self._started: StreamCursor | None = None
-        self._pairs: Generator[tuple[int, Any]] = _no_pairs()
+        self._pairs: Generator[tuple[int, Any]] = _empty_pairs()
         self.meter: Any = None  # times the stages, where it is given before the first item
         self.outcomes: Any = None  # is told what became of the samples, where it is given before the first item
         self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
@@ -59,12 +274,12 @@ class ElasticRun:
 
     def _begin(self, state: Json) -> StreamCursor:
         self._moved_on = False
-        return self._taken_up(self._prepare(state))
+        return self._take_up(self._prepare(state))
 
-    def _taken_up(self, plan: Plan) -> StreamCursor:
+    def _take_up(self, plan: ElasticPlan) -> StreamCursor:
         outcomes = Outcomes() if self.outcomes is None else self.outcomes
         plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
-        place = self._place or physical()
+        place = self._place or process_context()
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)
         self._started = cursor = StreamCursor(plan, place)
@@ -73,7 +288,7 @@ class ElasticRun:
         self._pairs = cursor.pairs()
         return cursor
 
-    def _goes_on(self) -> bool:
+    def _continue_epochs(self) -> bool:
         """Begin the next epoch where nothing was left of the state's; tell whether that was so."""
         cursor = self._cursor()
         if (
@@ -84,10 +299,10 @@ class ElasticRun:
         ):
             return False
         self._moved_on = True
-        self._taken_up(self._following(cursor.plan))
+        self._take_up(self._following(cursor.plan))
         return True
 
-    def epoch_over(self) -> bool:
+    def is_epoch_done(self) -> bool:
         """Tell, of a run that gave nothing behind its state, whether that epoch is over, so that the next one comes.
 
         The streams of other ranks and workers, where the state knows them, are asked for one item: where one of them
@@ -110,10 +325,10 @@ class ElasticRun:
         try:
             return next(self._pairs)[1]
         except StopIteration:
-            if not self._goes_on():
+            if not self._continue_epochs():
                 raise
         except WebDatasetError as error:
-            trim(error)
+            trim_traceback(error)
             raise
         return next(self._pairs)[1]
 
@@ -125,7 +340,7 @@ class ElasticRun:
     def _pair(self) -> tuple[int, Any]:
         """Return the next position and item; raise StopIteration behind the last."""
         pair = next(self._pairs, None)
-        if pair is None and self._goes_on():
+        if pair is None and self._continue_epochs():
             pair = next(self._pairs, None)
         if pair is None:
             raise StopIteration
@@ -188,13 +403,13 @@ class ElasticRun:
         """
         cursor = self._cursor()
         cursor.refresh()
-        return whole(cursor.plan.header(), cursor.memories, cursor.sums)
+        return build_state(cursor.plan.header(), cursor.memories, cursor.sums)
 
     def progress(self) -> dict[str, Json]:
         """Return the memories of the streams that moved since the last call, for a consumer in another process.
 
         A run that went on with the next epoch tells its number too.
-        See :class:`webdataset.flow.elastic_state.Received`.
+        See :class:`webdataset.flow.elastic_state.ReceivedState`.
 
         Raises:
             FlowError: as ``state_dict`` does.
@@ -238,7 +453,7 @@ class ElasticRun:
                 differs.
         """
         self.close()
-        self._begin(checked(state))
+        self._begin(check_state(state))
 
     def close(self) -> None:
         """Close all streams; the state can still be read."""
@@ -252,5 +467,5 @@ class ElasticRun:
         self.close()
 
 
-def _no_pairs() -> Generator[tuple[int, Any]]:
+def _empty_pairs() -> Generator[tuple[int, Any]]:
     yield from ()

@@ -1,42 +1,238 @@
-"""The state of an elastic dataset: one JSON value, whatever the number of ranks and workers.
+"""Builds, checks, compares and merges the state of an elastic dataset: one JSON value under any topology.
 
-Flows in: memories of streams. Flows out: ``{"version", "kind", "seed", "epoch", "streams", "description", "functions",
-"received", "memories", "check"}``; memories are by stream, so that the states of all ranks are merged by putting them
-together, and shared out again by taking what one owns. Nothing in it grows with the number of items given.
+The state is ``{"version", "kind", "seed", "epoch", "streams", "description", "functions", "received", "memories",
+"check"}``. Memories are the states of single streams, by stream, so that the states of all ranks are merged by
+putting them together, and shared out again by taking those of the streams that a worker owns. Nothing in a state
+grows with the number of items given.
+
+Theory of the check. Most numbers of a state cannot be judged by themselves: any offset may be that of a sample. So a
+state carries the sum of its memories, with seed, epoch and number of streams: the CRC-32 of each stream's memory,
+joined by exclusive or, so that those of several ranks are put together in any order, and only what moved is summed
+again. It finds damage and edits, not forgeries. What is summed is a memory in the oldest form of ``marshal``, which
+no later version changes: JSON takes five times as long, at every step. Dictionaries have their keys sorted in it, and
+tuples are lists.
+
+Never uses a part of a state that was not checked; errors name the entry that is wrong.
 """
 
+import json
+import marshal
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webdataset.ground.errors import StateMismatch, UsageError
-from webdataset.ground.topology import worker_info
-from webdataset.ground.tracebacks import warn_user
-from webdataset.stages.base import Json
+from webdataset.core.distributed import worker_info
+from webdataset.core.errors import StateMismatch, UsageError
+from webdataset.core.tracebacks import warn_user
+from webdataset.stages.base import Json, normalize_json
 
-from .elastic_checks import KIND, SUM, VERSION, Sums, check_shape, check_sum, quoted, sum_of, written_sum
+VERSION = 2
+KIND = "webdataset.elastic"
+SUM_KEY = "check"
+_PARTS = {
+    "seed": int,
+    "epoch": int,
+    "streams": int,
+    "received": int,
+    "description": dict,
+    "functions": list,
+    "memories": dict,
+}
+_LARGEST = (1 << 53) - 1  # exact in JSON everywhere
+_SEEDS = 1 << 4096
+_QUOTED_LENGTH = 120  # characters
+_encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's memory: [count], or [count, passed, given, ended, memories]
 
-__all__ = [
-    "KIND",
-    "LOADER_KIND",
-    "VERSION",
-    "Received",
-    "checked",
-    "compare",
-    "memories_for",
-    "merge_states",
-    "next_positions",
-    "warn_other_functions",
-    "whole",
-]
+Sums = dict[str, tuple[Json, int]]
 
-LOADER_KIND = "webdataset.loader"  # of a loader with stages behind it; see webdataset.fluent.loader_states
+
+def quote_value(value: Any) -> str:
+    """Return the beginning of a value as text, for a message; also of one that cannot be written down.
+
+    Args:
+        value: anything.
+    """
+    try:
+        return str(value)[:_QUOTED_LENGTH]
+    except Exception:  # noqa: BLE001  whatever a foreign value does when it is shown
+        return f"a {type(value).__name__}"
+
+
+def sum_json(value: Json, start: int = 0) -> int:
+    """Return the CRC-32 of a JSON value.
+
+    Args:
+        value: a JSON value.
+        start: what the sum begins with.
+
+    Raises:
+        StateMismatch: it is none.
+    """
+    try:
+        return zlib.crc32(_encode_json(value).encode(), start)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
+
+
+def sum_memory(memory: Json, start: int = 0) -> int:
+    """Return the CRC-32 of a stream's memory.
+
+    Args:
+        memory: as ``normalize_json`` returns it.
+        start: what the sum begins with.
+
+    Raises:
+        StateMismatch: it is no JSON value.
+    """
+    try:
+        return zlib.crc32(marshal.dumps(memory, 0), start)
+    except ValueError as error:
+        raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
+
+
+def sum_state(header: Mapping[str, Any], memories: Mapping[str, Json], known: Sums | None = None) -> int:
+    """Return the sum of a state; 0 where it has no memories.
+
+    Args:
+        header: with seed, epoch, number of streams, and the digests of functions.
+        memories: number of the stream, as text, to memory, as ``normalize_json`` returns it.
+        known: sums of memories, by stream, which holds while a memory is the same; taken up and added to.
+    """
+    if not memories:
+        return 0
+    sums = {} if known is None else known
+    functions = sum_memory(header["functions"])
+    total = zlib.crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]), functions)
+    for name, memory in memories.items():
+        before = sums.get(name)
+        if before is None or before[0] is not memory:
+            before = sums[name] = memory, sum_memory(memory, int(name) + 1)
+        total ^= before[1]
+    return total
+
+
+def check_shape(state: Any) -> None:
+    """Refuse what is no state: entries that lack, or are of another type, or are numbers that no state has.
+
+    Args:
+        state: anything.
+
+    Raises:
+        StateMismatch: it names the entry.
+    """
+    if not isinstance(state, Mapping) or state.get("kind") != KIND:
+        raise StateMismatch(f"this is not the state of an elastic dataset: {quote_value(state)!r}")
+    if type(state.get("version")) is not int or state["version"] != VERSION:
+        raise StateMismatch(
+            f"the state has version {quote_value(state.get('version'))!r}; this library reads {VERSION}"
+        )
+    for name, kind in _PARTS.items():
+        if type(state.get(name)) is not kind:
+            raise StateMismatch(f"the state is incomplete: {name!r} is {quote_value(state.get(name))!r}")
+    if abs(state["seed"]) >= _SEEDS:
+        raise StateMismatch("the state is malformed: 'seed' is too long for a seed")
+    for name, lowest in (("epoch", 0), ("streams", 1), ("received", 0)):
+        if not lowest <= state[name] <= _LARGEST:
+            raise StateMismatch(f"the state is malformed: {name!r} is {quote_value(state[name])}")
+    if not all(isinstance(name, str) for name in state["description"]):
+        raise StateMismatch(f"the state is malformed: 'description' is {quote_value(state['description'])}")
+    _check_functions(state["functions"])
+    _check_memories(state)
+
+
+def _check_functions(functions: list[Any]) -> None:
+    for pair in functions:
+        if type(pair) is not list or len(pair) != 2 or not all(isinstance(part, str | None) for part in pair):
+            raise StateMismatch(f"the state is malformed: 'functions' has {quote_value(pair)}")
+
+
+def _check_memories(state: Mapping[str, Any]) -> None:
+    streams = state["streams"]
+    for name, memory in state["memories"].items():
+        if not _is_stream_name(name, streams):
+            raise StateMismatch(f"the state has a memory of stream {quote_value(name)!r}, of {streams} streams")
+        if not is_memory(memory):
+            raise StateMismatch(
+                f"the state is malformed: 'memories' has for stream {name}, which is not the memory of a stream: "
+                f"{quote_value(memory)}"
+            )
+
+
+def _is_stream_name(name: Any, streams: int) -> bool:
+    """Tell whether a name is that of a stream, written as this library does."""
+    return (
+        isinstance(name, str) and len(name) < 20 and name.isdecimal() and str(int(name)) == name and int(name) < streams
+    )
+
+
+def is_memory(memory: Any) -> bool:
+    """Tell whether a value has the shape of a stream's memory.
+
+    Args:
+        memory: None, ``[count]`` of a stream that is over, or ``[count, passed, given, ended, memories]``.
+    """
+    if memory is None:
+        return True
+    if type(memory) is not list or len(memory) not in (_ENDED_LENGTH, _RUNNING_LENGTH):
+        return False
+    if not all(type(part) is int and 0 <= part <= _LARGEST for part in memory[:3]):
+        return False
+    return len(memory) == _ENDED_LENGTH or (memory[2] <= memory[0] and isinstance(memory[4], list))
+
+
+def check_sum(state: Mapping[str, Any]) -> None:
+    """Refuse a state whose memories are not those that were saved.
+
+    Args:
+        state: of the right shape.
+
+    Raises:
+        StateMismatch: it was changed or damaged since.
+    """
+    counted = sum(memory[0] for memory in state["memories"].values() if memory is not None)
+    if state["received"] != counted:
+        raise StateMismatch(
+            f"the state was changed since it was saved: 'received' is {state['received']}, and its streams gave "
+            f"{counted}"
+        )
+    try:
+        memories = normalize_json(state["memories"])
+    except (TypeError, RecursionError) as error:
+        raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
+    if state.get(SUM_KEY, 0) != sum_state(state, memories):
+        raise StateMismatch(
+            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, and does not "
+            "agree with 'memories', 'seed', 'epoch' and 'streams'. Load another one"
+        )
+
+
+def check_turn(turn: Json) -> Json:
+    """Return whose turn a state says it is among the workers of a torch loader.
+
+    Args:
+        turn: ``[rank, ranks, workers, worker]``, or None.
+
+    Raises:
+        StateMismatch: neither.
+    """
+    if turn is None:
+        return None
+    if isinstance(turn, list | tuple) and len(turn) == 4 and all(type(part) is int for part in turn):
+        rank, ranks, workers, worker = turn
+        if 0 <= rank < ranks <= _LARGEST and 0 <= worker < workers <= _LARGEST:
+            return list(turn)
+    raise StateMismatch(f"the state is malformed: 'turn' is {quote_value(turn)}")
+
+
+LOADER_KIND = "webdataset.loader"  # of a loader with stages behind it; see webdataset.fluent.loader
 _OTHER_SHARDS = (
     "shards of other names or places, or in another order; where only their place has changed, keep the urls as they "
     "were and map them with WDS_REWRITE"
 )
 
 
-def checked(state: Any) -> dict[str, Any]:
+def check_state(state: Any) -> dict[str, Any]:
     """Return a state, if it is one.
 
     Args:
@@ -50,7 +246,7 @@ def checked(state: Any) -> dict[str, Any]:
     return dict(state)
 
 
-def compare(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Refuse a state that belongs to another dataset.
 
     Args:
@@ -61,16 +257,16 @@ def compare(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         StateMismatch: everything that differs, by name.
     """
     differing = [
-        f"{name} {quoted(state[name])} (here {here[name]})"
+        f"{name} {quote_value(state[name])} (here {here[name]})"
         for name in ("seed", "streams")
         if here[name] is not None and state[name] != here[name]
     ]
-    differing += _described(state["description"], here["description"])
+    differing += _describe_differences(state["description"], here["description"])
     if differing:
         raise StateMismatch(f"the state belongs to another dataset; it has {'; '.join(differing)}")
 
 
-def _described(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _describe_differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return what differs between two descriptions."""
     found = []
     for name in sorted(saved.keys() | here.keys()):
@@ -78,19 +274,21 @@ def _described(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
         if before == now:
             continue
         if name == "urls":
-            found.append(f"{_OTHER_SHARDS} (digest {quoted(before)}, here {quoted(now)})")
+            found.append(f"{_OTHER_SHARDS} (digest {quote_value(before)}, here {quote_value(now)})")
             continue
         if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
             found += [
-                f"{quoted(one)} (here {quoted(other)})" for one, other in zip(before, now, strict=True) if one != other
+                f"{quote_value(one)} (here {quote_value(other)})"
+                for one, other in zip(before, now, strict=True)
+                if one != other
             ]
         else:
-            found.append(f"{name} {_shown(before)} (here {_shown(now)})")
+            found.append(f"{name} {_format_part(before)} (here {_format_part(now)})")
     return found
 
 
-def _shown(part: Any) -> str:
-    return ", ".join(map(quoted, part)) if isinstance(part, list) else quoted(part)
+def _format_part(part: Any) -> str:
+    return ", ".join(map(quote_value, part)) if isinstance(part, list) else quote_value(part)
 
 
 _told: set[str] = set()
@@ -109,7 +307,7 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
         return
     pairs = zip(state["functions"], here["functions"], strict=False)
     differing = [
-        f"stage {number}, {now[0] if now[0] == before[0] else f'{quoted(before[0])} (here {now[0]})'}"
+        f"stage {number}, {now[0] if now[0] == before[0] else f'{quote_value(before[0])} (here {now[0]})'}"
         for number, (before, now) in enumerate(pairs)
         if before != now
     ]
@@ -125,7 +323,7 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
         warn_user(message)
 
 
-def memories_for(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
+def select_memories(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
     """Return the memories of the streams that a worker owns.
 
     Args:
@@ -158,7 +356,7 @@ def next_positions(memories: Mapping[str, Json], streams: int) -> list[int]:
     return [number + (0 if memory is None else memory[0]) * streams for number, memory in waiting]
 
 
-def begun(state: Mapping[str, Any]) -> bool:
+def has_progress(state: Mapping[str, Any]) -> bool:
     """Tell whether a state is behind something: an item, or the end of a stream.
 
     Args:
@@ -167,7 +365,7 @@ def begun(state: Mapping[str, Any]) -> bool:
     return any(memory is not None for memory in state["memories"].values())
 
 
-def waiting(state: Mapping[str, Any]) -> dict[int, Json]:
+def find_running_streams(state: Mapping[str, Any]) -> dict[int, Json]:
     """Return the memories of the streams of which a state does not tell that they are over.
 
     Args:
@@ -183,7 +381,7 @@ def waiting(state: Mapping[str, Any]) -> dict[int, Json]:
     return found
 
 
-def whole(header: Mapping[str, Any], memories: Mapping[str, Json], sums: Sums | None = None) -> dict[str, Any]:
+def build_state(header: Mapping[str, Any], memories: Mapping[str, Json], sums: Sums | None = None) -> dict[str, Any]:
     """Return a state.
 
     Args:
@@ -192,8 +390,8 @@ def whole(header: Mapping[str, Any], memories: Mapping[str, Json], sums: Sums | 
         sums: what was summed for the last state, kept by who asks often.
     """
     received = sum(memory[0] for memory in memories.values() if memory is not None)
-    summed = sum_of(header, memories, sums)
-    return {**header, "received": received, "memories": dict(memories), SUM: summed}
+    summed = sum_state(header, memories, sums)
+    return {**header, "received": received, "memories": dict(memories), SUM_KEY: summed}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -213,16 +411,16 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise UsageError(f"merge_states takes a list of states, and got a {type(states).__name__}")
-    known = [_of_dataset(state) for state in states]
+    known = [_extract_dataset_state(state) for state in states]
     for state in known:
         check_shape(state)
     if not known:
         raise StateMismatch("there are no states to merge")
-    known = _at_one_epoch(known)
+    known = _align_epochs(known)
     first = known[0]
     memories: dict[str, Json] = {}
     for state in known:
-        compare(state, first)
+        check_same_dataset(state, first)
         if state["epoch"] != first["epoch"]:
             raise StateMismatch(
                 f"the states are of epochs {first['epoch']} and {state['epoch']}: take those of all ranks at one step"
@@ -231,28 +429,28 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         check_sum(state)
         for number, memory in state["memories"].items():
             before = memories.get(number)
-            if before is None or (memory is not None and _later(memory, before)):
+            if before is None or (memory is not None and _is_later(memory, before)):
                 memories[number] = memory
     ordered = {str(number): memories[str(number)] for number in sorted(map(int, memories))}
     header = {name: part for name, part in first.items() if name not in ("received", "memories")}
-    return whole(header, ordered)
+    return build_state(header, ordered)
 
 
-def _at_one_epoch(states: list[Any]) -> list[Any]:
+def _align_epochs(states: list[Any]) -> list[Any]:
     """Return states with those that are behind the end of an epoch at the start of the next, where others are in it."""
     latest = max(state["epoch"] for state in states)
     found = []
     for state in states:
-        if state["epoch"] == latest - 1 and begun(state) and not waiting(state):
+        if state["epoch"] == latest - 1 and has_progress(state) and not find_running_streams(state):
             check_sum(state)
-            header = {name: part for name, part in state.items() if name not in ("received", "memories", SUM)}
-            found.append(whole({**header, "epoch": latest}, dict.fromkeys(state["memories"])))
+            header = {name: part for name, part in state.items() if name not in ("received", "memories", SUM_KEY)}
+            found.append(build_state({**header, "epoch": latest}, dict.fromkeys(state["memories"])))
         else:
             found.append(state)
     return found
 
 
-def _of_dataset(state: Any) -> Any:
+def _extract_dataset_state(state: Any) -> Any:
     """Return the dataset's state within that of a loader with stages behind it, where nothing has come out of them.
 
     Raises:
@@ -265,16 +463,18 @@ def _of_dataset(state: Any) -> Any:
             "the state is of a loader with stages behind it, whose buffers hold items of one rank, so that it cannot "
             "be merged: put these stages into the dataset, in front of elastic()"
         )
-    if state.get(SUM) != written_sum({name: part for name, part in state.items() if name != SUM}):
-        raise StateMismatch(f"the state was changed or damaged since it was saved: {SUM!r} is {quoted(state.get(SUM))}")
+    if state.get(SUM_KEY) != sum_json({name: part for name, part in state.items() if name != SUM_KEY}):
+        raise StateMismatch(
+            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}"
+        )
     return state.get("begin")
 
 
-def _later(memory: Json, before: Json) -> bool:
+def _is_later(memory: Json, before: Json) -> bool:
     return (memory[0], len(memory) == 1) > (before[0], len(before) == 1)
 
 
-class Received:
+class ReceivedState:
     """What a consumer has received from workers that run ahead of it.
 
     Args:
@@ -282,7 +482,7 @@ class Received:
     """
 
     def __init__(self, header: Mapping[str, Any]) -> None:
-        state = checked(header)
+        state = check_state(header)
         # a copy: the state that was given stays as it is
         self._memories: dict[str, Json] = dict(state.pop("memories"))
         self._header = state
@@ -306,4 +506,4 @@ class Received:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind what was received."""
-        return whole(self._header, self._memories, self._sums)
+        return build_state(self._header, self._memories, self._sums)

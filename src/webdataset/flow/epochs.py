@@ -1,11 +1,11 @@
-"""Numbering epochs over worker processes that live for one epoch only.
+"""Chooses the seed of a run, and numbers epochs across worker processes that live for one epoch only.
 
-Theory. torch's DataLoader starts new workers for each epoch (unless they are persistent), each with a copy of a dataset
-that was never iterated: a count kept in the dataset is lost, and a seeded one would give one order for ever. Workers
-that are forked share a page of memory with their parent, in which each worker number counts its epochs. Workers that
-are spawned get the dataset by pickle, once for each worker and epoch: the parent counts the pickles.
+Theory. torch's DataLoader starts new workers for each epoch (unless they are persistent), each with a copy of a
+dataset that was never iterated: a count kept in the dataset is lost, and a seeded one would give one order for ever.
+Workers that are forked share a page of memory with their parent, in which each worker number counts its epochs.
+Workers that are spawned get the dataset by pickle, once for each worker and epoch: the parent counts the pickles.
 
-Flows in: the start of an iteration. Flows out: its epoch. Only counts where nobody says the epoch (``set_epoch``).
+Counts only where the program does not name the epoch with ``set_epoch``.
 """
 
 import contextlib
@@ -14,13 +14,39 @@ import os
 import struct
 from typing import Any
 
-from webdataset.ground.environment import spawning
-from webdataset.ground.topology import worker_info
+from webdataset.core import settings
+from webdataset.core.distributed import is_spawning, worker_context, worker_info
+from webdataset.core.seeds import hash_seed, random_seed
+
+
+def choose_seeds(seed: int | None) -> tuple[int, int]:
+    """Return the seed of a run, and the seed that all ranks and workers of the job have in common.
+
+    Args:
+        seed: what the user gave, or None.
+
+    Returns:
+        ``seed`` twice where there is one (``WDS_SEED`` counts). Otherwise fresh entropy: within a torch DataLoader, the
+        seed that torch drew for all workers of this epoch; across ranks, one derived from the job's name (torchrun,
+        SLURM, PMIx), or a constant, since ranks that draw different orders before splitting shards would lose some and
+        repeat others.
+    """
+    if seed is None:
+        seed = settings.SEED.get()
+    if seed is not None:
+        return seed, seed
+    info = worker_info()
+    own = info.seed - info.id if info is not None else random_seed()
+    if worker_context().world_size == 1:
+        return own, own
+    job = settings.RUN_ID.get() or settings.SLURM_JOB_ID.get() or settings.PMIX_NAMESPACE.get()
+    return own, hash_seed("job", job)
+
 
 _SLOT = struct.Struct("q")
 
 
-class EpochCount:
+class EpochCounter:
     """The epochs of one dataset, by worker.
 
     Args:
@@ -31,7 +57,12 @@ class EpochCount:
     """
 
     def __init__(
-        self, travelled: int | None = None, first: int = 0, *, resumed: bool = False, further: "Further | None" = None
+        self,
+        travelled: int | None = None,
+        first: int = 0,
+        *,
+        resumed: bool = False,
+        further: "ContinuedEpochFlag | None" = None,
     ) -> None:
         self._first = first
         self._resumed = resumed
@@ -52,8 +83,8 @@ class EpochCount:
         if self._page is None:
             rounds = (self._arrived or 0) // int(info.num_workers)
             return rounds + own + (rounds > 0 and bool(self._further))
-        (count,) = _SLOT.unpack_from(self._page, _place(info))
-        _SLOT.pack_into(self._page, _place(info), count + 1)
+        (count,) = _SLOT.unpack_from(self._page, _slot_offset(info))
+        _SLOT.pack_into(self._page, _slot_offset(info), count + 1)
         return self._first + int(count)
 
     @property
@@ -61,7 +92,7 @@ class EpochCount:
         """True where workers have begun an epoch, or are on their way to."""
         return self._sent > 0 or (self._page is not None and any(self._page[:]))
 
-    def reached(self, epoch: int, *, further: bool = False) -> None:
+    def record_epoch(self, epoch: int, *, further: bool = False) -> None:
         """Take note, in a worker, which epoch comes next: it was told which one it is in.
 
         Args:
@@ -76,23 +107,23 @@ class EpochCount:
         if self._page is None:
             self._arrived = 0
         else:
-            _SLOT.pack_into(self._page, _place(info), epoch - self._first)
+            _SLOT.pack_into(self._page, _slot_offset(info), epoch - self._first)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the number of travels before, if this is a journey to a new process."""
-        if not spawning():
-            return EpochCount, ()
+        if not is_spawning():
+            return EpochCounter, ()
         self._sent += 1
         if self._resumed and self._further is None:
-            self._further = Further()
-        return _arrived, (self._sent - 1, self._further)
+            self._further = ContinuedEpochFlag()
+        return _restore_counter, (self._sent - 1, self._further)
 
 
-def _arrived(travelled: int, further: "Further | None") -> EpochCount:
-    return EpochCount(travelled, further=further)
+def _restore_counter(travelled: int, further: "ContinuedEpochFlag | None") -> EpochCounter:
+    return EpochCounter(travelled, further=further)
 
 
-class Further:
+class ContinuedEpochFlag:
     """Whether workers that were spawned behind a state went on with the next epoch, told to those of later epochs.
 
     Args:
@@ -117,17 +148,17 @@ class Further:
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing import reduction  # noqa: PLC0415  only where a process is being started
 
-        return _shared, (reduction.DupFd(self._descriptor),)
+        return _restore_flag, (reduction.DupFd(self._descriptor),)
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
             os.close(self._descriptor)
 
 
-def _shared(descriptor: Any) -> Further:
-    return Further(descriptor.detach())
+def _restore_flag(descriptor: Any) -> ContinuedEpochFlag:
+    return ContinuedEpochFlag(descriptor.detach())
 
 
-def _place(info: Any) -> int:
+def _slot_offset(info: Any) -> int:
     """Return where in the page a worker counts."""
     return int(info.id) % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size

@@ -1,24 +1,24 @@
-"""A pass in which one stage dropped every sample: an error where that cannot be meant, a warning where it may be.
+"""Judges a pass in which one stage dropped every sample: an error where that cannot be meant, else a warning.
 
-Theory. A stage alone cannot judge: a virtual stream, a worker or a rank sees a share of a pass, and a share may rightly
-hold nothing that a filter keeps. So each run of a stage that may drop samples says at its end what became of them
-(:class:`~webdataset.stages.base.Outcome`), and whoever knows the most judges all of them together: the run of a plain
-pipeline, of all streams of an elastic one, a loader for all of its workers. What began behind a saved state is not
-judged, since what came before is not known; nor is what was given up before its end.
+Theory. A stage alone cannot judge: a virtual stream, a worker or a rank sees a share of a pass, and a share may
+rightly hold nothing that a filter keeps. So each run of a stage that may drop samples reports at its end what became
+of them (:class:`~webdataset.stages.base.Outcome`), and the process that knows the most judges all of them together:
+the run of a plain pipeline, of all streams of an elastic one, a loader for all of its workers. What began after a
+saved state is not judged, since what came before is not known; nor is what was given up before its end.
 
-Flows in: the levels of runs that end. Flows out: nothing, a warning, or an error. Costs nothing for each sample.
+Costs nothing for each sample.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from webdataset.ground.errors import AllDropped
-from webdataset.ground.tracebacks import warn_user
-from webdataset.stages.blame import named, titled
-from webdataset.stages.checking import CheckSamples
-from webdataset.stages.reading import ReadShards
+from webdataset.core.errors import AllDropped
+from webdataset.core.tracebacks import warn_user
+from webdataset.stages.base import describe_function, stage_title
+from webdataset.stages.checks import CheckSamples
+from webdataset.stages.read_shards import ReadShards
 
-FEWEST = 1000  # samples of a share that a map must have dropped, all of them, for an error
+MIN_JUDGED_SAMPLES = 1000  # samples of a share that a map must have dropped, all of them, for an error
 
 
 class StageOutcome(NamedTuple):
@@ -61,15 +61,17 @@ class Outcomes:
                 found[0] += outcome.dropped
                 found[1] = found[1] or resumed or outcome.gave or not outcome.ended
 
-    def told(self) -> list[StageOutcome]:
+    def summarize(self) -> list[StageOutcome]:
         """Return what became of each stage's samples, for who judges them together with those of other workers."""
         return [
-            StageOutcome(place, stage.name, named(stage.function), titled(stage.name, stage.function), *found)
+            StageOutcome(
+                place, stage.name, describe_function(stage.function), stage_title(stage.name, stage.function), *found
+            )
             for place, (stage, found) in enumerate(self._stages.values())
         ]
 
 
-def merged(told: Iterable[StageOutcome]) -> list[StageOutcome]:
+def merge_outcomes(told: Iterable[StageOutcome]) -> list[StageOutcome]:
     """Return the outcomes of several workers as those of one: by name, function and place.
 
     Args:
@@ -82,7 +84,7 @@ def merged(told: Iterable[StageOutcome]) -> list[StageOutcome]:
     return list(found.values())
 
 
-def judge(told: Iterable[StageOutcome], *, whole: bool) -> None:
+def judge_outcomes(told: Iterable[StageOutcome], *, whole: bool) -> None:
     """Raise or warn where a stage dropped every sample of a pass.
 
     Args:
@@ -97,7 +99,7 @@ def judge(told: Iterable[StageOutcome], *, whole: bool) -> None:
             continue
         among = "this pass" if whole else "this worker's share of the pass"
         if each.name == "select":
-            if whole or each.dropped >= FEWEST:
+            if whole or each.dropped >= MIN_JUDGED_SAMPLES:
                 warn_user(
                     f"select: {each.function} kept none of the {each.dropped} samples of {among}; pass "
                     "empty_check=False to say nothing about it",
@@ -107,22 +109,22 @@ def judge(told: Iterable[StageOutcome], *, whole: bool) -> None:
             f"{each.name}: {each.function} returned None for every one of the {each.dropped} samples of {among}: does "
             "it lack a return? To filter, use select(predicate); empty_check=False allows a pass without samples"
         )
-        if whole or each.dropped >= FEWEST:
+        if whole or each.dropped >= MIN_JUDGED_SAMPLES:
             raise AllDropped(message, stage=each.titled)
         warn_user(message)
 
 
-def checked(stages: Sequence[Any]) -> bool:
+def has_empty_check(stages: Sequence[Any]) -> bool:
     """Tell whether a pipeline, or one that it reads, is to raise where a pass gives nothing (``empty_check``)."""
     parts = [part for stage in stages for part in (stage, *(stage.after if isinstance(stage, ReadShards) else ()))]
-    return any(isinstance(part, CheckSamples) for part in parts) or any(map(_checked, stages[:1]))
+    return any(isinstance(part, CheckSamples) for part in parts) or any(map(_has_checked_source, stages[:1]))
 
 
-def _checked(source: Any) -> bool:
+def _has_checked_source(source: Any) -> bool:
     """Tell the same of a pipeline's source: a pipeline, a loader over one, a mix."""
     for name in ("pipeline", "datasets"):
         inner = getattr(source, name, None)
         if isinstance(inner, list):
-            return checked(inner) if name == "pipeline" else any(map(_checked, inner))
+            return has_empty_check(inner) if name == "pipeline" else any(map(_has_checked_source, inner))
     dataset = getattr(source, "dataset", None)
-    return dataset is not None and _checked(dataset)
+    return dataset is not None and _has_checked_source(dataset)

@@ -1,37 +1,108 @@
 """The pipeline as callers hold it: a list of stages, how long it runs, and its runs.
 
-Flows in: stages. Flows out: on each iteration, a run of them. What a run remembers is in the run; the pipeline keeps
-only its description and the number of the next epoch.
+The state of a run is in the run; the pipeline keeps only its description and the number of the next epoch. Equal
+epochs on all ranks are planned in :mod:`webdataset.flow.equal_epochs`.
 """
 
 import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from webdataset.ground import environment
-from webdataset.ground.doorways import served
-from webdataset.ground.errors import FlowError, UsageError
-from webdataset.ground.topology import alone
-from webdataset.ground.torchlike import IterableDataset
-from webdataset.ground.tracebacks import TrimmedTracebacks
+from webdataset.core import distributed
+from webdataset.core.distributed import WorkerContext, is_single_worker, process_context, worker_context
+from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.lazy_modules import lazy_attributes
+from webdataset.core.optional_imports import IterableDataset
+from webdataset.core.tracebacks import TrimmedTracebacks
+from webdataset.flow.epochs import EpochCounter, choose_seeds
+from webdataset.flow.outcomes import Outcomes, judge_outcomes
+from webdataset.flow.run import (
+    ENDLESS,
+    STATE_METHODS,
+    STREAMS,
+    Bounds,
+    Flow,
+    Loop,
+    PipelineIterator,
+    item_bound,
+    missing_state_error,
+)
 from webdataset.stages.base import Json, Run
 
-from .entropy import entropy
-from .epochs import EpochCount
-from .equally import EqualEpochs
-from .looping import ENDLESS, STATE_METHODS, STREAMS, Bounds, Items, Loop, missing_state_error
-from .outcomes import Outcomes, judge
-from .running import Flow
-
 if TYPE_CHECKING:
-    from .pipeline_in_streams import ElasticPipeline as ElasticPipeline  # noqa: PLC0414  passed on
-    from .timed import Timed
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
+    from webdataset.flow.equal_epochs import EqualEpochPlan
+    from webdataset.flow.timing import TimedDataset
+
+
+class EqualEpochsMixin:
+    """The equal epochs of a pipeline.
+
+    Attributes:
+        evenness: what was chosen; None: every rank gives what its shards hold.
+    """
+
+    pipeline: list[Any]
+    repetitions: int
+    nsamples: int
+    fixed_epoch: bool
+    _copy: Callable[[], Self]
+
+    evenness: "EqualEpochPlan | None" = None
+
+    def equal_epochs(self, how: str = "drop", *, steps: int | None = None, counts: Any = None) -> Self:
+        """Give equally many items on every rank, so that none waits for others that have ended; see docs/multinode.md.
+
+        It shares the shards out itself, in the place of the splitters, cutting shards where a share ends.
+
+        Args:
+            how: ``drop`` leaves out the last samples of a pass that cannot be shared out (fewer than there are ranks;
+                than streams, where the dataset is elastic); ``pad`` repeats samples instead, whose ``__pad__`` is true;
+                ``resample`` gives ``steps`` items, beginning the source again as often as that takes.
+            steps: items (batches, where the pipeline makes them) for each rank in an epoch. Needed by ``resample``, and
+                where a stage such as ``select`` makes their number unknown.
+            counts: for ``drop`` and ``pad``: url (or file name) to number of samples; or a JSON file of that, or of a
+                wids index; True reads the shards' headers, now. None looks for ``sizes.json`` and indexes beside the
+                shards.
+
+        Returns:
+            A copy. Stages may be added behind it.
+
+        Raises:
+            UsageError: the numbers of samples are not known, or the pipeline reads no list of shards; the message says
+                what to write.
+        """
+        from webdataset.flow.equal_epochs import equalize  # noqa: PLC0415  knows indexes and most stages, and is seldom asked
+
+        result = self._copy()
+        result.pipeline, result.evenness = equalize(self.pipeline, how, steps, counts)
+        return result
+
+    def _entries(self, run: Run) -> list[Any]:
+        """Return the stages of a run."""
+        if self.evenness is None:
+            return self.pipeline
+        return self.evenness.entries(self.pipeline, run.epoch, self.repetitions)
+
+    def _limits(self) -> Bounds:
+        """Return how long this worker runs."""
+        if self.evenness is None:
+            return Bounds(self.repetitions, item_bound(self))
+        return self.evenness.bounds(self.pipeline, worker_context(), self.repetitions, item_bound(self))
+
+    def _stream_limits(self, streams: int, where: WorkerContext | None) -> Bounds:
+        """Return how long all virtual streams together run."""
+        if self.evenness is None:
+            return Bounds(self.repetitions, item_bound(self), fixed=self.fixed_epoch)
+        world = (where or process_context()).world_size
+        return self.evenness.in_streams(self.pipeline, streams, world, self.repetitions, item_bound(self))
+
 
 Pipeline = TypeVar("Pipeline", bound="DataPipeline")
 
 
-class DataPipeline(EqualEpochs, IterableDataset):
+class DataPipeline(EqualEpochsMixin, IterableDataset):
     """A chain of stages.
 
     Args:
@@ -48,14 +119,14 @@ class DataPipeline(EqualEpochs, IterableDataset):
     fixed_epoch: bool = False  # the bound is that of with_epoch
     size: int | None = None
     silent: bool = False  # about a pass that has another length
-    _count: EpochCount | None = None
+    _count: EpochCounter | None = None
     _lent: tuple[int, int] | None = None
     meter: Any = None  # times the stages of the next runs
     outcomes: Any = None  # is told what became of the samples of the next runs
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []
-        self._count = EpochCount()
+        self._count = EpochCounter()
         for arg in args:
             if arg is None:
                 continue
@@ -81,24 +152,24 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
     def explain(self) -> str:
         """Describe the pipeline in words: stages, memory, seeds, what is resumed how; see docs/shuffling.md."""
-        from .explaining import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
+        from webdataset.flow.explain import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
 
         return explain(self)
 
     def __repr__(self) -> str:
-        from .explaining import summarize  # noqa: PLC0415  as above
+        from webdataset.flow.explain import summarize  # noqa: PLC0415  as above
 
         return summarize(self)
 
-    def timed(self) -> "Timed":
+    def timed(self) -> "TimedDataset":
         """Iterate over the same items and time every stage: ``report()``, ``stages``, ``skipped``; see docs/loading.md.
 
         Returns:
             An iterable; each iteration over it is an epoch.
         """
-        from .timed import Timed  # noqa: PLC0415  seldom asked
+        from webdataset.flow.timing import TimedDataset  # noqa: PLC0415  seldom asked
 
-        return Timed(self)
+        return TimedDataset(self)
 
     def append(self, f: Any) -> None:
         """Add a stage at the end, in place.
@@ -114,7 +185,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
         Args:
             *args: stages; None is left out.
         """
-        result = self._copied()
+        result = self._copy()
         for arg in args:
             if arg is not None:
                 result.append(arg)
@@ -136,7 +207,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
         """
         passes = ENDLESS if nepochs is None or nepochs < 1 else nepochs
         bound = -1 if nbatches is None else nbatches
-        return self._changed(repetitions=passes, nsamples=bound, fixed_epoch=False)
+        return self._copy_with(repetitions=passes, nsamples=bound, fixed_epoch=False)
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
         """Let each iteration give exactly this many items, starting the source over as often as needed.
@@ -152,7 +223,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
             A copy with this bound. (It holds for this pipeline too, as code written for upstream expects.)
         """
         bound = max(nsamples, nbatches)
-        return self._changed(repetitions=ENDLESS, nsamples=bound, fixed_epoch=bound > 0)
+        return self._copy_with(repetitions=ENDLESS, nsamples=bound, fixed_epoch=bound > 0)
 
     def with_length(self, n: int, silent: bool = False) -> Self:  # noqa: FBT001, FBT002  upstream's signature
         """Give the pipeline a length, for code that asks for one; it changes nothing else.
@@ -168,7 +239,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
             A copy with this length. (This pipeline has it too, as code written for upstream expects.)
         """
         self.__dict__.pop("_length_told", None)
-        result = self._changed(size=n, silent=silent)
+        result = self._copy_with(size=n, silent=silent)
         add_length_method(self)
         return add_length_method(result)
 
@@ -184,7 +255,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
         Raises:
             UsageError: fewer than one stream.
         """
-        from .pipeline_in_streams import ElasticPipeline  # noqa: PLC0415  only for datasets in streams
+        from webdataset.flow.elastic_pipeline import ElasticPipeline  # noqa: PLC0415  only for datasets in streams
 
         return ElasticPipeline.of(self, streams)
 
@@ -217,18 +288,18 @@ class DataPipeline(EqualEpochs, IterableDataset):
         """Tell whether the next iteration goes on behind a state, and so gives a part of a pass."""
         return False
 
-    def _changed(self, **changes: Any) -> Self:
+    def _copy_with(self, **changes: Any) -> Self:
         self.__dict__.update(changes)
-        return self._copied()
+        return self._copy()
 
-    def _copied(self) -> Self:
+    def _copy(self) -> Self:
         result = type(self).__new__(type(self))
         result.__dict__.update(self.__dict__)
         result.pipeline = list(self.pipeline)
-        result.__dict__["_count"] = EpochCount() if self._count is not None else None
+        result.__dict__["_count"] = EpochCounter() if self._count is not None else None
         return result
 
-    __copy__ = _copied
+    __copy__ = _copy
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """Run one thing as a stage of a pipeline: ``f`` with a source, or as a source.
@@ -247,7 +318,7 @@ class DataPipeline(EqualEpochs, IterableDataset):
     # -- runs
 
     def _begin(self) -> Run:
-        seed, common = entropy(self.seed) if self.seed is not None or self._lent is None else self._lent
+        seed, common = choose_seeds(self.seed) if self.seed is not None or self._lent is None else self._lent
         epoch = self.epoch if self._count is None else self._count.epoch(self.epoch)
         return Run(seed=seed, common=common, epoch=epoch, meter=self.meter, outcomes=self.outcomes)
 
@@ -269,11 +340,11 @@ class DataPipeline(EqualEpochs, IterableDataset):
         if tracked and not run.tracked:
             run = Run(**{**run.__dict__, "tracked": True})
         bounds = self._limits()
-        return Loop(self._entries(run), run, bounds if run.stream is None else bounds.shared(run.stream), state)
+        return Loop(self._entries(run), run, bounds if run.stream is None else bounds.share_for(run.stream), state)
 
     def __iter__(self) -> Iterator[Any]:
         """Run the pipeline; each iteration is a new epoch."""
-        return Items(self._iterate())
+        return PipelineIterator(self._iterate())
 
     def _iterate(self) -> Generator[Any]:
         if not self.pipeline:
@@ -288,23 +359,23 @@ class DataPipeline(EqualEpochs, IterableDataset):
                 with Flow(self.pipeline, run) as flow:
                     yield from flow
                 if outcomes is not None:
-                    judge(outcomes.told(), whole=alone())
+                    judge_outcomes(outcomes.summarize(), whole=is_single_worker())
         else:
             with TrimmedTracebacks(), Loop(self._entries(run), run, bounds) as loop:
                 try:
-                    yield from loop.quickly()
+                    yield from loop.iterate_fast()
                 finally:
                     self.epoch = max(self.epoch, run.epoch + loop.passed)
 
     def iterator(self) -> Iterator[Any]:
         """Run all passes, without the bound on items."""
         with Loop(self.pipeline, self._begin(), Bounds(self.repetitions)) as loop:
-            yield from loop.quickly()
+            yield from loop.iterate_fast()
 
     def iterator1(self) -> Iterator[Any]:
         """Run one pass."""
         with Loop(self.pipeline, self._begin()) as loop:
-            yield from loop.quickly()
+            yield from loop.iterate_fast()
 
     def close(self) -> None:
         """Close the stages that can be closed, and forget all of them. May be called twice."""
@@ -324,18 +395,27 @@ class DataPipeline(EqualEpochs, IterableDataset):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
-        from .travel import packed  # noqa: PLC0415  only travellers pay for it
+        from webdataset.flow.pickling import pickle_by_value  # noqa: PLC0415  only travellers pay for it
 
         kind = type(self)
-        return _rebuilt, (packed((unsized(kind), kind is not unsized(kind), self.__dict__, environment.parting())),)
+        return _rebuild, (
+            pickle_by_value(
+                (
+                    find_plain_class(kind),
+                    kind is not find_plain_class(kind),
+                    self.__dict__,
+                    distributed.claim_for_child(),
+                )
+            ),
+        )
 
 
-def _rebuilt(parcel: bytes) -> Any:
+def _rebuild(parcel: bytes) -> Any:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
     kind, sized, attributes, rank = cloudpickle.loads(parcel)
-    environment.arrive(rank)
-    result = kind.__new__(_sized(kind) if sized else kind)
+    distributed.accept_claim(rank)
+    result = kind.__new__(_make_sized_class(kind) if sized else kind)
     result.__dict__.update(attributes)
     return result
 
@@ -349,16 +429,16 @@ def add_length_method(obj: Pipeline) -> Pipeline:
     Returns:
         The pipeline.
     """
-    obj.__class__ = _sized(unsized(type(obj)))
+    obj.__class__ = _make_sized_class(find_plain_class(type(obj)))
     return obj
 
 
 @functools.cache
-def _sized(kind: type[Any]) -> Any:
+def _make_sized_class(kind: type[Any]) -> Any:
     """Return the subclass of ``kind`` whose instances have a length: their ``size``."""
     members = {
-        "__len__": _length,
-        "__iter__": _measured,
+        "__len__": _get_length,
+        "__iter__": _iterate_with_length,
         "_plain": kind,
         "__doc__": kind.__doc__,
         "__module__": kind.__module__,
@@ -366,19 +446,19 @@ def _sized(kind: type[Any]) -> Any:
     return type(kind.__name__, (kind,), members)
 
 
-def _length(self: Any) -> int:
+def _get_length(self: Any) -> int:
     return int(self.size)
 
 
-def _measured(self: Any) -> Any:
-    from .lengths import iterated  # noqa: PLC0415  only for pipelines with a length
+def _iterate_with_length(self: Any) -> Any:
+    from webdataset.flow.pass_checks import iterate_pipeline  # noqa: PLC0415  only for pipelines with a length
 
-    return iterated(self, unsized(type(self)).__iter__)
+    return iterate_pipeline(self, find_plain_class(type(self)).__iter__)
 
 
-def unsized(kind: type[Any]) -> Any:
+def find_plain_class(kind: type[Any]) -> Any:
     """Return the class that ``kind`` was before its instances were given a length."""
     return kind.__dict__.get("_plain", kind)
 
 
-__getattr__ = served(__name__, rooms={"flow.pipeline_in_streams": "ElasticPipeline"})
+__getattr__ = lazy_attributes(__name__, rooms={"flow.elastic_pipeline": "ElasticPipeline"})

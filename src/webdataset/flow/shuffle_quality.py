@@ -1,11 +1,9 @@
-"""How well a pipeline mixes: figures that are 0 or 1 for a perfect shuffle of the whole dataset.
+"""Measures how well a pipeline mixes: figures that are 0 or 1 for a perfect shuffle of the whole dataset.
 
-Theory. A perfect shuffle draws every order alike. What training sees of an imperfect one is that the samples of a batch
-come from few shards, or from one region of storage; and that what is stored early comes early. Each figure compares one
-of these with its expectation under a perfect shuffle. A simulation runs the very stages that a dataset runs, over
-numbers instead of samples, so that nothing is read.
-
-Flows in: a description (shards, samples, buffers), or a dataset. Flows out: one :class:`ShuffleQuality`.
+Theory. A perfect shuffle draws every order alike. What training sees of an imperfect one is that the samples of a
+batch come from few shards, or from one region of storage; and that what is stored early comes early. Each figure
+compares one of these with its expectation under a perfect shuffle. A simulation runs the very stages that a dataset
+runs, over numbers instead of samples, so that nothing is read.
 """
 
 import random
@@ -15,14 +13,12 @@ from itertools import islice
 from math import exp, lgamma
 from typing import Any
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.open_shards import OpenShards
-from webdataset.stages.reading import ReadShards
+from webdataset.stages.read_shards import OpenShards, ReadShards
 
-from .running import Flow
-
-Place = tuple[Any, int]  # shard, ordinal in it
+ShardOrdinal = tuple[Any, int]  # shard, ordinal in it
 
 
 @dataclass(frozen=True)
@@ -97,16 +93,16 @@ def simulated_quality(
     order = list(range(len(sizes)))
     if shardshuffle:
         random.Random(seed).shuffle(order)  # noqa: S311  a simulation
-    reader: ReadShards = _Numbers(sizes)
+    reader: ReadShards = _NumberReader(sizes)
     reader = reader if open_shards == 1 else OpenShards(reader, open_shards)
     flows = [
         iter(Flow([[{"url": shard} for shard in order[worker::workers]], reader, *stages], Run(seed=seed + worker)))
         for worker in range(workers)
     ]
-    return quality(_alternating(flows, batch), batch)
+    return compute_quality(_alternate(flows, batch), batch)
 
 
-class _Numbers(ReadShards):
+class _NumberReader(ReadShards):
     """A reader of shards that hold nothing but numbers."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -120,7 +116,7 @@ class _Numbers(ReadShards):
             yield from ((number, ordinal) for ordinal in range(self.sizes[number]))
 
 
-def _alternating(flows: list[Iterator[Place]], batch: int) -> Iterator[Place]:
+def _alternate(flows: list[Iterator[ShardOrdinal]], batch: int) -> Iterator[ShardOrdinal]:
     while flows:
         for flow in list(flows):
             together = list(islice(flow, batch))
@@ -141,10 +137,10 @@ def measured_quality(dataset: Any, batch: int = 256, limit: int | None = None) -
     Raises:
         UsageError: a pipeline that does not say where its samples are stored; nothing to look at.
     """
-    return quality(_placed(dataset, limit), batch)
+    return compute_quality(_locate_samples(dataset, limit), batch)
 
 
-def _placed(dataset: Any, limit: int | None) -> Iterator[Place]:
+def _locate_samples(dataset: Any, limit: int | None) -> Iterator[ShardOrdinal]:
     with dataset.start(tracked=True) as run:
         for sample in islice(run, limit):
             address = run.address()[1]
@@ -157,7 +153,7 @@ def _placed(dataset: Any, limit: int | None) -> Iterator[Place]:
             yield (address[0] if url is None else str(url)), int(address[1])
 
 
-def quality(places: Iterable[Place], batch: int = 256) -> ShuffleQuality:
+def compute_quality(places: Iterable[ShardOrdinal], batch: int = 256) -> ShuffleQuality:
     """Return how well samples are mixed that come in this order.
 
     Args:
@@ -180,7 +176,7 @@ def quality(places: Iterable[Place], batch: int = 256) -> ShuffleQuality:
     epoch = np.arange(count)
     inside = (epoch[1:] // batch) == (epoch[:-1] // batch)
     sizes = np.bincount(shard)
-    mates, distinct = _batches(shard, min(batch, count), len(names))
+    mates, distinct = _measure_batches(shard, min(batch, count), len(names))
     uniform = (count * count - 1) / (3 * count)
     return ShuffleQuality(
         samples=count,
@@ -192,11 +188,11 @@ def quality(places: Iterable[Place], batch: int = 256) -> ShuffleQuality:
         same_shard=mates,
         same_shard_ideal=float((sizes * (sizes - 1.0)).sum() / (count * (count - 1.0))),
         shards_per_batch=distinct,
-        shards_per_batch_ideal=sum(1 - _none_of(count, int(size), min(batch, count)) for size in sizes),
+        shards_per_batch_ideal=sum(1 - _probability_of_none(count, int(size), min(batch, count)) for size in sizes),
     )
 
 
-def _batches(shard: Any, batch: int, shards: int) -> tuple[float, float]:
+def _measure_batches(shard: Any, batch: int, shards: int) -> tuple[float, float]:
     """Return the share of pairs of one shard, and the number of shards, in the mean over full batches."""
     import numpy as np  # noqa: PLC0415  only who measures pays for it
 
@@ -208,7 +204,7 @@ def _batches(shard: Any, batch: int, shards: int) -> tuple[float, float]:
     return sum(mates) / len(mates), sum(distinct) / len(distinct)
 
 
-def _none_of(count: int, size: int, batch: int) -> float:
+def _probability_of_none(count: int, size: int, batch: int) -> float:
     """Return the probability that none of ``batch`` samples, drawn of ``count``, is one of ``size``."""
     left = count - size
     if left < batch:

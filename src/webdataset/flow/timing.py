@@ -1,35 +1,133 @@
-"""Where the time goes: seconds that each stage of a running pipeline takes for itself.
+"""Measures the time that each stage of a running pipeline takes for itself, and reports it.
 
 Theory. Stages are generators that draw from each other, so a stage's own time is the time inside its ``next`` without
-the time inside its upstream's. Between every two stages stands a *gate*, a generator that lets items pass; now and then
-one ``next`` of the last stage is a *timed step*, in which every gate reads the clock. A step that is timed after ``g``
-that were not stands for ``g + 1``. The first step of a run, which opens shards and fills buffers, is timed and stands
-for itself alone, as one that finds the end does. How often steps are timed follows from what they take: about one
-in two thousand seconds goes into reading the clock (more in the beginning, to have figures soon), and what a reading
-takes is taken off again. Of a worker's virtual streams, which are alike, every fourth has gates.
+the time inside its upstream's. Between every two stages stands a *gate*, a generator that lets items pass; now and
+then one ``next`` of the last stage is a *timed step*, in which every gate reads the clock. A step that is timed after
+``g`` that were not stands for ``g + 1``. The first step of a run, which opens shards and fills buffers, is timed and
+stands for itself alone, as does the one that finds the end. How often steps are timed follows from what they take:
+about one in two thousand seconds goes into reading the clock (more in the beginning, to have figures soon), and what
+a reading takes is subtracted. Of a worker's virtual streams, which are alike, every fourth has gates.
 
-Flows in: the iterators of a run's levels. Flows out: iterators over the same items, and a list of (name, samples,
-seconds). Never changes an item, an order or a state; keeps no item but the one that a parked generator holds.
+:class:`~webdataset.flow.timing.TimedDataset` reads the clocks at every step, about half a microsecond for each stage
+and sample; a loader, which times a few samples only, costs next to nothing.
+
+Never changes an item, an order or a state; keeps no item but the one that a parked generator holds.
 """
 
+import copy
 import functools
 import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from webdataset.stages.base import FilterFunction, Stage
-from webdataset.stages.blame import titled
-from webdataset.stages.checking import CheckSamples
-from webdataset.stages.reading import ReadShards
+from webdataset.core.error_handlers import SkipCounts, count_skipped
+from webdataset.flow.elastic_pipeline import ElasticMixin
+from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
+from webdataset.stages.base import FilterFunction, Stage, stage_title
+from webdataset.stages.checks import CheckSamples
+from webdataset.stages.read_shards import ReadShards
 
-from .levels import ForeignLevel, Level
+if TYPE_CHECKING:
+    from webdataset.flow.pipeline import DataPipeline
+
+
+_MAX_WIDTH = 48
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """What one stage took.
+
+    Args:
+        name: as ``decode`` or ``map(augment at train.py:12)``.
+        samples: that it gave.
+        seconds: that it took for itself, without what it waited for the stages before it.
+        share: its part of the seconds of all stages, from 0 to 1.
+        skipped: failures in it that a handler let pass.
+        dropped: samples that its function dropped by returning None.
+    """
+
+    name: str
+    samples: int
+    seconds: float
+    share: float
+    skipped: int = 0
+    dropped: int = 0
+
+
+def stage_times(
+    rows: Iterable[tuple[str, int, float]], skips: Mapping[str, int], drops: Mapping[str, int] | None = None
+) -> list[StageTime]:
+    """Return what each stage took.
+
+    Args:
+        rows: name, samples, seconds, in the order of the pipeline.
+        skips: failures that handlers let pass, by the name of a stage, with or without its function.
+        drops: samples that functions dropped, likewise.
+
+    Returns:
+        One value for each row, and one for each name that something was counted under and that has no row.
+    """
+    rows = list(rows)
+    whole = sum(seconds for _, _, seconds in rows) or 1.0
+    left, gone = dict(skips), dict(drops or {})
+    found = []
+    for name, samples, seconds in rows:
+        skipped = _take_count(left, name)
+        if name == "reading":
+            skipped += left.pop("opening", 0)
+        found.append(StageTime(name, samples, seconds, seconds / whole, skipped, _take_count(gone, name)))
+    others = [*left, *(name for name in gone if name not in left)]
+    return found + [StageTime(name, 0, 0.0, 0.0, left.get(name, 0), gone.get(name, 0)) for name in others]
+
+
+def _take_count(counts: dict[str, int], name: str) -> int:
+    """Take the count of a stage out of others: under its whole name, or without its function."""
+    exact = counts.pop(name, None)
+    return counts.pop(name.partition("(")[0], 0) if exact is None else exact
+
+
+def format_losses(skipped: int, dropped: int) -> str:
+    """Return words on what was gone on without; of samples that were dropped, where there were any."""
+    return f"skipped {skipped}, dropped {dropped}" if dropped else f"skipped {skipped}"
+
+
+def format_table(stages: Iterable[StageTime], *lines: str, estimated: bool = False) -> str:
+    """Return a table of stages, and lines below it. Samples dropped have a column where there are any.
+
+    Args:
+        stages: in the order of the pipeline.
+        *lines: what else there is to say.
+        estimated: the samples are estimated, and are said to be.
+    """
+    stages = list(stages)
+    dropping = any(stage.dropped for stage in stages)
+    heads = ("dropped",) if dropping else ()
+    rows = [("stage", "~samples" if estimated else "samples", "ms/sample", "share", "skipped", *heads)]
+    for stage in stages:
+        each = f"{stage.seconds / stage.samples * 1e3:.3f}" if stage.samples else "-"
+        last = (str(stage.dropped),) if dropping else ()
+        rows.append((stage.name, str(stage.samples), each, f"{stage.share:.1%}", str(stage.skipped), *last))
+    width = min(_MAX_WIDTH, max(len(name) for name, *_ in rows))
+    shown = [
+        f"{_shorten(name, width):<{width}}  {samples:>10}  {each:>10}  {share:>6}"
+        + "".join(f"  {n:>7}" for n in counts)
+        for name, samples, each, share, *counts in rows
+    ]
+    return "\n".join([*(shown if len(shown) > 1 else []), *lines])
+
+
+def _shorten(name: str, width: int) -> str:
+    return name if len(name) <= width else name[: width - 1] + "…"
+
 
 BUDGET = 0.0005  # part of the time that reading clocks may take
-_LONGEST = 512  # steps between two that are timed, at most
+_MAX_GAP = 512  # steps between two that are timed, at most
 _STREAMS = 4  # one of so many virtual streams has gates
 _OUTLIER = 4
 _STEP = 6  # what a timed step costs beside its gates, in gates
@@ -39,7 +137,7 @@ Row = tuple[str, int, float]  # name, samples given, seconds
 Gate = Callable[[Iterator[Any]], Iterator[Any]]
 
 
-class Meter:
+class StageMeter:
     """The clock of one worker, or of one run.
 
     Args:
@@ -53,12 +151,12 @@ class Meter:
     ) -> None:
         self._budget = budget
         self._clock = clock
-        self._cost = cost_seconds() if cost is None else cost
+        self._cost = measure_gate_seconds() if cost is None else cost
         self._thread = threading.get_ident()
         self._names: list[str] = []
         self._rows: dict[Any, int] = {}
-        self._edges = _Sums()  # of the first and last steps of runs
-        self._rest = _Sums()  # of the others
+        self._edges = _StageSums()  # of the first and last steps of runs
+        self._rest = _StageSums()  # of the others
         self._seconds: list[float] = []  # by row, in the present step
         self._samples: list[int] = []
         self._told: list[tuple[int, float]] = []
@@ -67,16 +165,16 @@ class Meter:
         self._pulls, self._taken = 0, 0.0  # in timed steps but edges
         self._streams: dict[int, bool] = {}
         self._random = random.Random(0)  # noqa: S311  decides when the clock is read
-        self._gate, self._outlet = _gates(self)
+        self._gate, self._outlet = _make_gates(self)
 
     @property
-    def inside(self) -> "Inside":
+    def inside(self) -> "InnerMeter":
         """What pipelines are told that stand inside a stage."""
-        return Inside(self)
+        return InnerMeter(self)
 
     # -- gates
 
-    def attach(self, levels: Sequence[Level], *, outer: bool = True) -> None:
+    def attach(self, levels: Sequence[StageRunner], *, outer: bool = True) -> None:
         """Put gates behind the levels of a run that is not open yet.
 
         Args:
@@ -90,7 +188,7 @@ class Meter:
             last = outer and number == len(levels) - 1
             if isinstance(level.stage, CheckSamples) and not last:
                 continue
-            row = self._row(number, name_of(level, source=number == 0), outer=outer)
+            row = self._row(number, find_report_name(level, source=number == 0), outer=outer)
             level.gate = functools.partial(self._outlet if last else self._gate, row=row)
 
     def _chosen(self, stream: Any, *, outer: bool) -> bool:
@@ -111,7 +209,7 @@ class Meter:
             self._rows[key] = len(self._rows)
         return self._rows[key]
 
-    def timed(self, items: Iterator[Any], row: int) -> Any:
+    def time_step(self, items: Iterator[Any], row: int) -> Any:
         """Draw an item through a gate in a timed step.
 
         Raises:
@@ -142,7 +240,7 @@ class Meter:
         pulls, began = self._pulls, self._clock()
         edge = True
         try:
-            item = self.timed(items, row)
+            item = self.time_step(items, row)
             edge = first
         finally:
             if edge:  # what opens shards says nothing about what steps take
@@ -162,7 +260,7 @@ class Meter:
         if self._budget >= 1:
             return 0
         spent = (self._pulls + _STEP * self._steps) * self._cost
-        mean = min(spent / (max(self._taken, 1e-9) * self._budget), _LONGEST, self._steps * self._steps)
+        mean = min(spent / (max(self._taken, 1e-9) * self._budget), _MAX_GAP, self._steps * self._steps)
         return self._random.randint(0, int(2 * mean))
 
     # -- findings
@@ -173,7 +271,9 @@ class Meter:
 
     def _sum(self, edges: float, rest: float) -> list[tuple[int, float]]:
         """Return samples and seconds of each row, the two kinds of steps times two numbers."""
-        pairs = zip(self._edges.told(edges, len(self._names)), self._rest.told(rest, len(self._names)), strict=True)
+        pairs = zip(
+            self._edges.scale_rows(edges, len(self._names)), self._rest.scale_rows(rest, len(self._names)), strict=True
+        )
         return [(round(a + c), max(0.0, b + d)) for (a, b), (c, d) in pairs]
 
     def estimate(self, delivered: int) -> list[Row]:
@@ -197,7 +297,7 @@ class Meter:
         return rows
 
 
-class _Sums:
+class _StageSums:
     """Seconds and samples by row, over some timed steps.
 
     Attributes:
@@ -217,7 +317,7 @@ class _Sums:
             self.samples[row] += count * scale
             seconds[row], samples[row] = 0.0, 0
 
-    def told(self, scale: float, rows: int) -> list[tuple[float, float]]:
+    def scale_rows(self, scale: float, rows: int) -> list[tuple[float, float]]:
         """Return samples and seconds of each row, times a number."""
         self._grow(rows)
         return [(samples * scale, seconds * scale) for samples, seconds in zip(self.samples, self.seconds, strict=True)]
@@ -227,7 +327,7 @@ class _Sums:
         self.samples += [0] * (rows - len(self.samples))
 
 
-def _gates(meter: Meter) -> tuple[Callable[..., Iterator[Any]], Callable[..., Iterator[Any]]]:
+def _make_gates(meter: StageMeter) -> tuple[Callable[..., Iterator[Any]], Callable[..., Iterator[Any]]]:
     """Return the gate between two stages, and the one behind the last: they share a variable, the cheapest to ask."""
     timing: Any  # True or False; it changes while generators are parked
 
@@ -235,7 +335,7 @@ def _gates(meter: Meter) -> tuple[Callable[..., Iterator[Any]], Callable[..., It
         try:
             while True:
                 while timing:
-                    yield meter.timed(items, row)
+                    yield meter.time_step(items, row)
                 for item in items:
                     yield item
                     if timing:
@@ -267,41 +367,41 @@ def _gates(meter: Meter) -> tuple[Callable[..., Iterator[Any]], Callable[..., It
     return gate, outlet
 
 
-class Inside:
+class InnerMeter:
     """The meter as a pipeline knows it that stands inside a stage of another: a source of a mix, say.
 
     Args:
         meter: of the worker.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: StageMeter) -> None:
         self._meter = meter
 
-    def attach(self, levels: Sequence[Level]) -> None:
+    def attach(self, levels: Sequence[StageRunner]) -> None:
         """Put gates behind the levels of a run."""
         self._meter.attach(levels, outer=False)
 
     @property
-    def inside(self) -> "Inside":
+    def inside(self) -> "InnerMeter":
         """What a pipeline inside this one is told."""
         return self
 
 
 @functools.cache
-def cost_seconds() -> float:
+def measure_gate_seconds() -> float:
     """Return what one gate's timing takes, measured once in this process."""
-    meter = Meter(1.0, cost=0.0)
+    meter = StageMeter(1.0, cost=0.0)
     row = meter._row(0, "", outer=True)  # noqa: SLF001  a meter of its own
     times = []
     items = iter(range(_LEARNING))
     for _ in range(_LEARNING):
         began = time.perf_counter()
-        meter.timed(items, row)
+        meter.time_step(items, row)
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
 
-def name_of(level: Level, *, source: bool = False) -> str:
+def find_report_name(level: StageRunner, *, source: bool = False) -> str:
     """Return what a level is called in reports, as ``map(augment at train.py:12)``.
 
     Args:
@@ -311,16 +411,98 @@ def name_of(level: Level, *, source: bool = False) -> str:
     stage = level.stage
     if isinstance(stage, ReadShards):
         return "reading"
-    if isinstance(level, ForeignLevel):
+    if isinstance(level, OpaqueStageRunner):
         foreign = level.foreign
         if not source and callable(foreign) and not isinstance(foreign, type) and not isinstance(foreign, Stage):
-            return titled("stage", foreign)
+            return stage_title("stage", foreign)
         stage = foreign
     if isinstance(stage, FilterFunction):
         given = [*stage.args, *(value for name, value in stage.kw.items() if name != "handler")]
         own = str(getattr(stage.f, "__name__", type(stage.f).__name__)).lstrip("_")
-        return titled(own, *(value for value in given if callable(value)))
+        return stage_title(own, *(value for value in given if callable(value)))
     told = repr(stage).partition("(")[0] if isinstance(stage, Stage) else type(stage).__name__
     told = type(stage).__name__ if " object at 0x" in told else told
     f = getattr(stage, "f", None)
-    return titled(told, f) if callable(f) else told
+    return stage_title(told, f) if callable(f) else told
+
+
+_END: Any = object()
+
+
+class TimedDataset:
+    """Iterates over a pipeline's items and times its stages; each iteration is an epoch, and adds to the figures.
+
+    Args:
+        dataset: a pipeline; a copy of it runs, first behind the state that was loaded into it, if one was.
+
+    Attributes:
+        samples: items given (batches, where the pipeline makes batches).
+        seconds: spent on them; what the caller does in between does not count.
+    """
+
+    def __init__(self, dataset: "DataPipeline") -> None:
+        self.samples = 0
+        self.seconds = 0.0
+        self._meter = StageMeter(budget=1.0)
+        self._skips, self._drops = SkipCounts(), SkipCounts()
+        self._pending = dataset.pending if isinstance(dataset, ElasticMixin) else None
+        self._dataset = copy.copy(dataset)
+        self._dataset.meter = self._meter
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the dataset's items."""
+        items = self._start_run()
+        try:
+            while True:
+                began = time.perf_counter()
+                try:
+                    with count_skipped(self._skips, self._drops):
+                        item = next(items, _END)
+                finally:
+                    self.seconds += time.perf_counter() - began
+                if item is _END:
+                    return
+                self.samples += 1
+                yield item
+                del item
+        finally:
+            items.close()
+
+    def _start_run(self) -> Any:
+        if isinstance(self._dataset, ElasticMixin):
+            pending, self._pending = self._pending, None
+            run = self._dataset.elastic_run(state=pending)
+            run.meter = self._meter
+            return run
+        return iter(self._dataset)
+
+    @property
+    def stages(self) -> list[StageTime]:
+        """What each stage has taken."""
+        return stage_times(self._meter.rows(), self._skips, self._drops)
+
+    @property
+    def skips(self) -> dict[str, int]:
+        """Failures that handlers let pass, by stage."""
+        return dict(self._skips)
+
+    @property
+    def skipped(self) -> int:
+        """Failures that handlers let pass: samples, or the rest of a shard."""
+        return sum(self._skips.values())
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Samples that functions dropped by returning None, by stage."""
+        return dict(self._drops)
+
+    @property
+    def dropped(self) -> int:
+        """Samples that functions dropped by returning None."""
+        return sum(self._drops.values())
+
+    def report(self) -> str:
+        """Return a table: what each stage took for each sample it gave, and its share."""
+        speed = self.samples / self.seconds if self.seconds else 0.0
+        gone = format_losses(self.skipped, self.dropped)
+        return format_table(self.stages, f"{self.samples} items in {self.seconds:.3f} s: {speed:.0f}/s, {gone}")

@@ -1,7 +1,7 @@
 """The dataset that most programs begin with: ``wds.WebDataset(urls)``.
 
-Flows in: urls of shards. Flows out: a pipeline that reads their samples, to be chained on. All it does is put the right
-stages into the right order.
+It puts the right stages into the right order, and does nothing else; its result is a pipeline to chain further stages
+on.
 """
 
 import re
@@ -9,23 +9,21 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from webdataset import shardlists, tariterators
-from webdataset.flow.looping import STREAMS
+from webdataset.core import trust as trust_levels
+from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.errors import UsageError
+from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
+from webdataset.core.upstream_utils import legacy_argument_order
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.ground import trust as trust_levels
-from webdataset.ground.errors import UsageError
-from webdataset.ground.extras import is_of
-from webdataset.ground.orders import older_order
-from webdataset.ground.policies import Handler, reraise_exception
-from webdataset.ground.torchlike import IterableDataset
-from webdataset.samples.reading import ReadingOptions
-
-from . import ordering
-from .interface import FluidInterface
+from webdataset.flow.run import STREAMS
+from webdataset.fluent import interface
+from webdataset.fluent.interface import FluidInterface
+from webdataset.samples.sample_reader import ReadingOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .elastic import ElasticDataset
+    from webdataset.fluent.elastic_dataset import ElasticDataset
 
 
 class WebDataset(DataPipeline, FluidInterface):
@@ -42,7 +40,7 @@ class WebDataset(DataPipeline, FluidInterface):
         shardshuffle: buffer size of the shard shuffle (True is 100); None, False or 0 keeps the order.
         cache_size: size bound of the cache in bytes; 0 for no cache; -1 is ``WDS_CACHE_SIZE``, or no bound.
         cache_dir: directory to keep remote shards in, made where it is missing; None is ``WDS_CACHE``, or no cache.
-        url_to_name: url to file name in the cache; see :class:`webdataset.caching.shards.ShardCache`.
+        url_to_name: url to file name in the cache; see :class:`webdataset.caching.shard_cache.ShardCache`.
         detshuffle: shuffle shards by (seed, epoch) alone.
         nodesplitter: shares the shards out between ranks; None reads all of them on every rank.
         workersplitter: shares the shards out between DataLoader workers; None reads all of them in every worker.
@@ -60,13 +58,13 @@ class WebDataset(DataPipeline, FluidInterface):
             process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
         **reading: ``keys``, ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``lcase``, ``suffixes``,
             ``limits``, ``storage_options``; see
-            :class:`webdataset.samples.reading.Reading`.
+            :class:`webdataset.samples.sample_reader.Reading`.
 
     Raises:
         UsageError: arguments that cannot mean anything.
     """
 
-    @older_order(
+    @legacy_argument_order(
         3,
         bool,  # webdataset 0.2.86 has ``resampled`` in the place of ``mode``
         "resampled repeat shardshuffle cache_size cache_dir url_to_name detshuffle nodesplitter select_files "
@@ -84,8 +82,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir: "str | Path | None" = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,  # noqa: FBT001, FBT002
-        nodesplitter: Callable[[Any], Any] | None = ordering.NODE_SPLITTER,
-        workersplitter: Callable[[Any], Any] | None = ordering.WORKER_SPLITTER,
+        nodesplitter: Callable[[Any], Any] | None = interface.NODE_SPLITTER,
+        workersplitter: Callable[[Any], Any] | None = interface.WORKER_SPLITTER,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,  # noqa: FBT001, FBT002
@@ -99,35 +97,35 @@ class WebDataset(DataPipeline, FluidInterface):
         **reading: Unpack[ReadingOptions],
     ) -> None:
         super().__init__()
-        rules = ordering.reading_rules(dict(reading))
+        rules = interface.check_reading_rules(dict(reading))
         self.seed = seed
-        self.trust = trust_levels.level(trust) if trust is not None else None
+        self.trust = trust_levels.trust_level(trust) if trust is not None else None
         size = 100 if shardshuffle is True else None if shardshuffle is None else int(shardshuffle)
 
         def reader(folder: str | None = None) -> Any:
             near = folder or cache_dir, cache_size, url_to_name, cache_revalidate
-            cache = ordering.shard_cache(*near, verbose=verbose, handler=handler)
+            cache = interface.make_shard_cache(*near, verbose=verbose, handler=handler)
             one = tariterators.tarfile_to_samples(
                 handler, select_files, rename_files, trust=self.trust, cache=cache, **rules
             )
-            return ordering.side_by_side(one, open_shards)
+            return interface.open_side_by_side(one, open_shards)
 
         options = {"storage_options": rules.get("storage_options")}
-        source = shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
+        source = make_shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
         if not type(source).__module__.startswith("webdataset."):  # it may wait for what reading brings about
             rules.setdefault("prefetch", 0)
-        if is_of(source, "webdataset.shards.specs.mixes", "Mix"):
-            from . import specs  # noqa: PLC0415  only where a specification is read
+        if is_instance_by_name(source, "webdataset.shards.specs.mix", "Mix"):
+            from webdataset.fluent import specs  # noqa: PLC0415  only where a specification is read
 
-            specs.refuse_strangers(source, rules.get("storage_options"))
-            building = specs.Building(
-                reader, ordering.unwrap_splitter(nodesplitter), ordering.unwrap_splitter(workersplitter), size or None,
+            specs.check_servers(source, rules.get("storage_options"))
+            building = specs.SourceOptions(
+                reader, interface.unwrap_splitter(nodesplitter), interface.unwrap_splitter(workersplitter), size or None,
                 detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
-            self.append(specs.ready(source, building, mode))
+            self.append(specs.make_spec_source(source, building, mode))
         else:
-            order = ordering.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
-            for stage in ordering.reading_stages(source, order, reader(), empty_check=empty_check):
+            order = interface.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
+            for stage in interface.reading_stages(source, order, reader(), empty_check=empty_check):
                 self.append(stage)
         if repeat:
             self.repeat(-1 if repeat is True else int(repeat))
@@ -138,12 +136,12 @@ class WebDataset(DataPipeline, FluidInterface):
         Args:
             streams: how many; see :meth:`webdataset.flow.pipeline.DataPipeline.elastic`.
         """
-        from .elastic import ElasticDataset  # noqa: PLC0415  only for datasets in streams
+        from webdataset.fluent.elastic_dataset import ElasticDataset  # noqa: PLC0415  only for datasets in streams
 
         return ElasticDataset.of(self, streams)
 
 
-def shard_source(
+def make_shard_source(
     urls: Any,
     *,
     mode: str | None,
@@ -168,19 +166,21 @@ def shard_source(
         UsageError: a kind of source that cannot be read.
         SpecError: a specification with mistakes.
     """
-    if is_of(urls, "pathlib", "Path"):
+    if is_instance_by_name(urls, "pathlib", "Path"):
         urls = str(urls)
     if isinstance(urls, dict) or _is_spec(urls) or (isinstance(urls, str) and _SPEC.match(urls)):
-        found = _specified(urls, trust, split)
-        if is_of(found, "webdataset.shards.wids.lists", "WidsShardList") and (resampled or mode == "resampled"):
+        found = _load_specification(urls, trust, split)
+        if is_instance_by_name(found, "webdataset.shards.wids_lists", "WidsShardList") and (
+            resampled or mode == "resampled"
+        ):
             return shardlists.ResampledShards(found.urls, seed=seed)
         return found
     if split is not None:
         raise UsageError(f"split={split!r} is a part of a dataset specification, and {urls!r} is none")
     if isinstance(urls, str) and "://" in urls:
-        from webdataset.sources.listing import lists  # noqa: PLC0415  local files are not listed there
+        from webdataset.storage.listing import can_list  # noqa: PLC0415  local files are not listed there
 
-        urls = shardlists.expand_urls(urls, storage_options=storage_options) if lists(urls) else urls
+        urls = shardlists.expand_urls(urls, storage_options=storage_options) if can_list(urls) else urls
     if isinstance(urls, str) and urls.endswith("/"):
         return shardlists.DirectoryShardList(urls, mode=mode) if mode else shardlists.DirectoryShardList(urls)
     if not isinstance(urls, (str, list, tuple)) and _is_source(urls):
@@ -196,13 +196,13 @@ _SPEC = re.compile(r"(?!pipe:)(?s:.*)\.(?:ya?ml|json)(?:\?[^/]*)?$", re.IGNORECA
 
 
 def _is_spec(urls: Any) -> bool:
-    return is_of(urls, "webdataset.shards.specs.description", "DatasetSpec")
+    return is_instance_by_name(urls, "webdataset.shards.specs.spec", "DatasetSpec")
 
 
-def _specified(urls: Any, trust: str | None, split: str | None) -> Any:
+def _load_specification(urls: Any, trust: str | None, split: str | None) -> Any:
     """Return what a specification describes: a mix, or a list of shards where that is all it says."""
-    from webdataset.shards.specs.loading import load_spec  # noqa: PLC0415  only where a specification is read
-    from webdataset.shards.wids.lists import WidsShardList  # noqa: PLC0415
+    from webdataset.shards.specs.load import load_spec  # noqa: PLC0415  only where a specification is read
+    from webdataset.shards.wids_lists import WidsShardList  # noqa: PLC0415
 
     spec = load_spec(urls, trust=trust)
     mix = spec.split(split)
@@ -224,7 +224,7 @@ def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset
     Raises:
         SpecError: mistakes in the specification, each named by its place.
     """
-    from webdataset.shards.specs.loading import load_spec  # noqa: PLC0415  only where a specification is read
+    from webdataset.shards.specs.load import load_spec  # noqa: PLC0415  only where a specification is read
 
     return WebDataset(load_spec(spec, trust=options.get("trust")), split=split, **options)
 

@@ -1,29 +1,94 @@
-"""The loader with the chainable methods, and the wrapper that gives them to anything that can be iterated.
+"""torch's DataLoader with the chainable methods, and the wrapper that gives them to any iterable.
 
-Flows in: what ``torch.utils.data.DataLoader`` takes. Flows out: a pipeline over its batches.
+``WebLoader`` takes what ``torch.utils.data.DataLoader`` takes, and is a pipeline over its batches.
+``wds.Processor(wds.map, f)(dataset)`` is the form that upstream's documentation shows and no version had.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from webdataset.flow.elastic_state import checked
-from webdataset.flow.entropy import entropy
-from webdataset.flow.epoch_ends import at_start, begun, ended, warn_of_another
-from webdataset.flow.in_streams import InStreams
-from webdataset.flow.lengths import loaded as measured_loader
-from webdataset.flow.looping import STREAMS, Bounds, Loop, item_bound
+from webdataset.core.distributed import process_context
+from webdataset.core.errors import StateMismatch, UsageError
+from webdataset.core.optional_imports import require
+from webdataset.flow.elastic_pipeline import ElasticMixin
+from webdataset.flow.elastic_state import LOADER_KIND, SUM_KEY, check_state, has_progress, quote_value, sum_json
+from webdataset.flow.epochs import choose_seeds
+from webdataset.flow.pass_checks import iterate_loader as measured_loader
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.ground.errors import StateMismatch, UsageError
-from webdataset.ground.topology import physical
-from webdataset.loading.torch_loader import data_loader
+from webdataset.flow.run import STREAMS, Bounds, Loop, item_bound
+from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
+from webdataset.fluent.elastic_dataset import ElasticDataset
+from webdataset.fluent.interface import FluidInterface
 from webdataset.stages.base import Json, Run
 
-from .elastic import ElasticDataset
-from .interface import FluidInterface
-from .loader_states import KIND, VERSION, check_whole, mapped, summed
+VERSION = 1
+KIND = LOADER_KIND
 
 
-class Running:
+def add_sum(state: dict[str, Json]) -> dict[str, Json]:
+    """Return a state with its sum.
+
+    Args:
+        state: all of it but the sum.
+    """
+    return {**state, SUM_KEY: sum_json(state)}
+
+
+def copy_mapping(state: Any) -> dict[str, Json]:
+    """Return a copy of a state.
+
+    Args:
+        state: anything.
+
+    Raises:
+        StateMismatch: it is no dictionary.
+    """
+    if not isinstance(state, Mapping):
+        raise StateMismatch(f"this is not the state of a loader: {quote_value(state)!r}")
+    return dict(state)
+
+
+def check_loader_state(state: Mapping[str, Json]) -> None:
+    """Refuse a state that lacks something, or is not the one that was saved.
+
+    Args:
+        state: of a loader with stages behind it.
+
+    Raises:
+        StateMismatch: it names the entry.
+    """
+    begin, loop = state.get("begin"), state.get("loop")
+    for name, part in (("begin", begin), ("loop", loop)):
+        if part is not None and not isinstance(part, dict):
+            raise StateMismatch(f"the state is malformed: {name!r} is {quote_value(part)}")
+    if (begin is None) == (loop is None):
+        raise StateMismatch("the state is incomplete: it has one of 'begin' and 'loop'")
+    if state.get(SUM_KEY) != sum_json({name: part for name, part in state.items() if name != SUM_KEY}):
+        raise StateMismatch(
+            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, and does not "
+            "agree with the rest. Load another one"
+        )
+
+
+def data_loader(*args: Any, **kw: Any) -> Any:
+    """Return a ``torch.utils.data.DataLoader``; over an elastic dataset, one with a state.
+
+    Args:
+        *args: its arguments.
+        **kw: its arguments.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    torch_data = require("torch.utils.data", extra="torch", purpose="WebLoader")
+    if isinstance(args[0] if args else kw.get("dataset"), ElasticMixin):
+        from webdataset.fluent.loader import StateLoader  # noqa: PLC0415  it imports torch
+
+        return StateLoader(*args, **kw)
+    return torch_data.DataLoader(*args, **kw)
+
+
+class LoaderPipelineRun:
     """The present run of a loader with stages behind it, or the state that its next run begins with."""
 
     def __init__(self, pending: Json = None) -> None:
@@ -32,7 +97,7 @@ class Running:
         self.loaded = False  # a state, within an epoch, with which nothing was begun yet
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Running, (self.pending,)
+        return LoaderPipelineRun, (self.pending,)
 
 
 class FluidWrapper(DataPipeline, FluidInterface):
@@ -72,7 +137,7 @@ class WebLoader(DataPipeline, FluidInterface):
     def __init__(self, *args: Any, **kw: Any) -> None:
         loader = data_loader(*args, **kw)
         super().__init__(loader)
-        self._running = Running()
+        self._running = LoaderPipelineRun()
         if isinstance(loader.dataset, DataPipeline):
             self.seed = loader.dataset.seed
 
@@ -86,25 +151,28 @@ class WebLoader(DataPipeline, FluidInterface):
         """
         self._choose(epoch)
         super().set_epoch(epoch)
-        before, self._running = self._running, Running(self._running.pending)  # the run before has no say any more
+        before, self._running = (
+            self._running,
+            LoaderPipelineRun(self._running.pending),
+        )  # the run before has no say any more
         self._running.loaded = before.loaded
 
     def _choose(self, epoch: int) -> None:
         """Keep a state that was loaded, where it is of this epoch; else leave it, with a warning."""
         loader: Any = self.pipeline[0] if self.pipeline else None
         dataset, loop = getattr(loader, "dataset", None), self._running.pending
-        if not isinstance(dataset, InStreams) or dataset.pending is None:
+        if not isinstance(dataset, ElasticMixin) or dataset.pending is None:
             return
         if loop is None:
-            dataset.shifted(dataset.pending["epoch"])  # who says numbers says those of the dataset
-            dataset.choose_epoch(dataset.shifted(epoch), stacklevel=5)
+            dataset.shift_epoch(dataset.pending["epoch"])  # who says numbers says those of the dataset
+            dataset.choose_epoch(dataset.shift_epoch(epoch), stacklevel=5)
         elif epoch != loop["flow"]["epoch"] - loop["passed"]:
             state = {"epoch": loop["flow"]["epoch"] - loop["passed"], "received": loop["count"], "memories": {}}
-            warn_of_another(state, epoch, physical(), stacklevel=4)
+            warn_of_other_epoch(state, epoch, process_context(), stacklevel=4)
             dataset.forget()
         if dataset.pending is None:
             loader.forget()
-            self._running = Running()
+            self._running = LoaderPipelineRun()
 
     def _begin(self) -> Run:
         """Begin an epoch: the next one, or the one that the dataset was told with ``set_epoch``."""
@@ -112,20 +180,20 @@ class WebLoader(DataPipeline, FluidInterface):
         if isinstance(dataset, DataPipeline) and dataset.told is not None:
             super().set_epoch(dataset.told)
             dataset.told = None
-        if self.seed is None and self._lent is None and isinstance(dataset, InStreams):
-            self._lent = entropy(None)  # one seed for all epochs of this loader: a state names it
+        if self.seed is None and self._lent is None and isinstance(dataset, ElasticMixin):
+            self._lent = choose_seeds(None)  # one seed for all epochs of this loader: a state names it
         run = super()._begin()
         self.told = None
         return run
 
-    def _copied(self) -> Self:
-        result = super()._copied()
-        result.__dict__["_running"] = Running()
+    def _copy(self) -> Self:
+        result = super()._copy()
+        result.__dict__["_running"] = LoaderPipelineRun()
         return result
 
-    __copy__ = _copied
+    __copy__ = _copy
 
-    def _bare(self) -> bool:
+    def _is_bare(self) -> bool:
         """Tell whether this is the loader alone, so that its state is its dataset's."""
         return len(self.pipeline) == 1 and Bounds(self.repetitions, item_bound(self)) == Bounds()
 
@@ -135,26 +203,26 @@ class WebLoader(DataPipeline, FluidInterface):
         dataset = getattr(first, "dataset", None)
         loaded, self._running.loaded = self._running.loaded, False
         whole = not loaded and not self.resumes()
-        if isinstance(dataset, InStreams) and self.told is None and dataset.told is None:
-            behind = loaded or (dataset.pending is not None and begun(dataset.pending))
+        if isinstance(dataset, ElasticMixin) and self.told is None and dataset.told is None:
+            behind = loaded or (dataset.pending is not None and has_progress(dataset.pending))
             if behind:
-                return self._onward(first, self._running.pending is not None)
+                return self._iterate_onward(first, self._running.pending is not None)
         return measured_loader(self, self._epoch()) if whole and hasattr(first, "dataset") else self._epoch()
 
     def resumes(self) -> bool:
         """Tell whether the next iteration goes on behind a state, loaded here or into the dataset."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
-        pending = isinstance(dataset, InStreams) and bool(dataset.pending and dataset.pending["memories"])
+        pending = isinstance(dataset, ElasticMixin) and bool(dataset.pending and dataset.pending["memories"])
         return self._running.loaded or pending or self._running.pending is not None
 
     def _epoch(self) -> Iterator[Any]:
         first: Any = self.pipeline[0] if self.pipeline else None
-        elastic = isinstance(getattr(first, "dataset", None), InStreams)
-        if not elastic or self._bare() or first.batch_size is not None:
+        elastic = isinstance(getattr(first, "dataset", None), ElasticMixin)
+        if not elastic or self._is_bare() or first.batch_size is not None:
             return super().__iter__()
-        return self._kept()
+        return self._iterate_run()
 
-    def _onward(self, loader: Any, stages: bool) -> Iterator[Any]:  # noqa: FBT001  whether the state is of stages too
+    def _iterate_onward(self, loader: Any, stages: bool) -> Iterator[Any]:  # noqa: FBT001  whether the state is of stages too
         """Yield the rest of a loaded epoch; where nothing was left of it, the next one."""
         nothing = True
         for batch in self._epoch():
@@ -163,7 +231,7 @@ class WebLoader(DataPipeline, FluidInterface):
         if nothing and (stages or loader.exhausted):
             yield from self._epoch()
 
-    def _kept(self) -> Iterator[Any]:
+    def _iterate_run(self) -> Iterator[Any]:
         """Yield items, and keep the run, so that it can be asked for its state."""
         running = self._running
         pending, running.pending = running.pending, None
@@ -172,7 +240,7 @@ class WebLoader(DataPipeline, FluidInterface):
         with self.start(run, pending) as loop:
             running.loop = loop
             try:
-                yield from loop.quickly()
+                yield from loop.iterate_fast()
                 running.loop = None if running.loop is loop else running.loop
             finally:
                 if self._running is running:  # no other state was loaded meanwhile
@@ -193,12 +261,12 @@ class WebLoader(DataPipeline, FluidInterface):
             FlowError: a stage's state cannot be written down.
         """
         loader = self._loader()
-        if self._bare():
-            return self._told(dict(loader.state_dict()))
-        here, running = physical(), self._running
+        if self._is_bare():
+            return self._make_loader_state(dict(loader.state_dict()))
+        here, running = process_context(), self._running
         loop = running.pending if running.loop is None else running.loop.snapshot()
         fresh = None if loop is not None else self._fresh(loader.state_dict(), self.epoch)
-        return summed(
+        return add_sum(
             {
                 "version": VERSION,
                 "kind": KIND,
@@ -209,7 +277,7 @@ class WebLoader(DataPipeline, FluidInterface):
             }
         )
 
-    def _told(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _make_loader_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state of a loader alone: where another epoch was set since, the beginning of that one."""
         if self.told is None or self._running.loaded:
             return state
@@ -217,7 +285,7 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def _fresh(self, state: dict[str, Any], epoch: int) -> dict[str, Any]:
         """Return the state of the dataset at the beginning of one of our epochs."""
-        return at_start(state, self._loader().dataset.shifted(epoch), physical())
+        return rewind_state(state, self._loader().dataset.shift_epoch(epoch), process_context())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on behind a state.
@@ -231,47 +299,47 @@ class WebLoader(DataPipeline, FluidInterface):
             StateMismatch: it belongs to another dataset, to other stages, or to another rank; the message says what
                 differs.
         """
-        loader, given, before = self._loader(), mapped(state), self._running
+        loader, given, before = self._loader(), copy_mapping(state), self._running
         try:
-            self._taken_up(loader, given)
+            self._take_up(loader, given)
         except StateMismatch:
             self._running = before
             raise
 
-    def _taken_up(self, loader: Any, given: dict[str, Any]) -> None:
-        self._running = Running()
+    def _take_up(self, loader: Any, given: dict[str, Any]) -> None:
+        self._running = LoaderPipelineRun()
         if given.get("kind") == KIND:
             given = self._inner(given)
-        elif not self._bare() and any((given.get("memories") or {}).values()):
+        elif not self._is_bare() and any((given.get("memories") or {}).values()):
             raise StateMismatch(
                 "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load "
                 "it into the loader alone, or save the state of this loader"
             )
-        loop, given = self._running.pending, checked(given)
+        loop, given = self._running.pending, check_state(given)
         first, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
-        (loader.load_state_dict if loop is None else loader.stay_with)(given)
-        self._running.loaded = loop is not None or begun(given)
-        loader.dataset.shifted(first)  # which of our epochs is the state's
-        self.epoch = first - passed + (loop is None and ended(given, physical()))
+        (loader.load_state_dict if loop is None else loader.load_for_one_epoch)(given)
+        self._running.loaded = loop is not None or has_progress(given)
+        loader.dataset.shift_epoch(first)  # which of our epochs is the state's
+        self.epoch = first - passed + (loop is None and is_epoch_over(given, process_context()))
         self.told = self._count = None
         if self.seed is None:
             self._lent = (given["seed"], given["seed"])
 
     def _inner(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take up a state of loader and stages, and return that of the loader."""
-        here = physical()
+        here = process_context()
         expected = {"version": VERSION, "ranks": [here.rank, here.world_size], "items": item_bound(self)}
         differing = [
             f"{name} {given.get(name)} (here {own})" for name, own in expected.items() if given.get(name) != own
         ]
-        if self._bare():
+        if self._is_bare():
             differing.append("stages behind the loader (here none)")
         if differing:
             raise StateMismatch(
                 f"the state belongs to another loader; it has {'; '.join(differing)}. Stages behind a loader hold "
                 "items of one rank: put them into the dataset, in front of elastic(), to resume on other ranks"
             )
-        check_whole(given)
+        check_loader_state(given)
         loop = given["loop"]
         if loop is None:
             return dict(given["begin"])
@@ -280,13 +348,35 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def _loader(self) -> Any:
         loader: Any = self.pipeline[0] if self.pipeline else None
-        if not isinstance(getattr(loader, "dataset", None), InStreams):
+        if not isinstance(getattr(loader, "dataset", None), ElasticMixin):
             raise UsageError(
                 "the state of a WebLoader is that of its dataset: make it elastic, WebDataset(...).elastic()"
             )
-        if loader.batch_size is not None and not self._bare():
+        if loader.batch_size is not None and not self._is_bare():
             raise UsageError(
                 "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
                 "batch_size=None, and .batched(n) in the dataset or behind the loader"
             )
         return loader
+
+
+class Processor:
+    """A stage to be put behind a dataset.
+
+    Args:
+        maker: makes the stage, such as ``wds.map``.
+        *args: its arguments.
+        **kw: its arguments.
+    """
+
+    def __init__(self, maker: Callable[..., Any], *args: Any, **kw: Any) -> None:
+        self.stage = maker(*args, **kw)
+
+    def __call__(self, dataset: Iterable[Any]) -> DataPipeline:
+        """Return the dataset with the stage behind it.
+
+        Args:
+            dataset: a pipeline, or anything that can be iterated.
+        """
+        pipeline = dataset if isinstance(dataset, DataPipeline) else FluidWrapper(dataset)
+        return pipeline.compose(self.stage)

@@ -1,16 +1,15 @@
 """Mixes of datasets with the chainable methods: ``wds.RandomMix([a, b]).shuffle(1000).batched(64)``.
 
-The mixes themselves are in :mod:`webdataset.stages.mixing`. A method returns a pipeline whose first stage is the mix.
+The mixes themselves are in :mod:`webdataset.stages.mix`. A method returns a pipeline whose first stage is the mix.
 """
 
 from typing import Any
 
-from webdataset.flow.looping import STREAMS
-from webdataset.stages import mixing
-
-from .elastic import ElasticDataset
-from .interface import FluidInterface
-from .loader import FluidWrapper
+from webdataset.flow.run import STREAMS
+from webdataset.fluent.elastic_dataset import ElasticDataset
+from webdataset.fluent.interface import FluidInterface
+from webdataset.fluent.loader import FluidWrapper
+from webdataset.stages import mix
 
 
 class ChainableMix(FluidInterface):
@@ -60,9 +59,9 @@ class ChainableMix(FluidInterface):
         return FluidWrapper(self).elastic(streams)
 
 
-class RandomMix(ChainableMix, mixing.RandomMix):
-    """Mix datasets by chance; arguments, errors and order are those of :class:`webdataset.stages.mixing.RandomMix`."""
+class RandomMix(ChainableMix, mix.RandomMix):
+    """Mix datasets by chance; arguments, errors and order are those of :class:`webdataset.stages.mix.RandomMix`."""
 
 
-class RoundRobin(ChainableMix, mixing.RoundRobin):
-    """Mix datasets in turn; arguments and order are those of :class:`webdataset.stages.mixing.RoundRobin`."""
+class RoundRobin(ChainableMix, mix.RoundRobin):
+    """Mix datasets in turn; arguments and order are those of :class:`webdataset.stages.mix.RoundRobin`."""

@@ -1,33 +1,110 @@
-"""From a dataset specification to a pipeline: each source a pipeline of its own, mixed as the specification says.
+"""Builds the pipeline of a dataset specification: a pipeline for each source, mixed as the specification says.
 
-Flows in: a ``Mix``, and the arguments of ``WebDataset``, which hold for all its sources. Flows out: one source stage.
-Reads nothing: shards are opened when the pipeline runs.
+The arguments of ``WebDataset`` hold for all sources; the result is one source stage. Stages of a specification go by
+name: those of the table below, or entry points of installed packages in ``webdataset.stages``. ``module:function`` is
+imported, which ``load_spec`` allows under full trust only.
+
+Reads nothing: shards are opened when the pipeline runs. Never sends the user's headers or tokens to a server that a
+specification from the network names.
 """
 
+import difflib
+import functools
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webdataset import filters, shardlists
-from webdataset.flow.looping import ENDLESS, Bounds, Loop
+from webdataset.core.errors import SpecError, UnsafeSpec, UsageError
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.ground.errors import UnsafeSpec, UsageError
-from webdataset.shards.specs.mixes import Mix, Source
-from webdataset.shards.specs.passes import Allowed, MixedShards, SourceShards
-from webdataset.sources.profiles import options
+from webdataset.flow.run import ENDLESS, Bounds, Loop
+from webdataset.fluent import interface
+from webdataset.shards.specs.mix import AllowedShards, Mix, MixedShards, Source, SourceShards
+from webdataset.stages import augment
 from webdataset.stages.base import Json, Run
-from webdataset.stages.evenly import Concat, EvenMix
-from webdataset.stages.labelling import first_of, kept, labelled
-from webdataset.stages.mixing import Mixture, RoundRobin
-from webdataset.stages.sharing import ShareSamples, ShareShards
+from webdataset.stages.map import add_label, keep_fields, keep_first
+from webdataset.stages.mix import Concat, EvenMix, Mixture, RoundRobin
+from webdataset.stages.sharding import ShareSamples, ShareShards
+from webdataset.storage import profile_selection
 
-from . import ordering
-from .specs_transforms import stage_of
+ENTRY_POINTS = "webdataset.stages"
+
+Maker = Callable[..., Any]
+
+
+def _list_makers() -> dict[str, Maker]:
+    """Return the stages that go by a name of ours; those of ``filters`` as they are there now."""
+    own: dict[str, Maker] = {
+        name: getattr(augment, name) for name in ("scale", "scaleprob", "rotprob", "gray", "noise", "patches")
+    }
+    names = ("batched", "listed", "rename", "rename_keys", "rsample", "shuffle", "slice", "to_tuple",
+             "unbatched", "unlisted")  # fmt: skip
+    return {**own, **{name: getattr(filters, name) for name in names}}
+
+
+def make_stage(name: Any, argument: Any, source: str, *, network: bool = False) -> Any:
+    """Return the stage that a specification names.
+
+    Args:
+        name: a name, ``module:function``, or a function of one sample.
+        argument: a mapping gives keywords, a list positions, anything else one position; None gives nothing.
+        source: the name of the source, for messages.
+        network: the specification came over the network: only names of ours will do.
+
+    Raises:
+        SpecError: no such name, or arguments that its stage does not take.
+    """
+    if callable(name):
+        return filters.map(name)
+    try:
+        if ":" in name and not network:
+            return filters.map(_find_function(name, argument))
+        return _call_maker(_find_maker(name, network=network), argument)
+    except (TypeError, ValueError, ImportError, AttributeError) as error:
+        raise SpecError(f"source {source!r}: transform {name!r} with {argument!r}: {error}") from error
+
+
+def _find_maker(name: str, *, network: bool) -> Maker:
+    makers = _list_makers()
+    if name in makers:
+        return makers[name]
+    if not network:
+        from importlib.metadata import entry_points  # noqa: PLC0415  20 ms, for a name that is not ours
+
+        for point in entry_points(group=ENTRY_POINTS):
+            if point.name == name:
+                maker: Maker = point.load()
+                return maker
+    near = difflib.get_close_matches(name, makers, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(makers))}"
+    raise UsageError(f"no transform of this name; {hint} (more come from entry points in {ENTRY_POINTS!r})")
+
+
+def _call_maker(maker: Maker, argument: Any) -> Any:
+    if argument is None:
+        return maker()
+    if isinstance(argument, dict):
+        return maker(**argument)
+    return maker(*argument) if isinstance(argument, list | tuple) else maker(argument)
+
+
+def _find_function(name: str, argument: Any) -> Callable[[Any], Any]:
+    module, _, path = name.partition(":")
+    found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    if not callable(found):
+        raise UsageError(f"{name} is no function")
+    if argument is None:
+        return found  # type: ignore[no-any-return]
+    if not isinstance(argument, dict):
+        raise UsageError("a function takes its arguments as a mapping from name to value")
+    return functools.partial(found, **argument)
+
 
 MOST_EMPTY = 100
 
 
-class Restarting(DataPipeline):
+class RestartingSource(DataPipeline):
     """A source that begins again at its end, for ever.
 
     Args:
@@ -45,7 +122,7 @@ class Restarting(DataPipeline):
 
 
 @dataclass(frozen=True)
-class Building:
+class SourceOptions:
     """How all sources of a dataset are read: what ``WebDataset`` was given.
 
     Args:
@@ -77,7 +154,7 @@ class Building:
     tagged: bool = False
 
 
-def mixture(mix: Mix, building: Building) -> Mixture:
+def make_mixture(mix: Mix, building: SourceOptions) -> Mixture:
     """Return the stage that reads a mix.
 
     Args:
@@ -90,10 +167,10 @@ def mixture(mix: Mix, building: Building) -> Mixture:
         NotFound: wildcards that match no file.
     """
     if mix.how == "shards":
-        return Concat([_joined(mix, building)])
-    pipelines = [pipeline(source, building) for source in mix.sources]
+        return Concat([_join_sources(mix, building)])
+    pipelines = [make_pipeline(source, building) for source in mix.sources]
     if mix.exhausted == "restart":
-        pipelines = [Restarting(*each.pipeline, endless=building.empty_check) for each in pipelines]
+        pipelines = [RestartingSource(*each.pipeline, endless=building.empty_check) for each in pipelines]
     goes_on = mix.exhausted != "stop"
     if mix.how == "concat":
         return Concat(pipelines)
@@ -102,7 +179,7 @@ def mixture(mix: Mix, building: Building) -> Mixture:
     return EvenMix(pipelines, mix.shares(), longest=goes_on)
 
 
-def refuse_strangers(mix: Mix, storage_options: Any) -> None:
+def check_servers(mix: Mix, storage_options: Any) -> None:
     """Refuse to show headers and tokens of the user to servers that a specification from the network names.
 
     Args:
@@ -112,11 +189,11 @@ def refuse_strangers(mix: Mix, storage_options: Any) -> None:
     Raises:
         UnsafeSpec: a url of the web leads to another server than the specification came from.
     """
-    checked = options.storage_options(storage_options)
+    checked = profile_selection.check_options(storage_options)
     private = sorted({"headers", "token"}.intersection({} if checked is None else checked.as_mapping()))
     for source in mix.sources if private else ():
         if source.mix is not None:
-            refuse_strangers(source.mix, storage_options)
+            check_servers(source.mix, storage_options)
             continue
         stranger = next(filter(source.origin.foreign, source.urls()), None)
         if stranger is not None:
@@ -128,7 +205,7 @@ def refuse_strangers(mix: Mix, storage_options: Any) -> None:
             )
 
 
-def pipeline(source: Source, building: Building) -> DataPipeline:
+def make_pipeline(source: Source, building: SourceOptions) -> DataPipeline:
     """Return the pipeline of one source.
 
     Args:
@@ -140,54 +217,54 @@ def pipeline(source: Source, building: Building) -> DataPipeline:
         tags = {**building.tags, **source.tags}
         inner = replace(building, prefix=f"{name}/", tags=tags)
         passes = int(source.repeat)
-        nested = mixture(source.mix, inner)
+        nested = make_mixture(source.mix, inner)
         first: list[Any] = [nested if passes == 1 else Concat([DataPipeline(nested).repeat(passes)])]
     else:
-        first = _read(source, building)
-    return DataPipeline(*first, *_prepared(source, building, name))
+        first = _make_read_stages(source, building)
+    return DataPipeline(*first, *_make_transforms(source, building, name))
 
 
-def _read(source: Source, building: Building) -> list[Any]:
+def _make_read_stages(source: Source, building: SourceOptions) -> list[Any]:
     """Return the stages that read the samples of a source's shards."""
     shuffled = bool(building.shardshuffle) if source.shardshuffle is None else source.shardshuffle
     if building.resampled:
         urls = SourceShards(source, shuffled=False).urls
-        checked = [Allowed(source.origin)] if source.origin.network else []
-        return [shardlists.ResampledShards(urls), *checked, *_samples(source.cache, building)]
+        checked = [AllowedShards(source.origin)] if source.origin.network else []
+        return [shardlists.ResampledShards(urls), *checked, *_make_sample_stages(source.cache, building)]
     shards = SourceShards(source, shuffled=shuffled and source.shardshuffle is not None)
-    return _shared(shards, source.cache, building, shuffle=source.shardshuffle is None)
+    return _make_share_stages(shards, source.cache, building, shuffle=source.shardshuffle is None)
 
 
-def _joined(mix: Mix, building: Building) -> DataPipeline:
+def _join_sources(mix: Mix, building: SourceOptions) -> DataPipeline:
     """Return the pipeline of several sources whose shards are shuffled together."""
     lists = [SourceShards(source, shuffled=False) for source in mix.sources]
-    return DataPipeline(*_shared(MixedShards(lists), None, building, shuffle=False))
+    return DataPipeline(*_make_share_stages(MixedShards(lists), None, building, shuffle=False))
 
 
-def _shared(shards: Any, cache: str | None, building: Building, *, shuffle: bool) -> list[Any]:
+def _make_share_stages(shards: Any, cache: str | None, building: SourceOptions, *, shuffle: bool) -> list[Any]:
     """Return the stages that share shards out, and read this worker's part of them."""
     node, worker = building.nodesplitter, building.workersplitter
     if shardlists.split_by_sample in (node, worker):  # which is what is done here with the two others
         node, worker = shardlists.split_by_node, shardlists.split_by_worker
     ours = {shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker, None}
-    shuffles = ordering.shard_shuffle(
+    shuffles = interface.make_shard_shuffle(
         building.shardshuffle if shuffle else None, building.seed, deterministic=building.deterministic
     )
     if not {node, worker} <= ours:
-        return [shards, *filter(None, (node, worker)), *shuffles, *_samples(cache, building)]
+        return [shards, *filter(None, (node, worker)), *shuffles, *_make_sample_stages(cache, building)]
     # shuffled before they are shared: workers that all read all shards, each some samples, must agree on the order
     guard = [*shuffles, node] if node is shardlists.single_node_only else shuffles
     among = {"ranks": node is shardlists.split_by_node, "workers": worker is shardlists.split_by_worker}
     count = len(shards)
-    read = _samples(cache, building)
+    read = _make_sample_stages(cache, building)
     return [shards, *guard, ShareShards(count, **among), read[0], ShareSamples(count, **among), *read[1:]]
 
 
-def _samples(cache: str | None, building: Building) -> list[Any]:
-    return [building.reader(cache), *([ordering.CheckSamples()] if building.empty_check else [])]
+def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[Any]:
+    return [building.reader(cache), *([interface.CheckSamples()] if building.empty_check else [])]
 
 
-def _prepared(source: Source, building: Building, name: str) -> list[Any]:
+def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[Any]:
     """Return the stages that make a source's samples what its specification says."""
     tags = {**building.tags, **source.tags}
     stages: list[Any] = []
@@ -199,20 +276,20 @@ def _prepared(source: Source, building: Building, name: str) -> list[Any]:
         new_to_old: dict[str, Any] = dict(source.rename)
         stages.append(filters.rename(**new_to_old))
     if source.keep:
-        stages.append(kept(*source.keep))
+        stages.append(keep_fields(*source.keep))
     if source.extensions:
-        stages.append(first_of(*source.extensions))
+        stages.append(keep_first(*source.extensions))
     if source.mix is None:
-        stages.append(labelled(name, tags if building.tagged else None))
+        stages.append(add_label(name, tags if building.tagged else None))
     if source.decode is not None:
         stages.append(filters.decode(*source.decode, trust=building.trust))
-    stages += [stage_of(step, argument, name, network=source.origin.network) for step, argument in source.transforms]
+    stages += [make_stage(step, argument, name, network=source.origin.network) for step, argument in source.transforms]
     if source.shuffle:
         stages.append(filters.shuffle(source.shuffle))
     return stages
 
 
-def ready(mix: Mix, building: Building, mode: str | None) -> Mixture:
+def make_spec_source(mix: Mix, building: SourceOptions, mode: str | None) -> Mixture:
     """Return the first stage of a dataset that a specification describes.
 
     Args:
@@ -228,8 +305,8 @@ def ready(mix: Mix, building: Building, mode: str | None) -> Mixture:
             f"mode={mode!r} belongs to a directory of shards; a specification is read without, or resampled"
         )
     resampled = building.resampled or mode == "resampled"
-    return mixture(mix, replace(building, resampled=resampled, tagged=_tagged(mix)))
+    return make_mixture(mix, replace(building, resampled=resampled, tagged=_has_tags(mix)))
 
 
-def _tagged(mix: Mix) -> bool:
-    return any(source.tags or (source.mix is not None and _tagged(source.mix)) for source in mix.sources)
+def _has_tags(mix: Mix) -> bool:
+    return any(source.tags or (source.mix is not None and _has_tags(source.mix)) for source in mix.sources)

@@ -1,6 +1,12 @@
-"""Floor 5: where samples lie in shards: index files, read and written, and random access by them.
+"""Layer 5: where samples lie in shards: index files, read and written, and random access by them.
 
-The names here are loaded when they are first used.
+* ``entries``: ShardIndex, the entries of one shard
+* ``build``: a shard to its index; ``publish``: index files beside shards, or made while shards are read
+* ``lookup``: the index and the sample counts beside a shard; ``convert``: indexes of other tools to ours
+* ``indexed_shard``, ``indexed_dataset``: samples by number and by key
+* ``formats``: DALI, Energon, files-JSON; ``wids``: the published ``wids``
+
+The public names are loaded when they are first used.
 """
 
 import importlib
@@ -9,14 +15,14 @@ from typing import Any
 _HOMES = {
     "IndexedDataset": "indexed_dataset",
     "IndexedShard": "indexed_shard",
-    "IndexWhileReading": "recording",
+    "IndexWhileReading": "publish",
     "ShardIndex": "entries",
-    "energon_rows": "formats.energon_reading",
-    "energon_shards": "formats.energon_reading",
-    "index_shard": "building",
-    "index_shards": "building",
-    "sample_counts": "counts",
-    "write_indexes": "publishing",
+    "energon_rows": "formats.energon",
+    "energon_shards": "formats.energon",
+    "index_shard": "build",
+    "index_shards": "build",
+    "sample_counts": "lookup",
+    "write_indexes": "publish",
 }
 
 __all__ = list(_HOMES)

@@ -1,7 +1,9 @@
-"""What an index says: where each sample of a shard lies, and each field of it.
+"""The entries of an index: where each sample of a shard lies, and each field of it.
 
-Flows in: samples in the order in which the stream reader delivers them. Flows out: a :class:`ShardIndex`, whose entries
-are kept in arrays (about 70 bytes a sample of two fields). Offsets are those of the tar stream, after decompression.
+Entries come in the order in which the stream reader delivers samples, and are kept in arrays (about 70 bytes a sample
+of two fields). Offsets are those of the tar stream, after decompression; indexes of payload offsets exist for shards
+alone whose payloads lie in them as they are. Extensions are spelled as in the archive.
+
 Holds no payload, reads nothing.
 """
 
@@ -10,7 +12,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, overload
 
-from webdataset.ground.redaction import redacted
+from webdataset.core.errors import NotRepresentable
+from webdataset.core.redaction import redact
 
 
 class FieldEntry(NamedTuple):
@@ -46,7 +49,7 @@ class SampleEntry(NamedTuple):
 _new = tuple.__new__  # half the time of a call of the class, once a field of a sample that is read
 
 
-class Entries(Sequence[SampleEntry]):
+class SampleEntries(Sequence[SampleEntry]):
     """Sample entries in arrays; read like a sequence, grown by :meth:`append`."""
 
     def __init__(self, entries: Iterable[SampleEntry] = ()) -> None:
@@ -184,4 +187,39 @@ class ShardIndex:
         return len(self.entries)
 
     def __repr__(self) -> str:
-        return f"<ShardIndex of {redacted(self.url)}: {len(self)} samples in {self.size_bytes} bytes>"
+        return f"<ShardIndex of {redact(self.url)}: {len(self)} samples in {self.size_bytes} bytes>"
+
+
+def refuse_unaddressable(index: ShardIndex, kind: str) -> None:
+    """Raise where payloads do not lie in the shard as they are.
+
+    Args:
+        index: of the shard.
+        kind: the index format, for the message.
+
+    Raises:
+        NotRepresentable: the shard is compressed, or has sparse members.
+    """
+    if index.compression is not None:
+        raise NotRepresentable(
+            f"{kind} needs offsets into the file, and this shard is compressed ({index.compression}): decompress it",
+            url=index.url,
+        )
+    if index.sparse:
+        ordinal = min(index.sparse)
+        raise NotRepresentable(
+            f"{kind} cannot describe sparse members, whose bytes do not lie in the shard as they are (sample {ordinal} "
+            "has one): rewrite the shard",
+            url=index.url, key=index.entries[ordinal].key,
+        )  # fmt: skip
+
+
+def spell_extension(entry: SampleEntry, field: FieldEntry) -> str:
+    """Return a field's extension with the capitals that it has in the archive.
+
+    Args:
+        entry: the sample.
+        field: one of its fields.
+    """
+    start = len(entry.key) + 1
+    return field.member[start:] if field.member[: start - 1] == entry.key else field.name

@@ -1,7 +1,7 @@
-"""Samples by number and by key, out of many shards.
+"""Reads samples by number and by key out of many shards, as one sequence.
 
-Flows in: a list of shards, then ordinals and keys. Flows out: samples. Shards stand behind each other in the order of
-the list. Only so many are open at a time; indexes are found out once, several shards at a time.
+Shards follow each other in the order of the list. The number of open shards is bounded; indexes are looked up once,
+several shards at a time.
 """
 
 import os
@@ -12,18 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, Literal, Self, overload
 
-from webdataset.ground.errors import NoShards, NoSuchSample, StaleIndex, UsageError
-from webdataset.ground.locks import ForkSafeLock
-from webdataset.ground.tracebacks import TrimmedTracebacks
+from webdataset.core.errors import NoShards, NoSuchSample, StaleIndex, UsageError
+from webdataset.core.fork_safety import ForkSafeLock
+from webdataset.core.tracebacks import TrimmedTracebacks
+from webdataset.index.build import shard_urls
+from webdataset.index.entries import ShardIndex
+from webdataset.index.indexed_shard import Decode, IndexedShard, group_ordinals
+from webdataset.index.lookup import IndexSpec
 from webdataset.samples.grouping import Sample
-from webdataset.samples.reading import Reading
+from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ShardList
-
-from .building import shard_urls
-from .decoding import Decode
-from .entries import ShardIndex
-from .finding import IndexSpec
-from .indexed_shard import IndexedShard, by_key_of
 
 
 class IndexedDataset:
@@ -40,7 +38,7 @@ class IndexedDataset:
         open_shards: shards open at a time.
         threads: shards whose index is found out at the same time.
         reading: the rules of reading.
-        **rules: fields of :class:`~webdataset.samples.reading.Reading` in place of ``reading``.
+        **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in place of ``reading``.
 
     Raises:
         NoShards: an empty list.
@@ -69,7 +67,7 @@ class IndexedDataset:
         self.shards: list[IndexedShard] = []
         self._counts: list[int | None] = []
         for each in listed:
-            shard, count = _shard(each, index, decode, rules_of)
+            shard, count = _make_shard(each, index, decode, rules_of)
             self.shards.append(shard)
             self._counts.append(count)
         self._most, self._threads = open_shards, threads
@@ -189,7 +187,7 @@ class IndexedDataset:
             key: the key.
         """
         if self._keys is None:
-            self._keys = by_key_of(self.keys())
+            self._keys = group_ordinals(self.keys())
         found = self._keys.get(key, [])
         return [found] if isinstance(found, int) else list(found)
 
@@ -229,7 +227,7 @@ class IndexedDataset:
         return f"<IndexedDataset: {len(self.shards)} shards{known}>"
 
 
-def _shard(given: Any, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
+def _make_shard(given: Any, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
     """Return one element of a list of shards, and how many samples it has where that is known."""
     if isinstance(given, IndexedShard):
         return given, None

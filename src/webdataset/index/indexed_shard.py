@@ -1,29 +1,282 @@
-"""Samples by number and by key, out of one local or remote shard.
+"""Reads samples by number and by key out of one local or remote shard.
 
-Flows in: a shard's url, then ordinals and keys. Flows out: samples, as the stream reader gives them. A shard is opened
-when it is first asked, and again in each process that it was sent to. Never gives bytes that are not proved to be the
-sample's: see ``fetching``.
+Samples are those of the stream reader. A shard is opened at the first access, and again in each process that it was
+sent to. Codecs are loaded when the first sample is decoded.
+
+Theory. A payload's header is the block before it. Its checksum, size and name are compared with the index at each
+access, so that an index which no longer fits is an error, never wrong bytes. The sum of 512 bytes comes from two
+Adler sums over 256 bytes each (exact: at most 65 280, below the modulus). Names that stand in extended headers, and
+sparse members, are read by the stream's own scanner. Where all headers of the open source were verified when it was
+indexed, their sums are not taken again: name, kind and size must still stand before the payload.
+
+Never gives bytes that are not proved to be the sample's.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, Literal, Self, overload
+from zlib import adler32
 
-from webdataset.ground.errors import NoSuchSample, ShardChanged, UsageError, WebDatasetError
-from webdataset.ground.locks import ForkSafeLock
-from webdataset.ground.redaction import redacted
-from webdataset.ground.tracebacks import TrimmedTracebacks
-from webdataset.samples.grouping import Sample
-from webdataset.samples.reading import Reading
-from webdataset.sources.ranges import Ranges, open_ranges
-from webdataset.sources.stream import identity_of
+from webdataset.core import errors
+from webdataset.core.errors import NoSuchSample, ShardChanged, UsageError, WebDatasetError
+from webdataset.core.fork_safety import ForkSafeLock
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import TrimmedTracebacks
+from webdataset.index.convert import OffsetEntries, stale_error
+from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
+from webdataset.index.lookup import IndexSpec, check_index_spec, find_index
+from webdataset.samples.grouping import Sample, is_meta
+from webdataset.samples.links import LinkTargets
+from webdataset.samples.member_sizes import check_member_size
+from webdataset.samples.sample_reader import Reading
+from webdataset.storage.random_access import LocalRanges, RandomAccess, open_ranges
+from webdataset.storage.streams import stream_identity
+from webdataset.tar.header import BLOCK, REGULAR, parse_number, path_prefix
+from webdataset.tar.scanner import TarScanner
 
-from .decoding import Decode, decoder_of
-from .entries import Entries, ShardIndex
-from .fetching import fetch
-from .finding import IndexSpec, check_spec, index_of
-from .resolving import OffsetEntries, stale
+Decode = bool | str | Sequence[Any] | Callable[[Sample], Sample] | None
+
+
+def make_sample_decoder(decode: Decode, trust: str | None) -> Callable[[Sample], Sample]:
+    """Return the function that decodes samples.
+
+    Args:
+        decode: True for the basic decoders, a spec such as ``"rgb"``, a list of specs and functions, or a function of
+            the sample.
+        trust: trust level; None is the process's.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if callable(decode):
+        return decode
+    if decode is True:
+        handlers: list[Any] = []
+    elif isinstance(decode, str):
+        handlers = [decode]
+    elif isinstance(decode, Sequence):
+        handlers = list(decode)
+    else:
+        raise UsageError(f"decode={decode!r}: pass True, a spec such as 'rgb', a list of them, a function or None")
+    from webdataset.codecs.decoder import Decoder  # noqa: PLC0415  codecs are loaded when they are used
+
+    return Decoder(handlers, trust=trust).decode
+
+
+_STEP = 1 << 20
+_LARGE = 32 * 1024  # from here on, one more read is cheaper than one more copy
+_OCTAL = frozenset(b"01234567")
+
+
+class _UnprovenHeader(Exception):
+    """A header that cannot prove the entry by itself: the way through the scanner decides."""
+
+
+def fetch_sample(
+    index: ShardIndex, ordinal: int, ranges: RandomAccess, reading: Reading, fields: Container[str] | None = None
+) -> dict[str, Any]:
+    """Read one sample.
+
+    Args:
+        index: of the shard.
+        ordinal: the sample's number, from 0.
+        ranges: the shard.
+        reading: the rules of reading.
+        fields: names of the fields to read; None reads all.
+
+    Returns:
+        ``__key__``, ``__url__`` and the fields' bytes, as the stream reader gives them.
+
+    Raises:
+        StaleIndex: the shard is not the one that was indexed.
+        SourceError: it cannot be read.
+    """
+    entry = index.entries[ordinal]
+    chosen = entry.fields if fields is None else tuple(field for field in entry.fields if field.name in fields)
+    sample: dict[str, Any] = {"__key__": entry.key, "__url__": index.url}
+    try:
+        if ordinal in index.sparse or reading.rename_files is not None:
+            raise _UnprovenHeader  # noqa: TRY301  one way out
+        if isinstance(ranges, LocalRanges) and ranges.walked and _reread_fields(chosen, ranges, sample):
+            return sample
+        payloads = _read_payloads(chosen, ranges)
+    except _UnprovenHeader:
+        payloads = _scan_sample(index, ordinal, entry, ranges, reading)
+    for field in chosen:
+        sample[field.name] = payloads[field.offset]
+    return sample
+
+
+def _reread_fields(fields: Sequence[FieldEntry], ranges: LocalRanges, sample: dict[str, Any]) -> bool:
+    """Read fields whose headers were verified before, and put them into the sample; False where anything is unusual."""
+    if not fields:
+        return True
+    start, last = fields[0].offset - BLOCK, fields[-1]
+    if 0 <= last.offset + last.size - start <= _LARGE:
+        return _reread_run(fields, ranges, sample)
+    run: list[FieldEntry] = []
+    for field in fields:
+        if run and field.offset + field.size - run[0].offset > _LARGE:
+            if not _reread_run(run, ranges, sample):
+                return False
+            run = []
+        if field.size < _LARGE:
+            run.append(field)
+        elif not _reread_large(field, ranges, sample):
+            return False
+    return not run or _reread_run(run, ranges, sample)
+
+
+def _reread_run(run: Sequence[FieldEntry], ranges: LocalRanges, sample: dict[str, Any]) -> bool:
+    start, size = run[0].offset - BLOCK, run[-1].offset + run[-1].size - run[0].offset + BLOCK
+    content = ranges.read_at(start, size) if start >= 0 else b""
+    if len(content) != size:
+        return False
+    for name, member, offset, size in run:
+        place = offset - start
+        if place < BLOCK or not _is_same_header(content, place - BLOCK, member, size):
+            return False
+        sample[name] = payload = content[place : place + size]
+        if len(payload) != size:
+            return False
+    return True
+
+
+def _reread_large(field: FieldEntry, ranges: LocalRanges, sample: dict[str, Any]) -> bool:
+    name, member, offset, size = field
+    header = ranges.read_at(offset - BLOCK, BLOCK) if offset >= BLOCK else b""
+    sample[name] = payload = ranges.read_at(offset, size)
+    return len(header) == BLOCK and _is_same_header(header, 0, member, size) and len(payload) == size
+
+
+def _is_same_header(content: bytes, place: int, member: str, size: int) -> bool:
+    """Tell whether the header at a place still has this name, size and kind, in the plainest of forms."""
+    return (
+        content.startswith(member.encode("utf-8", "surrogateescape") + b"\0", place)
+        and content.startswith(b"%011o\0" % size, place + 124)
+        and content[place + 156] in REGULAR
+        and not content[place + 345]
+    )
+
+
+def _read_payloads(fields: Sequence[FieldEntry], ranges: RandomAccess) -> dict[int, bytes]:
+    """Read fields with the headers before them, near ones together; return payloads by offset."""
+    payloads: dict[int, bytes] = {}
+    start = stop = 0
+    run: list[FieldEntry] = []
+    for field in sorted(fields, key=_offset_of):
+        if field.offset < BLOCK:
+            raise stale_error("a payload cannot stand before its header", field=field.member, offset=field.offset)
+        if run and field.offset - BLOCK - stop > ranges.latency_bytes:
+            _cut_payloads(ranges.read_at(start, stop - start), start, run, payloads)
+            run = []
+        if not run:
+            start = field.offset - BLOCK
+        run.append(field)
+        stop = field.offset + field.size
+    if run:
+        _cut_payloads(ranges.read_at(start, stop - start), start, run, payloads)
+    return payloads
+
+
+def _offset_of(field: FieldEntry) -> int:
+    return field.offset
+
+
+def _cut_payloads(content: bytes, start: int, run: list[FieldEntry], payloads: dict[int, bytes]) -> None:
+    for field in run:
+        place = field.offset - start
+        check_header(content[place - BLOCK : place], field)
+        payload = content[place : place + field.size]
+        if len(payload) != field.size:
+            raise stale_error(f"the shard ends before the end of {field.member!r}", offset=field.offset)
+        payloads[field.offset] = payload
+
+
+def check_header(block: bytes, field: FieldEntry) -> None:
+    """Compare the block before a payload with the index.
+
+    Raises:
+        StaleIndex: it is no header.
+        _UnprovenHeader: it is one, but its name or size is another, which an extended header may explain.
+    """
+    whole = len(block) == BLOCK
+    stored = block[148:156]
+    text = stored.partition(b"\0")[0].strip()
+    total = (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2 - sum(stored) + 256
+    octal = whole and bool(text) and _OCTAL.issuperset(text)
+    if not octal or int(text, 8) != total:
+        if octal and block[156] in REGULAR:
+            raise _UnprovenHeader  # a signed sum, or damage
+        raise stale_error(
+            f"no header stands before byte {field.offset}", field=field.member, offset=field.offset - BLOCK
+        )
+    raw = field.member.encode("utf-8", "surrogateescape")
+    name = block[:100].partition(b"\0")[0]
+    if block[345]:
+        name = path_prefix(block) + name
+    sized = (
+        block[124:136] == b"%011o\0" % field.size or parse_number(block[124:136], "size", field.offset) == field.size
+    )
+    if name != raw or block[156] not in REGULAR or not sized:
+        raise _UnprovenHeader
+
+
+def _scan_sample(
+    index: ShardIndex, ordinal: int, entry: SampleEntry, ranges: RandomAccess, reading: Reading
+) -> dict[int, bytes]:
+    """Read a sample as the stream reader does, from its first header on."""
+    scanner = TarScanner(reading.admit(), reading.limits)
+    scanner.offset, scanner.weigh = entry.offset, check_member_size
+    stop = _find_stop(index, ordinal, entry)
+    wanted = {field.member: field for field in entry.fields if field.offset > entry.offset}
+    last = reading.duplicates == "last"
+    payloads: dict[int, bytes] = {}
+    try:
+        while scanner.offset < stop and (last or len(payloads) < len(wanted)):
+            content = ranges.read_at(scanner.offset, min(scanner.want, stop - scanner.offset, _STEP))
+            if not content:
+                break
+            members = scanner.feed(content)
+            for name, payload, _ in members:
+                field = None if is_meta(name) else wanted.get(name)
+                if field is not None and (last or field.offset not in payloads):
+                    payloads[field.offset] = payload
+            if scanner.error is not None:
+                raise scanner.error
+    except errors.LimitExceeded:
+        raise
+    except WebDatasetError as error:
+        raise stale_error(f"no sample can be read at byte {entry.offset}: {error.message}", url=index.url, key=entry.key,
+                    offset=entry.offset) from error  # fmt: skip
+    _read_links(entry, ranges, reading, payloads)
+    for field in entry.fields:
+        if len(payloads.get(field.offset, b"")) != field.size or field.offset not in payloads:
+            raise stale_error(f"{field.member!r} of {field.size} bytes is not there", url=index.url, key=entry.key,
+                        offset=entry.offset)  # fmt: skip
+    return payloads
+
+
+def _read_links(entry: SampleEntry, ranges: RandomAccess, reading: Reading, payloads: dict[int, bytes]) -> None:
+    """Read what a sample's hard links lead to, before the sample; of an empty member, its end is the first header."""
+    targets = LinkTargets(ranges.read_at, reading.limits)
+    for field in entry.fields:
+        if field.offset not in payloads and field.offset <= entry.offset:
+            place = targets.place(field.member, entry.offset)
+            if place is not None and place.payload == field.offset:
+                payloads[field.offset] = targets.payload(place) or b""
+
+
+def _find_stop(index: ShardIndex, ordinal: int, entry: SampleEntry) -> int:
+    """Return where the next sample starts, or the last member ends."""
+    entries = index.entries
+    start = getattr(entries, "start", None)
+    if start is not None and ordinal + 1 < len(entries):
+        following: int = start(ordinal + 1)
+        if following > entry.offset:
+            return following
+    return index.end
 
 
 class IndexedShard:
@@ -40,7 +293,7 @@ class IndexedShard:
         decode: how to decode samples: a spec such as ``"rgb"`` or ``"pil"``, ``True`` for the basic decoders alone, a
             list of specs and functions, or a function of the sample; None gives bytes.
         reading: the rules of reading.
-        **rules: fields of :class:`~webdataset.samples.reading.Reading` in place of ``reading``, such as
+        **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in place of ``reading``, such as
             ``duplicates`` and ``select_files``.
 
     Raises:
@@ -56,13 +309,13 @@ class IndexedShard:
         reading: Reading | None = None,
         **rules: Any,
     ) -> None:
-        check_spec(index)
+        check_index_spec(index)
         self.url = os.fsdecode(url)
         self.decode = decode
         self._given = index
         self._reading = reading or Reading(**rules)
         self._decoder: Callable[[Sample], Sample] | None = None
-        self._ranges: Ranges | None = None
+        self._ranges: RandomAccess | None = None
         self._index: ShardIndex | None = None
         self._identity: tuple[int | None, str | None] | None = None
         self._ordinals: dict[str, int | list[int]] | None = None
@@ -82,7 +335,7 @@ class IndexedShard:
             self._open()
         return self._index  # type: ignore[return-value]  # it is there now
 
-    def _open(self) -> Ranges:
+    def _open(self) -> RandomAccess:
         with self._opening:
             try:
                 if self._ranges is None:
@@ -91,7 +344,7 @@ class IndexedShard:
                     self._recognise(opened)
                     self._ranges = opened
                 if self._index is None:
-                    index = index_of(self.url, self._ranges, self._given, self._reading)
+                    index = find_index(self.url, self._ranges, self._given, self._reading)
                     self._index = dataclasses.replace(index, url=self.url)
                 elif isinstance(self._index.entries, OffsetEntries):
                     self._index.entries.ranges = self._ranges
@@ -99,13 +352,13 @@ class IndexedShard:
                 raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
             return self._ranges
 
-    def _recognise(self, opened: Ranges) -> None:
+    def _recognise(self, opened: RandomAccess) -> None:
         """Compare a shard that is opened again with what it was: headers prove names and sizes, not payloads.
 
         Raises:
             ShardChanged: it is another one.
         """
-        before, now = self._identity or identity_of(opened), identity_of(opened)
+        before, now = self._identity or stream_identity(opened), stream_identity(opened)
         if before[0] != now[0] or (None not in (before[1], now[1]) and before[1] != now[1]):
             opened.close()
             raise ShardChanged("the shard has changed since it was first opened: make a new IndexedShard of it")
@@ -157,13 +410,13 @@ class IndexedShard:
         if not 0 <= place < count:
             raise NoSuchSample(f"there is no sample {ordinal}: the shard has {count}", url=self.url)
         try:
-            sample = fetch(index, place, self._ranges or self._open(), self._reading, fields)
+            sample = fetch_sample(index, place, self._ranges or self._open(), self._reading, fields)
         except WebDatasetError as error:
             raise error.locate(url=self.url)  # noqa: B904  the same error, with its place
         if self.decode is None:
             return sample
         if self._decoder is None:
-            self._decoder = decoder_of(self.decode, self._reading.trust)
+            self._decoder = make_sample_decoder(self.decode, self._reading.trust)
         return self._decoder(sample)
 
     @overload
@@ -197,7 +450,7 @@ class IndexedShard:
             key: the key.
         """
         if self._ordinals is None:
-            self._ordinals = by_key_of(self.keys())
+            self._ordinals = group_ordinals(self.keys())
         found = self._ordinals.get(key, [])
         return [found] if isinstance(found, int) else list(found)
 
@@ -205,12 +458,12 @@ class IndexedShard:
         """Return the keys of all samples, in order."""
         entries = self.index.entries
         if isinstance(entries, OffsetEntries):  # an index without names: the shard's headers have them
-            whole = index_of(self.url, self._ranges or self._open(), False, self._reading)
+            whole = find_index(self.url, self._ranges or self._open(), False, self._reading)
             if [entries.start(place) for place in range(len(entries))] != [entry.offset for entry in whole.entries]:
-                raise stale("the samples start elsewhere", url=self.url)
+                raise stale_error("the samples start elsewhere", url=self.url)
             self._index = dataclasses.replace(whole, url=self.url)
             entries = whole.entries
-        return list(entries.keys()) if isinstance(entries, Entries) else [entry.key for entry in entries]
+        return list(entries.keys()) if isinstance(entries, SampleEntries) else [entry.key for entry in entries]
 
     def __contains__(self, key: object) -> bool:
         """Tell whether a sample has a key."""
@@ -243,10 +496,10 @@ class IndexedShard:
 
     def __repr__(self) -> str:
         known = f"{len(self._index)} samples" if self._index is not None else "not opened yet"
-        return f"<IndexedShard {redacted(self.url)!r}: {known}>"
+        return f"<IndexedShard {redact(self.url)!r}: {known}>"
 
 
-def by_key_of(keys: Iterable[str]) -> dict[str, int | list[int]]:
+def group_ordinals(keys: Iterable[str]) -> dict[str, int | list[int]]:
     """Return the ordinals of each key: a number, or a list where several samples have it."""
     found: dict[str, int | list[int]] = {}
     for ordinal, key in enumerate(keys):

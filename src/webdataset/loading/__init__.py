@@ -1,19 +1,29 @@
-"""Floor 7: loaders: threads and processes that decode into batches; torch's DataLoader.
+"""Layer 7: loaders: threads and processes that decode into batches; torch's DataLoader.
 
-The names here are loaded when they are first used.
+* ``loader``: Loader, its iterator and its state; ``loader_checks``: checks of arguments and of an epoch's end
+* ``partition``, ``elastic_partition``: a dataset divided between workers
+* ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
+* ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``shared_memory``: blocks and leases
+* ``rows``, ``windows``, ``batching``: samples to rows, parts to windows, windows to batches
+* ``stats``: counters, stage times, Prometheus text
+* ``torch_loader``: torch's DataLoader with a state; ``loader_stage``: the loader as the source of a pipeline
+* ``torch_device``: copies to a device
+* ``torch_distributed``: checks and equal steps across ranks; ``torch_trainers``: trainers and torchdata nodes
+
+The public names are loaded when they are first used.
 """
 
 import importlib
 from typing import Any
 
 _HOMES = {
-    "check_ranks": "torch_ranks",
-    "DatasetNode": "torch_nodes",
-    "equal_steps": "torch_equal",
+    "check_ranks": "torch_distributed",
+    "DatasetNode": "torch_trainers",
+    "equal_steps": "torch_distributed",
     "for_accelerate": "torch_trainers",
     "for_trainer": "torch_trainers",
     "Loader": "loader",
-    "LoaderStats": "statistics",
+    "LoaderStats": "stats",
 }
 
 __all__ = list(_HOMES)

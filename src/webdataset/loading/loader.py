@@ -1,31 +1,98 @@
 """The loader: a dataset, workers that decode into batches, and the state of what was received.
 
-Flows in: a dataset. Flows out: batches (numpy arrays, or torch tensors where a device is named), in an order that an
-elastic dataset's seed and epoch determine, whatever the number and kind of workers. Nothing runs before the first
-iteration, and nothing after ``close`` (or when the loader is forgotten).
+Batches (numpy arrays, or torch tensors where a device is named) come in an order that an elastic dataset's seed and
+epoch determine, whatever the number and kind of workers. Nothing runs before the first iteration, and nothing after
+``close`` (or when the loader is garbage collected).
+
+A loader runs one epoch at a time. The iterator of an epoch that was given up for another one raises, and never ends
+as if the epoch were complete.
 """
 
+import inspect
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, Self, SupportsIndex
 
-from webdataset.flow.elastic_state import Received
-from webdataset.flow.epoch_ends import at_start, ended, warn_of_another
-from webdataset.ground.errors import FlowError, StateMismatch, UsageError
-from webdataset.ground.topology import place
+from webdataset.core.distributed import worker_context
+from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError
+from webdataset.core.tracebacks import trim_traceback
+from webdataset.flow.elastic_state import ReceivedState
+from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
+from webdataset.loading.batching import END, BatchMaker, BatchMark, iterate_samples
+from webdataset.loading.elastic_partition import ElasticAdapter, adapt_dataset
+from webdataset.loading.loader_checks import (
+    EpochEnd,
+    check_arguments,
+    check_single_samples,
+    compare_length,
+    make_device_prefetcher,
+)
+from webdataset.loading.partition import EpochStart
+from webdataset.loading.stats import LoaderStats
+from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
+from webdataset.loading.windows import WindowAssembler, estimate_bytes
 from webdataset.stages.base import Json
 
-from .batches import END, Batching, Mark, singles
-from .crews import Inline, Threads
-from .elastic_shares import Elastic, origin_of
-from .epoch_checks import End, compare_length
-from .iteration import Iteration
-from .loader_arguments import check_arguments, check_single_samples, device_mover
-from .shares import Beginning
-from .statistics import LoaderStats
-from .windows import Windows, weight
+
+class LoaderIterator:
+    """The batches of one epoch.
+
+    Args:
+        batches: of the epoch.
+    """
+
+    def __init__(self, batches: Generator[Any]) -> None:
+        self._batches = batches
+        self._ended = ""  # what ended it, where that was not its end
+
+    def __iter__(self) -> Self:
+        """Return this."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            FlowError: the epoch was given up, since the loader was told to do something else.
+        """
+        if self._ended:
+            raise FlowError(
+                f"this pass over the loader was given up before its end: {self._ended}. A loader gives one pass at a "
+                "time; for two at once (zip, loops within loops) make two loaders"
+            )
+        try:
+            return next(self._batches)
+        except WebDatasetError as error:
+            trim_traceback(error)
+            raise
+
+    @property
+    def begun(self) -> bool:
+        """True from the first batch on to the end."""
+        return inspect.getgeneratorstate(self._batches) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
+
+    def give_up(self, reason: str) -> None:
+        """End it, unless it is over.
+
+        Args:
+            reason: what the loader was told to do.
+
+        Raises:
+            FlowError: another thread waits for its next batch.
+        """
+        state = inspect.getgeneratorstate(self._batches)
+        if state == inspect.GEN_RUNNING:
+            raise FlowError("another thread waits for the next batch of this loader: stop that thread first")
+        if state != inspect.GEN_CLOSED:
+            self._ended = reason
+            self._batches.close()
+
+    def close(self) -> None:
+        """End it, as its consumer: nothing comes any more."""
+        self._batches.close()
+
 
 _GIGABYTE = 1 << 30
 _OFTEN = 50  # batches between two states
@@ -86,32 +153,32 @@ class Loader:
         self.mode = mode
         self.start_method = start_method
         self.epoch = int(getattr(dataset, "epoch", 0) or 0)
-        self._origin = origin_of(dataset)
+        self._origin = adapt_dataset(dataset)
         self._ahead = prefetch, prefetch_bytes
-        self._batching = Batching(batch_size or 1, collate, ragged, drop_last, exact)
+        self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         self._timings = timings
         self._stats = LoaderStats(workers=workers)
         self._crew: Any = None
-        self._windows: Windows | None = None
-        self._current: weakref.ref[Iteration] | None = None
+        self._windows: WindowAssembler | None = None
+        self._current: weakref.ref[LoaderIterator] | None = None
         self._state: Json = None  # to begin the next epoch with
         self._chosen = False  # set_epoch has named that state's epoch: its rest is given, though nothing be left
         self._resumed: Json = None  # what the present epoch began with, where the next one follows behind its end
         self._ending: Any = None  # closes the crew when the loader is forgotten
-        self._beginning: Beginning | None = None
-        self._received: Received | None = None
+        self._beginning: EpochStart | None = None
+        self._received: ReceivedState | None = None
         self._beyond = 0
         self._until = 0  # all indices below this one have been received, from where the epoch began
         self._untold: dict[int, int] = {}  # turns received of each worker since it said its state
         self._saved = 0  # batches when a state was asked for last; as if one had been at the beginning
-        self._device = device_mover(device, pin_memory=pin_memory)
+        self._device = make_device_prefetcher(device, pin_memory=pin_memory)
 
     # -- iteration
 
     def __iter__(self) -> Iterator[Any]:
         """Load an epoch; one that still runs is given up, and raises where it is asked for more."""
         self._give_up("another one was begun")
-        epoch = Iteration(self._epoch())
+        epoch = LoaderIterator(self._epoch())
         self._current = weakref.ref(epoch)
         return epoch
 
@@ -122,7 +189,7 @@ class Loader:
         self._current = None
 
     def _epoch(self) -> Generator[Any]:
-        marked = self._marked() if self._device is None else self._device.moved(self._marked())
+        marked = self._mark_batches() if self._device is None else self._device.move_batches(self._mark_batches())
         stats = self._stats
         began = time.perf_counter()
         before_epoch = stats.samples
@@ -138,43 +205,47 @@ class Loader:
                 began = now
                 self._take(mark)
                 if batch is END:
-                    if stats.batches > given or not self._goes_on():
+                    if stats.batches > given or not self._continue_epochs():
                         self._compare(stats.samples - before_epoch)
                         return
                     marked.close()
-                    marked = self._marked() if self._device is None else self._device.moved(self._marked())
+                    marked = (
+                        self._mark_batches()
+                        if self._device is None
+                        else self._device.move_batches(self._mark_batches())
+                    )
                     continue
                 stats.batches += 1
                 if self._windows is not None and not self._often():
                     self._windows.eager = False
                 stats.samples += mark.samples
-                stats.bytes += weight(batch)
+                stats.bytes += estimate_bytes(batch)
                 yield batch
                 del batch
         except Exception:  # counted and raised again
             stats.failures += 1
-            self._count_failed()
+            self._count_failure()
             raise
         finally:
             stats.running_seconds += time.perf_counter() - began
             marked.close()
 
-    def _count_failed(self) -> None:
+    def _count_failure(self) -> None:
         """Count what stood before a failure, unless a run goes on behind the last state and counts it then."""
         failed = self._windows.failed if self._windows is not None else []
         if not self._origin.elastic:
             self._stats.receive(failed)
         failed.clear()
 
-    def _marked(self) -> Generator[tuple[Any, Mark]]:
+    def _mark_batches(self) -> Generator[tuple[Any, BatchMark]]:
         state = self._next_state()
         continue_epochs = not (self._chosen or self._origin.chosen())
-        if state is not None and continue_epochs and ended(state, place()):
-            state = at_start(state, state["epoch"] + 1, place())
+        if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
+            state = rewind_state(state, state["epoch"] + 1, worker_context())
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
         if self._batching.exact:  # windows are the same whatever was received of them
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
-        windows = self._started()
+        windows = self._start_windows()
         self._crew.begin(beginning)
         self._forget()  # not before: what could not start is tried again from there
         self._resumed = state if continue_epochs else None
@@ -183,10 +254,10 @@ class Loader:
         self._beyond = self._until = 0
         self._untold = {}
         if beginning.state is not None:
-            self._received = Received({**beginning.state, "memories": dict(beginning.state["memories"])})
+            self._received = ReceivedState({**beginning.state, "memories": dict(beginning.state["memories"])})
         found = windows.epoch()
         try:
-            for delivered in singles(found) if self.batch_size is None else self._batching.batches(found):
+            for delivered in iterate_samples(found) if self.batch_size is None else self._batching.batches(found):
                 yield delivered
                 del delivered
         finally:
@@ -195,53 +266,53 @@ class Loader:
     def _compare(self, samples: int) -> None:
         """Raise or warn at the end of an epoch that all workers together did not make as it is meant."""
         if self._beginning is not None and self._windows is not None:
-            End(self._origin, self._beginning, self._windows.outcomes).judge(samples)
+            EpochEnd(self._origin, self._beginning, self._windows.outcomes).judge(samples)
             if not self._batching.drop_last:
                 compare_length(self.dataset, self._beginning, samples)
 
-    def _goes_on(self) -> bool:
+    def _continue_epochs(self) -> bool:
         """Prepare for the next epoch where nothing was left of a state's; tell whether that was so."""
         state, beginning = self._resumed, self._beginning
         if state is None or beginning is None or not self._origin.over(state, beginning):
             return False
-        self._state = at_start(state, beginning.epoch + 1, beginning.place)
+        self._state = rewind_state(state, beginning.epoch + 1, beginning.place)
         return True
 
     def _forget(self) -> None:
         self._state, self._chosen = None, False
         self._origin.forget()
 
-    def _started(self) -> Windows:
+    def _start_windows(self) -> WindowAssembler:
         if self._windows is None or self._crew is None or not self._crew.living:
             span = self.batch_size or max(1, self.workers)  # without batches, about one sample of each worker
-            self._dismiss()
-            crew = self._crew = self._hired(span)
+            self._stop_pool()
+            crew = self._crew = self._start_pool(span)
             self._ending = weakref.finalize(self, crew.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead, ahead_bytes = self._ahead
-            self._windows = Windows(
+            self._windows = WindowAssembler(
                 crew, span=span, ahead=ahead if self.workers else 0, ahead_bytes=ahead_bytes, placing=placing
             )
             self._windows.watch = self._stats.count
             self._windows.eager = self._often()
         return self._windows
 
-    def _dismiss(self) -> None:
+    def _stop_pool(self) -> None:
         """End the crew, and keep nothing of it."""
         if self._ending is not None:
             self._ending()  # once; and it refers to the crew no more
         self._crew = self._windows = self._ending = None
 
-    def _hired(self, span: int) -> Any:
+    def _start_pool(self, span: int) -> Any:
         if not self.workers:
-            return Inline(self._origin, span)
+            return InlineWorkers(self._origin, span)
         if self.mode == "threads":
-            return Threads(self._origin, span, self.workers)
-        from .processes import Processes  # noqa: PLC0415  only where there are processes
+            return ThreadWorkers(self._origin, span, self.workers)
+        from webdataset.loading.process_workers import ProcessWorkers  # noqa: PLC0415  only where there are processes
 
-        return Processes(self._origin, span, self.workers, self.start_method)
+        return ProcessWorkers(self._origin, span, self.workers, self.start_method)
 
-    def _take(self, mark: Mark) -> None:
+    def _take(self, mark: BatchMark) -> None:
         self._beyond, self._until = mark.beyond, mark.until
         if mark.counted:
             self._stats.receive(mark.counted)
@@ -278,7 +349,7 @@ class Loader:
             self._chosen = state["epoch"] == epoch
             if not self._chosen:
                 self._forget()
-                warn_of_another(state, int(epoch), place())
+                warn_of_other_epoch(state, int(epoch), worker_context())
         self.epoch = int(epoch)
         running = self._current() if self._current is not None else None
         if running is None or not running.begun:
@@ -290,7 +361,7 @@ class Loader:
         Raises:
             FlowError: the dataset is not elastic.
         """
-        if not isinstance(self._origin, Elastic):
+        if not isinstance(self._origin, ElasticAdapter):
             raise FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
         if (begins := self._next_state()) is not None:
             return dict(begins)
@@ -302,7 +373,9 @@ class Loader:
         state = self._received.state_dict()
         if not self._beyond and not any(self._untold.values()):
             return state
-        further: dict[str, Any] = self._origin.advanced(state, self._beginning, self._beginning.start + self._until)
+        further: dict[str, Any] = self._origin.advance_state(
+            state, self._beginning, self._beginning.start + self._until
+        )
         return further
 
     def _often(self) -> bool:
@@ -338,7 +411,7 @@ class Loader:
         Returns:
             Lines of text. Nothing is read, and no worker started.
         """
-        from webdataset.flow.explaining import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
+        from webdataset.flow.explain import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
 
         return explain(self)
 
@@ -354,7 +427,7 @@ class Loader:
     def close(self) -> None:
         """End all workers. May be called twice; iterating again starts new ones."""
         self._give_up("the loader was closed")
-        self._dismiss()
+        self._stop_pool()
 
     def __enter__(self) -> Self:
         return self
@@ -365,7 +438,7 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """Travel without workers, and behind what was received."""
         fresh = self._received is None and self._next_state() is None
-        state = self.state_dict() if isinstance(self._origin, Elastic) and not fresh else None
+        state = self.state_dict() if isinstance(self._origin, ElasticAdapter) and not fresh else None
         gone = {"_ending": None, "_crew": None, "_windows": None, "_current": None, "_received": None, "_state": state}
         return {**self.__dict__, **gone, "_beyond": 0}
 

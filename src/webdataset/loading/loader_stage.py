@@ -1,7 +1,7 @@
 """A loader over an elastic dataset as the source of a pipeline: its state, and its items made again.
 
-Flows in: nothing. Flows out: the loader's batches. Its memory is the loader's state, so that stages behind the loader
-are saved and resumed with it; the items in their buffers are made again by address, in the consumer's process.
+The state of the source is the loader's state, so that stages after the loader are saved and resumed with it; the
+items in their buffers are made again by address, in the consumer's process.
 """
 
 import weakref
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from webdataset.stages.base import Address, Fetch, Json, Memory, Run, Stage
+from webdataset.stages.base import Address, Fetch, Json, Run, Stage, StageState
 
 
-class LoaderMemory(Memory):
+class LoaderStageState(StageState):
     """What the source remembers: the loader's present run.
 
     Args:
@@ -44,7 +44,7 @@ class LoaderMemory(Memory):
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on behind a state, to the end of its epoch: the next one is for the whole pipeline to begin."""
-        self._loader.stay_with(state)
+        self._loader.load_for_one_epoch(state)
 
 
 def hold(batches: Iterator[Any], owner: Any) -> Callable[[], Any]:
@@ -80,11 +80,11 @@ class LoaderStage(Stage):
         self.loader = loader
         self.dataset, self.num_workers = loader.dataset, loader.num_workers  # known as a loader, as torch's own is
 
-    def begin(self, run: Run) -> LoaderMemory:
+    def begin(self, run: Run) -> LoaderStageState:
         """Return the memory of one run."""
-        return LoaderMemory(self.loader, run)
+        return LoaderStageState(self.loader, run)
 
-    def flow(self, upstream: Iterator[Any], memory: LoaderMemory) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], memory: LoaderStageState) -> Iterator[Any]:  # noqa: ARG002
         """Yield the loader's batches."""
         run = memory.run
         try:

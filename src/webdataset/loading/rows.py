@@ -1,15 +1,16 @@
-"""Samples into the rows of a batch; and decoders that write there themselves.
+"""Writes samples into the rows of a batch, and lends rows to decoders that write there themselves.
 
-Theory. An image decoder is offered the very row that the next sample will be (see ``codecs.images.landing``). Whether
-the sample came to lie there is looked at when it arrives: anything else is copied into its row; and where something
-still refers to the row's memory (a shuffle behind the decoder holds another picture there, say), the sample travels
-beside the batch. So no array changes under a pipeline that is not done with it.
+Theory. An image decoder is offered the very row that the next sample will occupy (see
+:mod:`webdataset.codecs.images.output_buffer`). When the sample arrives, its memory is checked: anything that is not
+in its row already is copied there; and where something still refers to the row's memory (a shuffle after the decoder
+holds another picture there, say), the sample travels beside the batch. So no array changes under a pipeline that is
+not done with it.
 
-A function that keeps an array *and* returns it (a cache of pictures) would share memory with the consumer's batch. So a
-lender first offers memory that is in no batch, and sees whether it is let go once all streams have moved on. Only then,
-and as long as that holds, it offers rows.
+A function that keeps an array *and* returns it (a cache of pictures) would share memory with the consumer's batch. So
+the allocator first offers memory that is in no batch, and checks that it is released once all streams have moved on.
+Only then, and as long as that holds, it offers rows.
 
-Flows in: samples, numbers of rows. Flows out: what could not be placed. Never changes memory that a pipeline refers to.
+Never changes memory that a pipeline refers to.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .layout import Layout, as_array
+from webdataset.loading.shared_memory import BatchLayout, as_array
 
 TRIAL, LANDING, OFF = "trial", "landing", "off"
 _LEAST_BYTES = 1 << 12  # smaller arrays are copied faster than a row is offered
@@ -26,7 +27,7 @@ _TRIAL_WINDOWS = 2
 _SLACK = 4  # samples
 
 
-class Rows:
+class WindowRows:
     """The rows of one window, as one worker writes them.
 
     Args:
@@ -35,7 +36,7 @@ class Rows:
         mode: what decoders are offered: memory on trial, rows, or nothing.
     """
 
-    def __init__(self, layout: Layout | None, columns: list[Any], mode: str) -> None:
+    def __init__(self, layout: BatchLayout | None, columns: list[Any], mode: str) -> None:
         self.layout = layout
         self.columns = columns
         self.mode = mode
@@ -79,7 +80,7 @@ class Rows:
                 return view
         return None
 
-    def put(self, row: int, sample: Any) -> tuple[bool, Any]:
+    def write_sample(self, row: int, sample: Any) -> tuple[bool, Any]:
         """Write a sample into its row.
 
         Args:
@@ -91,11 +92,11 @@ class Rows:
         """
         layout = self.layout
         values = layout.values(sample) if layout is not None else None
-        if values is None or not self._written(row, values):
+        if values is None or not self._write_row(row, values):
             return False, sample
         return True, list(map(values.__getitem__, self._others))
 
-    def _written(self, row: int, values: Any) -> bool:
+    def _write_row(self, row: int, values: Any) -> bool:
         moves = []
         for number, place in enumerate(self._places):
             value, column = values[place], self.columns[number]
@@ -114,7 +115,7 @@ class Rows:
         return True
 
 
-class Lender:
+class RowAllocator:
     """Decides what a worker's decoders are offered, from epoch to epoch."""
 
     def __init__(self) -> None:
@@ -123,11 +124,11 @@ class Lender:
         self._windows = 0
         self._held: list[tuple[int, int, list[weakref.ref[Any]]]] = []  # samples drawn, block, what was offered
 
-    def rows(self, layout: Layout | None, columns: list[Any]) -> Rows:
+    def rows(self, layout: BatchLayout | None, columns: list[Any]) -> WindowRows:
         """Return the rows of the next window."""
-        return Rows(layout, columns, self.mode)
+        return WindowRows(layout, columns, self.mode)
 
-    def returned(self, rows: Rows, block: int, count: int, turn: int) -> list[int]:
+    def take_back(self, rows: WindowRows, block: int, count: int, turn: int) -> list[int]:
         """Look at what became of the memory that was offered.
 
         Args:

@@ -1,12 +1,12 @@
-"""Batches on their way to a device, one ahead of the consumer.
+"""Copies batches to a device, one ahead of the consumer.
 
-Theory. A copy to a GPU runs beside the GPU's work if it comes from page-locked memory and goes through a stream of its
-own. So the next batch is taken from the workers and its copy is started before the present one is handed out; the
+Theory. A copy to a GPU runs beside the GPU's work if it comes from page-locked memory and goes through a stream of
+its own. So the next batch is taken from the workers and its copy is started before the present one is handed out; the
 consumer's stream waits for the copy, not the program. A batch's block is free as soon as its copy was started: from
 pageable memory a copy returns when it has read everything, and page-locked memory is a copy that torch keeps.
 
-Flows in: batches of numpy arrays or tensors. Flows out: the same with tensors on the device; for the CPU, tensors over
-the same memory. Fields that are neither stay as they are.
+Arrays become tensors on the device; for the CPU, tensors over the same memory. Fields that are neither arrays nor
+tensors stay as they are.
 """
 
 from collections import deque
@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from webdataset.ground.errors import UsageError
+from webdataset.codecs.torch_codecs import array_to_tensor
+from webdataset.core.errors import UsageError
+from webdataset.loading.batching import END, BatchMark
 
-from .batches import END, Mark
-from .torch_batches import tensor_of
 
-
-class Mover:
+class DevicePrefetcher:
     """Moves batches.
 
     Args:
@@ -43,34 +42,34 @@ class Mover:
         self.pin_memory = pin_memory and self.device.type == "cuda"
         self.ahead = ahead if self.device.type == "cuda" else 0
 
-    def moved(self, batches: Generator[tuple[Any, Mark]]) -> Generator[tuple[Any, Mark]]:
+    def move_batches(self, batches: Generator[tuple[Any, BatchMark]]) -> Generator[tuple[Any, BatchMark]]:
         """Yield the batches, their arrays as tensors on the device.
 
         Args:
             batches: with their marks.
         """
         stream = torch.cuda.Stream(self.device) if self.ahead else None
-        waiting: deque[tuple[Any, Any, Mark]] = deque()
+        waiting: deque[tuple[Any, Any, BatchMark]] = deque()
         try:
             while True:
                 try:
                     batch, mark = next(batches, (None, None))
                 except Exception:  # of a batch behind those that wait: raised again in its turn
                     while waiting:
-                        yield self._handed_out(*waiting.popleft())
+                        yield self._hand_out(*waiting.popleft())
                     raise
                 if mark is None:
                     break
-                waiting.append((*self._started(batch, stream), mark))
+                waiting.append((*self._start_copy(batch, stream), mark))
                 del batch
                 if len(waiting) > self.ahead:
-                    yield self._handed_out(*waiting.popleft())
+                    yield self._hand_out(*waiting.popleft())
             while waiting:
-                yield self._handed_out(*waiting.popleft())
+                yield self._hand_out(*waiting.popleft())
         finally:
             batches.close()
 
-    def _started(self, batch: Any, stream: Any) -> tuple[Any, Any]:
+    def _start_copy(self, batch: Any, stream: Any) -> tuple[Any, Any]:
         """Start to copy a batch; return what it will be, and the event of its completion."""
         if batch is END:
             return END, None
@@ -82,12 +81,12 @@ class Mover:
             done.record(stream)
         return copied, done
 
-    def _handed_out(self, batch: Any, done: Any, mark: Mark) -> tuple[Any, Mark]:
+    def _hand_out(self, batch: Any, done: Any, mark: BatchMark) -> tuple[Any, BatchMark]:
         """Let the consumer's stream wait for the copy."""
         if done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            _record(batch, current)
+            _record_stream(batch, current)
         return batch, mark
 
     def _each(self, value: Any) -> Any:
@@ -98,7 +97,7 @@ class Mover:
         if isinstance(value, list):
             return [self._each(each) for each in value]
         if isinstance(value, np.ndarray):
-            tensor = _tensor(value)
+            tensor = _to_tensor(value)
             if tensor is None:
                 return value
             value = tensor
@@ -109,24 +108,24 @@ class Mover:
         return value.to(self.device, non_blocking=self.pin_memory)
 
 
-def _tensor(array: Any) -> Any:
+def _to_tensor(array: Any) -> Any:
     """Return an array as a tensor, over its memory where torch can have that; None where it has no such numbers."""
     if array.dtype.kind not in "biufc" or not array.dtype.isnative:
         return None
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()  # arrays of different shapes come as the dataset gave them
     try:
-        return tensor_of(array)
+        return array_to_tensor(array)
     except TypeError:  # longer numbers than torch has
         return None
 
 
-def _record(value: Any, stream: Any) -> None:
+def _record_stream(value: Any, stream: Any) -> None:
     """Keep the memory of tensors until the consumer's stream is done with them."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, tuple | list):
         for each in value:
-            _record(each, stream)
+            _record_stream(each, stream)
     elif isinstance(value, torch.Tensor) and value.is_cuda:
         value.record_stream(stream)

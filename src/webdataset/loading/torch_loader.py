@@ -1,24 +1,393 @@
-"""torch's DataLoader, made when it is asked for."""
+"""torch's DataLoader over an elastic dataset, with a state: what its consumer received, not what workers read.
 
-from typing import Any
+Theory. A worker calls ``collate_fn`` once for each batch, right after taking its items from the dataset. There the
+batch is wrapped together with the states of the streams that moved; the consumer unwraps it and keeps the states. So
+the state is that after the batch received last, whatever waits in queues. Workers learn where to begin from
+``worker_init_fn``, before they ask the dataset for its iterator.
 
-from webdataset.flow.in_streams import InStreams
-from webdataset.ground.extras import require
+torch asks its workers in turn, the first one first, also after a resume. The turn of the stopped loader is kept by
+giving the workers other numbers: the first one reads the streams of that worker whose turn it is.
+
+Batches are those of ``torch.utils.data.DataLoader``, unchanged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from webdataset.core.distributed import WorkerContext, process_context, thread_context
+from webdataset.core.errors import FlowError
+from webdataset.flow.elastic import ElasticRun
+from webdataset.flow.elastic_state import ReceivedState, check_state, check_turn, has_progress, next_positions
+from webdataset.flow.epochs import choose_seeds
+from webdataset.loading.loader_stage import LoaderStage, hold
+from webdataset.stages.base import Address, Json, Run, Stage
 
 
-def data_loader(*args: Any, **kw: Any) -> Any:
-    """Return a ``torch.utils.data.DataLoader``; over an elastic dataset, one with a state.
+class BatchWithState:
+    """A batch on its way from a worker, and how far the streams behind it have moved.
 
     Args:
-        *args: its arguments.
-        **kw: its arguments.
-
-    Raises:
-        MissingExtra: torch is not installed.
+        batch: what ``collate_fn`` made.
+        position: of its last item.
+        progress: memories of the streams that moved.
+        run: seed and epoch of the worker's run, for the check that all read the same.
+        address: of the item, where it was asked for.
     """
-    torch_data = require("torch.utils.data", extra="torch", purpose="WebLoader")
-    if isinstance(args[0] if args else kw.get("dataset"), InStreams):
-        from .torch_state import StateLoader  # noqa: PLC0415  it imports torch
 
-        return StateLoader(*args, **kw)
-    return torch_data.DataLoader(*args, **kw)
+    __slots__ = ("address", "batch", "position", "progress", "run")
+
+    def __init__(self, batch: Any, position: int, progress: Json, run: tuple[int, int], address: Address) -> None:
+        self.batch = batch
+        self.position = position
+        self.progress = progress
+        self.run = run
+        self.address = address
+
+    def pin_memory(self) -> Self:
+        """Copy the batch's tensors to page-locked memory; called by torch's thread for that."""
+        from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415  torch's own, where CUDA is
+
+        self.batch = pin_memory(self.batch)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchWithState, (self.batch, self.position, self.progress, self.run, self.address)
+
+
+class StatefulCollate:
+    """A collate function that sends progress along with each batch, in workers only.
+
+    Args:
+        collate: the function that makes the batch.
+
+    Attributes:
+        addresses: send the address of each item too.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+        self.addresses = False
+
+    def __call__(self, items: Any) -> Any:
+        """Return the batch, in a worker as a parcel.
+
+        Args:
+            items: what was taken from the dataset.
+        """
+        batch = self.collate(items)
+        worker = get_worker_info()
+        if worker is None:
+            return batch
+        dataset: Any = worker.dataset
+        run = dataset.present
+        address = run.address() if self.addresses else None
+        return BatchWithState(batch, run.position, run.progress(), (run.seed, run.epoch), address)
+
+
+class WorkerStart:
+    """What a worker does first: it learns where to begin, and whose streams it reads.
+
+    Args:
+        own: the user's ``worker_init_fn``, or None.
+
+    Attributes:
+        state: where to begin.
+        turn: number of the worker whose streams the first one reads.
+    """
+
+    def __init__(self, own: Callable[[int], Any] | None) -> None:
+        self.own = own
+        self.state: Json = None
+        self.turn = 0
+
+    def __call__(self, number: int) -> None:
+        """Begin.
+
+        Args:
+            number: torch's number of the worker.
+        """
+        if self.own is not None:
+            self.own(number)
+        worker = get_worker_info()
+        if worker is None or self.state is None:
+            return
+        if self.turn:
+            thread_context.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
+        dataset: Any = worker.dataset
+        dataset.load_for_one_epoch(self.state)
+
+
+class LoaderRun:
+    """One epoch of a loader: an iterator over batches with a state.
+
+    Args:
+        loader: the loader.
+        addresses: keep the addresses of items, for stages behind the loader.
+    """
+
+    def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
+        # goes on with the next epoch where nothing is left of a state's; a pipeline over the loader does that itself
+        self.continue_epochs = False
+        self._loader, self._addresses = loader, addresses
+        self._open(loader, addresses=addresses)
+
+    def _open(self, loader: "StateLoader", *, addresses: bool) -> None:
+        here = process_context()
+        self._place = WorkerContext(here.rank, here.world_size, 0, max(1, loader.num_workers))
+        alone = WorkerContext(here.rank, here.world_size, 0, 1)
+        self._plain: ElasticRun = loader.dataset.elastic_run(alone, continue_epochs=True)
+        self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
+        self._known = (self.begun["seed"], self.begun["epoch"])
+        self._workers = loader.num_workers
+        self._turn = self._first(loader.turned)
+        self._collate = loader.collating
+        self._received = ReceivedState(self.begun)
+        self._address: Address = None
+        self.over = self._gave = False
+        self._batches: Iterator[Any] = loader.start_batches(self.begun, self._turn, self._known, addresses=addresses)
+        self._own: ElasticRun | None = None if self._workers else loader.dataset.present
+        self._release = hold(self._batches, self)
+
+    def _first(self, turned: Json) -> int:
+        """Return the number of the worker whose turn it is."""
+        if not self._workers or not any(self.begun["memories"].values()):
+            return 0
+        if turned is not None and turned[:3] == [self._place.rank, self._place.world_size, self._workers]:
+            return int(turned[3])
+        waiting = next_positions(self.begun["memories"], self.begun["streams"])
+        return self._owner(min(waiting)) if waiting else 0
+
+    def _owner(self, position: int) -> int:
+        return int(position % self.begun["streams"] // self._place.world_size % max(1, self._workers))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            parcel = next(self._batches)
+        except StopIteration:
+            self._end()
+            if not (self.continue_epochs and self.exhausted):
+                raise
+            self._open(self._loader, addresses=self._addresses)
+            return next(self)
+        self._gave = True
+        if type(parcel) is not BatchWithState:
+            return parcel
+        if parcel.run != self._known:
+            raise FlowError(
+                f"a worker reads seed and epoch {parcel.run}, the loader {self._known}: the dataset was changed in the "
+                "worker, where no state knows of it"
+            )
+        self._received.take(parcel.progress)
+        self._turn = (self._owner(parcel.position) + 1) % self._workers
+        self._address = parcel.address
+        return parcel.batch
+
+    def _end(self) -> None:
+        """Take note that all streams are over."""
+        known = self._received.state_dict()["memories"]
+        self._received.take({name: [0 if memory is None else memory[0]] for name, memory in known.items()})
+        self.over = True
+        if (
+            self._workers
+            and not has_progress(self.begun)
+            and not any(memory and memory[0] for memory in known.values())
+        ):
+            next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
+        self.close()
+
+    @property
+    def exhausted(self) -> bool:
+        """True where nothing was left of a state's epoch, on any rank: then comes the next epoch."""
+        return self.over and not self._gave and self._plain.is_epoch_done()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the batch given last, of this epoch."""
+        state = self._received.state_dict() if self._own is None else self._own.state_dict()
+        if self._workers:
+            state["turn"] = [*self._place[:2], self._workers, self._turn]
+        return state
+
+    def address(self) -> Address:
+        """Return the address of the item given last."""
+        return self._address if self._own is None else self._own.address()
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more."""
+        return [self._collate(item) for item in self._plain.fetch(addresses)]
+
+    def close(self) -> None:
+        """Let go of the workers, unless they are persistent; the state can still be read."""
+        self._batches = iter(())
+        self._release()
+        self._plain.close()
+
+
+class StateLoader(DataLoader[Any]):
+    """torch's DataLoader over an elastic dataset, with ``state_dict`` and ``load_state_dict``.
+
+    Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
+    hear of a state that was loaded or an epoch that was set.
+
+    Args:
+        dataset: an elastic one.
+        *args: further arguments of torch's DataLoader.
+        **kw: the same.
+    """
+
+    # an elastic dataset: torch knows none of its functions
+    dataset: Any
+    collate_fn: Any
+    worker_init_fn: Any
+    _iterator: Any
+
+    def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
+        super().__init__(dataset, *args, **kw)
+        given, begin = self.collate_fn, self.worker_init_fn  # those of a StateLoader, where a trainer makes it again
+        self.collate_fn = self._sending = StatefulCollate(
+            given.collate if isinstance(given, StatefulCollate) else given
+        )
+        self.worker_init_fn = self._beginning = WorkerStart(begin.own if isinstance(begin, WorkerStart) else begin)
+        self.turned: Json = None  # whose turn it is behind a state that was loaded
+        self._present: LoaderRun | None = None
+        self._release: Callable[[], Any] | None = None  # of persistent workers
+        self._heard: tuple[int, int] | None = None  # seed and epoch that living workers would read next
+
+    def adopt(self, run: Run) -> None:
+        """Take part in the run of a pipeline whose source this is.
+
+        Args:
+            run: its seed and epoch.
+        """
+        self.dataset.adopt(run)
+
+    @property
+    def collating(self) -> Callable[[Any], Any]:
+        """The collate function, as it was given or chosen by torch."""
+        return self._sending.collate
+
+    def as_stage(self) -> Stage:
+        """Return this loader as the source of a pipeline."""
+        return LoaderStage(self)
+
+    def begin(self, *, addresses: bool = False) -> LoaderRun:
+        """Begin the next epoch, or go on where ``load_state_dict`` said.
+
+        Args:
+            addresses: keep the addresses of items, where the loader's batches are the dataset's (``batch_size=None``).
+        """
+        dataset: Any = self.dataset
+        if dataset.seed is None and dataset._lent is None:  # noqa: SLF001  one seed for all epochs: living workers know it
+            seed, common = choose_seeds(None)
+            dataset.adopt(Run(seed=seed, common=common, epoch=dataset.epoch, tracked=True))
+        run = LoaderRun(self, addresses=addresses)
+        self._present, self.turned = run, None
+        return run
+
+    def __iter__(self) -> Any:
+        """Return an iterator over the batches of the next epoch; it has ``state_dict``."""
+        run = self.begin()
+        run.continue_epochs = True
+        return run
+
+    def start_batches(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[Any]:
+        """Return torch's iterator, its workers told where to begin.
+
+        Args:
+            state: where.
+            turn: which worker's streams the first one reads.
+            known: seed and epoch.
+            addresses: send the addresses of items along.
+        """
+        fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
+        if self._iterator is not None and not (fresh and known == self._heard):
+            self._iterator = None  # torch ends persistent workers with their iterator
+            self._held(iter(()))
+        self._heard = None if turn else (known[0], known[1] + 1)
+        self._sending.addresses = addresses
+        self._beginning.state, self._beginning.turn = state, turn
+        if not self.num_workers:
+            self._to_dataset(state, stay=True)
+        if not any(state["memories"].values()):
+            return self._held(iter(super().__iter__()))
+        before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
+        # it draws a seed, which the epoch that goes on had drawn when it began
+        batches: Iterator[Any] = super().__iter__()
+        if self.generator is not None:
+            self.generator.set_state(before)
+        else:
+            torch.set_rng_state(before)
+        return self._held(batches)
+
+    def _held(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Hold torch's iterator where its workers are persistent, and let go of the one before."""
+        if self._release is not None:
+            self._release()
+        self._release = hold(batches, self) if self.persistent_workers else None
+        return batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the batch received last: a JSON value, to be loaded under any topology.
+
+        Behind the last batch of an epoch, the next epoch comes.
+
+        Raises:
+            FlowError: a stage's state cannot be written down.
+        """
+        if self._present is not None:
+            return self._present.state_dict()
+        return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on behind a state, whichever number of ranks and workers it was taken under.
+
+        Args:
+            state: of this rank, or the merged one of all ranks.
+
+        Raises:
+            StateMismatch: it belongs to another dataset; the message says what differs.
+        """
+        self._take_up(state, stay=False)
+
+    def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
+        """Go on behind a state, and end with its epoch though nothing be left of it.
+
+        Args:
+            state: as for ``load_state_dict``.
+
+        Raises:
+            StateMismatch: as there.
+        """
+        self._take_up(state, stay=True)
+
+    def _take_up(self, state: Mapping[str, Any], *, stay: bool) -> None:
+        given = check_state(state)
+        turn = check_turn(given.get("turn"))
+        self._to_dataset(given, stay=stay)
+        self.turned, self._present = turn, None
+
+    @property
+    def exhausted(self) -> bool:
+        """True where the present run found nothing left of a state's epoch."""
+        return self._present is not None and self._present.exhausted
+
+    def forget(self) -> None:
+        """Forget a state that was loaded and has not been begun with."""
+        dataset: Any = self.dataset
+        dataset.forget()
+        self.turned = None
+
+    def _to_dataset(self, state: Json, *, stay: bool = False) -> None:
+        """Let the dataset begin with a state, its epochs numbered against ours as before."""
+        dataset: Any = self.dataset
+        shift = dataset._present.shift  # noqa: SLF001  see ElasticPipeline.adopt
+        (dataset.load_for_one_epoch if stay else dataset.load_state_dict)(state)
+        dataset._present.shift = shift  # noqa: SLF001
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None, "_let_go": None}

@@ -1,20 +1,80 @@
-"""The state of a loader inside the checkpoints of training programs that do not ask a loader for it.
+"""Puts the state of a loader into the checkpoints of training programs that do not ask a loader for it.
 
-Flows in: a loader with ``state_dict``. Flows out: what accelerate and the Hugging Face Trainer take. Lightning asks the
-loader itself, and torchdata's StatefulDataLoader the dataset.
+Serves accelerate and the Hugging Face Trainer; Lightning asks the loader itself, and torchdata's StatefulDataLoader
+the dataset. For torchdata.nodes, an elastic dataset becomes a node of a graph (``Prefetcher``, ``ParallelMapper``,
+``Batcher``, ``Loader`` …) with a state; a node reads in one process what its rank owns.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from webdataset.ground.errors import UsageError
-from webdataset.ground.extras import require
-from webdataset.ground.topology import physical
+from webdataset.core.distributed import process_context
+from webdataset.core.errors import UsageError
+from webdataset.core.optional_imports import require
+from webdataset.flow.elastic import ElasticRun
+from webdataset.flow.elastic_pipeline import ElasticMixin
+from webdataset.flow.elastic_state import check_state
+
+nodes: Any = require("torchdata.nodes", extra="torchdata", purpose="a node over a dataset")
 
 
-def _stateful(loader: Any) -> Any:
+class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
+    """A source of a graph of nodes; each reset without a state begins the next epoch.
+
+    Args:
+        dataset: an elastic one.
+
+    Raises:
+        UsageError: a dataset that is not elastic.
+        MissingExtra: torchdata is not installed (when this module is imported).
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__()
+        if not isinstance(dataset, ElasticMixin):
+            raise UsageError("a node needs an elastic dataset: WebDataset(...).elastic()")
+        self.dataset = dataset
+        self._run: ElasticRun | None = None
+
+    def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
+        """Begin the next epoch, or go on behind a state.
+
+        Args:
+            initial_state: what ``get_state`` returned, on any number of ranks if merged; None for the next epoch.
+
+        Raises:
+            StateMismatch: it belongs to another dataset.
+        """
+        super().reset(initial_state)
+        if self._run is not None:
+            self._run.close()
+        if initial_state is not None:
+            self.dataset.load_for_one_epoch(
+                check_state(initial_state)
+            )  # behind its end the graph asks for another reset
+        self._run = iter(self.dataset)
+
+    def next(self) -> Any:
+        """Return the next item.
+
+        Raises:
+            StopIteration: behind the last one.
+        """
+        return next(self._start_run())
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state behind the item given last."""
+        return self._start_run().state_dict()
+
+    def _start_run(self) -> ElasticRun:
+        if self._run is None:
+            raise UsageError("a node is reset before it is read")
+        return self._run
+
+
+def _check_stateful(loader: Any) -> Any:
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         raise UsageError(f"{type(loader).__name__} has no state: pass a wds.WebLoader over an elastic dataset")
     loader.state_dict()
@@ -38,7 +98,7 @@ def for_accelerate(accelerator: Any, loader: Any) -> Any:
     Raises:
         UsageError: the loader has no state.
     """
-    accelerator.register_for_checkpointing(RankState(_stateful(loader)))
+    accelerator.register_for_checkpointing(RankState(_check_stateful(loader)))
     return loader
 
 
@@ -54,7 +114,7 @@ class RankState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all ranks, by rank; every rank calls it at the same step."""
-        return {str(rank): state for rank, state in enumerate(gathered(self.loader.state_dict()))}
+        return {str(rank): state for rank, state in enumerate(gather_states(self.loader.state_dict()))}
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
         """Load this rank's state, or where there are other ranks now, the merged one of all.
@@ -62,16 +122,16 @@ class RankState:
         Args:
             states: what ``state_dict`` returned.
         """
-        self.loader.load_state_dict(of_this_rank(states))
+        self.loader.load_state_dict(select_rank_state(states))
 
 
-def gathered(state: Any) -> list[Any]:
+def gather_states(state: Any) -> list[Any]:
     """Return the states of all ranks.
 
     Args:
         state: this rank's.
     """
-    here = physical()
+    here = process_context()
     if here.world_size == 1:
         return [state]
     distributed = require("torch.distributed", extra="torch", purpose="saving on several ranks")
@@ -82,7 +142,7 @@ def gathered(state: Any) -> list[Any]:
     return states
 
 
-def of_this_rank(states: dict[str, Any]) -> Any:
+def select_rank_state(states: dict[str, Any]) -> Any:
     """Return the state that this rank goes on from.
 
     Args:
@@ -90,13 +150,13 @@ def of_this_rank(states: dict[str, Any]) -> Any:
     """
     from webdataset.flow.elastic_state import merge_states  # noqa: PLC0415  seldom needed
 
-    here = physical()
+    here = process_context()
     if len(states) == here.world_size:
         return states[str(here.rank)]
     return merge_states(states.values())
 
 
-class Epochs:
+class TrainerLoader:
     """A loader for a program that counts epochs by itself, and need not be believed: the loader's own count holds.
 
     Args:
@@ -119,7 +179,7 @@ class Epochs:
         return iter(self.loader)
 
 
-class SizedEpochs(Epochs):
+class SizedTrainerLoader(TrainerLoader):
     """The same of a loader with a length."""
 
     def __len__(self) -> int:
@@ -149,7 +209,7 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
         UsageError: the loader has no state, or a length that is no multiple of ``gradient_accumulation_steps``.
     """
     transformers: Any = require("transformers", extra="trainer", purpose="training with the Hugging Face Trainer")
-    kept = _stateful(loader)
+    kept = _check_stateful(loader)
     _check_length(kept, trainer.args.gradient_accumulation_steps)
 
     class LoaderState(transformers.TrainerCallback):  # type: ignore[misc]
@@ -162,7 +222,7 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
             if state.global_step:
                 view.load_state_dict(read_state(Path(args.output_dir) / f"checkpoint-{state.global_step}"))
 
-    view = SizedEpochs(kept) if hasattr(kept, "__len__") else Epochs(kept)
+    view = SizedTrainerLoader(kept) if hasattr(kept, "__len__") else TrainerLoader(kept)
     trainer.args.ignore_data_skip = True
     trainer.get_train_dataloader = lambda: view
     trainer.add_callback(LoaderState())
@@ -186,7 +246,7 @@ def write_state(folder: Path, state: Any) -> None:
         folder: of the checkpoint; made where it is not there.
         state: a JSON value.
     """
-    here = physical()
+    here = process_context()
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"webdataset-{here.rank}-of-{here.world_size}.json"
     waiting = place.with_suffix(".part")
@@ -208,4 +268,4 @@ def read_state(folder: Path) -> Any:
     ranks = {int(path.stem.split("-")[3]) for path in found}
     if len(ranks) != 1 or len(states) != max(ranks):
         raise UsageError(f"{folder} holds the loader's states of ranks {sorted(states)}, not those of all ranks")
-    return of_this_rank(states)
+    return select_rank_state(states)

@@ -1,9 +1,8 @@
-"""Windows of samples, put together from the parts of all workers.
+"""Assembles windows of samples from the parts of all workers.
 
-Flows in: parts, in any order. Flows out: complete windows, in order. Back-pressure stands here: a worker writes a
-window only when it was granted, and no more windows are granted than ``ahead``, nor than fit into ``ahead_bytes``.
-Blocks go round: one that was delivered is granted again when nothing refers to it any more, neither here nor in a
-worker.
+Parts come in any order, and complete windows go out in order. Back-pressure: a worker writes a window only when it
+has a credit for it, and no more credits are given than ``ahead``, nor than fit into ``ahead_bytes``. Blocks
+circulate: one that was delivered is used again when nothing refers to it any more, neither here nor in a worker.
 """
 
 import time
@@ -12,21 +11,18 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from webdataset.core.errors import FlowError, WorkerDied
+from webdataset.core.logs import log
 from webdataset.flow.outcomes import StageOutcome
-from webdataset.ground.errors import FlowError, WorkerDied
-from webdataset.ground.logs import log
-
-from .buffers import Block, Blocks, Loans
-from .findings import Counted
-from .layout import Layout, layout_of
-from .parts import Grant, Part
+from webdataset.loading.shared_memory import BatchLayout, BlockPool, Leases, MemoryBlock, infer_layout
+from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 
 _SILENCE_SECONDS = 60.0  # without a part, until the log says whom the program waits for
 _PATIENCE_SECONDS = 5.0  # for workers to notice that an epoch was given up
 _MOST_LAYOUTS = 8  # of one epoch; whose samples change shape more often sends them beside the batch
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """The workers of a loader."""
 
     workers: int
@@ -35,23 +31,23 @@ class Crew(Protocol):
     def stop(self) -> None:
         """Let all workers give up this epoch; each sends a last part that says it is over."""
 
-    def grant(self, grant: Grant) -> None:
+    def grant(self, grant: WindowCredit) -> None:
         """Let all workers write a window."""
 
-    def receive(self, timeout_seconds: float | None = None) -> Part | None:
+    def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
         """Wait for a part; raises where a worker has died. None: the time was over."""
 
-    def last_read(self, worker: int) -> str:
+    def describe_position(self, worker: int) -> str:
         """Return words on what a worker read last; nothing where that is not known."""
 
     def close(self) -> None:
         """End the workers."""
 
-    def blocks(self, layout: Layout) -> Blocks:
+    def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers can write to."""
 
 
-class Window:
+class BatchWindow:
     """One window, complete.
 
     Args:
@@ -63,7 +59,7 @@ class Window:
     """
 
     def __init__(
-        self, number: int, parts: list[Part], layout: Layout | None, columns: list[Any], span: int = 0
+        self, number: int, parts: list[WindowPart], layout: BatchLayout | None, columns: list[Any], span: int = 0
     ) -> None:
         self.number = number
         self.first = number * span  # index of its first row; from where the epoch began
@@ -75,7 +71,7 @@ class Window:
         self.partly = any(any(part.placed) for part in parts)
         self.whole = layout is not None and self.count == layout.rows and all(all(part.placed) for part in parts)
 
-    def counted(self) -> list[Counted]:
+    def merge_counts(self) -> list[RowCounts]:
         """Return what was gone on without, by rising row."""
         found = [each for part in self.parts for each in part.counted]
         found.sort(key=lambda each: each.row)
@@ -108,13 +104,13 @@ class Window:
             if number is None:
                 values.append(next(others))
             else:
-                values.append(out_of(self.columns[number][row, ...], tensor=layout.columns[number].tensor))
+                values.append(wrap_array(self.columns[number][row, ...], tensor=layout.columns[number].tensor))
         if layout.kind == "dict":
             return dict(zip(layout.keys, values, strict=True))
         return tuple(values) if layout.kind == "tuple" else values[0]
 
 
-def out_of(array: Any, *, tensor: bool) -> Any:
+def wrap_array(array: Any, *, tensor: bool) -> Any:
     """Return an array as what samples hold: itself, or a torch tensor over the same memory.
 
     Args:
@@ -123,12 +119,12 @@ def out_of(array: Any, *, tensor: bool) -> Any:
     """
     if not tensor:
         return array
-    from .torch_batches import tensor_of  # noqa: PLC0415  only samples with tensors need torch
+    from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  only samples with tensors need torch
 
-    return tensor_of(array)
+    return array_to_tensor(array)
 
 
-class Windows:
+class WindowAssembler:
     """The windows of one epoch after the other.
 
     Args:
@@ -139,23 +135,23 @@ class Windows:
         placing: samples are to be written into blocks.
     """
 
-    def __init__(self, crew: Crew, *, span: int, ahead: int, ahead_bytes: int, placing: bool) -> None:
+    def __init__(self, crew: WorkerPool, *, span: int, ahead: int, ahead_bytes: int, placing: bool) -> None:
         self.crew = crew
         self.span = span
         self.ahead = ahead
         self.ahead_bytes = ahead_bytes
-        self.layout: Layout | None = None
+        self.layout: BatchLayout | None = None
         self.window_bytes = 0  # of the largest so far
         self._placing = placing
         self._layouts = 0
-        self._blocks: Blocks | None = None
+        self._blocks: BlockPool | None = None
         self._busy: list[set[int]] = [set() for _ in range(crew.workers)]
-        self._loans = Loans()
-        self._returned: deque[_Returned] = deque()  # blocks that nobody here looks at any more
-        self.watch: Callable[[Part], None] | None = None  # called with each part
+        self._loans = Leases()
+        self._returned: deque[_ReturnedBlock] = deque()  # blocks that nobody here looks at any more
+        self.watch: Callable[[WindowPart], None] | None = None  # called with each part
         self.eager = False  # every part must say what changed in its worker's state
         self.outcomes: list[StageOutcome] = []  # of all workers, at the end of an epoch
-        self.failed: list[Counted] = []  # what was gone on without in a window that nobody receives
+        self.failed: list[RowCounts] = []  # what was gone on without in a window that nobody receives
         self._epoch = 0
         self._begin()
         self._over = [True] * crew.workers
@@ -165,8 +161,8 @@ class Windows:
         self._epoch += 1
         self._layouts = min(self._layouts, 1)
         self._next = self._granted = 0  # the next windows to be delivered, and to be granted
-        self._lent: dict[int, tuple[Layout, list[Any]]] = {}
-        self._parts: dict[int, list[Part]] = {}
+        self._lent: dict[int, tuple[BatchLayout, list[Any]]] = {}
+        self._parts: dict[int, list[WindowPart]] = {}
         self._reached = [0] * workers  # the first window that each worker is not done with
         self._over = [False] * workers
         self.outcomes = []
@@ -181,7 +177,7 @@ class Windows:
         """Bytes of the blocks that there are."""
         return self._blocks.made * self._blocks.size_bytes if self._blocks is not None else 0
 
-    def epoch(self) -> Generator[Window]:
+    def epoch(self) -> Generator[BatchWindow]:
         """Yield windows that hold samples (or progress), until all workers are over.
 
         The crew has begun. Given up early, it waits for all workers to notice.
@@ -199,8 +195,8 @@ class Windows:
                     if part is not None:
                         self._register(part)
                     else:
-                        self._complain()
-                window = self._taken()
+                        self._warn_of_silence()
+                window = self._take_window()
                 self._next += 1
                 if window is not None:
                     yield window
@@ -210,9 +206,9 @@ class Windows:
             self._parts.clear()
             if self.crew.living:
                 with suppress(WorkerDied):  # nobody waits for its samples any more; the next epoch hires others
-                    self._wind_up()
+                    self._stop_workers()
 
-    def _complain(self) -> None:
+    def _warn_of_silence(self) -> None:
         """Say whom the program waits for: a hang that nobody explains is taken for one of the training."""
         for number in range(self.crew.workers):
             if not self._ready(number):
@@ -222,10 +218,10 @@ class Windows:
                     number,
                     self.crew.workers,
                     _SILENCE_SECONDS,
-                    self.crew.last_read(number),
+                    self.crew.describe_position(number),
                 )
 
-    def _wind_up(self) -> None:
+    def _stop_workers(self) -> None:
         """Let all workers give up what they do; end those that do not answer."""
         self.crew.stop()
         until = time.monotonic() + _PATIENCE_SECONDS
@@ -239,7 +235,7 @@ class Windows:
     def _ready(self, worker: int) -> bool:
         return self._over[worker] or self._reached[worker] > self._next
 
-    def _register(self, part: Part) -> None:
+    def _register(self, part: WindowPart) -> None:
         worker = part.worker
         window = max(part.window, self._next)  # an error from nowhere in particular is of the present window
         self._reached[worker] = window + 1
@@ -250,7 +246,7 @@ class Windows:
         if self.watch is not None:
             self.watch(part)
 
-    def _taken(self) -> Window | None:
+    def _take_window(self) -> BatchWindow | None:
         layout, columns = self._lent.pop(self._next, (None, []))
         parts = self._parts.pop(self._next, [])
         for part in parts:
@@ -260,7 +256,7 @@ class Windows:
         self._sort()
         if self._blocks is not None and self._blocks.scarce:
             columns = [column.copy() for column in columns]  # the consumer keeps its batches
-        window = Window(self._next, parts, layout, columns, self.span)
+        window = BatchWindow(self._next, parts, layout, columns, self.span)
         if not window.count and not any(part.progress or part.counted for part in parts):
             return None
         self._learn(window)
@@ -276,17 +272,17 @@ class Windows:
         if self._placing and not self._layouts:
             most = 0  # the first window tells what the others look like
         while self._granted <= self._next + max(most, 0):
-            self.crew.grant(self._made_grant(self._granted))
+            self.crew.grant(self._make_credit(self._granted))
             self._granted += 1
 
-    def _made_grant(self, window: int) -> Grant:
+    def _make_credit(self, window: int) -> WindowCredit:
         if self.layout is None or self._blocks is None:
-            return Grant(window, eager=self.eager)
+            return WindowCredit(window, eager=self.eager)
         self._sort()
         block = self._blocks.take()
-        columns = self.layout.views(block.lend(self._loans, _Returned(self._epoch, window, self._blocks, block)))
+        columns = self.layout.views(block.lend(self._loans, _ReturnedBlock(self._epoch, window, self._blocks, block)))
         self._lent[window] = self.layout, columns
-        return Grant(window, block.number, self.layout, columns, self.eager)
+        return WindowCredit(window, block.number, self.layout, columns, self.eager)
 
     def _sort(self) -> None:
         """Free the returned blocks that no worker refers to: each has said so with a later part."""
@@ -302,13 +298,13 @@ class Windows:
             else:
                 entry.owner.give_back(entry.block)
 
-    def _learn(self, window: Window) -> None:
+    def _learn(self, window: BatchWindow) -> None:
         """Learn the layout from the first window, or from one that had another than was thought."""
         if self.layout is None and window.number % 8 == 0:
-            self.window_bytes = max(self.window_bytes, sum(map(weight, window.samples())))
+            self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, window.samples())))
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
             return
-        first, *others = (layout_of(sample, self.span) for sample in window.samples())
+        first, *others = (infer_layout(sample, self.span) for sample in window.samples())
         alike = all(other == first for other in others)
         if alike and first == self.layout and self._layouts:
             return  # it was granted before the layout was known
@@ -319,25 +315,25 @@ class Windows:
             self.window_bytes = max(self.window_bytes, self.layout.size_bytes)
 
 
-class _Returned(NamedTuple):
+class _ReturnedBlock(NamedTuple):
     """A block that nobody in the consumer looks at any more."""
 
     epoch: int
     window: int
-    owner: Blocks
-    block: Block
+    owner: BlockPool
+    block: MemoryBlock
 
 
-def weight(sample: Any) -> int:
+def estimate_bytes(sample: Any) -> int:
     """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes.
 
     Args:
         sample: any sample.
     """
     if isinstance(sample, dict):
-        return sum(map(weight, sample.values()))
+        return sum(map(estimate_bytes, sample.values()))
     if isinstance(sample, tuple | list):
-        return sum(map(weight, sample))
+        return sum(map(estimate_bytes, sample))
     if isinstance(sample, str | bytes | bytearray):
         return len(sample)
     try:

@@ -1,1 +1,1 @@
-"""Floor 3: members to samples and back."""
+"""Groups the members of shards into samples, and writes samples back as members."""

@@ -1,4 +1,4 @@
-"""Where a sample stands: shard, ordinal, byte offset; and, in a saved state, what tells that it is still the same."""
+"""Addresses of samples: shard, ordinal and byte offset; in a saved state also a check of what stands there."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class CheckedAddress(NamedTuple):
         shard: as in :class:`Address`.
         ordinal: the same.
         offset: the same.
-        check: from 0 to 63, of the sample's key and the shard's size; see :mod:`webdataset.samples.identity`.
+        check: from 0 to 63, of the sample's key and the shard's size; see :mod:`webdataset.samples.shard_identity`.
     """
 
     shard: int

@@ -1,21 +1,69 @@
-"""Members to samples: consecutive members of one key are one sample.
+"""Groups consecutive members with one key into samples, and splits member names into key and extension.
 
-Theory. A key's members stand next to each other. The common case is that a member's name starts with the present key
-and a dot, and that its extension was seen before in this shard: one prefix test and one dictionary lookup. Everything
-else (a new key, a new extension, metadata, a duplicate) takes the longer way.
+Theory. A key's members stand next to each other. In the common case a member's name starts with the present key and a
+dot, and its extension was seen before in this shard: one prefix test and one dictionary lookup. Everything else (a
+new key, a new extension, metadata, a duplicate) takes the longer way.
 
-Flows in: lists of (name, payload, offset). Flows out: lists of samples, with the offsets at which they start. Never
-joins members of two shards; never gives a sample that was cut off.
+Grouping never joins members of two shards, never gives a sample that was cut off, and never normalises a name.
 """
 
 import copy
+import re
 from collections.abc import Callable, Container
 from typing import Any, Literal
 
-from webdataset.ground.errors import DuplicateField, UsageError
-from webdataset.tar.assembly import Member
+from webdataset.core.errors import DuplicateField, UsageError
+from webdataset.tar.member_assembly import Member
 
-from .names import base_plus_ext, is_meta
+META_PREFIX = "__"
+META_SUFFIX = "__"
+_META = re.compile(r"__[^/]*__($|/)")
+
+
+def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
+    """Split a member's name at the first dot of its last component.
+
+    Args:
+        path: the member's full name.
+
+    Returns:
+        (key, extension): ``("a/b.c/d", "tar.gz")`` for ``a/b.c/d.tar.gz``; (None, None) for a name that belongs to no
+        sample: without a dot, or hidden at the top level.
+    """
+    slash = path.rfind("/")
+    dot = path.find(".", slash + 1)
+    if dot < 0:
+        return None, None
+    if dot == slash + 1 and (slash < 0 or "." in path[path.rfind("/", 0, slash) + 1 : slash]):
+        return None, None
+    return path[:dot], path[dot + 1 :]
+
+
+def last_dot(path: str) -> tuple[str, str] | tuple[None, None]:
+    """Split a member's name at the last dot of its last component (for keys that hold dots themselves).
+
+    Args:
+        path: the member's full name.
+
+    Returns:
+        (key, extension), or (None, None) as for :func:`base_plus_ext`.
+    """
+    slash = path.rfind("/")
+    dot = path.rfind(".")
+    if dot <= slash + 1:
+        return None, None
+    return path[:dot], path[dot + 1 :]
+
+
+def is_meta(path: str, pattern: re.Pattern[str] | str | None = _META) -> bool:
+    """Tell whether a name is metadata of the shard: ``__name__`` at the top level, or below such a folder.
+
+    Args:
+        path: the member's full name.
+        pattern: what such names start with; None: no name is metadata.
+    """
+    return pattern is not None and re.match(pattern, path) is not None
+
 
 Sample = dict[str, Any]
 Keys = Callable[[str], tuple[str, str] | tuple[None, None]]
@@ -216,7 +264,7 @@ class Grouper:
         field = ext.lower() if self._lcase else ext
         return None if self._suffixes is not None and field not in self._suffixes else (key, field)
 
-    def held(self, name: str, key: str) -> Any:
+    def get_content(self, name: str, key: str) -> Any:
         """Return what the sample in progress has of a member, or None; also where its key is another.
 
         Args:

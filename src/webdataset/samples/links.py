@@ -1,18 +1,17 @@
-"""Members without bytes of their own: what a hard link leads to, and how many members are left out.
+"""Resolves members without bytes of their own: finds the targets of hard links, and counts members that are left out.
 
 Theory. Programs that make archives store a file that has several names once, and a hard link for each further name. A
-hard link has the bytes of the last member of its target's name before it, in the same shard, where they are at hand:
+hard link has the bytes of the last member of its target's name before it, in the same shard, where they are
+available:
 
 1. where the target is a field of the same sample;
-2. elsewhere in the shard, where the shard is not compressed and its source can be read at any place (a local file,
+2. elsewhere in the shard, where the shard is not compressed and its source supports random access (a local file,
    bytes in memory, an object of a store). At the first such link the headers from the shard's start are walked, once.
 
-Other hard links, symbolic links and payloads of unknown types are left out, counted, and told of by one warning a
-shard. Names that belong to no sample, and those that ``select_files`` leaves out, are stepped over without a word. The
-reader, the index and random access ask here, so that a sample has the same fields whichever way it is read.
-
-Flows in: members and the strays between them. Flows out: members alone. Bytes are read once for links to one member
-that follow each other closely.
+Other hard links, symbolic links and payloads of unknown types are left out, counted, and reported by one warning a
+shard. Names that belong to no sample, and those that ``select_files`` leaves out, are skipped without a warning. The
+reader, the index and random access all use this module, so that a sample has the same fields whichever way it is
+read. Bytes are read once for links to one member that follow each other closely.
 """
 
 import itertools
@@ -20,33 +19,32 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from webdataset.ground.errors import WebDatasetError
-from webdataset.ground.redaction import redacted
-from webdataset.ground.tracebacks import warn_user
-from webdataset.tar.assembly import Stray
-from webdataset.tar.compression import compression_of
+from webdataset.core.errors import WebDatasetError
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.samples.member_sizes import check_member_size
+from webdataset.tar.compression import detect_compression
 from webdataset.tar.header import HARD_LINK, SYMBOLIC_LINK, Limits
-from webdataset.tar.scan import TarScanner
-from webdataset.tar.walk import Place, TarWalk
-
-from .sizes import weigh
+from webdataset.tar.member_assembly import PayloadlessMember
+from webdataset.tar.scanner import TarScanner
+from webdataset.tar.walker import MemberPosition, TarWalker
 
 MOST_NAMES = 1 << 20
-KEPT_BYTES = 16 << 20
+CACHED_BYTES = 16 << 20
 _SMALLEST, _LARGEST = 64 * 1024, 1 << 20
 
 ReadAt = Callable[[int, int], bytes]
 """Returns some bytes of a shard: at an offset, so many, fewer at the end alone."""
 
 
-class Named(Protocol):
+class MemberNames(Protocol):
     """What knows the samples' names; see :class:`~webdataset.samples.grouping.Grouper`."""
 
     def split(self, name: str) -> tuple[str, str] | None:
         """Return key and field of a member, or None where it belongs to no sample."""
         ...
 
-    def held(self, name: str, key: str) -> Any:
+    def get_content(self, name: str, key: str) -> Any:
         """Return what the sample in progress has of a member, or None; also where its key is another."""
         ...
 
@@ -65,12 +63,12 @@ class LinkTargets:
         self._begin()
 
     def _begin(self) -> None:
-        self._walk = TarWalk(None, self._limits)
+        self._walk = TarWalker(None, self._limits)
         self._reached = 0
         # hashes of names, to where the member of the name starts
         self._found: dict[int, int] = {}
 
-    def place(self, target: str, before: int) -> Place | None:
+    def place(self, target: str, before: int) -> MemberPosition | None:
         """Return where the last member of a name lies, or None where there is none.
 
         Args:
@@ -101,7 +99,7 @@ class LinkTargets:
         self._reached = before
         return walk.error is None and walk.wants[0] == before
 
-    def _note(self, places: list[Place], strays: list[Stray]) -> None:
+    def _note(self, places: list[MemberPosition], strays: list[PayloadlessMember]) -> None:
         found, first = self._found, 0
         for stray in strays:
             found.update((hash(place.name), place.offset) for place in places[first : stray.place])
@@ -115,8 +113,8 @@ class LinkTargets:
         for name in list(itertools.islice(found, max(0, len(found) - MOST_NAMES))):
             del found[name]
 
-    def _place_at(self, offset: int) -> Place | None:
-        walk = TarWalk(None, self._limits)
+    def _place_at(self, offset: int) -> MemberPosition | None:
+        walk = TarWalker(None, self._limits)
         walk.position = offset
         while walk.error is None:
             start, least = walk.wants
@@ -128,7 +126,7 @@ class LinkTargets:
                 break
         return None
 
-    def payload(self, place: Place) -> bytes | None:
+    def payload(self, place: MemberPosition) -> bytes | None:
         """Return a member's bytes, or None where they are not whole.
 
         Args:
@@ -141,7 +139,7 @@ class LinkTargets:
             content = self._read_at(place.payload, place.size)
             return content if len(content) == place.size else None
         scanner = TarScanner(None, self._limits)
-        scanner.weigh = weigh
+        scanner.weigh = check_member_size
         scanner.restart(place.offset)
         while scanner.error is None:
             piece = self._read_at(scanner.offset, scanner.want)
@@ -152,7 +150,7 @@ class LinkTargets:
         return None
 
 
-class Links:
+class LinkResolver:
     """What the links of one shard lead to, and what is left out.
 
     Args:
@@ -180,11 +178,13 @@ class Links:
         self._targets: LinkTargets | None = None
         self._asked = False
         self._left: Counter[int] = Counter()
-        self._first: Stray | None = None
+        self._first: PayloadlessMember | None = None
         self._read: dict[int, bytes] = {}
         self._key: str | None = None
 
-    def resolved(self, members: list[Any], strays: Sequence[Stray], names: Named) -> Iterator[list[Any]]:
+    def resolve(
+        self, members: list[Any], strays: Sequence[PayloadlessMember], names: MemberNames
+    ) -> Iterator[list[Any]]:
         """Yield lists of members with those that links lead to, each list before the next link is looked at.
 
         Args:
@@ -203,7 +203,7 @@ class Links:
         if first < len(members):
             yield members[first:]
 
-    def _resolve(self, stray: Stray, names: Named) -> Any:
+    def _resolve(self, stray: PayloadlessMember, names: MemberNames) -> Any:
         """Return what a stray stands for, or None where it is left out."""
         named = names.split(stray.name)
         if named is None:
@@ -211,7 +211,7 @@ class Links:
         found = None
         if stray.kind == HARD_LINK:
             target = stray.target if self._rename is None else self._rename(stray.target)
-            found = names.held(target, named[0])
+            found = names.get_content(target, named[0])
             if found is None:
                 found = self._elsewhere(stray, named[0])
             if found is not None and target == stray.name:
@@ -222,7 +222,7 @@ class Links:
             self._first = self._first or stray
         return found
 
-    def _elsewhere(self, stray: Stray, key: str) -> Any:
+    def _elsewhere(self, stray: PayloadlessMember, key: str) -> Any:
         """Return the target's bytes, or place, from elsewhere in the shard; None where they are not at hand."""
         if not self._asked:
             self._asked = True
@@ -239,9 +239,9 @@ class Links:
             # whatever the source says: it is told of as left out
             return None
 
-    def _bytes(self, place: Place, key: str, targets: LinkTargets) -> bytes | None:
+    def _bytes(self, place: MemberPosition, key: str, targets: LinkTargets) -> bytes | None:
         """Return a member's bytes; one sample never holds the bytes of one member twice."""
-        if key != self._key and sum(map(len, self._read.values())) > KEPT_BYTES:
+        if key != self._key and sum(map(len, self._read.values())) > CACHED_BYTES:
             self._read = {}
         self._key = key
         payload = self._read.get(place.offset)
@@ -264,12 +264,12 @@ class Links:
         }
         said = ", ".join(text for text in kinds if not text.startswith("0 "))
         warn_user(
-            f"{redacted(self.url)}: members are left out: {said}; the first is {first.name!r} at byte {first.offset}. "
+            f"{redact(self.url)}: members are left out: {said}; the first is {first.name!r} at byte {first.offset}. "
             "Pack the files themselves (tar --dereference --hard-dereference), or leave these out with select_files",
         )
 
 
-def random_access(url: Any, reading: Any, length: int | None = None) -> ReadAt | None:
+def open_random_access(url: Any, reading: Any, length: int | None = None) -> ReadAt | None:
     """Open a shard once more, to read it anywhere; None where it is compressed, or read front to back only.
 
     Args:
@@ -277,12 +277,12 @@ def random_access(url: Any, reading: Any, length: int | None = None) -> ReadAt |
         reading: the rules of reading.
         length: bytes of it, or None; another length is another shard.
     """
-    from webdataset.sources.ranges import open_ranges  # noqa: PLC0415  most shards have no links
+    from webdataset.storage.random_access import open_ranges  # noqa: PLC0415  most shards have no links
 
     try:
         options = getattr(reading, "storage_options", None)
         ranges = open_ranges(url, level=getattr(reading, "trust", None), storage_options=options)
-        if compression_of(ranges.read_at(0, 512)) is None and length in (None, ranges.length):
+        if detect_compression(ranges.read_at(0, 512)) is None and length in (None, ranges.length):
             return ranges.read_at
         ranges.close()
     except (OSError, WebDatasetError):
@@ -290,7 +290,7 @@ def random_access(url: Any, reading: Any, length: int | None = None) -> ReadAt |
     return None
 
 
-def seeking(stream: Any, here: Callable[[], int]) -> ReadAt:
+def make_read_at(stream: Any, here: Callable[[], int]) -> ReadAt:
     """Return what reads a stream anywhere, and leaves it where it stands.
 
     Args:

@@ -1,8 +1,8 @@
-"""Members as dicts, one at a time: the form in which other people's groupers read shards.
+"""Yields members as dicts, one at a time: the form that groupers of other programs read.
 
-Flows in: opened shards. Flows out: ``{"fname", "data", "__url__"}`` dicts. The end of a shard shows in no item: each
-shard's ``__url__`` is a string object of its own, so that our grouper knows the border even when the same url comes
-twice, while groupers written for webdataset 0.2 see what they always saw.
+The items are ``{"fname", "data", "__url__"}``. No item marks the end of a shard: each shard's ``__url__`` is a string
+object of its own, so that this library's grouper knows the border even when the same url comes twice, while groupers
+written for webdataset 0.2 see what they always saw.
 """
 
 import threading
@@ -10,14 +10,11 @@ from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from webdataset.ground.policies import Handler, located, reraise_exception
-from webdataset.ground.skips import goes_on
-
-from .grouping import Grouper, Keys, Sample
-from .names import base_plus_ext, is_meta
-from .reading import Reading, ShardReader
-from .shard_reader import StopReading
-from .split_samples import FinishedKeys, check_policy, finished_keys
+from webdataset.core.error_handlers import Handler, reraise_exception, should_continue, with_location
+from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, is_meta
+from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_reader import ShardReader, StopReading
+from webdataset.samples.split_samples import FinishedKeys, check_policy, track_keys
 
 
 class ShortUrl(str):
@@ -98,12 +95,12 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
     reader = ShardReader(shard, reading)
     try:
         for members in reader.member_lists():
-            for some in reader.resolved(members):
+            for some in reader.resolve(members):
                 for name, payload, _ in some:
                     if not is_meta(name, skip_meta):
                         yield {"fname": name, "data": payload}
     except Exception as error:  # whatever a source or a user's function raises gets its place
-        located(error, url=reader.url, path=reader.path, offset=reader.place)
+        with_location(error, url=reader.url, path=reader.path, offset=reader.place)
         raise
     finally:
         reader.close()
@@ -129,7 +126,7 @@ def expanded_members(
                 yield member
         except Exception as error:  # noqa: BLE001  the handler decides
             opened.broken = True
-            if not goes_on(reading.handler, error, "reading"):
+            if not should_continue(reading.handler, error, "reading"):
                 return
         else:
             opened.ended = True
@@ -157,13 +154,13 @@ def group_members(
         handler: asked at a duplicate or a member without ``fname``.
         duplicates: see :class:`~webdataset.samples.grouping.Grouper`.
         split_samples: ``error``, ``warn`` or ``ignore`` parts of samples; see
-            :class:`~webdataset.samples.reading.Reading`. Members that do not come out of this library's expander may be
+            :class:`~webdataset.samples.sample_reader.Reading`. Members that do not come out of this library's expander may be
             of any number of shards under one url: their keys may come again.
 
     Yields:
         Samples.
     """
-    grouping = _Grouping(
+    grouping = _MemberGrouper(
         Grouper(keys=keys, lcase=lcase, suffixes=suffixes, duplicates=duplicates),
         _KeyRules(keys, split_samples),
         handler,
@@ -194,7 +191,7 @@ class _KeyRules(NamedTuple):
     split_samples: str
 
 
-class _Grouping:
+class _MemberGrouper:
     """Groups members that come one by one.
 
     Args:
@@ -222,7 +219,7 @@ class _Grouping:
         self._url = url
         self._opened = _opened_urls.find(url)
         self._grouper.open({name: value for name, value in member.items() if name.startswith("__")} if member else {})
-        self._finished = None if self._opened is None else finished_keys(url, self._rules, self._grouper)
+        self._finished = None if self._opened is None else track_keys(url, self._rules, self._grouper)
         return samples
 
     def take(self, member: dict[str, Any]) -> list[Sample]:
@@ -254,7 +251,7 @@ class _Grouping:
 
     def _ask(self, error: Exception) -> None:
         url = None if self._url is self._grouper else self._url
-        if not goes_on(self._handler, located(error, url=url, stage="group_by_keys"), "group_by_keys"):
+        if not should_continue(self._handler, with_location(error, url=url, stage="group_by_keys"), "group_by_keys"):
             raise StopReading
 
     def tell(self) -> None:

@@ -1,28 +1,27 @@
-"""Record shards: whole samples one behind the other, without tar, perhaps compressed.
+"""Reads record shards: whole samples in sequence, without tar, possibly compressed.
 
-Flows in: opened shards. Flows out: items, and where each starts. What an item is, is told by the ``cut`` that is
-handed in. A shard that ends inside an item is an error, never an end, and the items before a fault are delivered.
+The ``cut`` that the caller passes defines what an item is. A shard that ends inside an item is an error, never a
+normal end; the items before a fault are delivered.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from webdataset.ground.errors import FormatError, Truncated, UsageError, WebDatasetError
-from webdataset.ground.policies import Handler, located, reraise_exception
-from webdataset.sources.carrying import CarriesProfiles
-from webdataset.sources.profiles import storage_options
-from webdataset.tar.compression import Decompressor, compression_of
-
-from .address import Address
-from .endings import warn_trailing
+from webdataset.core.error_handlers import Handler, reraise_exception, with_location
+from webdataset.core.errors import FormatError, Truncated, UsageError, WebDatasetError
+from webdataset.samples.address import Address
+from webdataset.samples.shard_reader import warn_trailing
+from webdataset.storage.profile_pickling import PicklesProfiles
+from webdataset.storage.profile_selection import check_storage_options
+from webdataset.tar.compression import Decompressor, detect_compression
 
 LIMIT_BYTES = 128 << 20  # reading takes about three times as much memory
 _CHUNK = 256 * 1024
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 
 
-class Cut(Protocol):
+class RecordSplitter(Protocol):
     """What cuts a stream into items."""
 
     error: Exception | None
@@ -38,7 +37,7 @@ class Cut(Protocol):
 
 
 @dataclass(frozen=True)
-class RecordReading(CarriesProfiles):
+class RecordReading(PicklesProfiles):
     """How record shards are read.
 
     Args:
@@ -49,7 +48,7 @@ class RecordReading(CarriesProfiles):
         addresses: add ``__address__`` (:class:`Address`) to every sample.
         limit_bytes: size of the largest item that is read.
         trust: trust level under which shards are opened; None is the process's.
-        cache: a :class:`webdataset.caching.shards.ShardCache` to open shards through; None opens their sources.
+        cache: a :class:`webdataset.caching.shard_cache.ShardCache` to open shards through; None opens their sources.
         storage_options: what urls are opened with: ``{"profile": NAME}``, or fields of a profile.
         prefetch: bytes of the next shards that may be read ahead, where they are not local; 0 for none, None is
             ``WDS_PREFETCH_BYTES``.
@@ -58,7 +57,7 @@ class RecordReading(CarriesProfiles):
         UsageError: another word for ``items``, no room for an item, or storage options that cannot be read.
     """
 
-    cut: Callable[[int, int], Cut]
+    cut: Callable[[int, int], RecordSplitter]
     name: str = "records"
     handler: Handler = reraise_exception
     items: str = "any"
@@ -70,7 +69,7 @@ class RecordReading(CarriesProfiles):
     prefetch: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "storage_options", storage_options(self.storage_options))
+        object.__setattr__(self, "storage_options", check_storage_options(self.storage_options))
         if self.items not in ("any", "samples") or self.limit_bytes < 1:
             raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
 
@@ -111,17 +110,17 @@ class RecordReader:
         """
         cut = self._cut
         for piece in self._pieces():
-            yield from self._checked(*cut.feed(piece))
-        yield from self._checked(*cut.finish())
+            yield from self._check_items(*cut.feed(piece))
+        yield from self._check_items(*cut.finish())
 
-    def _checked(self, items: list[Any], offsets: list[int]) -> Iterator[tuple[list[Any], list[int]]]:
+    def _check_items(self, items: list[Any], offsets: list[int]) -> Iterator[tuple[list[Any], list[int]]]:
         stamp, fault = self._stamp, self._cut.error
         only_samples = self.reading.items == "samples"
         for index, item in enumerate(items):
             if type(item) is dict:
                 item.update(stamp)
             elif only_samples:
-                fault = _no_sample(item, offsets[index])
+                fault = _item_type_error(item, offsets[index])
                 items, offsets = items[:index], offsets[:index]
                 break
         self._count += len(items)
@@ -139,11 +138,11 @@ class RecordReader:
             if not more:
                 break
             piece += more
-        kind = compression_of(piece)
+        kind = detect_compression(piece)
         if kind == "bz2" and piece[4:10] not in _BZIP2:
             kind = None  # an item may start with these three letters
         if kind is not None:
-            pieces = self._decompressed(kind, piece)
+            pieces = self._decompress(kind, piece)
         elif self._start and self._seek_start():
             piece = read(_CHUNK)
             if not piece:
@@ -152,7 +151,7 @@ class RecordReader:
             return
         else:
             pieces = self._plain(piece)
-        yield from self._behind(pieces) if self._start else pieces
+        yield from self._drop_before_start(pieces) if self._start else pieces
 
     def _plain(self, piece: bytes) -> Iterator[bytes]:
         read = self.stream.read
@@ -160,7 +159,7 @@ class RecordReader:
             yield piece
             piece = read(_CHUNK)
 
-    def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
+    def _decompress(self, kind: str, piece: bytes) -> Iterator[bytes]:
         decompressor = Decompressor(kind, ignore_trailing=True)
         while piece:
             yield from decompressor.feed(piece)
@@ -175,7 +174,7 @@ class RecordReader:
         self.stream.seek(self._start)
         return True
 
-    def _behind(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _drop_before_start(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Leave out the bytes before the start offset."""
         left = self._start
         for piece in pieces:
@@ -185,14 +184,14 @@ class RecordReader:
         if left:
             raise Truncated(f"the shard ends {left} bytes before the item to resume at", offset=self._start)
 
-    def explained(self, error: Exception) -> Exception:
+    def explain_error(self, error: Exception) -> Exception:
         """Say where an error struck, and how many items came before it."""
         offset = None
         if isinstance(error, WebDatasetError):
             error.message += f"; {self._count} whole items stand before it"
         else:
             offset = self._cut.start
-        return located(error, url=self.url, path=self.path, offset=offset, stage=self.reading.name)
+        return with_location(error, url=self.url, path=self.path, offset=offset, stage=self.reading.name)
 
     def close(self) -> None:
         """Close the stream."""
@@ -201,7 +200,7 @@ class RecordReader:
             close()
 
 
-def _no_sample(item: Any, offset: int) -> FormatError:
+def _item_type_error(item: Any, offset: int) -> FormatError:
     return FormatError(
         f"the item at byte {offset} is of type {type(item).__name__}, and samples are dicts; pass items='any' to read "
         "such items too",

@@ -1,32 +1,260 @@
-"""One shard: the tar scanner and the grouper, fed by a stream.
+"""Reads one shard: a stream feeds the tar scanner and the grouper, which give lists of complete samples.
 
-Flows in: an opened shard, ``{"url", "stream"}``, and rules. Flows out: lists of complete samples with their offsets.
-The stream is closed when its reader is. Never gives a sample that an error interrupted.
+The protocols for all readers of shards, the seekable source and the judgement about the end of a shard stand here
+too. The source moves to an offset by seeking, by a new request to the store, or by reading on; it never goes back
+where that is impossible. The stream is closed when its reader is closed. A sample that an error interrupted is never
+given.
+
+Theory of endings. Every program that writes tar ends it with blocks of zeros. An archive that ends on a member
+boundary without one was cut there, or its writer did not live to close it: nothing shows whether its last sample is
+whole, even where the file or the server vouches for its length. So it is an error, and the sample in progress is not
+delivered. One zero block is enough: some programs write no second one, and some fill their last record of 10240
+bytes. All readers use this one check, so that a shard has one verdict, whether it is streamed, walked or indexed.
 """
 
 import io
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
-from webdataset.ground import errors
-from webdataset.ground.errors import WebDatasetError
-from webdataset.ground.policies import located
-from webdataset.ground.skips import goes_on
-from webdataset.sources.stream import identity_of, length_of
-from webdataset.tar.assembly import Body, Member
-from webdataset.tar.compression import Decompressor, compression_of
-from webdataset.tar.scan import TarScanner
-
-from .address import Address
-from .endings import judge_missing_end, warn_trailing, warn_unusual
-from .going import Going, can_seek
-from .grouping import Sample
-from .passed_headers import PassedHeaders
-from .rules import TarRules, Watch
-from .split_samples import FinishedKeys, finished_keys
+from webdataset.core import errors, settings
+from webdataset.core.error_handlers import Handler, should_continue, with_location
+from webdataset.core.errors import NoRandomAccess, WebDatasetError
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.samples.address import Address
+from webdataset.samples.grouping import Grouper, Sample
+from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
+from webdataset.storage.streams import stream_identity, stream_length
+from webdataset.tar.compression import Decompressor, detect_compression
+from webdataset.tar.header import Limits
+from webdataset.tar.member_assembly import Member, MemberAssembly, MemberBody
+from webdataset.tar.scanner import TarScanner
 
 if TYPE_CHECKING:
-    from .links import Links, ReadAt
+    from webdataset.samples.links import LinkResolver, ReadAt
+
+
+def check_end_mark(url: str, offset: int, *, chosen: str | None) -> None:
+    """Judge a tar stream that ended on a member boundary without an end mark.
+
+    Args:
+        url: the shard.
+        offset: where it ended, in bytes.
+        chosen: ``warn``, ``error``, ``ignore``; None asks ``WDS_MISSING_END``, and is an error where that is not set.
+
+    Raises:
+        Truncated: under ``error``.
+    """
+    message = f"the tar stream ends at byte {offset} without its end-of-archive mark: it was cut, or never finished"
+    chosen = chosen or settings.MISSING_END.get()
+    if chosen in (None, "error"):
+        raise errors.Truncated(
+            f"{message}; write it again, or accept what there is with missing_end='warn' or WDS_MISSING_END=warn",
+            url=url,
+            offset=offset,
+        )
+    if chosen != "ignore":
+        warn_user(
+            f"{redact(url)}: {message}; its last sample may lack fields, and others may be missing behind it",
+        )
+
+
+def warn_unusual_join(url: str, archive: MemberAssembly, *, chosen: str | None) -> None:
+    """Warn of what no usual writer leaves in an archive, and what other programs read differently.
+
+    Args:
+        url: the shard.
+        archive: what read it, to its end.
+        chosen: ``ignore`` says nothing of zero blocks.
+    """
+    if archive.doubt is not None and chosen != "ignore":
+        offset, zeros = archive.doubt
+        blocks = "a single zero block stands" if zeros == 1 else f"{zeros} zero blocks stand"
+        warn_user(
+            f"{redact(url)}: {blocks} before byte {offset}, with members behind: archives were joined there with "
+            "unusual padding, or members were overwritten with zeros and are lost",
+        )
+    if archive.global_override is not None:
+        warn_user(
+            f"{redact(url)}: the global PAX header at byte {archive.global_override} gives all members after it a "
+            "name or a size; it is obeyed, as GNU tar does, and others ignore it: write the shard without it",
+        )
+
+
+def warn_trailing(url: str, decompressor: Decompressor) -> None:
+    """Warn of bytes after a compressed stream that are not part of it, and were ignored.
+
+    Args:
+        url: the shard.
+        decompressor: what decompressed it, to its end.
+    """
+    if decompressor.trailing is not None:
+        warn_user(
+            f"{redact(url)}: the {decompressor.kind} stream ends before compressed byte {decompressor.trailing}; the "
+            f"{decompressor.taken - decompressor.trailing} bytes after it are ignored. If the shard was joined from "
+            "several files, it is damaged there",
+        )
+
+
+RESTART_BYTES = 256 * 1024  # what may be read in the time that one more request takes
+_PIECE = 1 << 18
+
+
+def can_seek(stream: Any) -> bool:
+    """Tell whether a stream can seek."""
+    seekable = getattr(stream, "seekable", None)
+    return seekable is not None and bool(seekable())
+
+
+class SeekableSource:
+    """A stream, and where it stands.
+
+    Args:
+        stream: a stream at its first byte.
+
+    Attributes:
+        stream: what to read from; another one after a request of its own.
+        offset: of the next byte.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.offset = 0
+        self._seeks = can_seek(stream)
+        self._restarts = not self._seeks and getattr(stream, "reopen_at", None) is not None
+
+    def reaches(self, offset: int) -> bool:
+        """Tell whether an offset can be gone to in less time than reading up to it takes, and back."""
+        return self._seeks or (self._restarts and offset > RESTART_BYTES)
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes."""
+        content: bytes = self.stream.read(size)
+        self.offset += len(content)
+        return content
+
+    def to(self, offset: int) -> None:
+        """Go to an offset.
+
+        Args:
+            offset: of the next byte to read.
+
+        Raises:
+            NoRandomAccess: it lies behind, and the source cannot go back.
+            Truncated: the source ends before it.
+            SourceError: the store refuses, or the object is another one by now.
+        """
+        if offset == self.offset:
+            return
+        if self._seeks:
+            self.stream.seek(offset)
+            self.offset = offset
+        elif not 0 <= offset - self.offset <= RESTART_BYTES and self._restarts:
+            before, after = self.stream, self.stream.reopen_at(offset)
+            if after is None:
+                self._restarts = False
+                self.to(offset)
+                return
+            before.close()
+            self.stream, self.offset = after, offset
+        elif offset < self.offset:
+            raise NoRandomAccess("the source can be read front to back only", offset=offset)
+        else:
+            self._read_on(offset)
+
+    def _read_on(self, offset: int) -> None:
+        while self.offset < offset:
+            if not self.read(min(_PIECE, offset - self.offset)):
+                raise errors.Truncated("the shard ends before the sample to resume at: it has changed", offset=offset)
+
+
+class SampleListReader(Protocol):
+    """One shard being read."""
+
+    def lists(self) -> Iterator[tuple[list[Any], list[int]]]:
+        """Yield lists of samples, and where each starts."""
+        ...
+
+    def explain_error(self, error: Exception) -> Exception:
+        """Say where an error struck."""
+        ...
+
+    def close(self) -> None:
+        """Close the stream."""
+        ...
+
+
+class ReadingRules(Protocol):
+    """How shards are read."""
+
+    @property
+    def handler(self) -> Handler:
+        """Asked when a shard or sample fails; true goes on with the next shard."""
+        ...
+
+    @property
+    def addresses(self) -> bool:
+        """Whether to add ``__address__`` to every sample."""
+        ...
+
+    def reader(self, shard: dict[str, Any], start: Address | None = None) -> SampleListReader:
+        """Return the reader of one shard, which begins at the sample at ``start``."""
+        ...
+
+
+class Watch(Protocol):
+    """What looks on while one shard is read."""
+
+    def feed(self, piece: bytes, offset: int) -> None:
+        """Take bytes of the tar stream, and where they start; bytes that nobody read are left out."""
+        ...
+
+    def finish(self, length: int | None, compression: str | None) -> None:
+        """Take note that the shard has been read to its end, without fault.
+
+        Args:
+            length: bytes of the shard as it is stored, or None where nobody knows.
+            compression: how it is compressed, or None.
+        """
+        ...
+
+
+class TarReadingRules(ReadingRules, Protocol):
+    """How tar shards are read; see :class:`webdataset.samples.sample_reader.Reading`."""
+
+    @property
+    def limits(self) -> Limits:
+        """Bounds on headers and sparse members."""
+        ...
+
+    @property
+    def split_samples(self) -> str:
+        """What to do about parts of samples."""
+        ...
+
+    @property
+    def keys(self) -> Any:
+        """Splits a name into key and extension."""
+        ...
+
+    @property
+    def missing_end(self) -> str | None:
+        """What to do about a stream without its end mark."""
+        ...
+
+    @property
+    def observer(self) -> Callable[[str, Any], Watch] | None:
+        """Called with the url and these rules for each shard that is read from its start."""
+        ...
+
+    def admit(self) -> Callable[[str], str | None] | None:
+        """Return the rule that names or leaves out a member."""
+        ...
+
+    def grouper(self) -> Grouper:
+        """Return a grouper under these rules."""
+        ...
+
 
 SEEK_WORTHWHILE = 1 << 20
 
@@ -45,7 +273,7 @@ class ShardReader:
         start: address of the sample to start at.
     """
 
-    def __init__(self, shard: dict[str, Any], reading: TarRules, start: Address | None = None) -> None:
+    def __init__(self, shard: dict[str, Any], reading: TarReadingRules, start: Address | None = None) -> None:
         self.url = str(shard["url"])
         self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
@@ -56,8 +284,8 @@ class ShardReader:
         self.grouper = reading.grouper()
         stamp = {name: value for name, value in shard.items() if name.startswith("__")}
         self.grouper.open({"__url__": self.url, **stamp})
-        self.finished = finished_keys(self.url, reading, self.grouper)
-        self._links: Links | None = None
+        self.finished = track_keys(self.url, reading, self.grouper)
+        self._links: LinkResolver | None = None
         self._named = isinstance(shard["url"], str)
         self._start = start.offset if start is not None else 0
         self._rising = bool(shard.get("rising", True))
@@ -65,7 +293,7 @@ class ShardReader:
         self._ended = False  # what comes now are the shard's last samples
         # files that somebody else opened do not look after themselves
         foreign = type(getattr(self.stream, "kept", self.stream)) in (io.FileIO, io.BufferedReader)
-        self._opened = identity_of(self.stream) if foreign else None
+        self._opened = stream_identity(self.stream) if foreign else None
         self._watch: Watch | None = None
         if reading.observer is not None and not self._start:  # one that is resumed cannot be observed whole
             try:
@@ -109,14 +337,14 @@ class ShardReader:
 
     def _lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         grouper = self.grouper
-        for members in self._with_the_last_header():
+        for members in self._attach_last_header():
             if self.scanner.strays:
-                for some in self.resolved(members):
-                    samples = yield from self._grouped(some)
+                for some in self.resolve(members):
+                    samples = yield from self._group_members(some)
                     if samples:
                         yield samples, grouper.offsets
                 members = []  # noqa: PLW2901  they have been given
-            samples = yield from self._grouped(members)
+            samples = yield from self._group_members(members)
             del members
             coming = self.scanner.coming
             if coming is not None:
@@ -129,7 +357,7 @@ class ShardReader:
         if samples:
             yield samples, grouper.offsets
 
-    def _grouped(self, members: list[Member]) -> Generator[tuple[list[Sample], list[int]], None, list[Sample]]:
+    def _group_members(self, members: list[Member]) -> Generator[tuple[list[Sample], list[int]], None, list[Sample]]:
         """Group some members: yield the samples before each fault, and return those after the last."""
         grouper = self.grouper
         samples = grouper.add(members)
@@ -140,7 +368,7 @@ class ShardReader:
             samples = grouper.add(members, grouper.taken)
         return samples
 
-    def resolved(self, members: list[Member]) -> Iterator[list[Member]]:
+    def resolve(self, members: list[Member]) -> Iterator[list[Member]]:
         """Yield the members given last with those that hard links among them lead to, in several lists.
 
         Args:
@@ -151,28 +379,28 @@ class ShardReader:
             yield members
             return
         if self._links is None:
-            from .links import Links  # noqa: PLC0415  most shards have none
+            from webdataset.samples.links import LinkResolver  # noqa: PLC0415  most shards have none
 
             rename = getattr(self.reading, "rename_files", None)
-            self._links = Links(self.url, self.reading.limits, self._anywhere, rename)
-        yield from self._links.resolved(members, strays, self.grouper)
+            self._links = LinkResolver(self.url, self.reading.limits, self._open_random_access, rename)
+        yield from self._links.resolve(members, strays, self.grouper)
 
     def _tell_links(self) -> None:
         if self._links is not None:
             self._links.tell()
 
-    def _anywhere(self) -> "ReadAt | None":
+    def _open_random_access(self) -> "ReadAt | None":
         """Return what reads the shard anywhere, or None where its source is read front to back only."""
-        from .links import random_access, seeking  # noqa: PLC0415  as above
+        from webdataset.samples.links import make_read_at, open_random_access  # noqa: PLC0415  as above
 
         if self._compression is not None:
             return None
         if can_seek(self.stream):
-            return seeking(self.stream, lambda: self.scanner.offset)
+            return make_read_at(self.stream, lambda: self.scanner.offset)
         ours = type(self.stream).__module__.startswith("webdataset.")
-        return random_access(self.url, self.reading, length_of(self.stream)) if ours and self._named else None
+        return open_random_access(self.url, self.reading, stream_length(self.stream)) if ours and self._named else None
 
-    def _with_the_last_header(self) -> Iterator[list[Member]]:
+    def _attach_last_header(self) -> Iterator[list[Member]]:
         """Yield the lists of members; where an error strikes inside a member, its header still ends the sample before.
 
         So the same samples come before an error, however the bytes came.
@@ -181,7 +409,7 @@ class ShardReader:
             yield from self.member_lists()
         except Exception:  # whatever it is: it is raised again, behind the sample
             scanner = self.scanner
-            scanner.coming = scanner.awaited
+            scanner.coming = scanner.pending_name
             if scanner.coming is not None:
                 yield []
             raise
@@ -204,25 +432,25 @@ class ShardReader:
             del members
             if scanner.error is not None:
                 raise scanner.error
-        if self._opened is not None and identity_of(self.stream) != self._opened:
+        if self._opened is not None and stream_identity(self.stream) != self._opened:
             raise errors.ShardChanged("the file was overwritten while it was being read: read it again")
         ended = scanner.finish()
         if scanner.error is not None:
             raise scanner.error
         self._tell_links()
         chosen = self.reading.missing_end
-        warn_unusual(self.url, scanner, chosen=chosen)
+        warn_unusual_join(self.url, scanner, chosen=chosen)
         if not ended:
-            judge_missing_end(self.url, scanner.offset, chosen=chosen)
+            check_end_mark(self.url, scanner.offset, chosen=chosen)
 
     def _finish_watch(self) -> None:
         """Tell who looks on, once, that the shard has ended and that its last samples are no parts."""
         watch, self._watch = self._watch, None
         if watch is not None:
-            watch.finish(length_of(self.stream), self._compression)
+            watch.finish(stream_length(self.stream), self._compression)
 
     def _ask(self, error: Exception) -> None:
-        if not goes_on(self.reading.handler, error, "reading"):
+        if not should_continue(self.reading.handler, error, "reading"):
             raise StopReading
 
     def _pieces(self) -> Iterator[bytes]:
@@ -242,14 +470,14 @@ class ShardReader:
                 if not more:
                     break
                 piece += more
-            self._compression = kind = compression_of(piece)
+            self._compression = kind = detect_compression(piece)
             if kind is not None:
-                yield from self._behind(self._decompressed(kind, piece))
+                yield from self._drop_before_start(self._decompress(kind, piece))
                 return
             if self.finished is not None and not self._start and can_seek(self.stream):
-                self.finished.follow(self._passed)
+                self.finished.follow(self._keys_before_start)
         pieces = self._plain(piece)
-        yield from self._behind(pieces) if self._start > scanner.offset else pieces
+        yield from self._drop_before_start(pieces) if self._start > scanner.offset else pieces
 
     def _plain(self, piece: bytes) -> Iterator[bytes]:
         read = self._read
@@ -262,32 +490,32 @@ class ShardReader:
             piece = read(scanner.want)
             if not piece and scanner.skippable and can_seek(self.stream):
                 # it may have stepped over the end: what is said about it names the last byte
-                scanner.skipped(min(0, self.stream.seek(0, 2) - scanner.offset))
+                scanner.step_over(min(0, self.stream.seek(0, 2) - scanner.offset))
 
-    def _decompressed(self, kind: str, piece: bytes) -> Iterator[bytes]:
-        from .sizes import weigh_growth  # noqa: PLC0415  for compressed shards alone
+    def _decompress(self, kind: str, piece: bytes) -> Iterator[bytes]:
+        from webdataset.samples.member_sizes import check_member_growth  # noqa: PLC0415  for compressed shards alone
 
         decompressor = Decompressor(kind, ignore_trailing=True)
-        unknown = self._stored() is None
+        unknown = self._stored_length() is None
         while piece:
             for grown in decompressor.feed(piece):
                 yield grown
                 if unknown:
-                    weigh_growth(*self.scanner.progress, decompressor.taken)
+                    check_member_growth(*self.scanner.progress, decompressor.taken)
             piece = self._read(decompressor.appetite)
         decompressor.finish()
         warn_trailing(self.url, decompressor)
 
-    def _stored(self) -> int | None:
+    def _stored_length(self) -> int | None:
         """Return the bytes of a compressed shard, or None."""
-        return None if self._compression is None else length_of(self.stream)
+        return None if self._compression is None else stream_length(self.stream)
 
-    def _weigh(self, body: Body) -> None:
-        from .sizes import weigh  # noqa: PLC0415  for large members alone
+    def _weigh(self, body: MemberBody) -> None:
+        from webdataset.samples.member_sizes import check_member_size  # noqa: PLC0415  for large members alone
 
-        weigh(body, self._stored)
+        check_member_size(body, self._stored_length)
 
-    def _behind(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _drop_before_start(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Leave out the bytes before the start offset."""
         left = self._start
         self.scanner.offset = self._start
@@ -305,12 +533,12 @@ class ShardReader:
 
     def _seek_start(self) -> bool:
         """Go to the start offset if the source can, and if the shard is not compressed."""
-        going = Going(self.stream)
+        going = SeekableSource(self.stream)
         if not going.reaches(self._start):
             return False
-        compressed = compression_of(going.read(512)) is not None
+        compressed = detect_compression(going.read(512)) is not None
         if not compressed and self.finished is not None and can_seek(self.stream):
-            self.finished.follow(self._passed, None if self._rising else self._start)
+            self.finished.follow(self._keys_before_start, None if self._rising else self._start)
         going.to(0 if compressed else self._start)
         if going.stream is not self.stream:
             self.stream = going.stream
@@ -319,14 +547,14 @@ class ShardReader:
             self.scanner.offset = self._start
         return not compressed
 
-    def _passed(self, offset: int) -> FinishedKeys:
+    def _keys_before_start(self, offset: int) -> FinishedKeys:
         """Return the keys before an offset, by the headers there."""
-        return PassedHeaders(self.url, self.reading, offset).walked(self.stream)
+        return PassedHeaders(self.url, self.reading, offset).walk_headers(self.stream)
 
     def _step_over(self, count: int) -> None:
         if can_seek(self.stream):
             self.stream.seek(count, 1)
-            self.scanner.skipped(count)
+            self.scanner.step_over(count)
 
     @property
     def place(self) -> int:
@@ -334,19 +562,19 @@ class ShardReader:
         struck = self.scanner.struck
         return self.scanner.offset if struck is None else struck
 
-    def explained(self, error: Exception) -> Exception:
+    def explain_error(self, error: Exception) -> Exception:
         """Say where an error struck, and which sample it interrupted."""
         key = self.grouper.abandon()
         body = self.scanner.progress[0]
         if isinstance(error, MemoryError) and body is not None:
-            from .sizes import exceeded  # noqa: PLC0415  hardly ever
+            from webdataset.samples.member_sizes import member_size_error  # noqa: PLC0415  hardly ever
 
-            cause, error = error, exceeded(body, body.size, "for which there is no memory now")
+            cause, error = error, member_size_error(body, body.size, "for which there is no memory now")
             error.__cause__ = cause
         if isinstance(error, WebDatasetError) and key is not None and error.key is None:
             error.message += f"; sample {key!r}, in progress, was not delivered"
         offset = self.place if not isinstance(error, WebDatasetError) else None
-        return located(error, url=self.url, path=self.path, key=key, offset=offset, stage="tarfile_samples")
+        return with_location(error, url=self.url, path=self.path, key=key, offset=offset, stage="tarfile_samples")
 
     def close(self) -> None:
         """Close the stream."""

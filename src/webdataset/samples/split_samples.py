@@ -1,16 +1,19 @@
-"""Samples whose members do not stand next to each other: a key that comes again in its shard.
+"""Finds samples whose members do not stand next to each other: a key that comes again in its shard.
 
-Theory. A sample is the members of one key in a row, so that a shard with ``0.a 1.a 0.b 1.b`` gives half samples. Who
-remembers the keys of a shard sees that. In most shards keys rise: a key that is greater than the one before is new, and
-comparing is all there is to do, a list of samples at a time. Where keys do not rise, a set has them. When a key comes
-again, the fields of the samples before decide: with *other* fields it is a part of a sample that was delivered without
-it; with the *same* fields it is another sample of that name, as in archives that were joined.
+Theory. A sample is the members of one key in a row, so that a shard with ``0.a 1.a 0.b 1.b`` gives half samples; the
+keys of a shard reveal that. In most shards keys rise: a key that is greater than the one before is new, and one
+comparison is enough, a list of samples at a time. Where keys do not rise, a set holds them. When a key comes again,
+the fields of the samples before decide: with *other* fields it is a part of a sample that was delivered without it;
+with the *same* fields it is another sample of that name, as in archives that were joined.
 
-What is not needed as long as keys rise, or are new, is looked up when it is: the headers of a source that can seek are
-read again (``passed_headers``), also those before the place where a shard is taken up in its middle. Of other sources
-keys and fields are kept. Memory is bounded: of a shard with more keys than fit, the newest are known.
+What is not needed as long as keys rise, or are new, is looked up on demand: the headers of a source that can seek are
+read again. Of other sources keys and fields are kept. Memory is bounded: of a shard with more keys than fit, the
+newest are known. A payload is never kept.
 
-Flows in: lists of samples that are complete, in order. Flows out: which of them are parts. Never keeps a payload.
+A reader that resumes in the middle of a shard has not seen the keys before, and would take the second part of a split
+sample for a new one, where an unbroken run does not. The headers before that offset name them: a local file is walked
+from header to header on demand, and a stream that has to be read up to that offset shows its headers in passing. An
+object of a store allows neither, since its start is not requested: there, only what comes is compared.
 """
 
 from collections import deque
@@ -19,11 +22,12 @@ from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from webdataset.ground.errors import SplitSample, UsageError
-from webdataset.ground.redaction import redacted
-from webdataset.ground.tracebacks import warn_user
-
-from .grouping import Grouper, Sample
+from webdataset.core.errors import SplitSample, UsageError
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.samples.grouping import Grouper, Sample
+from webdataset.tar.member_assembly import Member
+from webdataset.tar.walker import TarWalker
 
 POLICIES = ("error", "warn", "ignore")
 MOST_BYTES = 16 << 20
@@ -34,7 +38,7 @@ _key_of = itemgetter("__key__")
 Fields = frozenset[str]
 
 
-class KeyRules(Protocol):
+class SplitSampleRules(Protocol):
     """What the rules of reading say about keys."""
 
     @property
@@ -61,7 +65,7 @@ def check_policy(policy: str) -> None:
         raise UsageError(f"split_samples={policy!r} is not one of {', '.join(POLICIES)}")
 
 
-def finished_keys(url: str, rules: KeyRules, grouper: Grouper) -> "FinishedKeys | None":
+def track_keys(url: str, rules: SplitSampleRules, grouper: Grouper) -> "FinishedKeys | None":
     """Return what remembers the keys of a shard, or None where nobody wants that.
 
     Args:
@@ -74,14 +78,14 @@ def finished_keys(url: str, rules: KeyRules, grouper: Grouper) -> "FinishedKeys 
     return FinishedKeys(url, grouper, refuse=rules.split_samples == "error")
 
 
-class _Seen(NamedTuple):
+class _Repeats(NamedTuple):
     """What came again: how often, and where first."""
 
     times: int
     key: Any
     offset: int
 
-    def shown(self) -> str:
+    def describe(self) -> str:
         """Return it in words."""
         place = f" at byte {self.offset}" if self.offset >= 0 else ""
         return f"{self.times} keys come again (the first is {self.key!r}{place})"
@@ -108,8 +112,8 @@ class FinishedKeys:
 
     def __init__(self, url: str, grouper: Grouper, *, refuse: bool = True, most_bytes: int = MOST_BYTES) -> None:
         self.url = url
-        self.repeats: _Seen | None = None
-        self.parts: _Seen | None = None
+        self.repeats: _Repeats | None = None
+        self.parts: _Repeats | None = None
         self.silent = False
         self.look_up: LookUp | None = None
         self._grouper = grouper
@@ -143,14 +147,14 @@ class FinishedKeys:
         previous, self._last = self._last, keys[-1]
         known = self._known
         if known is None:
-            if self._new is None and _rise(previous, keys):
+            if self._new is None and _keys_rise(previous, keys):
                 if self.look_up is None:
                     self._keep(keys, samples)
                 return []
             if self.look_up is not None and self._all_new(keys, offsets[0]):
                 return []
-            known = self.all_known(offsets[0])
-        return self._compared(known, previous, keys, samples, offsets)
+            known = self.load_all_keys(offsets[0])
+        return self._compare_keys(known, previous, keys, samples, offsets)
 
     def follow(self, look_up: "LookUp", offset: int | None = None) -> None:
         """Take note that the shard's headers can be read again, or have been.
@@ -161,9 +165,9 @@ class FinishedKeys:
         """
         self.look_up = look_up
         if offset is not None:
-            self.all_known(offset)
+            self.load_all_keys(offset)
 
-    def all_known(self, offset: int) -> dict[Any, Fields]:
+    def load_all_keys(self, offset: int) -> dict[Any, Fields]:
         """Return the keys before an offset with their fields, and go on with these.
 
         Args:
@@ -173,38 +177,38 @@ class FinishedKeys:
             return self._known
         known: dict[Any, Fields] = {}
         if self.look_up is not None:
-            known = self.look_up(offset).all_known(offset)
+            known = self.look_up(offset).load_all_keys(offset)
         for keys, fields in self._rising:
-            known.update(_paired(keys, fields))
+            known.update(_pair_fields(keys, fields))
         self._rising.clear()
         self._new, self._older, self.look_up = None, set(), None
-        self._bytes = sum(_bytes_of([key]) + _ENTRY_BYTES for key in known)
+        self._bytes = sum(_estimate_bytes([key]) + _ENTRY_BYTES for key in known)
         self._known = known
         return known
 
     def _keep(self, keys: list[Any], samples: list[Sample]) -> None:
         """Keep keys that rise, with their fields: nobody could look them up."""
         self._rising.append((keys, self._fields_of(samples)))
-        self._bytes += _bytes_of(keys)
+        self._bytes += _estimate_bytes(keys)
         while self._bytes > self._most_bytes and len(self._rising) > 1:
-            self._bytes -= _bytes_of(self._rising.popleft()[0])
+            self._bytes -= _estimate_bytes(self._rising.popleft()[0])
 
     def _all_new(self, keys: list[Any], offset: int) -> bool:
         """Tell whether no key came before; their fields can be looked up."""
         new = self._new
         if new is None:
-            new = self._new = set() if self.look_up is None else set(self.look_up(offset).all_known(offset))
-            self._bytes = sum(_bytes_of([key]) + _ENTRY_BYTES for key in new)
+            new = self._new = set() if self.look_up is None else set(self.look_up(offset).load_all_keys(offset))
+            self._bytes = sum(_estimate_bytes([key]) + _ENTRY_BYTES for key in new)
         count = len(new) + len(keys)
         if not (new.isdisjoint(keys) and self._older.isdisjoint(keys)):
             return False
         new.update(keys)
-        self._bytes += _bytes_of(keys) + _ENTRY_BYTES * len(keys)
+        self._bytes += _estimate_bytes(keys) + _ENTRY_BYTES * len(keys)
         if 2 * self._bytes > self._most_bytes and len(new) == count:
             self._older, self._new, self._bytes = new, set(), 0
         return len(new) == count
 
-    def _compared(
+    def _compare_keys(
         self, known: dict[Any, Fields], previous: Any, keys: list[Any], samples: list[Sample], offsets: list[int]
     ) -> list[tuple[int, SplitSample]]:
         """Compare keys and fields with those before."""
@@ -214,14 +218,14 @@ class FinishedKeys:
         if len(fresh) == len(keys) and known.keys().isdisjoint(fresh):
             known.update(fresh)
         else:
-            found = self._judged(known, previous, _paired(keys, fields), offsets)
-        self._bytes += _bytes_of(keys) + _ENTRY_BYTES * len(keys)
+            found = self._judge_samples(known, previous, _pair_fields(keys, fields), offsets)
+        self._bytes += _estimate_bytes(keys) + _ENTRY_BYTES * len(keys)
         if self._bytes > self._most_bytes:
             self._known = dict(islice(known.items(), len(known) // 2, None))
             self._bytes //= 2
         return found
 
-    def _judged(
+    def _judge_samples(
         self, known: dict[Any, Fields], previous: Any, pairs: Iterable[tuple[Any, Fields]], offsets: list[int]
     ) -> list[tuple[int, SplitSample]]:
         """Judge samples one by one, since the key of some came before."""
@@ -233,11 +237,11 @@ class FinishedKeys:
             elif key == previous:  # begun anew on purpose, under duplicates="new"
                 pass
             elif before == names:
-                self.repeats = _counted(self.repeats, key, offsets[index])
+                self.repeats = _count_repeat(self.repeats, key, offsets[index])
             elif self._refuse:
-                found.append((index, _split(key, before, names, self.url, offsets[index])))
+                found.append((index, _split_sample_error(key, before, names, self.url, offsets[index])))
             else:
-                self.parts = _counted(self.parts, key, offsets[index])
+                self.parts = _count_repeat(self.parts, key, offsets[index])
             previous = key
         return found
 
@@ -265,21 +269,21 @@ class FinishedKeys:
             return
         if repeats is not None:
             warn_user(
-                f"{redacted(self.url)}: {repeats.shown()} with the same fields; all are delivered. If that is meant, "
+                f"{redact(self.url)}: {repeats.describe()} with the same fields; all are delivered. If that is meant, "
                 "pass split_samples='ignore'",
             )
         if parts is not None:
             warn_user(
-                f"{redacted(self.url)}: {parts.shown()} with other fields: these are parts of samples, and are "
+                f"{redact(self.url)}: {parts.describe()} with other fields: these are parts of samples, and are "
                 "delivered as samples of their own",
             )
 
 
-def _paired(keys: list[Any], fields: list[Fields] | Fields) -> Iterable[tuple[Any, Fields]]:
+def _pair_fields(keys: list[Any], fields: list[Fields] | Fields) -> Iterable[tuple[Any, Fields]]:
     return zip(keys, repeat(fields) if isinstance(fields, frozenset) else fields, strict=False)
 
 
-def _rise(previous: Any, keys: list[Any]) -> bool:
+def _keys_rise(previous: Any, keys: list[Any]) -> bool:
     """Tell whether all keys are greater than those before; only ``duplicates="new"`` gives one twice in a row."""
     try:
         return bool(keys[0] > previous) and sorted(keys) == keys
@@ -287,7 +291,7 @@ def _rise(previous: Any, keys: list[Any]) -> bool:
         return False
 
 
-def _bytes_of(keys: list[Any]) -> int:
+def _estimate_bytes(keys: list[Any]) -> int:
     """Return about how much memory keys take: those of one list are of about one length."""
     longest = max(
         len(key) if isinstance(key, str) else _STRING_BYTES for key in (keys[0], keys[len(keys) // 2], keys[-1])
@@ -295,19 +299,87 @@ def _bytes_of(keys: list[Any]) -> int:
     return (_STRING_BYTES + longest) * len(keys)
 
 
-def _counted(seen: _Seen | None, key: Any, offset: int) -> _Seen:
-    return _Seen(1, key, offset) if seen is None else seen._replace(times=seen.times + 1)
+def _count_repeat(seen: _Repeats | None, key: Any, offset: int) -> _Repeats:
+    return _Repeats(1, key, offset) if seen is None else seen._replace(times=seen.times + 1)
 
 
-def _split(key: Any, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
+def _split_sample_error(key: Any, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
     return SplitSample(
-        f"a sample in parts: {_listed(names)} does not stand next to {_listed(before)}, which was delivered before as "
+        f"a sample in parts: {_format_names(names)} does not stand next to {_format_names(before)}, which was delivered before as "
         "a sample of its own. Write the members of a sample one after another (tar --sort=name), or pass "
         "split_samples='warn' or 'ignore' to read parts as samples",
         key=key, url=url, offset=offset if offset >= 0 else None,
     )  # fmt: skip
 
 
-def _listed(names: Fields) -> str:
+def _format_names(names: Fields) -> str:
     shown = sorted(names)
     return ", ".join(map(repr, shown[:5])) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "") or "no field"
+
+
+_LARGE = 1 << 18
+_FAR = 1 << 14  # between two headers: what lies between them is not read
+
+
+class PassedHeaders:
+    """The headers before an offset.
+
+    Args:
+        url: the shard.
+        reading: how it is read.
+        stop: offset of the header to stop before.
+    """
+
+    def __init__(self, url: str, reading: Any, stop: int) -> None:
+        self._walk = TarWalker(reading.admit(), reading.limits)
+        self._grouper = reading.grouper()
+        self._grouper.open({"__url__": url})
+        self._finished = FinishedKeys(url, self._grouper, refuse=False)
+        self._stop = stop
+
+    def feed(self, piece: bytes, offset: int) -> None:
+        """Take some bytes of the tar stream.
+
+        Args:
+            piece: the bytes; those behind the stop are left out.
+            offset: where they start; at most where the next header does.
+        """
+        places = self._walk.walk(piece[: self._stop - offset], offset)
+        members: list[Member] = [(place.name, b"", place.offset) for place in places]
+        samples = self._grouper.add(members)
+        while True:
+            if samples:
+                self._finished.add(samples, self._grouper.offsets)
+            if self._grouper.fault is None:
+                return
+            samples = self._grouper.add(members, self._grouper.taken)
+
+    def keys(self) -> FinishedKeys:
+        """Return the keys: all samples before the stop are complete."""
+        samples = self._grouper.close()
+        if samples:
+            self._finished.add(samples, self._grouper.offsets)
+        return self._finished
+
+    def walk_headers(self, stream: Any) -> FinishedKeys:
+        """Return the keys, found by going from header to header; the stream stands where it stood.
+
+        Args:
+            stream: a source that can seek, of a shard that is not compressed.
+        """
+        place = stream.tell()
+        size = _LARGE
+        try:
+            while self._walk.error is None:
+                offset, least = self._walk.wants
+                if offset >= self._stop:
+                    break
+                stream.seek(offset)
+                piece = stream.read(min(max(size, least), self._stop - offset))
+                if not piece:
+                    break
+                self.feed(piece, offset)
+                size = least if self._walk.wants[0] - offset > _FAR + size else min(2 * size, _LARGE)
+        finally:
+            stream.seek(place)
+        return self.keys()

@@ -1,1 +1,1 @@
-"""Floor 4: which shards there are, in which order, and which of them this rank and worker reads."""
+"""Shards: which there are, in which order, and which of them this rank and worker reads."""

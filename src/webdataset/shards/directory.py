@@ -1,10 +1,9 @@
 """A directory in which shards appear, are read and go away, shared by several processes.
 
 Theory. A process claims a shard by renaming ``x.tar`` to ``x.tar._<pid>_``: a rename succeeds for one process only.
-When the next shard is asked for, the one before has been read and meets its fate; when the reader stops early instead,
-the shard is given back. A claim of a process that has died is undone by whoever looks next.
-
-Flows in: a directory. Flows out: ``{"url": path}`` of claimed files. Processes must be on one machine.
+When the next shard is requested, the one before has been read and is disposed of; when the reader stops early
+instead, the claim is released. The next process that looks undoes the claims of processes that have died. All
+processes must be on one machine.
 """
 
 import contextlib
@@ -16,13 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from webdataset.ground.errors import UsageError
-from webdataset.ground.tracebacks import warn_user
-from webdataset.sources.open import is_local
-from webdataset.sources.rewrite import rewritten
-
-from .expand import braced
-from .lists import Shard, ShardList
+from webdataset.core.errors import UsageError
+from webdataset.core.tracebacks import warn_user
+from webdataset.shards.expand import expand_braces
+from webdataset.shards.lists import Shard, ShardList
+from webdataset.storage.open_url import is_local, rewrite_url
 
 _CLAIMED = re.compile(r"\._(\d+)_$")
 
@@ -56,7 +53,7 @@ class DirectoryShardList(ShardList):
     ) -> None:
         if isinstance(path, str) and not path.endswith("/"):
             raise UsageError("the name of a directory of shards ends with '/'", url=path)
-        if isinstance(path, str) and not is_local(rewritten(path)):  # it would be waited for, for ever
+        if isinstance(path, str) and not is_local(rewrite_url(path)):  # it would be waited for, for ever
             raise UsageError(
                 "this is no directory of this machine, and its scheme has no lists: write the shards' urls out, as in "
                 "train-{000..099}.tar",
@@ -79,7 +76,7 @@ class DirectoryShardList(ShardList):
             try:
                 yield {"url": claimed}
             except GeneratorExit:
-                _given_back(Path(claimed))
+                _release_claim(Path(claimed))
                 raise
             self.recycle(claimed)
 
@@ -96,7 +93,7 @@ class DirectoryShardList(ShardList):
 
     def _claim(self, generator: random.Random) -> str | None:
         """Claim one shard; None where there is none, or where others were faster every time."""
-        found = self._unclaimed()
+        found = self._list_claimable()
         while found:
             chosen = found.pop(0 if self.select == "oldest" else generator.randrange(len(found)))
             claimed = f"{self.path}{chosen}._{os.getpid()}_"
@@ -105,9 +102,9 @@ class DirectoryShardList(ShardList):
                 return claimed
         return None
 
-    def _unclaimed(self) -> list[str]:
+    def _list_claimable(self) -> list[str]:
         """List the names of shards, oldest first."""
-        paths = {path for pattern in braced(self.pattern) for path in Path(self.path).glob(pattern)}
+        paths = {path for pattern in expand_braces(self.pattern) for path in Path(self.path).glob(pattern)}
         dated = []
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -128,17 +125,17 @@ class DirectoryShardList(ShardList):
             elif self.mode == "keep":
                 Path(activename).rename(_CLAIMED.sub("._done_", activename))
             elif self.mode == "resample":
-                _given_back(Path(activename))
+                _release_claim(Path(activename))
 
     def cleanup_files_without_processes(self) -> None:
         """Undo the claims of processes that have died."""
         for path in Path(self.path).glob("*._*_"):
             claimant = get_pid_from_filename(path.name)
             if claimant is not None and not check_pid_is_running(claimant):
-                _given_back(path)
+                _release_claim(path)
 
 
-def _given_back(claimed: Path) -> None:
+def _release_claim(claimed: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         claimed.rename(_CLAIMED.sub("", str(claimed)))
 

@@ -1,23 +1,24 @@
-"""From what a user writes to a list of urls.
+"""Expands what a user writes to a list of urls: ``::``, ``${NAME}``, braces, wildcards.
 
-Flows in: a text with ``::``, ``${NAME}``, braces and wildcards, a path, a list, an iterable. Flows out: a list of urls.
-Only a single text is expanded; the members of a list are taken as they stand.
+Only a single text is expanded; the members of a list or other iterable are taken unchanged. The pattern functions of
+the published ``shardlists`` stand here too: matching with ``*``, ``?``, ``[...]`` and braces.
 """
 
+import fnmatch
+import glob
 import os
 import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from webdataset.ground import settings
-from webdataset.ground.errors import NotFound, UsageError
-from webdataset.ground.logs import log
-from webdataset.ground.redaction import redacted
-from webdataset.ground.tracebacks import warn_user
-from webdataset.sources.files import path_of
-from webdataset.sources.open import is_local
-from webdataset.sources.rewrite import rewritten
+from webdataset.core import settings
+from webdataset.core.errors import NotFound, UsageError
+from webdataset.core.logs import log
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.storage.open_url import is_local, rewrite_url
+from webdataset.storage.streams import path_of
 
 _NAME = re.compile(r"\$\{(\w+)\}")
 _WILD = re.compile(r"[*?\[]")
@@ -54,9 +55,9 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
         SourceError: objects cannot be listed, or a folder has none.
     """
     if isinstance(urls, str):
-        return [url for part in parts_of(urls) for url in _expanded(substituted(part), storage_options)]
+        return [url for part in split_urls(urls) for url in _expand_text(substitute_environment(part), storage_options)]
     if isinstance(urls, os.PathLike):
-        return _expanded(os.fsdecode(urls), storage_options)
+        return _expand_text(os.fsdecode(urls), storage_options)
     if hasattr(urls, "read"):
         return [urls]
     if isinstance(urls, bytes) or not isinstance(urls, Iterable):
@@ -64,7 +65,7 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
     return [_verbatim(url) for url in urls]
 
 
-def parts_of(text: str) -> list[str]:
+def split_urls(text: str) -> list[str]:
     """Return the expressions that ``::`` separates; those of IPv6 addresses, as in ``http://[::1]/``, do not.
 
     Args:
@@ -72,10 +73,10 @@ def parts_of(text: str) -> list[str]:
     """
     if "://[" not in text:
         return text.split("::")
-    return [part.replace("\0", "::") for part in _IPV6.sub(_guarded, text).split("::")]
+    return [part.replace("\0", "::") for part in _IPV6.sub(_guard_colons, text).split("::")]
 
 
-def _guarded(address: re.Match[str]) -> str:
+def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
 
 
@@ -108,7 +109,7 @@ def _verbatim(url: Any) -> Any:
     raise UsageError(f"each url is a str or a Path, not {url!r}")
 
 
-def substituted(text: str) -> str:
+def substitute_environment(text: str) -> str:
     """Return a text with every ``${NAME}`` replaced by the environment variable ``WDS_NAME``.
 
     Args:
@@ -118,22 +119,22 @@ def substituted(text: str) -> str:
         UsageError: a variable is not set.
     """
     for _ in range(_ROUNDS):
-        text, count = _NAME.subn(lambda match: settings.substitution(match[1]), text)
+        text, count = _NAME.subn(lambda match: settings.substitution_text(match[1]), text)
         if not count:
             break
     return text
 
 
-def _expanded(text: str, storage_options: Any = None) -> list[str]:
+def _expand_text(text: str, storage_options: Any = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
-        return _matched(text, storage_options)
+        return _expand_wildcards(text, storage_options)
     if os.path.lexists(text):
         return [text]
-    return [match for url in braced(text) for match in _matched(url, storage_options)]
+    return [match for url in expand_braces(text) for match in _expand_wildcards(url, storage_options)]
 
 
-def braced(text: str, most: int = MOST_NAMES) -> list[str]:
+def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
     """Return the texts that ``{1..3}`` and ``{a,b}`` in a text stand for.
 
     Args:
@@ -145,7 +146,7 @@ def braced(text: str, most: int = MOST_NAMES) -> list[str]:
     """
     if not _BRACES.search(text):
         return [text]
-    if _count(text, most) > most:
+    if _count_names(text, most) > most:
         raise UsageError(f"{text[:200]!r} stands for more than {most} names: split it")
     import braceexpand  # noqa: PLC0415  only where there are braces
 
@@ -155,7 +156,7 @@ def braced(text: str, most: int = MOST_NAMES) -> list[str]:
         raise UsageError(f"braces do not close in {text!r}: write \\{{ for a brace that stands for itself") from error
 
 
-def _count(text: str, most: int) -> int:
+def _count_names(text: str, most: int) -> int:
     """Return how many names a text stands for, or more than ``most``: then the count is broken off.
 
     Where braces do not close, alternatives are multiplied, which is no less than what any reading of it gives.
@@ -168,7 +169,7 @@ def _count(text: str, most: int) -> int:
     for match in _BRACE_TOKENS.finditer(text):
         mark, width = match[0], 1
         if match["first"]:
-            width = _width(match["first"], match["last"])
+            width = _range_length(match["first"], match["last"])
             product *= width
         elif mark == "{":
             around.append((names, product))
@@ -187,7 +188,7 @@ def _count(text: str, most: int) -> int:
     return crude if around else product
 
 
-def _width(first: str, last: str) -> int:
+def _range_length(first: str, last: str) -> int:
     if first.isalpha():
         return abs(ord(first) - ord(last)) + 1
     if max(len(first), len(last)) > _MOST_DIGITS:
@@ -195,38 +196,38 @@ def _width(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _matched(url: str, storage_options: Any = None) -> list[str]:
+def _expand_wildcards(url: str, storage_options: Any = None) -> list[str]:
     """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
     if not url.endswith("/") and not _WILD.search(_LISTS.sub("", url)):
         return [url]
-    target = rewritten(url)
-    found = _found(target, storage_options)
+    target = rewrite_url(url)
+    found = _find_matches(target, storage_options)
     if found is None or found == [target]:
         return [url]
-    return found if target == url else _as_written(url, target, found)
+    return found if target == url else _restore_urls(url, target, found)
 
 
-def _listed(target: str, storage_options: Any) -> list[str] | None:
+def _list_objects(target: str, storage_options: Any) -> list[str] | None:
     """Return the objects that a url stands for; None where wildcards match none of them.
 
     Raises:
         SourceError: they cannot be listed, or a folder has none.
     """
-    from webdataset.sources.listing import listed  # noqa: PLC0415  local files are not listed there
+    from webdataset.storage.listing import list_urls  # noqa: PLC0415  local files are not listed there
 
     try:
-        return listed(target, storage_options)
+        return list_urls(target, storage_options)
     except NotFound as error:
         if target.endswith("/"):
             raise
         # the program may open the name by itself; else opening it fails
-        log.info("%s is taken as it stands: %s", redacted(target), error)
+        log.info("%s is taken as it stands: %s", redact(target), error)
         return None
 
 
-def _found(target: str, storage_options: Any) -> list[str] | None:
+def _find_matches(target: str, storage_options: Any) -> list[str] | None:
     """Return the objects or files that a rewritten url stands for; None where it stands for itself."""
-    found = _listed(target, storage_options) if "://" in target else None
+    found = _list_objects(target, storage_options) if "://" in target else None
     if found is not None or not _WILD.search(target) or not is_local(target):
         return found
     pattern = path_of(target) if target[:5].lower() == "file:" else target
@@ -239,7 +240,7 @@ def _found(target: str, storage_options: Any) -> list[str] | None:
     return sorted(glob.glob(pattern, recursive=True)) or None  # noqa: PTH207  takes absolute patterns
 
 
-def _as_written(url: str, target: str, found: list[str]) -> list[str]:
+def _restore_urls(url: str, target: str, found: list[str]) -> list[str]:
     """Return the urls that the environment rewrites to what was found: they are rewritten again when they are opened.
 
     Raises:
@@ -260,5 +261,57 @@ def _as_written(url: str, target: str, found: list[str]) -> list[str]:
 
 
 def _leads_to(name: str, place: str) -> bool:
-    target = rewritten(name)
+    target = rewrite_url(name)
     return place in (target, path_of(target) if target[:5].lower() == "file:" else target)
+
+
+def fnmatch_with_braces(filename: str, pattern: str) -> bool:
+    """Tell whether a name matches a pattern.
+
+    Args:
+        filename: the name.
+        pattern: with ``*``, ``?``, ``[…]``, and braces for alternatives.
+    """
+    return any(fnmatch.fnmatch(filename, each) for each in expand_braces(pattern))
+
+
+def glob_with_braces(pattern: str) -> list[str]:
+    """Return the files that match a pattern, each once, in sorted order.
+
+    Args:
+        pattern: with ``*``, ``?``, ``[…]``, and braces for alternatives.
+    """
+    return sorted({path for each in expand_braces(pattern) for path in glob.glob(each)})  # noqa: PTH207  absolute patterns
+
+
+def envlookup(m: re.Match[str]) -> str:
+    """Return what ``${NAME}`` stands for: the environment variable ``WDS_NAME``.
+
+    Args:
+        m: a match whose first group is the name.
+
+    Raises:
+        UsageError: the variable is not set.
+    """
+    return settings.substitution_text(m[1])
+
+
+def envsubst(s: str) -> str:
+    """Return a text with every ``${NAME}`` replaced by the environment variable ``WDS_NAME``.
+
+    Args:
+        s: the text.
+
+    Raises:
+        UsageError: a variable is not set.
+    """
+    return substitute_environment(s)
+
+
+def expand(s: str) -> str:
+    """Return a text with ``~`` and ``$NAME`` expanded from the environment, as a shell would.
+
+    Args:
+        s: the text.
+    """
+    return settings.expand_environment(s)

@@ -1,8 +1,12 @@
-"""Lists of shards: the first stage of a pipeline.
+"""Lists of shards, the first stage of a pipeline: in order, resampled, or with a dataset's name.
 
-Flows in: urls. Flows out, on each iteration (a *pass*): ``{"url": url}`` for one shard after another, each a dict of
-its own. Which pass it is, and what an unseeded list draws from, comes from the pipeline's run where there is one
-(``drawn``), else from the list's own count of passes and from the operating system.
+Each iteration (a *pass*) yields ``{"url": url}`` for one shard after another, each a dict of its own. The number of
+the pass, and what an unseeded list draws from, come from the pipeline's run where there is one, else from the list's
+own count of passes and from the operating system. Seeds equal those of published versions where these are
+reproducible.
+
+Lists with a name report each time that they begin again; existing code that mixes interleaved and paired datasets
+calls them with the name first.
 """
 
 import os
@@ -11,21 +15,60 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from webdataset.ground import settings
-from webdataset.ground.errors import NoShards, UsageError
-from webdataset.ground.logs import log
-from webdataset.ground.seeds import fold, fresh
-from webdataset.ground.topology import standing
-from webdataset.ground.torchlike import IterableDataset
-from webdataset.sources.preparing import prepare
+from webdataset.core import settings
+from webdataset.core.distributed import detect_context, thread_context, worker_context
+from webdataset.core.errors import NoShards, UsageError
+from webdataset.core.logs import log
+from webdataset.core.optional_imports import IterableDataset
+from webdataset.core.seeds import hash_seed, random_seed
+from webdataset.shards.expand import expand_source, expand_urls
+from webdataset.storage.open_url import load_openers
 
-from .draws import make_seed, pytorch_worker_seed
-from .expand import expand_source, expand_urls
+_MASK = 0x7FFFFFFF
+_WORKERS_PER_RANK = 1000
+
+
+def make_seed(*args: Any) -> int:
+    """Fold any values into one seed: ``s = 31 * s + hash(x)``, 31 bits.
+
+    Args:
+        *args: numbers enter by their hash, as ever; anything else by a digest of its text, so that the seed does not
+            change from process to process.
+
+    Returns:
+        An integer in [0, 2**31).
+    """
+    seed = 0
+    for arg in args:
+        number = hash(arg) if isinstance(arg, int | float | complex) else hash_seed(str(arg))
+        seed = (seed * 31 + number) & _MASK
+    return seed
+
+
+def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
+    """Return (rank, world size, worker, number of workers) of this process.
+
+    Args:
+        group: a ``torch.distributed`` process group; None for the default one.
+    """
+    where = detect_context(group)
+    return where.rank, where.world_size, where.worker, where.num_workers
+
+
+def pytorch_worker_seed(group: Any = None) -> int:
+    """Return a number that differs between the workers of a job: ``1000 * rank + worker``.
+
+    Args:
+        group: a ``torch.distributed`` process group; None for the default one.
+    """
+    where = worker_context(group)
+    return where.rank * _WORKERS_PER_RANK + where.worker
+
 
 Shard = dict[str, Any]
 
 
-class Pass(Protocol):
+class ShardPass(Protocol):
     """What a running pipeline tells a shard list: which pass it is, and what to draw from."""
 
     @property
@@ -64,9 +107,9 @@ class ShardList(IterableDataset):
 
     def __iter__(self) -> Iterator[Shard]:
         self.epoch += 1
-        return self.shards(self.epoch, unseeded)
+        return self.shards(self.epoch, make_unseeded_rng)
 
-    def drawn(self, run: Pass) -> Iterator[Shard]:
+    def draw_shards(self, run: ShardPass) -> Iterator[Shard]:
         """Yield the shards of one pass of a running pipeline: reproducible from the run's seed and epoch.
 
         Args:
@@ -80,9 +123,9 @@ class ShardList(IterableDataset):
         return self.shards(run.epoch, run.random)
 
 
-def unseeded() -> random.Random:
+def make_unseeded_rng() -> random.Random:
     """Return a generator from the operating system's entropy."""
-    return random.Random(fresh())  # noqa: S311  shuffling, not cryptography
+    return random.Random(random_seed())  # noqa: S311  shuffling, not cryptography
 
 
 class SimpleShardList(ShardList):
@@ -102,8 +145,8 @@ class SimpleShardList(ShardList):
         self.urls = expand_urls(urls)
         if not self.urls:
             raise NoShards(f"an empty list of shards: {urls!r} gives no urls")
-        self.seed = fresh() if seed is True else seed
-        prepare(self.urls)
+        self.seed = random_seed() if seed is True else seed
+        load_openers(self.urls)
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -170,7 +213,7 @@ class ResampledShards(ShardList):
         self.urls = expand_source(urls, int(max_urls))
         if empty_check and not self.urls:
             raise NoShards(f"no shards to draw from: {urls!r} gives no urls")
-        prepare(self.urls)
+        load_openers(self.urls)
         self.nshards: int = nshards
         self.seed = seed
         self.worker_seed: Callable[[], int] = worker_seed or pytorch_worker_seed
@@ -186,7 +229,7 @@ class ResampledShards(ShardList):
         if not count:
             raise NoShards("no shards to draw from")
         generator = self._generator(epoch, draw)
-        stream = standing.stream
+        stream = thread_context.stream
         for drawn in range(self.nshards) if stream is None else range(stream.number, self.nshards, stream.of):
             if self.dataset_name is not None and drawn and drawn % count == 0:
                 log.warning("dataset %s: %d shards were drawn, %d times all", self.dataset_name, drawn, drawn // count)
@@ -194,8 +237,8 @@ class ResampledShards(ShardList):
 
     def _generator(self, epoch: int, draw: Callable[[], random.Random]) -> random.Random:
         parts = [self.worker_seed(), epoch, *([] if self.seed is None else [self.seed])]
-        if standing.stream is not None:
-            parts.append(fold("stream", *standing.stream))
+        if thread_context.stream is not None:
+            parts.append(hash_seed("stream", *thread_context.stream))
         if not self.deterministic:
             parts.append(draw().getrandbits(62))
         seed = make_seed(*parts)
@@ -220,7 +263,7 @@ def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
     known = list(src)
     if not known:
         raise NoShards("nothing to draw from: the stage before resampled gave no shards")
-    generator = unseeded()
+    generator = make_unseeded_rng()
     for _ in range(n):
         yield generator.choice(known)
 
@@ -236,3 +279,63 @@ def listed_shards(urls: Any, *, shuffle: bool = False) -> Iterator[Shard]:
         NoShards: an empty list.
     """
     return iter(SimpleShardList(urls, seed=True if shuffle else None))
+
+
+class InfiniteShardList(SimpleShardList):
+    """A list of shards, over and over.
+
+    Args:
+        dataset_name: for the log.
+        urls: as for :class:`SimpleShardList`.
+        seed: shuffles the list, the same in every round; True takes a seed from the operating system.
+
+    Raises:
+        NoShards: an empty list.
+        UsageError: something that gives no urls.
+    """
+
+    def __init__(self, dataset_name: str, urls: Any, seed: Any = None) -> None:
+        super().__init__(urls, seed)
+        self.dataset_name = dataset_name
+
+    def __len__(self) -> int:
+        """Return the number of shards of one round."""
+        return super().__len__()
+
+    def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
+        """Yield all shards, round after round."""
+        rounds = 0
+        while True:
+            yield from super().shards(epoch, draw)
+            rounds += 1
+            log.warning("dataset %s: all %d shards were given %d times", self.dataset_name, len(self.urls), rounds)
+
+    def __repr__(self) -> str:
+        return f"InfiniteShardList({self.dataset_name!r}, {len(self.urls)} shards, seed={self.seed})"
+
+
+class NamedResampledShards(ResampledShards):
+    """Shards drawn at random with replacement, from a dataset with a name.
+
+    Args:
+        dataset_name: for the log.
+        urls: as for :class:`ResampledShards`.
+        nshards: draws in one pass.
+        worker_seed: function giving a number that differs between workers.
+        deterministic: draw from (worker, epoch) alone.
+
+    Raises:
+        NoShards: no urls.
+        UsageError: something that gives no urls.
+    """
+
+    def __init__(
+        self,
+        dataset_name: str,
+        urls: Any,
+        nshards: int = sys.maxsize,
+        worker_seed: Any = None,
+        deterministic: bool = False,  # noqa: FBT001, FBT002  existing code's signature
+    ) -> None:
+        super().__init__(urls, nshards, None, worker_seed, deterministic=deterministic)
+        self.dataset_name = dataset_name

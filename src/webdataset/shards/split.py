@@ -1,15 +1,13 @@
-"""Which shards this rank and this worker read.
+"""Splits shards between ranks, workers and virtual streams.
 
 Theory. Of a sequence that all of them see alike, rank r of W takes every W-th item beginning at r, and worker w of N
 takes every N-th of what is left, beginning at w. Every item goes to exactly one worker of one rank, whatever the
-numbers. This holds only if all see the same sequence: shuffle before a split must draw alike everywhere, which the
+numbers. This holds only if all see the same sequence: a shuffle before a split must draw alike everywhere, which the
 mark ``splits`` tells the pipeline.
 
-A virtual stream v of V takes of each round of V shards the v-th. The last round may not be full: then its m shards are
-shared by sample, stream v taking of shard ``v mod m`` every n-th sample, n being the number of streams that share it.
-So streams differ in length by little, and no shard is too few.
-
-Flows in: shards. Flows out: this process's share of them, in order.
+A virtual stream v of V takes of each round of V shards the v-th. The last round may not be full: then its m shards
+are shared by sample, stream v taking of shard ``v mod m`` every n-th sample, n being the number of streams that share
+it. So streams differ little in length, and any number of shards is enough.
 """
 
 import functools
@@ -17,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from webdataset.ground.errors import NoSamples, UsageError
-from webdataset.ground.logs import log
-from webdataset.ground.topology import Stream, only_launched, place
+from webdataset.core.distributed import StreamNumber, has_only_launcher, worker_context
+from webdataset.core.errors import NoSamples, UsageError
+from webdataset.core.logs import log
 
 
 def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
@@ -34,7 +32,7 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     Raises:
         UsageError: the world is larger than one rank.
     """
-    where = place(group)
+    where = worker_context(group)
     if where.world_size > 1:
         told = (
             f"this is rank {where.rank} of {where.world_size}, and every rank would read all shards: you need to add "
@@ -42,7 +40,7 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
             "nodesplitter=wds.split_by_node to share the shards out (wds.split_by_sample where there are fewer than "
             f"workers), nodesplitter=None to read all of them on all {where.world_size} ranks, or resampled=True"
         )
-        if not only_launched(group):
+        if not has_only_launcher(group):
             raise UsageError(told, stage="single_node_only")
         _warn_once(told)
     yield from src
@@ -60,7 +58,7 @@ def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
         src: shards, in the same order on all ranks.
         group: a ``torch.distributed`` process group; None for the default one.
     """
-    where = place(group)
+    where = worker_context(group)
     yield from islice(src, where.rank, None, where.world_size) if where.world_size > 1 else src
 
 
@@ -71,7 +69,7 @@ def split_by_worker(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
         src: shards, in the same order in all workers.
         group: a ``torch.distributed`` process group; None for the default one.
     """
-    where = place(group)
+    where = worker_context(group)
     yield from islice(src, where.worker, None, where.num_workers) if where.num_workers > 1 else src
 
 
@@ -86,9 +84,9 @@ def split_by_sample(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
         src: shards, dicts with ``url``, in the same order everywhere.
         group: a ``torch.distributed`` process group; None for the default one.
     """
-    where = place(group)
+    where = worker_context(group)
     workers = where.world_size * where.num_workers
-    share = StreamShare(Stream(where.rank + where.world_size * where.worker, workers))
+    share = StreamShare(StreamNumber(where.rank + where.world_size * where.worker, workers))
     yield from share(src) if workers > 1 else src
 
 
@@ -106,7 +104,7 @@ class StreamShare:
 
     splits = True  # what stands before is drawn alike in all streams
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: StreamNumber) -> None:
         self.stream = stream
 
     def __call__(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -134,7 +132,7 @@ class StreamItems:
 
     splits = True
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: StreamNumber) -> None:
         self.stream = stream
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
@@ -159,7 +157,7 @@ def non_empty(src: Iterable[Any]) -> Iterator[Any]:
         empty = False
         yield shard
     if empty:
-        where = place()
+        where = worker_context()
         raise NoSamples(
             "pipeline stage received no data at all and this was declared as an error: "
             f"rank {where.rank} of {where.world_size}, worker {where.worker} of {where.num_workers} has no share; use "

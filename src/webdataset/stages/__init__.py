@@ -1,1 +1,1 @@
-"""Floor 5: generators with a memory: map, select, shuffle, batch, mix and the others."""
+"""Stages: generators with a state that map, select, shuffle, batch, mix and more."""

@@ -1,29 +1,34 @@
-"""What a stage is: a frozen description, a small memory, and a generator that flows.
+"""The base of all stages: a frozen description, a small state, and a generator.
 
-Theory. A pipeline is a value; running it makes one *memory* per stage and chains one generator per stage. While the
-consumer holds an item, every generator is parked at a ``yield``, so the memories together are one consistent
-picture of the run: a snapshot. Buffers in a memory are remembered by the *addresses* of their items, never by their
-data, and are filled again on restore by asking upstream to fetch those addresses.
+Theory. A pipeline is a value; running it makes one *state* per stage and chains one generator per stage. While the
+consumer holds an item, every generator is parked at a ``yield``, so the states together are one consistent picture of
+the run: a snapshot. A state stores the *addresses* of the items in a buffer, never their data; on restore the stage
+fills the buffer again by asking upstream to fetch those addresses.
 
 An address is a JSON value that names one item of a stage's output. Three rules make all addresses:
 
 * a *transparent* stage (each output item is made from one input item, in order) passes addresses through;
-* a stage with a memory says the address of the item it yielded last (``memory.address``);
+* a stage with a state says the address of the item it yielded last (``memory.address``);
 * anything else (a user's generator function) is numbered: the address is the output's ordinal.
 
 Addresses cost nothing unless the run is tracked.
+
+When a user's function fails, its error names the stage, the function and the sample; that code runs only after a
+failure. :func:`compose` joins several functions or stages into one, applied from left to right.
 """
 
 import functools
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from webdataset.ground.errors import FlowError
-from webdataset.ground.seeds import fold, fresh, generator
-from webdataset.ground.topology import Stream, place
+from webdataset.core.distributed import StreamNumber, worker_context
+from webdataset.core.error_handlers import Handler, should_continue, with_location
+from webdataset.core.errors import FlowError
+from webdataset.core.seeds import hash_seed, make_rng, random_seed
 
 P = ParamSpec("P")
 Json = Any
@@ -61,13 +66,13 @@ class Run:
             (:mod:`webdataset.flow.outcomes`); None: whoever runs the pipeline judges by itself.
     """
 
-    seed: int = field(default_factory=fresh)
+    seed: int = field(default_factory=random_seed)
     common: int | None = None
     epoch: int = 0
     shared: bool = False
     tracked: bool = False
     position: int = 0
-    stream: Stream | None = None
+    stream: StreamNumber | None = None
     meter: Any = field(default=None, compare=False, repr=False)
     told: set[str] = field(default_factory=set, compare=False, repr=False)
     outcomes: Any = field(default=None, compare=False, repr=False)
@@ -82,15 +87,15 @@ class Run:
         """
         if self.shared:
             seed = self.seed if self.common is None else self.common
-            return generator("shared", seed, self.epoch, self.position, *names)
+            return make_rng("shared", seed, self.epoch, self.position, *names)
         if self.stream is not None:
-            return generator("stream", self.seed, self.epoch, self.position, *self.stream, *names)
-        where = place()
-        return generator("own", self.seed, self.epoch, self.position, where.rank, where.worker, *names)
+            return make_rng("stream", self.seed, self.epoch, self.position, *self.stream, *names)
+        where = worker_context()
+        return make_rng("own", self.seed, self.epoch, self.position, where.rank, where.worker, *names)
 
     def entropy(self) -> int:
         """Return one number that the run's seed and epoch determine, for generators of other kinds."""
-        return fold("entropy", self.seed, self.epoch, self.position)
+        return hash_seed("entropy", self.seed, self.epoch, self.position)
 
 
 class Outcome:
@@ -111,7 +116,7 @@ class Outcome:
         self.ended, self.gave, self.dropped = True, gave, 0 if gave else dropped
 
 
-class Memory:
+class StageState:
     """What a stage remembers between items.
 
     Attributes:
@@ -164,7 +169,7 @@ class Stage(ABC):
     rewinds: bool = False
     drops: bool = False
 
-    def begin(self, run: Run) -> Memory | None:  # noqa: ARG002
+    def begin(self, run: Run) -> StageState | None:  # noqa: ARG002
         """Return a new memory for one run, or None for a stage that remembers nothing.
 
         Args:
@@ -205,7 +210,7 @@ class Stage(ABC):
             )
         return remade
 
-    def divided(self, stream: Stream) -> "Stage":  # noqa: ARG002
+    def for_stream(self, stream: StreamNumber) -> "Stage":  # noqa: ARG002
         """Return this stage as one virtual stream has it; bounds that hold for all streams together are shared out.
 
         Args:
@@ -261,7 +266,7 @@ class ObservingFunction(TransparentFunction):
         return fetch(addresses)
 
 
-class Passage(Memory):
+class PassThroughState(StageState):
     """Memory of a stage whose last output item is upstream's last item: the address is upstream's."""
 
     @property
@@ -270,7 +275,7 @@ class Passage(Memory):
         return self.origin() if self.origin is not None else None
 
 
-class Passing(Stage):
+class PassThroughStage(Stage):
     """A stage with a memory whose output items *are* input items: it drops some, or gives them in another order."""
 
     def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
@@ -351,18 +356,171 @@ def pipelinefilter(f: Callable[..., Iterable[Any]]) -> RestCurried:
     return RestCurried(f)
 
 
-def paired(upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
+def pair_addresses(upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
     """Pair each item with its address, for a buffer in a tracked run."""
     for item in upstream:
         yield origin(), item
 
 
 @overload
-def delivered(pairs: Iterator[tuple[Address, Item]], memory: Memory) -> Iterator[Item]: ...
+def deliver_pairs(pairs: Iterator[tuple[Address, Item]], memory: StageState) -> Iterator[Item]: ...
 @overload
-def delivered(pairs: Iterator[Any], memory: Memory) -> Iterator[Any]: ...
-def delivered(pairs: Iterator[Any], memory: Memory) -> Iterator[Any]:
+def deliver_pairs(pairs: Iterator[Any], memory: StageState) -> Iterator[Any]: ...
+def deliver_pairs(pairs: Iterator[Any], memory: StageState) -> Iterator[Any]:
     """Yield the items of ``pairs``, keeping the address of the last one in ``memory``."""
     for address, item in pairs:
         memory.address = address
         yield item
+
+
+def describe_function(function: Any) -> str:
+    """Return a function's name and where it is written, as ``name (file.py:12)``."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    code = getattr(function, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
+
+
+def stage_title(stage: str, *functions: Any) -> str:
+    """Return what a stage is called in reports, as ``map(augment at train.py:12)``.
+
+    Args:
+        stage: its name.
+        *functions: the user's functions that it calls; functions of this library are not told.
+    """
+    shown = [
+        _function_title(each)
+        for each in functions
+        if not str(getattr(each, "__module__", "")).startswith("webdataset.")
+    ]
+    return f"{stage}({', '.join(shown)})" if shown else stage
+
+
+def _function_title(function: Any) -> str:
+    function = inspect.unwrap(function) if inspect.isroutine(function) else function
+    if isinstance(function, functools.partial):
+        return _function_title(function.func)
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__).rpartition(".<locals>.")[2]
+    return name if code is None else f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"  # noqa: PTH119
+
+
+def with_blame(exn: Exception, stage: str, sample: Any, function: Any = None) -> Exception:
+    """Say on an error which stage, function and sample it came from.
+
+    Args:
+        exn: what was raised.
+        stage: name of the stage.
+        sample: the item that the stage worked on.
+        function: the user's function, if there is one.
+
+    Returns:
+        The same error.
+    """
+    where = stage if function is None else f"{stage}: {describe_function(function)}"
+    known = sample if isinstance(sample, dict) else {}
+    key, url, path = known.get("__key__"), known.get("__url__"), known.get("__local_path__")
+    return with_location(exn, stage=where, key=key, url=None if url is None else str(url), path=path)
+
+
+def collate_batch(collate: Callable[[list[Any]], Any], samples: list[Any], stage: str) -> Any:
+    """Return one batch; a failure says the stage, the function, and the key and url of the batch's first sample.
+
+    Args:
+        collate: from a list of samples to a batch.
+        samples: the samples of one batch.
+        stage: name of the stage, for the error.
+
+    Raises:
+        Exception: whatever ``collate`` raises.
+    """
+    try:
+        return collate(samples)
+    except Exception as exn:  # user code: located and raised again
+        with_blame(exn, stage, samples[0] if samples else None, collate)
+        raise
+
+
+def map_items(source: Iterator[Any], f: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
+    """Yield ``f(sample)`` for each sample; a failure goes to the handler.
+
+    Args:
+        source: the samples.
+        f: any function of one sample.
+        handler: what to do when ``f`` fails: true skips the sample, false ends the stage.
+        stage: name of the stage, for the error.
+    """
+    for sample in source:
+        try:
+            value = f(sample)
+        except Exception as exn:  # noqa: BLE001  user code: the handler decides
+            if should_continue(handler, with_blame(exn, stage, sample), stage):
+                continue
+            return
+        yield value
+
+
+Step = Callable[[Any], Any]
+
+
+class Composed(Stage):
+    """Steps applied from left to right, to a value or to an iterator alike.
+
+    Args:
+        *steps: functions of one argument, or stages. A pipeline may take ``steps`` apart and run each by itself.
+    """
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps: tuple[Step, ...] = tuple(
+            inner for step in steps for inner in (step.steps if isinstance(step, Composed) else (step,))
+        )
+        self.transparent = all(isinstance(step, TransparentFunction) for step in self.steps)
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Yield what the last step yields."""
+        return iter(self(upstream))
+
+    def __call__(self, source: Any) -> Any:
+        """Apply all steps; ``source`` may be any value where the steps are plain functions."""
+        for step in self.steps:
+            source = step(source)
+        return source
+
+    def __repr__(self) -> str:
+        return f"compose({', '.join(str(step) for step in self.steps)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Composed) and self.steps == other.steps
+
+    __hash__ = None
+
+
+def compose(*args: Step) -> Composed:
+    """Join functions or stages into one: ``compose(f, g)(x)`` is ``g(f(x))``.
+
+    Args:
+        *args: functions of one argument, applied from left to right; none at all is the identity.
+
+    Returns:
+        A stage.
+
+    Flow: that of its steps; resumes exactly where they are maps or selections, by replay otherwise.
+    """
+    return Composed(*args)
+
+
+def compose2(f: Step, g: Step) -> Composed:
+    """Join two functions: ``compose2(f, g)(x)`` is ``g(f(x))``."""
+    return Composed(f, g)
+
+
+def pipeline(source: Iterable[Any], *args: Step) -> Any:
+    """Run ``source`` through the steps.
+
+    Args:
+        source: anything that the first step takes.
+        *args: steps, from left to right.
+
+    Returns:
+        What the last step returns.
+    """
+    return Composed(*args)(source)

@@ -1,19 +1,24 @@
-"""Which fields a sample has and what they are called: to_tuple, rename, associate, getfirst.
+"""Chooses and renames fields of samples: by name, by pattern or by suffix.
 
-Flows in: samples that are dictionaries. Flows out: tuples, or dictionaries under other names. A field that is absent is
-an error that names it, the sample, the fields that are there, and the nearest of their names.
+``to_tuple``, ``rename``, ``associate`` and ``getfirst`` take names. A field that is absent is an error that names it,
+the sample, the fields that are there, and the nearest of their names.
+
+``rename_keys`` and ``extract_keys`` take patterns of ``fnmatch``. Upstream's two ways of matching differ, and both
+are kept: ``rename_keys`` looks at the last path component in lower case, ``extract_keys`` at the name unchanged, with
+and without a dot before it.
+
+``to_dict`` (also ``interleaved_to_dict``) takes suffixes, and drops ``__key__`` and other metadata.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from operator import itemgetter
 from typing import Any
 
-from webdataset.ground.errors import MissingField, UsageError
-from webdataset.ground.policies import Handler, reraise_exception
-
-from .base import transform
-from .blame import applied
+from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.errors import DuplicateField, MissingField, UsageError
+from webdataset.stages.base import map_items, transform
 
 Spec = str | list[str] | tuple[str, ...]
 
@@ -114,11 +119,11 @@ def _to_tuple(
     if len(args) == 1 and isinstance(args[0], str):
         args = tuple(args[0].split())
     specs = [alternatives(spec) for spec in args]
-    pick = _picker(specs, missing_is_error=missing_is_error, none_is_error=bool(none_is_error))
-    return applied(source, pick, handler, "to_tuple")
+    pick = _make_picker(specs, missing_is_error=missing_is_error, none_is_error=bool(none_is_error))
+    return map_items(source, pick, handler, "to_tuple")
 
 
-def _picker(
+def _make_picker(
     specs: list[list[str]], *, missing_is_error: bool, none_is_error: bool
 ) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     """Return the function that takes the fields out of one sample."""
@@ -140,13 +145,13 @@ def _picker(
         return tuple(values)
 
     if len(specs) == 1 and len(specs[0]) == 1:
-        return _quick_one(specs[0][0], pick)
+        return _pick_one(specs[0][0], pick)
     if len(specs) > 1 and all(len(names) == 1 for names in specs):
-        return _quick_many(itemgetter(*[names[0] for names in specs]), pick)
+        return _pick_many(itemgetter(*[names[0] for names in specs]), pick)
     return pick
 
 
-def _quick_one(name: str, pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+def _pick_one(name: str, pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
     def quick(sample: Any) -> tuple[Any, ...]:
         try:
             value = sample[name]
@@ -157,7 +162,7 @@ def _quick_one(name: str, pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[A
     return quick
 
 
-def _quick_many(get: Callable[[Any], Any], pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+def _pick_many(get: Callable[[Any], Any], pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
     def quick(sample: Any) -> tuple[Any, ...]:
         try:
             values: tuple[Any, ...] = get(sample)
@@ -199,7 +204,7 @@ def _rename(
     specs = [(new, alternatives(old)) for new, old in kw.items()]
     used = {name for _, names in specs for name in names}
 
-    def renamed(sample: Mapping[str, Any]) -> dict[str, Any]:
+    def rename_fields(sample: Mapping[str, Any]) -> dict[str, Any]:
         result = {name: sample[name] for name in sample if name not in used} if keep else {}
         for new, names in specs:
             for name in names:
@@ -210,7 +215,7 @@ def _rename(
                 raise missing(names, sample)
         return result
 
-    return applied(source, renamed, handler, "rename")
+    return map_items(source, rename_fields, handler, "rename")
 
 
 def _associate(
@@ -242,9 +247,210 @@ def _associate(
         sample.update(look(sample["__key__"]) or {})
         return sample
 
-    return applied(source, update, handler, "associate")
+    return map_items(source, update, handler, "associate")
 
 
 to_tuple = transform(_to_tuple)
 rename = transform(_rename)
 associate = transform(_associate)
+
+
+def _parse_rules(pairs: tuple[Any, ...], named: Mapping[str, str]) -> list[tuple[str, str]]:
+    rules = [*pairs, *named.items()]
+    for rule in rules:
+        if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
+            raise UsageError(f"a rule is a pair (new name, pattern) of strings, not {rule!r}")
+    return [(new, pattern) for new, pattern in rules]
+
+
+def _rename_keys(
+    source: Iterator[Any],
+    /,
+    *args: tuple[str, str],
+    keep_unselected: bool = False,
+    must_match: bool = True,
+    duplicate_is_error: bool = True,
+    handler: Handler = reraise_exception,
+    **kw: str,
+) -> Iterator[dict[str, Any]]:
+    """Give new names to the fields that match patterns.
+
+    Args:
+        source: samples that are dictionaries.
+        *args: rules (new name, pattern). A pattern is compared with the last path component in lower case; where
+            several match, the last rule counts.
+        keep_unselected: keep fields that no rule matches; otherwise drop them, ``__key__`` too.
+        must_match: every rule must name a field of every sample.
+        duplicate_is_error: two fields must not get the same name, kept ones included; otherwise the first one counts.
+        handler: what to do about a sample that breaks these: true skips it, false ends the stage.
+        **kw: more rules, new=pattern.
+
+    Yields:
+        New dictionaries.
+
+    Raises:
+        MissingField: a pattern that matches no field.
+        DuplicateField: two fields under one new name.
+        UsageError: a rule that is none.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    rules = _parse_rules(args, kw)
+    patterns = {pattern for _, pattern in rules}
+    new_names = _memoise(lambda name: _new_name(name, rules))
+
+    def rename_matches(sample: Mapping[str, Any]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        matched: set[str] = set()
+        for name, value in sample.items():
+            new, by = new_names(name)
+            matched.add(by)
+            if not by:
+                if not keep_unselected:
+                    continue
+                new = name
+            if new not in result:
+                result[new] = value
+            elif duplicate_is_error:
+                raise _duplicate_field_error(sample, f"two fields are renamed to {new!r}", new)
+        if must_match and not patterns <= matched:
+            raise missing([pattern for _, pattern in rules if pattern not in matched], sample, "no field matches")
+        return result
+
+    return map_items(source, rename_matches, handler, "rename_keys")
+
+
+def _new_name(name: str, rules: list[tuple[str, str]]) -> tuple[str, str]:
+    """Return a field's new name and the pattern that gave it: the last that matches; two empty strings for none."""
+    last = name.rpartition("/")[2].lower()
+    return next(((new, pattern) for new, pattern in reversed(rules) if fnmatchcase(last, pattern)), ("", ""))
+
+
+def _memoise(function: Callable[[str], Any], limit: int = 4096) -> Callable[[str], Any]:
+    """Remember the results for field names: there are few of them, and patterns are slow."""
+    known: dict[str, Any] = {}
+
+    def look(name: str) -> Any:
+        found = known.get(name)
+        if found is None:
+            if len(known) >= limit:
+                known.clear()
+            found = known[name] = function(name)
+        return found
+
+    return look
+
+
+def _extract_keys(
+    source: Iterator[Any],
+    *patterns: str | list[str] | tuple[str, ...],
+    duplicate_is_error: bool = True,
+    ignore_missing: bool = False,
+    handler: Handler = reraise_exception,
+) -> Iterator[tuple[Any, ...]]:
+    """Take the fields that match patterns out of samples, as tuples.
+
+    Args:
+        source: samples that are dictionaries.
+        *patterns: one field each: ``"*.jpg"``, ``"*.jpg;*.png"``, or a list. A pattern is compared with the field's
+            name, and with the name after a dot.
+        duplicate_is_error: no more than one field may match; otherwise the first one counts.
+        ignore_missing: leave out what matches no field, so that tuples may be shorter.
+        handler: what to do about a sample that breaks these: true skips it, false ends the stage.
+
+    Yields:
+        Tuples of values.
+
+    Raises:
+        MissingField: a pattern that matches no field.
+        DuplicateField: several fields match one pattern.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    wanted = [pattern.split(";") if isinstance(pattern, str) else list(pattern) for pattern in patterns]
+    places = _memoise(lambda name: [place for place, any_of in enumerate(wanted) if _matches(name, any_of)])
+
+    def extract_matches(sample: Mapping[str, Any]) -> tuple[Any, ...]:
+        found: dict[int, Any] = {}
+        for name in sample if wanted else ():
+            for place in places(name):
+                if place not in found:
+                    found[place] = sample[name]
+                elif duplicate_is_error:
+                    raise _duplicate_field_error(
+                        sample, f"several fields match {wanted[place]}", ";".join(wanted[place])
+                    )
+        if len(found) < len(wanted) and not ignore_missing:
+            absent = next(wanted[place] for place in range(len(wanted)) if place not in found)
+            raise missing(absent, sample, "no field matches")
+        return tuple([found[place] for place in sorted(found)])
+
+    return map_items(source, extract_matches, handler, "extract_keys")
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase("." + name, pattern) or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _duplicate_field_error(sample: Mapping[str, Any], why: str, field: str) -> DuplicateField:
+    return DuplicateField(
+        f"{why}; the sample has {', '.join(map(str, sample))}", field=field, key=sample.get("__key__")
+    )
+
+
+rename_keys = transform(_rename_keys)
+extract_keys = transform(_extract_keys)
+
+
+def _to_dict(
+    source: Iterator[Any],
+    *args: Spec,
+    handler: Handler = reraise_exception,
+    missing_is_error: bool = True,
+    none_is_error: bool | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Keep the fields whose names end in one of some suffixes, as a dictionary.
+
+    Args:
+        source: samples that are dictionaries.
+        *args: suffixes: ``"json;jpg;png"``, or several of these. They are compared with the end of the name, so ``jpg``
+            keeps ``0.jpg``, ``1.jpg`` and ``jpg``. A single string with spaces names several.
+        handler: what to do about a sample with other fields: true skips it, false ends the stage.
+        missing_is_error: whether fields with other endings, and values that are None, are errors.
+        none_is_error: the same, where it is given. Otherwise such fields are there, and are None.
+
+    Yields:
+        Dictionaries, without fields whose names begin with ``__``.
+
+    Raises:
+        MissingField: a field (a ValueError) that has another ending, or is None.
+        UsageError: an argument that names no suffix.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    if len(args) == 1 and isinstance(args[0], str):
+        args = tuple(args[0].split())
+    endings = tuple(ending for spec in args for ending in alternatives(spec))
+    strict = missing_is_error if none_is_error is None else none_is_error
+
+    def chosen(sample: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {
+            name: value if name.endswith(endings) else None
+            for name, value in sample.items()
+            if not name.startswith("__")
+        }
+        if strict:
+            empty = [name for name, value in kept.items() if value is None]
+            if empty:
+                raise MissingField(
+                    f"nothing in {', '.join(empty)}: these fields end in none of {', '.join(endings)}, or are None; "
+                    "name their endings too, or pass none_is_error=False",
+                    field=empty[0],
+                )
+        return kept
+
+    return map_items(source, chosen, handler, "to_dict")
+
+
+to_dict = transform(_to_dict)
+interleaved_to_dict = to_dict

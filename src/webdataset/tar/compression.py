@@ -1,18 +1,18 @@
-"""Compressed tar streams, told by their first bytes and decompressed without reading anything.
+"""Detects the compression of a tar stream by its first bytes and decompresses its chunks, without reading anything.
 
-Takes the compressed stream's chunks and yields pieces of at most ``PIECE`` bytes, so that a bomb cannot fill the
-memory. Members of multi-member gz (and concatenated bz2, xz, zst) follow each other; zero padding after the last and
-skippable zstd frames (RFC 8878) anywhere are stepped over. Other bytes after a gz or bz2 stream can be ignored, as
-gzip, GNU tar and bsdtar do; else they, and a stream that stops early, are BadCompression. No engine is loaded before
-there is something for it.
+Yields pieces of at most ``PIECE`` bytes, so that a bomb cannot fill the memory. Members of multi-member gz (and
+concatenated bz2, xz, zst) follow each other; zero padding after the last and skippable zstd frames (RFC 8878)
+anywhere are skipped. Other bytes after a gz or bz2 stream can be ignored, as gzip, GNU tar and bsdtar do; else they,
+and a stream that stops early, are BadCompression. An engine is imported only when there is something for it to
+decompress.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from webdataset.ground import errors
-from webdataset.ground.errors import said
-from webdataset.ground.extras import available, require
+from webdataset.core import errors
+from webdataset.core.errors import describe_error
+from webdataset.core.optional_imports import import_if_available, require
 
 PIECE = 256 * 1024
 
@@ -27,7 +27,7 @@ def _may_be_skippable(start: bytes) -> bool:
     return start[0] & 0xF0 == 0x50 and _SKIPPABLE.startswith(start[1:4])
 
 
-def compression_of(start: bytes) -> str | None:
+def detect_compression(start: bytes) -> str | None:
     """Return the compression that a stream's first bytes show: ``gz``, ``bz2``, ``xz``, ``zst`` or None."""
     for magic, name in _MAGIC.items():
         if start.startswith(magic) and start[257:262] != b"ustar":
@@ -37,7 +37,7 @@ def compression_of(start: bytes) -> str | None:
     return None
 
 
-class _Engine(Protocol):
+class _DecompressionEngine(Protocol):
     """What the standard library's and isal's decompressors have in common."""
 
     eof: bool
@@ -47,7 +47,7 @@ class _Engine(Protocol):
         """Return at most ``max_length`` bytes; keep what is left of ``chunk``."""
 
 
-class _Zlib:
+class _ZlibEngine:
     """zlib's decompressor with the interface of the others."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Zlib:
         return self._engine.decompress(tail + chunk if tail else chunk, max_length)
 
 
-class _Zstandard:
+class _ZstandardEngine:
     """The zstandard package's decompressor with the interface of the others; fed small chunks, it bounds nothing."""
 
     def __init__(self, package: Any) -> None:
@@ -90,40 +90,40 @@ class _Zstandard:
         return piece
 
 
-def _gz() -> Callable[[], Any]:
-    isal = available("isal.igzip_lib")
-    return (lambda: isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)) if isal is not None else _Zlib
+def _gzip_engine() -> Callable[[], Any]:
+    isal = import_if_available("isal.igzip_lib")
+    return (lambda: isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)) if isal is not None else _ZlibEngine
 
 
-def _zst() -> Callable[[], Any]:
-    standard = available("compression.zstd")
+def _zstd_engine() -> Callable[[], Any]:
+    standard = import_if_available("compression.zstd")
     if standard is not None:
         return standard.ZstdDecompressor  # type: ignore[no-any-return]
     package = require("zstandard", extra="fast", purpose="reading zst shards")
-    return lambda: _Zstandard(package)
+    return lambda: _ZstandardEngine(package)
 
 
-def _bz2() -> Callable[[], Any]:
+def _bz2_engine() -> Callable[[], Any]:
     import bz2  # noqa: PLC0415  see above
 
     return bz2.BZ2Decompressor
 
 
-def _xz() -> Callable[[], Any]:
+def _xz_engine() -> Callable[[], Any]:
     import lzma  # noqa: PLC0415  see above
 
     return lzma.LZMADecompressor
 
 
 _ENGINES: dict[str, Callable[[], Callable[[], Any]]] = {
-    "gz": _gz,
-    "bz2": _bz2,
-    "xz": _xz,
-    "zst": _zst,
+    "gz": _gzip_engine,
+    "bz2": _bz2_engine,
+    "xz": _xz_engine,
+    "zst": _zstd_engine,
 }
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def _engine_errors() -> tuple[type[Exception], ...]:
     """Return what the engines raise on bad bytes (isal and zstandard have classes of their own)."""
     import lzma  # noqa: PLC0415  see above
     import zlib  # noqa: PLC0415
@@ -134,7 +134,7 @@ def _failures() -> tuple[type[Exception], ...]:
         ("zstandard", "ZstdError"),
         ("compression.zstd", "ZstdError"),
     ):
-        kind = getattr(available(module), name, None)
+        kind = getattr(import_if_available(module), name, None)
         if kind is not None:
             found.append(kind)
     return tuple(found)
@@ -162,8 +162,8 @@ class Decompressor:
         self._undecided = b""  # bytes between members, too few to tell what follows
         self._skip = 0  # bytes of a skippable frame still to come
         self._make = _ENGINES[kind]()
-        self._failures = _failures()
-        self._engine: _Engine | None = None
+        self._failures = _engine_errors()
+        self._engine: _DecompressionEngine | None = None
         self.taken = 0
         self._whole = False  # a compressed member has ended
         self._magic = next(magic for magic, name in _MAGIC.items() if name == kind)
@@ -251,7 +251,7 @@ class Decompressor:
             return engine.decompress(chunk, PIECE)
         except self._failures as error:
             raise errors.BadCompression(
-                f"the {self.kind} stream is damaged in the {self.taken} compressed bytes read so far: {said(error)}"
+                f"the {self.kind} stream is damaged in the {self.taken} compressed bytes read so far: {describe_error(error)}"
             ) from error
 
     def finish(self) -> None:

@@ -1,16 +1,21 @@
-"""One header block, read exactly: the slow and complete path of the scanner.
+"""Parses one tar header block, and PAX extended header records, exactly: the slow and complete path of the scanner.
 
-Theory. A tar header is 512 bytes: name, mode, owner, size, mtime, checksum, type, link name, then (ustar) magic, owner
-names, device numbers and a name prefix. Numbers are octal text, or base-256 where the first bit is set. The
-checksum is the sum of all bytes with the checksum field itself taken as spaces; some early writers summed
-signed bytes, so both are accepted. (POSIX.1-2017, pax; GNU tar manual, "Basic Tar Format".)
+A tar header is 512 bytes: name, mode, owner, size, mtime, checksum, type, link name, then (ustar) magic, owner names,
+device numbers and a name prefix. Numbers are octal text, or base-256 where the first bit is set. The checksum is the
+sum of all bytes with the checksum field itself taken as spaces; some early writers summed signed bytes, so both are
+accepted. (POSIX.1-2017, pax; GNU tar manual, "Basic Tar Format".)
 
-Flows in: 512 bytes and their offset. Flows out: a :class:`Header`, or BadHeader. Never guesses.
+The body of an ``x`` or ``g`` header holds records ``length keyword=value``, each ended by a newline; they describe
+the next member (:class:`MemberExtension`).
+
+A block is a :class:`Header` or raises BadHeader; nothing is guessed.
 """
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from webdataset.ground import errors
+from webdataset.core import errors
 
 BLOCK = 512
 ZEROS = bytes(BLOCK)
@@ -54,7 +59,7 @@ class Header(NamedTuple):
     block: bytes
 
 
-def number(field: bytes, what: str, offset: int) -> int:
+def parse_number(field: bytes, what: str, offset: int) -> int:
     """Read a number field: octal text, or base-256.
 
     Args:
@@ -79,7 +84,7 @@ def number(field: bytes, what: str, offset: int) -> int:
     return value
 
 
-def stored_sum(field: bytes) -> int | None:
+def parse_checksum(field: bytes) -> int | None:
     """Return the number in a checksum field; None where it holds none. One reading of it for every path.
 
     Args:
@@ -89,9 +94,9 @@ def stored_sum(field: bytes) -> int | None:
     return int(text, 8) if text and _OCTAL.issuperset(text) else None
 
 
-def checksum_agrees(block: bytes) -> bool:
+def is_checksum_right(block: bytes) -> bool:
     """Tell whether a header's checksum is right, summing bytes unsigned or (as early writers did) signed."""
-    stored = stored_sum(block[148:156])
+    stored = parse_checksum(block[148:156])
     if stored is None:
         return False
     rest = block[:148] + block[156:]
@@ -130,7 +135,7 @@ def describe_content(block: bytes) -> str | None:
     return None
 
 
-def parse(block: bytes, offset: int) -> Header:
+def parse_header(block: bytes, offset: int) -> Header:
     """Read one header block.
 
     Args:
@@ -143,7 +148,7 @@ def parse(block: bytes, offset: int) -> Header:
     Raises:
         BadHeader: the checksum disagrees or a number cannot be read.
     """
-    if not checksum_agrees(block):
+    if not is_checksum_right(block):
         found = describe_content(block) if offset == 0 else None
         raise errors.BadHeader(
             f"tar header fails its checksum at byte {offset}: the shard is damaged there, or it is not a tar file"
@@ -156,7 +161,7 @@ def parse(block: bytes, offset: int) -> Header:
     kind = block[156]
     if kind == 0 and name.endswith(b"/"):
         kind = ord("5")
-    return Header(prefix + name, number(block[124:136], "size", offset), kind, block)
+    return Header(prefix + name, parse_number(block[124:136], "size", offset), kind, block)
 
 
 def link_target(block: bytes) -> bytes:
@@ -170,3 +175,88 @@ def path_prefix(block: bytes) -> bytes:
         return b""
     prefix = block[345:500].partition(b"\0")[0]
     return prefix + b"/" if prefix else b""
+
+
+# a body holding none of these says nothing about the next member's name, size or layout
+DECISIVE = re.compile(rb"path=|size=|GNU\.sparse\.|hdrcharset=")
+
+
+class MemberExtension(NamedTuple):
+    """What extended headers say about the member that follows.
+
+    Args:
+        name: its name, or None.
+        size: bytes stored for it, or None.
+        sparse: GNU.sparse records, in order.
+        link: name of the member that it links to, or None.
+        gnu_name: its name by a GNU header; a PAX record, wherever it stands, comes first.
+        gnu_link: what it links to by a GNU header.
+    """
+
+    name: bytes | None = None
+    size: int | None = None
+    sparse: tuple[tuple[bytes, bytes], ...] = ()
+    link: bytes | None = None
+    gnu_name: bytes | None = None
+    gnu_link: bytes | None = None
+
+
+NO_EXTENSION = MemberExtension()
+
+
+def parse_pax_records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (keyword, value) of each record.
+
+    Args:
+        body: the extended header's body.
+        offset: byte offset of its header, for messages.
+
+    Raises:
+        BadHeader: a record that is not of the form above.
+    """
+    if body and not body.strip(b"\0"):
+        raise errors.BadHeader(f"PAX header at byte {offset} says nothing: its records were zeroed", offset=offset)
+    position = 0
+    while position < len(body) and body[position] != 0:  # some writers fill up with zeros
+        space = body.find(b" ", position, position + 20)
+        length = body[position:space] if space > 0 else b""
+        stop = position + int(length) if length.isdigit() else 0
+        equals = body.find(b"=", space, stop)
+        if not (space < equals < stop <= len(body)) or body[stop - 1] != 0x0A:
+            raise errors.BadHeader(f"PAX header at byte {offset} has a malformed record", offset=offset)
+        yield body[space + 1 : equals], body[equals + 1 : stop - 1]
+        position = stop
+
+
+def apply_pax_header(known: MemberExtension, body: bytes, offset: int) -> MemberExtension:
+    """Add a PAX header's records to what is known of the next member.
+
+    Args:
+        known: what earlier headers said.
+        body: the header's body.
+        offset: byte offset of the header, for messages.
+
+    Raises:
+        BadHeader: a malformed record or size.
+    """
+    name, size, sparse, link = known.name, known.size, list(known.sparse), known.link
+    for keyword, value in parse_pax_records(body, offset):
+        # some writers fill names up with NULs; GNU tar and bsdtar end them there, too
+        text = value.partition(b"\0")[0]
+        if keyword == b"path":
+            name = text.rstrip(b"/") or name
+        elif keyword == b"GNU.sparse.name":
+            sparse.append((keyword, text))
+            name = text
+        elif keyword == b"linkpath":
+            link = text
+        elif keyword == b"size":
+            if not value.isdigit():
+                raise errors.BadHeader(f"PAX header at byte {offset} has size {value!r}", offset=offset)
+            size = int(value)
+        elif keyword.startswith(b"GNU.sparse."):
+            sparse.append((keyword, value))
+    for keyword, value in sparse:
+        if keyword == b"GNU.sparse.name":
+            name = value
+    return known._replace(name=name, size=size, sparse=tuple(sparse), link=link)

@@ -1,22 +1,21 @@
-"""Sparse members: the stored pieces put back between their holes.
+"""Expands sparse members: puts the stored pieces back between their holes.
 
-Theory. GNU tar stores a sparse file as a map of (offset, length) pieces and the bytes of the pieces in a row. The map
-stands in the header (old GNU, type ``S``, with extension blocks), in PAX records (0.0: repeated offset/numbytes, 0.1:
-one list), or in front of the stored bytes (1.0). (GNU tar manual, "Storing Sparse Files".)
+GNU tar stores a sparse file as a map of (offset, length) pieces and the bytes of the pieces in a row. The map stands
+in the header (old GNU, type ``S``, with extension blocks), in PAX records (0.0: repeated offset/numbytes, 0.1: one
+list), or in front of the stored bytes (1.0). (GNU tar manual, "Storing Sparse Files".)
 
-Flows in: a map and the stored bytes. Flows out: the member's full bytes. Never allocates more than the limit.
+Never allocates more than the limit.
 """
 
 import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from webdataset.ground import errors
+from webdataset.core import errors
+from webdataset.tar.header import BLOCK, parse_number
 
-from .header import BLOCK, number
 
-
-class Map(NamedTuple):
+class SparseMap(NamedTuple):
     """Where the stored pieces go.
 
     Args:
@@ -28,32 +27,34 @@ class Map(NamedTuple):
     size: int
 
 
-def old_map(block: bytes, offset: int) -> tuple[Map, bool]:
+def parse_old_map(block: bytes, offset: int) -> tuple[SparseMap, bool]:
     """Read the map in an old GNU sparse header.
 
     Returns:
         The map so far, and whether extension blocks follow.
     """
-    pieces = _entries(block[386:482], offset)
-    return Map(pieces, number(block[483:495], "sparse size", offset)), bool(block[482])
+    pieces = _parse_entries(block[386:482], offset)
+    return SparseMap(pieces, parse_number(block[483:495], "sparse size", offset)), bool(block[482])
 
 
-def extended_map(known: Map, block: bytes, offset: int) -> tuple[Map, bool]:
+def parse_map_extension(known: SparseMap, block: bytes, offset: int) -> tuple[SparseMap, bool]:
     """Add one extension block to an old GNU sparse map; tell whether another follows."""
-    return Map((known.pieces or ()) + _entries(block[:504], offset), known.size), bool(block[504])
+    return SparseMap((known.pieces or ()) + _parse_entries(block[:504], offset), known.size), bool(block[504])
 
 
-def _entries(table: bytes, offset: int) -> tuple[tuple[int, int], ...]:
+def _parse_entries(table: bytes, offset: int) -> tuple[tuple[int, int], ...]:
     pieces = []
     for start in range(0, len(table), 24):
         entry = table[start : start + 24]
         if not entry.strip(b"\0 "):
             break
-        pieces.append((number(entry[:12], "sparse offset", offset), number(entry[12:], "sparse length", offset)))
+        pieces.append(
+            (parse_number(entry[:12], "sparse offset", offset), parse_number(entry[12:], "sparse length", offset))
+        )
     return tuple(pieces)
 
 
-def record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Map:
+def parse_record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> SparseMap:
     """Read the map in GNU.sparse records of formats 0.0, 0.1 and 1.0.
 
     Raises:
@@ -62,7 +63,7 @@ def record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Map:
     single = dict(found)
     try:
         if single.get(b"GNU.sparse.major") == b"1":
-            return Map(None, int(single[b"GNU.sparse.realsize"]))
+            return SparseMap(None, int(single[b"GNU.sparse.realsize"]))
         if b"GNU.sparse.map" in single:
             flat = [int(part) for part in single[b"GNU.sparse.map"].split(b",") if part]
         else:
@@ -70,10 +71,10 @@ def record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Map:
         size = int(single.get(b"GNU.sparse.size") or single[b"GNU.sparse.realsize"])
     except (ValueError, KeyError):
         raise errors.BadHeader(f"PAX header at byte {offset} has an unreadable sparse map", offset=offset) from None
-    return Map(tuple(zip(flat[::2], flat[1::2], strict=False)), size)
+    return SparseMap(tuple(zip(flat[::2], flat[1::2], strict=False)), size)
 
 
-def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
+def expand_sparse(layout: SparseMap, stored: bytes, offset: int, limit: int) -> bytes:
     """Put the stored pieces between their holes.
 
     Args:
@@ -88,7 +89,7 @@ def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
     """
     pieces = layout.pieces
     if pieces is None:
-        pieces, stored = _leading_map(stored, offset)
+        pieces, stored = _parse_leading_map(stored, offset)
     if layout.size > limit:
         raise errors.LimitExceeded(
             f"sparse member at byte {offset} expands to {layout.size} bytes (limit {limit})", offset=offset
@@ -114,7 +115,7 @@ def expanded(layout: Map, stored: bytes, offset: int, limit: int) -> bytes:
     return whole.getvalue()
 
 
-def _leading_map(stored: bytes, offset: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
+def _parse_leading_map(stored: bytes, offset: int) -> tuple[tuple[tuple[int, int], ...], bytes]:
     position = 0
 
     def line() -> int:

@@ -1,7 +1,13 @@
 """Tar archives made to order by the programs that people use: GNU tar, bsdtar and Python's ``tarfile``.
 
 Flows in: (name, payload) pairs in order. Flows out: the bytes of an archive, plain or compressed. Nothing here uses
-the reader or the writers of this library. See :mod:`webdataset.testing.handmade` for archives no program writes.
+the reader or the writers of this library. See :mod:`webdataset.testing.archives` for archives no program writes.
+
+Tar archives made block by block, so that a test decides every byte.
+
+Flows in: names, payloads and the oddities wanted. Flows out: the bytes of members and archives. Nothing here uses the
+reader or the writers of this library: the kit is an independent party. Sources: POSIX.1-2017 ``pax`` (ustar and
+extended headers) and the GNU tar manual (long names, sparse members, base-256 numbers).
 """
 
 import bz2
@@ -16,10 +22,265 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from webdataset.ground.extras import require
-from webdataset.ground.seeds import generator
+from webdataset.core.optional_imports import require
+from webdataset.core.seeds import make_rng
 
-from .handmade import END, member
+BLOCK = 512
+END = bytes(2 * BLOCK)
+USTAR = b"ustar\x0000"
+GNU = b"ustar  \x00"
+V7 = bytes(8)
+
+Segments = Sequence[tuple[int, int]]
+
+
+def number(value: int, width: int, *, binary: bool = False) -> bytes:
+    """Return a header's number field.
+
+    Args:
+        value: the number; negative ones need base-256.
+        width: bytes of the field.
+        binary: write base-256 even where octal digits would do.
+
+    Returns:
+        Octal digits and a NUL where they fit, else GNU's base-256 form.
+    """
+    if 0 <= value < 8 ** (width - 1) and not binary:
+        return b"%0*o\x00" % (width - 1, value)
+    field = bytearray((value % 256**width).to_bytes(width, "big"))
+    field[0] = 0xFF if value < 0 else field[0] | 0x80
+    return bytes(field)
+
+
+def header(
+    name: bytes,
+    size: int = 0,
+    *,
+    kind: bytes = b"0",
+    linkname: bytes = b"",
+    magic: bytes = USTAR,
+    prefix: bytes = b"",
+    tail: bytes | None = None,
+    binary: bool = False,
+    signed: bool = False,
+) -> bytes:
+    """Return one header block with a right checksum.
+
+    Args:
+        name: at most 100 bytes.
+        size: bytes of payload that the header claims.
+        kind: type flag, one byte.
+        linkname: at most 100 bytes.
+        magic: ``USTAR``, ``GNU`` or ``V7``.
+        prefix: at most 155 bytes (ustar only).
+        tail: the 167 bytes from offset 345 on, in place of the prefix (old GNU sparse maps).
+        binary: write the size in base-256.
+        signed: sum the bytes as signed numbers, as some old programs did.
+
+    Returns:
+        512 bytes.
+
+    Raises:
+        ValueError: a name, prefix or tail that does not fit.
+    """
+    after = prefix.ljust(155, b"\0").ljust(167, b"\0") if tail is None else tail
+    if len(name) > 100 or len(linkname) > 100 or len(after) != 167:
+        raise ValueError("a name, prefix or tail does not fit into a header")
+    before = b"".join((
+        name.ljust(100, b"\0"), number(0o644, 8), number(0, 8), number(0, 8), number(size, 12, binary=binary),
+        number(0, 12),
+    ))  # fmt: skip
+    owner = bytes(80) if magic == V7 else b"".join((b"user".ljust(32, b"\0"), b"group".ljust(32, b"\0"), bytes(16)))
+    block = before + b" " * 8 + kind + linkname.ljust(100, b"\0") + magic + owner + after
+    return with_checksum(block, signed=signed)
+
+
+def with_checksum(block: bytes, *, signed: bool = False) -> bytes:
+    """Return a header block with its checksum made right.
+
+    Args:
+        block: 512 bytes.
+        signed: sum the bytes as signed numbers.
+    """
+    total = checksum(block, signed=signed)
+    return block[:148] + b"%06o\x00 " % (total & 0o777777) + block[156:]
+
+
+def checksum(block: bytes, *, signed: bool = False) -> int:
+    """Return the sum of a header block with its checksum field taken as blanks.
+
+    Args:
+        block: 512 bytes.
+        signed: take the bytes as signed numbers.
+    """
+    rest = block[:148] + block[156:BLOCK]
+    return 8 * 32 + sum(rest) - (256 * sum(byte > 127 for byte in rest) if signed else 0)
+
+
+def padded(payload: bytes) -> bytes:
+    """Return a payload with zeros up to the next block.
+
+    Args:
+        payload: any bytes.
+    """
+    return payload + bytes(-len(payload) % BLOCK)
+
+
+def member(name: bytes, payload: bytes = b"", **fields: object) -> bytes:
+    """Return a header and its padded payload.
+
+    Args:
+        name: at most 100 bytes.
+        payload: the contents.
+        **fields: as for :func:`header`.
+    """
+    return header(name, len(payload), **fields) + padded(payload)  # type: ignore[arg-type]
+
+
+def prefixed(name: bytes, payload: bytes) -> bytes:
+    """Return a ustar member whose name is split into prefix and name at a slash.
+
+    Args:
+        name: at most 255 bytes, with a slash that leaves at most 155 bytes before and 100 after.
+        payload: the contents.
+    """
+    cut = name.index(b"/", max(0, len(name) - 101))
+    return member(name[cut + 1 :], payload, prefix=name[:cut])
+
+
+def long_name(name: bytes, payload: bytes, *, linkname: bytes = b"", kind: bytes = b"0") -> bytes:
+    """Return a GNU member with an ``L`` record for its name, and a ``K`` record for its link name if there is one.
+
+    Args:
+        name: any length.
+        payload: the contents.
+        linkname: any length.
+        kind: type flag of the member itself.
+    """
+    records = member(b"././@LongLink", linkname + b"\0", kind=b"K", magic=GNU) if linkname else b""
+    records += member(b"././@LongLink", name + b"\0", kind=b"L", magic=GNU)
+    return records + member(name[:100], payload, kind=kind, linkname=linkname[:100], magic=GNU)
+
+
+def pax_record(key: bytes, value: bytes) -> bytes:
+    """Return one ``length key=value`` record of an extended header.
+
+    Args:
+        key: the keyword.
+        value: its value.
+    """
+    rest = b" " + key + b"=" + value + b"\n"
+    length = len(rest) + 1
+    while length != len(b"%d" % length) + len(rest):
+        length = len(b"%d" % length) + len(rest)
+    return b"%d" % length + rest
+
+
+def pax_header(records: Iterable[tuple[bytes, bytes]], *, everywhere: bool = False) -> bytes:
+    """Return an extended header for the next member, or for all that follow.
+
+    Args:
+        records: keywords and values, in order; keywords may repeat.
+        everywhere: make it a global header.
+    """
+    body = b"".join(pax_record(key, value) for key, value in records)
+    return member(b"PaxHeaders/0", body, kind=b"g" if everywhere else b"x")
+
+
+def pax_member(name: bytes, payload: bytes, *, stored_name: bytes = b"pax", **records: bytes) -> bytes:
+    """Return a member whose name stands in an extended header.
+
+    Args:
+        name: any length.
+        payload: the contents.
+        stored_name: what stands in the old header.
+        **records: further records.
+    """
+    pairs = [(b"path", name), *((key.encode(), value) for key, value in records.items())]
+    return pax_header(pairs) + member(stored_name, payload)
+
+
+def sized_by_pax(name: bytes, payload: bytes, *, claimed: int = 0) -> bytes:
+    """Return a member whose size stands in an extended header, while its own header claims another.
+
+    Args:
+        name: at most 100 bytes.
+        payload: the contents.
+        claimed: the size in the member's own header.
+    """
+    return pax_header([(b"size", b"%d" % len(payload))]) + header(name, claimed) + padded(payload)
+
+
+def stored(content: bytes, segments: Segments) -> bytes:
+    """Return the bytes of a sparse member that are kept, in order.
+
+    Args:
+        content: the whole contents.
+        segments: (offset, length) of each kept piece.
+    """
+    return b"".join(content[start : start + length] for start, length in segments)
+
+
+def old_gnu_sparse(name: bytes, content: bytes, segments: Segments) -> bytes:
+    """Return a sparse member in the old GNU form: four pieces in the header, the rest in extension blocks.
+
+    Args:
+        name: at most 100 bytes.
+        content: the whole contents.
+        segments: (offset, length) of each kept piece.
+    """
+    entries = [number(start, 12) + number(length, 12) for start, length in segments]
+    first, rest = entries[:4], entries[4:]
+    tail = bytes(41) + b"".join(first).ljust(96, b"\0") + bytes([bool(rest)]) + number(len(content), 12) + bytes(17)
+    kept = stored(content, segments)
+    blocks = [header(name, len(kept), kind=b"S", magic=GNU, tail=tail)]
+    for start in range(0, len(rest), 21):
+        chunk = b"".join(rest[start : start + 21]).ljust(504, b"\0")
+        blocks.append(chunk + bytes([start + 21 < len(rest)]) + bytes(7))
+    return b"".join(blocks) + padded(kept)
+
+
+def pax_sparse(name: bytes, content: bytes, segments: Segments, *, version: str) -> bytes:
+    """Return a sparse member in one of the three PAX forms.
+
+    Args:
+        name: the member's name.
+        content: the whole contents.
+        segments: (offset, length) of each kept piece.
+        version: ``0.0``, ``0.1`` or ``1.0``.
+
+    Raises:
+        ValueError: another version.
+    """
+    kept = stored(content, segments)
+    numbers = [number for segment in segments for number in segment]
+    size, count = b"%d" % len(content), b"%d" % len(segments)
+    if version == "0.0":
+        pairs = [(b"GNU.sparse.size", size), (b"GNU.sparse.numblocks", count)]
+        for start, length in segments:
+            pairs += [(b"GNU.sparse.offset", b"%d" % start), (b"GNU.sparse.numbytes", b"%d" % length)]
+        return pax_header(pairs) + member(name, kept)
+    if version == "0.1":
+        listed = ",".join(map(str, numbers)).encode()
+        pairs = [(b"GNU.sparse.size", size), (b"GNU.sparse.numblocks", count), (b"GNU.sparse.map", listed)]
+        return pax_header([*pairs, (b"GNU.sparse.name", name)]) + member(b"GNUSparseFile.0/x", kept)
+    if version != "1.0":
+        raise ValueError(f"there is no sparse version {version!r}")
+    table = padded("".join(f"{number}\n" for number in [len(segments), *numbers]).encode())
+    pairs = [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")]
+    pairs += [(b"GNU.sparse.name", name), (b"GNU.sparse.realsize", size)]
+    return pax_header(pairs) + member(b"GNUSparseFile.0/x", table + kept)
+
+
+def archive(*parts: bytes, end: bytes = END) -> bytes:
+    """Return members and the end mark, one after the other.
+
+    Args:
+        *parts: bytes of members.
+        end: what stands at the end; empty for none.
+    """
+    return b"".join(parts) + end
+
 
 Members = Iterable[tuple[str, bytes]]
 Fields = dict[str, bytes]
@@ -41,7 +302,7 @@ def samples(count: int, *, seed: int = 0, largest: int = 1500) -> list[tuple[str
     Returns:
         ``(key, {field: payload})`` per sample, in order; two or three fields each, without a zero byte.
     """
-    rng = generator("samples", seed)
+    rng = make_rng("samples", seed)
     made = []
     for index in range(count):
         names = ("cls", "txt", "seg.png")[: rng.choice((2, 2, 3))]

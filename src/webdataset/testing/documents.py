@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from webdataset.ground.extras import require
+from webdataset.core.optional_imports import require
 
 Members = list[tuple[str, bytes]]
 

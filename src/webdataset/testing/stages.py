@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from webdataset.flow.running import Flow
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.batching import listed
-from webdataset.stages.shuffling import shuffle
+from webdataset.stages.batch import listed
+from webdataset.stages.shuffle import shuffle
 
 SEED = 20
 

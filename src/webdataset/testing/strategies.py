@@ -5,8 +5,8 @@ Needs the package ``hypothesis``; nothing else of this library imports this modu
 
 from hypothesis import strategies as st
 
-from .archives import Fields
-from .damage import OPERATORS, Damaged
+from webdataset.testing.archives import Fields
+from webdataset.testing.damage import OPERATORS, Damaged
 
 _LETTERS = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"), exclude_characters="/.")
 _EXTENSIONS = ("cls", "txt", "json", "jpg", "seg.png", "tar.gz", "0.jpg", "éà")

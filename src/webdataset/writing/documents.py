@@ -1,8 +1,8 @@
 """The writer of interleaved documents: parts in, shards out, in any of four layouts.
 
-Flows in: documents, as ``interleaved`` gives them. Flows out: one sample for each document to a TarWriter or
-ShardWriter, or, for siblings, one for each member, never in two shards. All images of a document are encoded before
-anything of it is written. Reading a document gives the same parts back.
+Documents are those that ``interleaved`` gives. Each becomes one sample of a TarWriter or ShardWriter, or, for
+siblings, one sample for each member, never in two shards. All images of a document are encoded before anything of it
+is written. Reading a document gives the same parts back.
 """
 
 import binascii
@@ -13,16 +13,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from webdataset.ground.errors import EncodingError, SampleError, UsageError, WebDatasetError, said
-from webdataset.ground.extras import require
-from webdataset.samples.documents.filing import FORMS, Filed, Illustration, filed, member_names
-from webdataset.samples.documents.names import extension, is_image, stem
-from webdataset.samples.documents.outline import outlined
-from webdataset.samples.documents.places import places
-from webdataset.samples.documents.rules import DocumentRules
-
-from .shardwriter import ShardWriter
-from .tarwriter import TarWriter
+from webdataset.core.errors import EncodingError, SampleError, UsageError, WebDatasetError, describe_error
+from webdataset.core.optional_imports import require
+from webdataset.samples.documents.assembly import locate_images
+from webdataset.samples.documents.document import DocumentRules, extension, is_image, stem
+from webdataset.samples.documents.outline import parse_outline
+from webdataset.samples.documents.serialize import FORMS, Illustration, SerializedDocument, member_names, serialize
+from webdataset.writing.shard_writer import ShardWriter
+from webdataset.writing.tar_writer import TarWriter
 
 LAYOUTS = ("siblings", "inline", "fields", "pages")
 _MAGIC = {
@@ -78,7 +76,7 @@ class DocumentWriter:
         self.layout, self.place = layout, place
         self.form = "parallel" if layout == "pages" and form == "auto" else form
         self.image_format, self.separator = image_format, separator
-        self.sink = _sink(target, kw)
+        self.sink = _open_writer(target, kw)
 
     def write(self, document: Mapping[str, Any]) -> int:
         """Write one document.
@@ -97,9 +95,9 @@ class DocumentWriter:
             SourceError: the output failed.
         """
         try:
-            described = filed(document, self.form, self.place)
-            stored = [self._stored(number, image) for number, image in enumerate(described.images)]
-            samples = self._samples(_key(document), described, stored)
+            described = serialize(document, self.form, self.place)
+            stored = [self._load_image(number, image) for number, image in enumerate(described.images)]
+            samples = self._samples(_check_key(document), described, stored)
             self._check(samples[0], described)
         except WebDatasetError as error:
             key = document.get("__key__") if isinstance(document, Mapping) else None
@@ -115,7 +113,7 @@ class DocumentWriter:
             self.sink.size += behind
         return size + behind
 
-    def _stored(self, number: int, image: Illustration) -> Illustration:
+    def _load_image(self, number: int, image: Illustration) -> Illustration:
         """Return an image with its bytes, their extension and a name."""
         value, where = image.image, image.name or f"image {number}"
         if value is None or (isinstance(value, bytes) and not value):
@@ -124,28 +122,28 @@ class DocumentWriter:
             )
         if isinstance(value, bytes | bytearray | memoryview):
             content, known = bytes(value), image.field if image.field and is_image(image.field) else None
-            ending = known or _kind(content[:16]) or _named(image.name) or self.image_format
+            ending = known or _detect_kind(content[:16]) or _find_extension(image.name) or self.image_format
         else:
-            content, ending = self._encoded(value, where), self.image_format
+            content, ending = self._encode_image(value, where), self.image_format
         return image._replace(image=content, field=ending, name=image.name or f"{number}.{ending}")
 
-    def _encoded(self, image: Any, where: str) -> bytes:
-        codecs = importlib.import_module("webdataset.codecs.encode")  # only writers that encode pay for it
+    def _encode_image(self, image: Any, where: str) -> bytes:
+        codecs = importlib.import_module("webdataset.codecs.encoder")  # only writers that encode pay for it
         try:
             encoded: bytes = codecs.encode_based_on_extension1(image, f"0.{self.image_format}", codecs.default_handlers)
         except WebDatasetError as error:
             error.field = where
             raise
         except Exception as error:  # encoders are users' code: whatever they raise is a failure of this image
-            raise EncodingError(f"an image could not be encoded: {said(error)}", field=where) from error
+            raise EncodingError(f"an image could not be encoded: {describe_error(error)}", field=where) from error
         return encoded
 
-    def _samples(self, key: str, document: Filed, images: list[Illustration]) -> list[dict[str, Any]]:
+    def _samples(self, key: str, document: SerializedDocument, images: list[Illustration]) -> list[dict[str, Any]]:
         """Return the samples that a document is written as; the first holds its JSON."""
         if self.layout == "pages":
             for entry, image in zip(document.entries, images, strict=True):
                 entry["image_name"] = image.name
-            return [self._first(key, document, {"tiff": _stacked(images)} if images else {})]
+            return [self._first(key, document, {"tiff": _stack_pages(images)} if images else {})]
         members: dict[str, Illustration] = {}
         for entry, image, name in zip(document.entries, images, member_names(images), strict=True):
             entry["image_name"] = image.name
@@ -164,8 +162,8 @@ class DocumentWriter:
         return [self._first(key, document, {f"{name}.{image.field}": image.image for name, image in members.items()})]
 
     @staticmethod
-    def _first(key: str, document: Filed, fields: dict[str, bytes]) -> dict[str, Any]:
-        from webdataset.codecs.json_fields import json_dumps  # noqa: PLC0415  codecs are loaded when they are used
+    def _first(key: str, document: SerializedDocument, fields: dict[str, bytes]) -> dict[str, Any]:
+        from webdataset.codecs.json_codec import json_dumps  # noqa: PLC0415  codecs are loaded when they are used
 
         taken = fields.keys() & document.fields.keys()
         if taken:
@@ -173,7 +171,9 @@ class DocumentWriter:
         try:
             record = json_dumps(document.record)
         except (TypeError, ValueError) as error:
-            raise EncodingError(f"the document's JSON cannot be written: {said(error)}", field="json") from error
+            raise EncodingError(
+                f"the document's JSON cannot be written: {describe_error(error)}", field="json"
+            ) from error
         return {"__key__": key, **document.fields, "json": record, **fields}
 
     def _fits(self, siblings: list[dict[str, Any]]) -> None:
@@ -189,11 +189,13 @@ class DocumentWriter:
             except WebDatasetError as error:
                 raise error.locate(key=sibling["__key__"])  # noqa: B904  the same error, with its place
 
-    def _check(self, sample: Mapping[str, Any], document: Filed) -> None:
+    def _check(self, sample: Mapping[str, Any], document: SerializedDocument) -> None:
         """Refuse further fields that would be read back as images of the document."""
         further = [name for name in document.fields if is_image(name)]
-        outline = outlined(document.record) if further else None
-        for place in places(sample, outline, DocumentRules(separator=self.separator)) if outline is not None else ():
+        outline = parse_outline(document.record) if further else None
+        for place in (
+            locate_images(sample, outline, DocumentRules(separator=self.separator)) if outline is not None else ()
+        ):
             if place.kind in ("field", "page") and place.names[0] in document.fields:
                 name = place.names[0]
                 raise SampleError(
@@ -222,14 +224,14 @@ class DocumentWriter:
         self.sink.__exit__(kind, error, trace)
 
 
-def _key(document: Mapping[str, Any]) -> str:
+def _check_key(document: Mapping[str, Any]) -> str:
     key = str(document.get("__key__", ""))
     if "." in key.rpartition("/")[2]:
         raise SampleError("a dot in the last part of __key__ ends it on reading: replace the dot", field="__key__")
     return key
 
 
-def _sink(target: Any, kw: dict[str, Any]) -> TarWriter | ShardWriter:
+def _open_writer(target: Any, kw: dict[str, Any]) -> TarWriter | ShardWriter:
     if isinstance(target, TarWriter | ShardWriter):
         if kw:
             raise UsageError(f"an open writer takes no further arguments: {', '.join(kw)}")
@@ -240,7 +242,7 @@ def _sink(target: Any, kw: dict[str, Any]) -> TarWriter | ShardWriter:
     return ShardWriter(target, **kw) if series else TarWriter(target, **kw)
 
 
-def _stacked(images: list[Illustration]) -> bytes:
+def _stack_pages(images: list[Illustration]) -> bytes:
     """Return a TIFF file with a page for each image."""
     pillow = require("PIL.Image", extra="images", purpose="writing pages")
     frames = []
@@ -249,18 +251,18 @@ def _stacked(images: list[Illustration]) -> bytes:
             frame = pillow.open(io.BytesIO(image.image))
             frame.load()
         except (OSError, ValueError) as error:
-            raise EncodingError(f"an image cannot become a page: {said(error)}", field=image.name) from error
+            raise EncodingError(f"an image cannot become a page: {describe_error(error)}", field=image.name) from error
         frames.append(frame)
     stream = io.BytesIO()
     frames[0].save(stream, "TIFF", save_all=True, append_images=frames[1:], compression="tiff_deflate")
     return stream.getvalue()
 
 
-def _kind(head: bytes) -> str | None:
+def _detect_kind(head: bytes) -> str | None:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
     return next((ending for magic, ending in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def _named(name: str | None) -> str | None:
+def _find_extension(name: str | None) -> str | None:
     return extension(name) if name is not None and is_image(name) else None

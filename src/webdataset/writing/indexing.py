@@ -1,8 +1,7 @@
-"""Indexes of shards, made in the pass that writes them.
+"""Makes the indexes of shards in the pass that writes them.
 
-Flows in: the members as they are written. Flows out: index files. They are complete on the disk before the shard gets
-its name, and get theirs right behind it; an old index goes before the old shard does. So whatever ends the program, no
-index of another shard stands beside a shard.
+Index files are complete on the disk before the shard gets its name, and get theirs right after it; an old index is
+removed before the old shard is. So, however the program ends, no index of another shard stands beside a shard.
 """
 
 import hashlib
@@ -10,27 +9,26 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from webdataset.ground.errors import DuplicateField, NotRepresentable, SourceError, UsageError
-from webdataset.ground.logs import log
-from webdataset.ground.topology import place
-from webdataset.index.builder import IndexBuilder
+from webdataset.core.distributed import worker_context
+from webdataset.core.errors import DuplicateField, NotRepresentable, SourceError, UsageError
+from webdataset.core.logs import log
+from webdataset.index.build import IndexBuilder
 from webdataset.index.entries import ShardIndex
-from webdataset.index.formats.energon_dataset import EnergonDatasetWriter
-from webdataset.index.formats.table import SHARD_FORMATS, formats_of, hashes_of, is_index, refuse_to_replace
-from webdataset.index.publishing import WIDS_NAME, discard, prepare, write_wids
-from webdataset.samples.names import base_plus_ext, is_meta
-from webdataset.samples.reading import Reading
-from webdataset.shards.wids.document import WidsShard
-from webdataset.tar.walk import Place
-
-from .compressors import Output
-from .localfile import Buffer, LocalFile
-from .outputs import local_path
+from webdataset.index.formats.energon import EnergonDatasetWriter
+from webdataset.index.formats.table import SHARD_FORMATS, is_index, parse_formats, refuse_to_replace, select_hashes
+from webdataset.index.publish import WIDS_NAME, prepare_file, remove_file, write_wids
+from webdataset.samples.grouping import base_plus_ext, is_meta
+from webdataset.samples.sample_reader import Reading
+from webdataset.shards.wids_index import WidsShard
+from webdataset.tar.walker import MemberPosition
+from webdataset.writing.compression import ArchiveOutput
+from webdataset.writing.local_file import Buffer, LocalFileOutput
+from webdataset.writing.outputs import local_path
 
 _COMPRESSED: Final = "offsets into the file are needed, and this shard is compressed: pass compress=False"
 
 
-class Digested:
+class HashingOutput:
     """An output that counts and digests what passes.
 
     Args:
@@ -38,7 +36,7 @@ class Digested:
         hashes: names of digests.
     """
 
-    def __init__(self, output: Output, hashes: Iterable[str]) -> None:
+    def __init__(self, output: ArchiveOutput, hashes: Iterable[str]) -> None:
         self._output = output
         self.stream = output.stream
         self._digests = {name: hashlib.new(name, usedforsecurity=False) for name in hashes}
@@ -77,14 +75,14 @@ class ShardIndexing:
         AlreadyExists: a file that is no index has the name that an index is to get.
     """
 
-    def __init__(self, path: str, formats: tuple[str, ...], output: Output, compression: str | None) -> None:
+    def __init__(self, path: str, formats: tuple[str, ...], output: ArchiveOutput, compression: str | None) -> None:
         self._path = path
         self._formats = [SHARD_FORMATS[name] for name in formats if name in SHARD_FORMATS]
         for each in self._formats:
             refuse_to_replace(each, each.index_name(path))
         if compression is not None and self._formats:
             raise UsageError(f"index={formats!r}: {_COMPRESSED}", url=path)
-        self.output = Digested(output, hashes_of(formats))
+        self.output = HashingOutput(output, select_hashes(formats))
         self._compression = compression
         self._builder = IndexBuilder(path, Reading(split_samples="ignore"))
         self._checks: list[Callable[[str], None]] = [each.check_member for each in self._formats if each.check_member]
@@ -117,7 +115,7 @@ class ShardIndexing:
         for number, name in enumerate(names):
             head, payload, padding = pieces[3 * number : 3 * number + 3]
             start = offset + len(head)
-            places.append(Place(name, offset, start, len(payload)))
+            places.append(MemberPosition(name, offset, start, len(payload)))
             offset = start + len(payload) + len(padding)
         self._builder.group(places)
         if self._names is not None:
@@ -158,11 +156,11 @@ class ShardIndexing:
         )
         for each in self._formats:
             path = each.index_name(self._path)
-            self._partials.append((prepare(path, each.dumps(index)), path))
+            self._partials.append((prepare_file(path, each.dumps(index)), path))
         for known in SHARD_FORMATS.values():
             path = known.index_name(self._path)
             if is_index(known, path):
-                discard(path)
+                remove_file(path)
         return index
 
     def publish(self) -> None:
@@ -182,10 +180,10 @@ class ShardIndexing:
     def abort(self) -> None:
         """Remove what was prepared."""
         while self._partials:
-            discard(self._partials.pop()[0])
+            remove_file(self._partials.pop()[0])
 
 
-def shard_indexing(index: Any, target: Any, output: Output, compression: str | None) -> ShardIndexing:
+def shard_indexing(index: Any, target: Any, output: ArchiveOutput, compression: str | None) -> ShardIndexing:
     """Return the indexing of a shard for what a user asked for.
 
     Args:
@@ -197,16 +195,16 @@ def shard_indexing(index: Any, target: Any, output: Output, compression: str | N
     Raises:
         UsageError: an unknown format, or a shard that is no local file.
     """
-    formats = index if isinstance(index, _OfSeries) else formats_of(index)
-    if "wids" in formats and not isinstance(index, _OfSeries):
+    formats = index if isinstance(index, _SeriesFormats) else parse_formats(index)
+    if "wids" in formats and not isinstance(index, _SeriesFormats):
         raise UsageError("a wids index lists the shards of a dataset: pass index='wids' to a ShardWriter")
-    path = local_path(target) if isinstance(output, LocalFile) else None
-    if path is None or not isinstance(output, LocalFile):
+    path = local_path(target) if isinstance(output, LocalFileOutput) else None
+    if path is None or not isinstance(output, LocalFileOutput):
         raise UsageError("index= puts files beside the shard, and this shard is no local file: write to a path")
     return ShardIndexing(os.path.abspath(path), formats, output, compression)  # noqa: PTH100  bytes of names stay
 
 
-class _OfSeries(tuple[str, ...]):
+class _SeriesFormats(tuple[str, ...]):
     """Formats that a ShardWriter asks for: those about all its shards are its own business."""
 
     __slots__ = ()
@@ -226,15 +224,15 @@ class SeriesIndexing:
     """
 
     def __init__(self, index: Any) -> None:
-        self.formats = _OfSeries(formats_of(index))
-        here = place()
+        self.formats = _SeriesFormats(parse_formats(index))
+        here = worker_context()
         self._alone = here.world_size == 1 and here.num_workers == 1
         self._name = WIDS_NAME if self._alone else f"shardindex-{here.rank:05d}-{here.worker:03d}.json"
         self._root: str | None = None
         self._shards: list[WidsShard] = []
         self._energon: EnergonDatasetWriter | None = None
 
-    def completed(self, index: ShardIndex) -> None:
+    def add_shard(self, index: ShardIndex) -> None:
         """Take note of a shard that is complete.
 
         Args:

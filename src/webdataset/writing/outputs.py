@@ -1,8 +1,10 @@
-"""Where an archive goes: a local file, a url, standard output, or a file object that the caller lends.
+"""Opens the target of an archive: a local file, a url, standard output, or a file object of the caller's.
 
-Flows in: the target as the user names it. Flows out: an output with ``write``, ``commit`` and ``abort``. A local file
-is renamed into place (``localfile``); urls go through ``webdataset.gopen``, looked up when it is called, so that a
+An output has ``write``, ``commit`` and ``abort``. A local file is renamed into place
+(:mod:`webdataset.writing.local_file`); urls go through ``webdataset.gopen``, looked up when it is called, so that a
 scheme which user code registers or a ``gopen`` that it replaces is honoured. A replaced ``writer.gopen`` opens both.
+
+Never closes a file object that the caller lent.
 """
 
 import importlib
@@ -12,19 +14,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from webdataset.ground.errors import SourceError, UsageError
-from webdataset.ground.extras import loaded
-from webdataset.sources.files import path_of
-from webdataset.sources.open import opener_of
-from webdataset.sources.rewrite import rewritten
-
-from .compressors import Output
-from .localfile import Buffer, LocalFile, failed, is_special
+from webdataset.core.errors import SourceError, UsageError
+from webdataset.core.optional_imports import loaded_module
+from webdataset.storage.open_url import find_opener, rewrite_url
+from webdataset.storage.streams import path_of
+from webdataset.writing.compression import ArchiveOutput
+from webdataset.writing.local_file import Buffer, LocalFileOutput, is_special, make_source_error
 
 _LARGE = 1 << 16
 
 
-class Lent:
+class BorrowedOutput:
     """An output to a file object of the caller's, which is never closed here.
 
     Args:
@@ -48,19 +48,19 @@ class Lent:
             SourceError: a raw file takes no more bytes.
         """
         if size <= _LARGE:
-            self._put(b"".join(pieces))
+            self._write_all(b"".join(pieces))
             return
         small: list[Buffer] = []
         for piece in pieces:
             if len(piece) <= _LARGE:
                 small.append(piece)
                 continue
-            self._put(b"".join(small))
-            self._put(piece)
+            self._write_all(b"".join(small))
+            self._write_all(piece)
             small = []
-        self._put(b"".join(small))
+        self._write_all(b"".join(small))
 
-    def _put(self, piece: Buffer) -> None:
+    def _write_all(self, piece: Buffer) -> None:
         if not self._raw:
             if piece:
                 self.stream.write(piece)
@@ -84,7 +84,7 @@ class Lent:
         """Leave the file object to the caller."""
 
 
-class Owned(Lent):
+class OwnedOutput(BorrowedOutput):
     """An output to a stream that was opened for it.
 
     Args:
@@ -105,7 +105,7 @@ class Owned(Lent):
         self.abort()
 
 
-def open_output(target: Any, *, overwrite: bool = True) -> Output:
+def open_output(target: Any, *, overwrite: bool = True) -> ArchiveOutput:
     """Open the target of an archive.
 
     Args:
@@ -118,28 +118,28 @@ def open_output(target: Any, *, overwrite: bool = True) -> Output:
         AlreadyExists: the file is there, and ``overwrite`` is false.
         SourceError: the target cannot be opened.
     """
-    if isinstance(target, Lent):
+    if isinstance(target, BorrowedOutput):
         return target
     if not isinstance(target, (str, os.PathLike)):
         if not callable(getattr(target, "write", None)):
             raise UsageError(f"cannot write an archive to {target!r}: pass a path, a url or a file object with write()")
-        _unchecked(overwrite, "a file object")
-        return Lent(target)
-    mine, path = _replaced_gopen(), local_path(target)
+        _refuse_no_overwrite(overwrite, "a file object")
+        return BorrowedOutput(target)
+    mine, path = _find_replaced_gopen(), local_path(target)
     if mine is not None or path is None:
-        _unchecked(overwrite, "a url" if mine is None else "opened by a gopen of the program's own")
+        _refuse_no_overwrite(overwrite, "a url" if mine is None else "opened by a gopen of the program's own")
         if mine is None and target == "-":
-            return Lent(sys.stdout.buffer, flush=True)
-        return Owned((mine or _door().gopen)(os.fspath(target), "wb"))
+            return BorrowedOutput(sys.stdout.buffer, flush=True)
+        return OwnedOutput((mine or _gopen_module().gopen)(os.fspath(target), "wb"))
     if not is_special(path):
-        return LocalFile(path, overwrite=overwrite)
+        return LocalFileOutput(path, overwrite=overwrite)
     try:
-        return Owned(io.FileIO(path, "wb"))  # a device or a named pipe is written to, not replaced
+        return OwnedOutput(io.FileIO(path, "wb"))  # a device or a named pipe is written to, not replaced
     except OSError as error:
-        raise failed(error, path, "open") from error
+        raise make_source_error(error, path, "open") from error
 
 
-def _unchecked(overwrite: bool, kind: str) -> None:  # noqa: FBT001
+def _refuse_no_overwrite(overwrite: bool, kind: str) -> None:  # noqa: FBT001
     if not overwrite:
         raise UsageError(f"overwrite=False is kept for local files only, and this is {kind}")
 
@@ -153,17 +153,17 @@ def local_path(target: str | os.PathLike[Any]) -> str | None:
     """
     if not isinstance(target, str):
         return os.fsdecode(target)
-    url = rewritten(target)
-    if url == "-" or opener_of(url) is not None:
+    url = rewrite_url(target)
+    if url == "-" or find_opener(url) is not None:
         return None
     return path_of(url) if url[:5].lower() == "file:" else url
 
 
-def _replaced_gopen() -> Any:
+def _find_replaced_gopen() -> Any:
     """Return what a program has put in the place of ``writer.gopen``; None where it is still ours."""
-    opener = getattr(loaded("webdataset.writer"), "gopen", None)
-    return None if opener is None or opener is vars(_door())["_gopen"] else opener
+    opener = getattr(loaded_module("webdataset.writer"), "gopen", None)
+    return None if opener is None or opener is vars(_gopen_module())["_gopen"] else opener
 
 
-def _door() -> Any:
+def _gopen_module() -> Any:
     return importlib.import_module("webdataset.gopen")

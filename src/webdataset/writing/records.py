@@ -1,8 +1,8 @@
 """Writers of record shards: samples in, a sequence of CBOR or msgpack items out, complete or not there at all.
 
-Flows in: samples, dicts of values with a ``__key__``. Flows out: one item per sample to an output, perhaps compressed.
-Values are written as they are, numbers as numbers and arrays as arrays; nothing is encoded by its field's extension
-unless asked for. Never reads what it wrote.
+Samples are dicts of values with a ``__key__``, one item each; the output may be compressed. Values are written as
+they are, numbers as numbers and arrays as arrays; nothing is encoded by its field's extension unless asked for. Never
+reads what it wrote.
 """
 
 import importlib
@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from webdataset.ground.errors import EncodingError, MissingExtra, SampleError, UsageError, said
-
-from .compressors import Compressed, compression_for, compressor
-from .gathering import GATHERED_BYTES, GATHERED_PIECES, Gathering
-from .outputs import open_output
-from .shardwriter import ShardWriter
+from webdataset.core.errors import EncodingError, MissingExtra, SampleError, UsageError, describe_error
+from webdataset.writing.compression import CompressedOutput, choose_compression, make_compressor
+from webdataset.writing.outputs import open_output
+from webdataset.writing.shard_writer import ShardWriter
+from webdataset.writing.tar_writer import GATHERED_BYTES, GATHERED_PIECES, ShardOutput
 
 _FORMATS = {"cbor": "cbor_dumps", "msgpack": "msgpack_dumps"}
 _ENDINGS = {"cbor": "cbor", "cbors": "cbor", "mp": "msgpack", "msg": "msgpack", "msgpack": "msgpack", "mps": "msgpack"}
@@ -40,12 +39,12 @@ def record_format(name: str | None) -> str:
     return chosen
 
 
-def _codec(module: str, name: str) -> Callable[[Any], Any]:
+def _load_codec(module: str, name: str) -> Callable[[Any], Any]:
     codec: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
     return codec
 
 
-class RecordWriter(Gathering):
+class RecordWriter(ShardOutput):
     """Write samples to one record shard.
 
     The file appears under its name on :meth:`close`, complete; after an exception inside ``with``, after
@@ -89,15 +88,15 @@ class RecordWriter(Gathering):
         if self.format not in _FORMATS or items not in ("samples", "any"):
             raise UsageError(f"format={format!r} is 'cbor' or 'msgpack', and items={items!r} 'samples' or 'any'")
         # only who writes records pays for the codecs, and for numpy
-        self._dumps: Callable[[Any], bytes] = _codec("webdataset.codecs.records", _FORMATS[self.format])
+        self._dumps: Callable[[Any], bytes] = _load_codec("webdataset.codecs.msgpack_cbor", _FORMATS[self.format])
         self._dumps(None)  # a missing package shows here, not at the first sample
-        self.compress = compression_for(compress, self.url)
+        self.compress = choose_compression(compress, self.url)
         self.keep_meta, self.items = keep_meta, items
-        self._encoder = _codec("webdataset.codecs", "make_encoder")(encoder)
-        engine = compressor(self.compress, compresslevel) if self.compress else None
+        self._encoder = _load_codec("webdataset.codecs", "make_encoder")(encoder)
+        engine = make_compressor(self.compress, compresslevel) if self.compress else None
         output = open_output(target, overwrite=overwrite)
         self.stream = output.stream
-        self._begin(output if engine is None else Compressed(output, engine))
+        self._begin(output if engine is None else CompressedOutput(output, engine))
 
     def write(self, sample: Any) -> int:
         """Write one sample.
@@ -124,7 +123,7 @@ class RecordWriter(Gathering):
         except (SampleError, EncodingError, MissingExtra) as error:
             raise error.locate(**places)  # noqa: B904  the same error, with its places
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise EncodingError(f"{self.format} cannot hold this sample: {said(error)}", **places) from error
+            raise EncodingError(f"{self.format} cannot hold this sample: {describe_error(error)}", **places) from error
         self._pieces.append(item)
         self._gathered += len(item)
         self._count += 1

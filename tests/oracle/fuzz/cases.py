@@ -68,7 +68,7 @@ def build_shard(rng, kind, number):
     if kind == "split":
         rng.shuffle(members)
     if kind == "links":
-        from webdataset.testing import handmade
+        from webdataset.testing import archives as handmade
 
         link = handmade.member(b"9.txt", kind=rng.choice([b"1", b"2", b"5"]), linkname=members[0][0].encode())
         return link + archives.by_hand(members)

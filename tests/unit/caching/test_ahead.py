@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.caching import shards as shards_module
-from webdataset.caching.shards import ShardCache
-from webdataset.ground.policies import reraise_exception
-from webdataset.samples.opening import open_shards
+from support.paced_server import PacedServer
+from webdataset.caching import shard_cache as shards_module
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.samples.shard_opener import open_shards
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 COUNT = 5
 
@@ -39,7 +39,7 @@ def urls(server):
 def opening(server, near, source=open_shards, **options):
     """Open all shards, the next ones beforehand."""
     places = [{"url": url} for url in urls(server)]
-    return ShardCache(str(near), **options).opened(places, source, reraise_exception, prefetch=None)
+    return ShardCache(str(near), **options).open_shards(places, source, reraise_exception, prefetch=None)
 
 
 def begun(stream):
@@ -163,7 +163,7 @@ def test_a_list_that_fails_keeps_its_place(server, near):
             yield {"url": url}
         raise RuntimeError("no more")
 
-    opened, bodies = ShardCache(str(near)).opened(places(), open_shards, reraise_exception, prefetch=None), []
+    opened, bodies = ShardCache(str(near)).open_shards(places(), open_shards, reraise_exception, prefetch=None), []
     for _ in range(2):
         with next(opened)["stream"] as stream:
             bodies.append(begun(stream) + stream.read())
@@ -192,7 +192,7 @@ def test_a_fork_before_the_next(server, near):
 
 def test_a_warning_from_ahead_is_not_lost(server, near, monkeypatch):
     """What a thread has to say about the directory is said once, and no sample is missing."""
-    monkeypatch.setattr(shards_module, "_given_up", set())
+    monkeypatch.setattr(shards_module, "_failed_folders", set())
     opened = opening(server, near)
     first = next(opened)["stream"]
     first.read(2)
@@ -210,7 +210,7 @@ def test_the_same_shard_twice(near):
     """A list that names one shard again and again, of which nobody can prove anything, does not wait for itself."""
     with PacedServer({"/x.tar": shard(1)}, etags=False) as server:
         places = [{"url": f"{server.root}/x.tar"}] * 4
-        for one in ShardCache(str(near)).opened(places, open_shards, reraise_exception, prefetch=None):
+        for one in ShardCache(str(near)).open_shards(places, open_shards, reraise_exception, prefetch=None):
             with one["stream"] as stream:
                 assert begun(stream) + stream.read() == server.pages["/x.tar"]
         assert server.downloads() == 1
@@ -225,7 +225,7 @@ def test_nothing_is_begun_for_who_has_left(server, near):
             given.append(url)
             yield {"url": url}
 
-    opened = ShardCache(str(near)).opened(places(), open_shards, reraise_exception, prefetch=None)
+    opened = ShardCache(str(near)).open_shards(places(), open_shards, reraise_exception, prefetch=None)
     stream = next(opened)["stream"]
     opened.close()
     assert begun(stream) + stream.read() == server.pages["/0.tar"]

@@ -7,7 +7,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.caching import eviction
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 from webdataset.testing import archives, sources
 
 SHARD = archives.by_tarfile([("a.txt", b"a" * 5000)])

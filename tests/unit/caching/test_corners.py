@@ -13,17 +13,17 @@ import zlib
 import pytest
 
 import webdataset as wds
-from webdataset.caching import eviction, freshness, locks, names
-from webdataset.caching.places import Place
-from webdataset.caching.shards import ShardCache
-from webdataset.caching.sidecar import record_at
-from webdataset.ground.errors import ShortRead, UsageError
-from webdataset.ground.policies import reraise_exception
-from webdataset.samples.opening import open_shards
-from webdataset.sources.objects import Answer, Identity
-from webdataset.sources.stores import opener_for
+from support.paced_server import PacedServer
+from webdataset.caching import eviction, locks, metadata, names
+from webdataset.caching.metadata import read_metadata
+from webdataset.caching.names import EntryPaths
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.error_handlers import reraise_exception
+from webdataset.core.errors import ShortRead, UsageError
+from webdataset.samples.shard_opener import open_shards
+from webdataset.storage.object_store import ObjectResponse, ObjectVersion
+from webdataset.storage.open_url import make_opener
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 
 def shard(letter="a", count=8):
@@ -40,7 +40,7 @@ def server():
 
 def opened(url, near, source=open_shards, **options):
     """Open a shard through the cache; return its stream."""
-    (one,) = ShardCache(str(near), **options).opened([{"url": url}], source, reraise_exception)
+    (one,) = ShardCache(str(near), **options).open_shards([{"url": url}], source, reraise_exception)
     return one["stream"]
 
 
@@ -60,8 +60,8 @@ def until(condition):
 
 def anew():
     """Let this process ask its stores again, as a later one would."""
-    freshness._asked.clear()
-    freshness._silent.clear()
+    metadata._checked_paths.clear()
+    metadata._silent_hosts.clear()
 
 
 def test_a_refresh_that_fails_is_not_the_last(server, near):
@@ -100,8 +100,8 @@ class Vouching:
             return read(size)
 
         body = types.SimpleNamespace(read=patient, close=body.close)
-        identity = Identity(etag='"1"', length=len(self.body))
-        return Answer(body, offset, identity, crc32=zlib.crc32(self.body))
+        identity = ObjectVersion(etag='"1"', length=len(self.body))
+        return ObjectResponse(body, offset, identity, crc32=zlib.crc32(self.body))
 
     def refresh(self):
         """There is nothing to refresh."""
@@ -117,10 +117,10 @@ def vouching(monkeypatch):
     source = Vouching("vouching://bucket/x.tar", shard())
     monkeypatch.setitem(
         sys.modules,
-        "webdataset.sources.vouching",
-        types.SimpleNamespace(__name__="vouching", object_of=lambda url, options: source),
+        "webdataset.storage.vouching",
+        types.SimpleNamespace(__name__="vouching", remote_object=lambda url, options: source),
     )
-    monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", opener_for("vouching"))
+    monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", make_opener("vouching"))
     return source
 
 
@@ -180,8 +180,8 @@ def test_a_file_that_goes_after_its_last_byte(vouching, near):
 def test_who_takes_over_knows_what_happened_meanwhile(vouching, near):
     """A part that others went on with in between is compared with the checksum by whoever finishes it."""
     part = left_part(vouching, near, 100_000)
-    place = Place(str(near), part.name.removesuffix(".part"))
-    lock = locks.attempt(place.lock)
+    place = EntryPaths(str(near), part.name.removesuffix(".part"))
+    lock = locks.try_lock(place.lock)
     along = opened(vouching.url, near)  # reads along with whoever has the lock
     assert along.read(10) == vouching.body[:10]
     with part.open("ab") as file:  # another goes on, to the end, with damaged bytes, and dies
@@ -219,13 +219,13 @@ def test_no_record_of_before_beside_a_new_part(server, near, whole, monkeypatch)
     (record,) = near.glob(".wds/*.json")
     record.write_text(json.dumps({**json.loads(record.read_text()), "whole": whole}))
     final.unlink()
-    seen, reserve = [], eviction.Room.reserve
+    seen, reserve = [], eviction.Quota.reserve
 
     def watched(self, place, fresh, wanted_bytes):
         seen.append((os.path.exists(place.part), os.path.exists(place.record)))
         return reserve(self, place, fresh, wanted_bytes)
 
-    monkeypatch.setattr(eviction.Room, "reserve", watched)
+    monkeypatch.setattr(eviction.Quota, "reserve", watched)
     assert read(url, near) == server.pages["/x.tar"]
     assert seen == [(True, False)]
 
@@ -234,7 +234,7 @@ def test_a_record_of_a_whole_file_is_not_about_a_part(server, near):
     """An inode that comes again does not make the record of a deleted shard one of the part that has it now."""
     read(f"{server.root}/x.tar", near)
     (final,) = near.glob("*.tar")
-    record = record_at(Place(str(near), final.name).record)
+    record = read_metadata(EntryPaths(str(near), final.name).record)
     assert record.grows(final.stat())  # killed before the renaming
     with final.open("ab") as file:
         file.write(b"x")
@@ -271,7 +271,7 @@ def test_names_that_reach_into_the_cache(server, near):
         (near / ".wds" / final.name).unlink()
     for name in (".wds/x.tar", "a/.wds/x.tar", ".WDS/x.tar", "x/.wds"):
         with pytest.raises(UsageError, match="no name"):
-            names.chosen_names("http://h/x.tar", lambda _, name=name: name)  # type: ignore[misc]
+            names.custom_names("http://h/x.tar", lambda _, name=name: name)  # type: ignore[misc]
 
 
 def test_a_lock_on_a_stale_handle(tmp_path, monkeypatch):
@@ -285,7 +285,7 @@ def test_a_lock_on_a_stale_handle(tmp_path, monkeypatch):
         return flock(descriptor, how)
 
     monkeypatch.setattr(locks, "fcntl", types.SimpleNamespace(**{**vars(locks.fcntl), "flock": stale}))
-    lock = locks.attempt(str(tmp_path / "x.lock"))
+    lock = locks.try_lock(str(tmp_path / "x.lock"))
     assert lock is not None
     assert failing == []
     lock.release()
@@ -294,10 +294,10 @@ def test_a_lock_on_a_stale_handle(tmp_path, monkeypatch):
 def test_a_lock_that_is_dropped_is_free(tmp_path):
     """An interrupt in an unlucky place loses a lock, but does not keep it."""
     path = str(tmp_path / "x.lock")
-    lock = locks.attempt(path)
-    assert locks.attempt(path) is None
+    lock = locks.try_lock(path)
+    assert locks.try_lock(path) is None
     del lock
-    second = locks.attempt(path)
+    second = locks.try_lock(path)
     assert second is not None
     second.release()
 
@@ -334,7 +334,7 @@ def test_damaged_records(server, near, damage):
     (record,) = near.glob(".wds/*.json")
     whole = json.loads(record.read_text())
     record.write_text(damage if isinstance(damage, str) else json.dumps({**whole, **damage}))
-    assert record_at(str(record)) is None
+    assert read_metadata(str(record)) is None
     anew()
     assert read(url, near) == server.pages["/x.tar"]
 
@@ -391,5 +391,5 @@ def test_standard_input_is_not_kept(near):
     shards = [{"url": "-"}]
     cache = ShardCache(str(near), always=True)
     given = [{"url": "-", "stream": io.BytesIO(b"content")}]
-    assert list(cache.opened(shards, lambda shards, handler: iter(given), reraise_exception)) == given
+    assert list(cache.open_shards(shards, lambda shards, handler: iter(given), reraise_exception)) == given
     assert list(near.iterdir()) == []

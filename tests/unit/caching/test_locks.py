@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import webdataset as wds
+from support.paced_server import PacedServer
 from webdataset.caching import eviction, locks
-from webdataset.caching.eviction import Kept, Room
-from webdataset.caching.places import Place, control_name, space_lock
-from webdataset.caching.sidecar import record_of
+from webdataset.caching.eviction import CachedShardFile, Quota
+from webdataset.caching.metadata import make_metadata
+from webdataset.caching.names import EntryPaths, control_name, space_lock_path
 from webdataset.testing import archives
-from webdataset.testing.paced_server import PacedServer
 
 fcntl = pytest.importorskip("fcntl")
 
@@ -33,21 +33,21 @@ def unlocked(monkeypatch):
 def test_one_holder(tmp_path):
     """A lock that is held cannot be had; its file goes with it, and a second release is nothing."""
     path = str(tmp_path / "x.lock")
-    lock = locks.attempt(path)
-    assert locks.attempt(path) is None
-    assert locks.waited(path, 0.01) is None
+    lock = locks.try_lock(path)
+    assert locks.try_lock(path) is None
+    assert locks.wait_for_lock(path, 0.01) is None
     lock.release()
     assert not os.path.exists(path)
-    second = locks.waited(path, 1)
+    second = locks.wait_for_lock(path, 1)
     lock.release()
-    assert locks.attempt(path) is None
+    assert locks.try_lock(path) is None
     second.release()
 
 
 def test_a_deleted_lock_is_none(tmp_path, monkeypatch):
     """Who gets the lock of a file that its holder has just deleted tries again on the new one."""
     path = str(tmp_path / "x.lock")
-    first = locks.attempt(path)
+    first = locks.try_lock(path)
     flock = fcntl.flock
     calls = []
 
@@ -58,9 +58,9 @@ def test_a_deleted_lock_is_none(tmp_path, monkeypatch):
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    second = locks.attempt(path)
+    second = locks.try_lock(path)
     assert calls
-    assert locks.attempt(path) is None
+    assert locks.try_lock(path) is None
     second.release()
 
 
@@ -68,7 +68,7 @@ def test_a_link_is_not_followed(tmp_path):
     """A link in the place of a lock is refused."""
     (tmp_path / "x.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="x.lock"):
-        locks.attempt(str(tmp_path / "x.lock"))
+        locks.try_lock(str(tmp_path / "x.lock"))
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -78,19 +78,19 @@ def test_a_fork_neither_holds_nor_releases(tmp_path, request, soft):
     if soft:
         request.getfixturevalue("unlocked")
     path = str(tmp_path / "x.lock")
-    lock = locks.attempt(path)
+    lock = locks.try_lock(path)
     if not (child := os.fork()):
         lock.release()
         del lock
-        os._exit(0 if locks.attempt(path) is None else 1)
+        os._exit(0 if locks.try_lock(path) is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert locks.attempt(path) is None
+    assert locks.try_lock(path) is None
     waiting, waking = os.pipe()
     if not (child := os.fork()):
         os.read(waiting, 1)
         os._exit(0)
     lock.release()
-    again = locks.attempt(path)
+    again = locks.try_lock(path)
     assert again is not None
     again.release()
     os.write(waking, b"x")
@@ -113,9 +113,9 @@ os._exit(0 if lock else 1)
 """
     subprocess.run([sys.executable, "-c", program, path], check=True)
     assert os.path.exists(f"{path}.soft")
-    lock = locks.waited(path, 10)
+    lock = locks.wait_for_lock(path, 10)
     assert lock is not None
-    assert locks.attempt(path) is None
+    assert locks.try_lock(path) is None
     lock.release()
     assert not os.path.exists(f"{path}.soft")
 
@@ -149,63 +149,63 @@ sys.stdin.read()
 def test_what_another_process_reads_stays(tmp_path):
     """A lease of another process keeps a shard; its end frees it, and everything that belongs to the shard goes."""
     (tmp_path / ".wds").mkdir()
-    place = Place(str(tmp_path), "x.url-0123456789abcdef.tar")
+    place = EntryPaths(str(tmp_path), "x.url-0123456789abcdef.tar")
     path = tmp_path / place.name
     path.write_bytes(SHARD)
     with path.open("rb") as stream:
-        record = record_of(stream, "http://h/x.tar", place.name, path.stat().st_ino).completed(path.stat())
+        record = make_metadata(stream, "http://h/x.tar", place.name, path.stat().st_ino).for_whole_file(path.stat())
     record.write(place)
-    (file,) = eviction.files_in(str(tmp_path))
+    (file,) = eviction.list_files(str(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", READER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reader:
         assert reader.stdout.readline() == "open\n"
-        assert not eviction.deleted(file)
+        assert not eviction.delete_file(file)
         reader.communicate()
-    assert eviction.deleted(file)
+    assert eviction.delete_file(file)
     assert [entry.name for entry in tmp_path.rglob("*")] == [".wds"]
-    assert not eviction.deleted(file)
+    assert not eviction.delete_file(file)
 
 
 def test_room_counts_what_is_to_come(tmp_path):
     """A download counts with what it may grow to; a second finds no room, and a bound of nothing is none."""
     (tmp_path / ".wds").mkdir()
-    room, records, held = Room(str(tmp_path), 1000, verbose=False), [], []
+    room, records, held = Quota(str(tmp_path), 1000, verbose=False), [], []
     for name in ("a.tar", "b.tar"):
-        place = Place(str(tmp_path), name)
+        place = EntryPaths(str(tmp_path), name)
         with open(place.part, "wb") as part:
-            record = record_of(part, f"http://h/{name}", name, os.fstat(part.fileno()).st_ino)
-        held.append(locks.attempt(place.lock))
+            record = make_metadata(part, f"http://h/{name}", name, os.fstat(part.fileno()).st_ino)
+        held.append(locks.try_lock(place.lock))
         records.append(room.reserve(place, record, 600))
     held[1].release()
     assert records[0].reserved_bytes == 600
     assert records[1] is None
-    assert Room(str(tmp_path), 0, verbose=False).reserve(place, record, 600).reserved_bytes == 600
-    assert sum(file.size_bytes for file in eviction.files_in(str(tmp_path))) == 1200
+    assert Quota(str(tmp_path), 0, verbose=False).reserve(place, record, 600).reserved_bytes == 600
+    assert sum(file.size_bytes for file in eviction.list_files(str(tmp_path))) == 1200
 
 
 def test_the_lock_on_room_is_not_waited_for_endlessly(tmp_path, monkeypatch):
     """Where somebody holds it and never lets go, a shard is streamed."""
     (tmp_path / ".wds").mkdir()
     monkeypatch.setattr(eviction, "_WAIT_SECONDS", 0.01)
-    lock = locks.attempt(space_lock(str(tmp_path)))
-    place = Place(str(tmp_path), "a.tar")
+    lock = locks.try_lock(space_lock_path(str(tmp_path)))
+    place = EntryPaths(str(tmp_path), "a.tar")
     with open(place.part, "wb") as part:
-        record = record_of(part, "http://h/a.tar", "a.tar", 1)
-    assert Room(str(tmp_path), 10, verbose=False).reserve(place, record, 1) is None
+        record = make_metadata(part, "http://h/a.tar", "a.tar", 1)
+    assert Quota(str(tmp_path), 10, verbose=False).reserve(place, record, 1) is None
     lock.release()
 
 
 def test_a_users_file_under_a_downloads_name(tmp_path):
     """A file that has taken the place of a download is its owner's, and stays."""
     (tmp_path / ".wds").mkdir()
-    place = Place(str(tmp_path), "mine.tar")
+    place = EntryPaths(str(tmp_path), "mine.tar")
     (tmp_path / "mine.tar").write_bytes(SHARD)
     with open(place.final, "rb") as stream:
-        record_of(stream, "http://h/x.tar", place.name, 1).write(place)
-    (file,) = eviction.files_in(str(tmp_path))
-    assert isinstance(file, Kept)
-    assert not eviction.deleted(file)
+        make_metadata(stream, "http://h/x.tar", place.name, 1).write(place)
+    (file,) = eviction.list_files(str(tmp_path))
+    assert isinstance(file, CachedShardFile)
+    assert not eviction.delete_file(file)
     assert (tmp_path / "mine.tar").exists()
 
 
@@ -226,9 +226,9 @@ def test_sweeping(tmp_path):
         (control / name).write_bytes(b"{}")
     (tmp_path / "whole.tar").write_bytes(SHARD)
     (control / "whole.tar.json").write_bytes(b"{}")
-    lock = locks.attempt(str(control / "held.tar.lock"))
-    eviction._swept.discard(str(tmp_path))
-    eviction.tidy(str(tmp_path))
+    lock = locks.try_lock(str(control / "held.tar.lock"))
+    eviction._swept_folders.discard(str(tmp_path))
+    eviction.remove_leftovers(str(tmp_path))
     assert {path.name for path in control.iterdir()} == {"held.tar.part", "held.tar.lock", "whole.tar.json"}
     lock.release()
 
@@ -237,6 +237,6 @@ def test_systems_without_leases(tmp_path, monkeypatch):
     """Where there is no flock, every reader has a lease, and nobody is known to read."""
     monkeypatch.setattr(locks, "fcntl", None)
     with (tmp_path / "a.tar").open("wb+") as file:
-        assert locks.lease(file.fileno()) is True
-        locks.give_back(file.fileno())
-        assert locks.read_by_somebody(file.fileno()) is False
+        assert locks.take_lease(file.fileno()) is True
+        locks.release_lease(file.fileno())
+        assert locks.has_readers(file.fileno()) is False

@@ -2,24 +2,31 @@
 
 import pytest
 
-from webdataset.caching.names import canonical, chosen_names, is_stored_name, pipe_cleaner, placed_names, stored_name
-from webdataset.ground.errors import UsageError
+from webdataset.caching.names import (
+    cache_name,
+    canonical_url,
+    custom_names,
+    is_cache_name,
+    pipe_cleaner,
+    user_file_names,
+)
+from webdataset.core.errors import UsageError
 
 BASE = "https://host.example/b/train-000001.tar.gz"
 
 
 def name(url):
     """Return the name of a url that is not rewritten."""
-    return stored_name(url, url)
+    return cache_name(url, url)
 
 
 def test_stored_name_is_readable():
     """It begins and ends as the file's own name."""
     assert name(BASE).startswith("train-000001.url-")
     assert name(BASE).endswith(".tar.gz")
-    assert is_stored_name(name(BASE))
-    assert not is_stored_name("train-000001.tar.gz")
-    assert not is_stored_name("a.url-3.tar")
+    assert is_cache_name(name(BASE))
+    assert not is_cache_name("train-000001.tar.gz")
+    assert not is_cache_name("a.url-3.tar")
 
 
 DISTINCT = [
@@ -61,7 +68,7 @@ def test_names_are_distinct_and_fit():
         assert "/" not in found
         assert not found.startswith(".")
         assert len(found.encode()) < 220
-        assert is_stored_name(found)
+        assert is_cache_name(found)
 
 
 SIGNED = [
@@ -85,46 +92,46 @@ def test_names_outlive_signatures(signature):
 
 def test_signature_leaves_the_rest():
     """What chooses the object stays beside a signature."""
-    assert canonical("http://h/x?versionId=1&X-Amz-Signature=s#f") == "http://h/x?versionId=1#f"
+    assert canonical_url("http://h/x?versionId=1&X-Amz-Signature=s#f") == "http://h/x?versionId=1#f"
     assert name(f"{BASE}?Signature=a&v=1") != name(f"{BASE}?Signature=a&v=2")
 
 
 def test_rewritten_urls():
     """The file name is the one that the user wrote; the hash that of what is opened."""
-    assert stored_name("gs://b/x.tar", "http://one/1").startswith("x.url-")
-    assert stored_name("gs://b/x.tar", "http://one/1") != stored_name("gs://b/x.tar", "http://two/1")
+    assert cache_name("gs://b/x.tar", "http://one/1").startswith("x.url-")
+    assert cache_name("gs://b/x.tar", "http://one/1") != cache_name("gs://b/x.tar", "http://two/1")
 
 
 def test_placed_names():
     """As 0.2 keeps it (measured), and plain; a command that says no url has none."""
-    assert placed_names("http://h/a/b/x.tar?sig=1#f") == ["a_b/x.tar", "x.tar"]
-    assert placed_names("pipe:curl -s http://h/a/b/x.tar") == ["a_b/x.tar", "x.tar"]
-    assert placed_names("s3://bucket/x.tar") == ["x.tar", "x.tar"]
-    assert placed_names("pipe:cat /data/x.tar") == []
-    assert placed_names("http://h/") == []
-    assert placed_names("http://h/.x.tar") == []
+    assert user_file_names("http://h/a/b/x.tar?sig=1#f") == ["a_b/x.tar", "x.tar"]
+    assert user_file_names("pipe:curl -s http://h/a/b/x.tar") == ["a_b/x.tar", "x.tar"]
+    assert user_file_names("s3://bucket/x.tar") == ["x.tar", "x.tar"]
+    assert user_file_names("pipe:cat /data/x.tar") == []
+    assert user_file_names("http://h/") == []
+    assert user_file_names("http://h/.x.tar") == []
 
 
 def test_placed_names_stay_inside():
     """No url names a file outside the directory."""
-    assert placed_names("http://h//etc/x.tar") == ["etc/x.tar", "x.tar"]
+    assert user_file_names("http://h//etc/x.tar") == ["etc/x.tar", "x.tar"]
     for url in ("http://h/../x.tar", "http://h/../../x.tar", "http://h/a/..", "http://h/a/../b/x.tar"):
-        assert placed_names(url) == []
-        assert "/" not in stored_name(url, url)
+        assert user_file_names(url) == []
+        assert "/" not in cache_name(url, url)
 
 
 def test_chosen_names():
     """``url_to_name`` gives a path, or another url; 0.2 makes its folders one (measured)."""
-    assert chosen_names("u", lambda _: "my.tar") == ["my.tar", "my.tar"]
-    assert chosen_names("u", lambda _: "zz/my.tar") == ["zz/my.tar", "zz/my.tar"]
-    assert chosen_names("u", lambda _: "p/q/r.tar") == ["p/q/r.tar", "p_q/r.tar"]
-    assert chosen_names("u", lambda _: "/p/q/r.tar") == ["p/q/r.tar", "p_q/r.tar"]
-    assert chosen_names("u", lambda _: "http://h/p/q/r.tar?x") == ["p/q/r.tar", "p_q/r.tar"]
-    assert chosen_names("pipe:curl http://h/r.tar", pipe_cleaner) == ["r.tar", "r.tar"]
+    assert custom_names("u", lambda _: "my.tar") == ["my.tar", "my.tar"]
+    assert custom_names("u", lambda _: "zz/my.tar") == ["zz/my.tar", "zz/my.tar"]
+    assert custom_names("u", lambda _: "p/q/r.tar") == ["p/q/r.tar", "p_q/r.tar"]
+    assert custom_names("u", lambda _: "/p/q/r.tar") == ["p/q/r.tar", "p_q/r.tar"]
+    assert custom_names("u", lambda _: "http://h/p/q/r.tar?x") == ["p/q/r.tar", "p_q/r.tar"]
+    assert custom_names("pipe:curl http://h/r.tar", pipe_cleaner) == ["r.tar", "r.tar"]
 
 
 @pytest.mark.parametrize("chosen", ["", "/", "..", "../x.tar", "a/../../x.tar", "a/", ".", "a\nb.tar", "a\0b"])
 def test_chosen_names_stay_inside(chosen):
     """A name outside the directory, and none at all, are refused."""
     with pytest.raises(UsageError, match="url_to_name"):
-        chosen_names("http://h/x.tar", lambda _: chosen)
+        custom_names("http://h/x.tar", lambda _: chosen)

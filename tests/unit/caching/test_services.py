@@ -5,10 +5,10 @@ import io
 import pytest
 
 import webdataset as wds
+from support.profiles import bare_home
 from webdataset import config
-from webdataset.caching.shards import ShardCache
-from webdataset.ground.policies import reraise_exception
-from webdataset.testing.profiles import bare_home
+from webdataset.caching.shard_cache import ShardCache
+from webdataset.core.error_handlers import reraise_exception
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def read(cache, url, body, **options):
     def source(shards, _handler):
         return ({**each, "stream": io.BytesIO(body)} for each in shards)
 
-    (opened,) = cache.opened([{"url": url}], source, reraise_exception, **options)
+    (opened,) = cache.open_shards([{"url": url}], source, reraise_exception, **options)
     with opened["stream"] as stream:
         return stream.read()
 

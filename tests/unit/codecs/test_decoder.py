@@ -15,7 +15,7 @@ from webdataset.autodecode import (
     handle_extension,
 )
 from webdataset.codecs.handlers import CompressionFilter
-from webdataset.ground.errors import BadCompression, DecodingError, MissingExtra, UsageError
+from webdataset.core.errors import BadCompression, DecodingError, MissingExtra, UsageError
 
 KEY = {"__key__": "k", "__url__": "s.tar"}
 
@@ -285,7 +285,8 @@ def test_the_default_decoder_decodes():
 
 def test_a_decoder_travels_with_its_safe_globals():
     """A pickled decoder works in another process, and brings the classes that were allowed."""
-    from webdataset.codecs.pickles import ADDED, add_safe_globals
+    from webdataset.codecs.pickle_allowlist import ADDED
+    from webdataset.codecs.safe_pickle import add_safe_globals
 
     decoder = Decoder([shout], only="loud pyd")
     decoder({"loud": b"a"})

@@ -1,162 +1,217 @@
-"""Handlers on their own: by extension, by table, decompression; plug-ins and tables."""
+"""The basic decoders: text, numbers, JSON, records, compression."""
 
+import bz2
 import gzip
-import random
+import json
+import lzma
+import math
+import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from collections.abc import Callable
 
 import pytest
 
-from webdataset.autodecode import basichandlers, call_extension_handler, gzfilter, handle_extension
-from webdataset.codecs import compressed as compressed_module
-from webdataset.codecs import handlers, registry
-from webdataset.codecs.compressed import compressed, decompressed, is_compressed
-from webdataset.codecs.handlers import CompressionFilter, claims
-from webdataset.codecs.images import ImageHandler
-from webdataset.ground.errors import BadCompression
+from webdataset.autodecode import Decoder
+from webdataset.codecs.compression import compress_gzip, decompress
+from webdataset.codecs.json_codec import json_dumps, json_loads
+from webdataset.core.errors import BadCompression, DecodingError, EncodingError
+
+decode = Decoder(["auto"]).decode1
+
+PROBES = [
+    b'"a\x01b"', b'"a\nb"', b'"\xff"', b"01", b"1.", b".5", b"+1", b"-", b"1e5", b"-0", b"-0.0", b"[1,]", b'{"a":1,}',
+    b" 1 ", b"\x0b1", b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"\xef\xbb\xbf1", b'"\x7f"', b'"\\/"', b'"\\u0000"',
+    b'{"a":1,"a":2}', b"1 2", b'"\xed\xa0\x80"', b'"\\x"', b"tru", b"", b" ", b"nul", b"null", b"-1e-400", b"0.1e1",
+    b"123456789012345678901234567890", b"1E+2", b"[1 2]", b"\x00", b"4.35", b"9007199254740993.0", b"5e-324",
+    b"1.7976931348623159e308", b"2.5e-324", b"123456789012345678901234567890.5", b"-9223372036854775809",
+    b"18446744073709551616", b'"\xf4\x90\x80\x80"', b'"\xc0\x80"', b'"\\uD83D\\uDE00"', b"9" * 5000, b"[" * 100_000,
+    '"é"'.encode("utf-16"), '"é"'.encode("utf-32"), '{"é": "€"}'.encode(),
+]  # fmt: skip
+
+
+def outcome(function, data):
+    """Return a value's type and repr, or the class of the error."""
+    try:
+        value = function(data)
+    except (ValueError, RecursionError) as error:
+        return type(error)
+    return type(value), repr(value)
+
+
+@pytest.mark.parametrize("extension", ["html", "htm"])
+def test_pages(extension):
+    """Pages are text where they are UTF-8; in another encoding, which only their parser finds out, they stay bytes."""
+    assert decode(extension, "häß".encode()) == "häß"
+    assert decode(extension, "häß".encode("latin-1")) == "häß".encode("latin-1")
+
+
+@pytest.mark.parametrize("extension", ["class", "count"])
+def test_labels(extension):
+    """Classes are numbers where they are written as such; names stay bytes."""
+    assert decode(extension, b" -12\n") == -12
+    assert decode(extension, b"1" * 30) == int("1" * 30)
+    for name in (b"dog", b"", b"1.5", b"\xff"):
+        assert decode(extension, name) == name
+
+
+@pytest.mark.parametrize("extension", ["txt", "text", "transcript"])
+def test_text(extension):
+    """Text is UTF-8; anything else is an error."""
+    assert decode(extension, "häß".encode()) == "häß"
+    with pytest.raises(DecodingError):
+        Decoder(["auto"])({extension: b"\xff"})
+
+
+@pytest.mark.parametrize("extension", ["cls", "cls2", "index", "inx", "id"])
+def test_whole_numbers(extension):
+    """Numbers are decimal text, blanks around them allowed; anything else is an error."""
+    assert decode(extension, b" -12\n") == -12
+    assert decode(extension, b"1" * 30) == int("1" * 30)
+    with pytest.raises(DecodingError, match="ValueError"):
+        Decoder(["auto"])({extension: b"abc"})
+
+
+def test_bytes_stay_bytes():
+    """Bin is bytes, and so is what nobody knows."""
+    for extension in ("bin", "mp4", "wav", "csv", "", "TXT"):
+        assert decode(extension, b"\xff\0") == b"\xff\0"
+
+
+@pytest.mark.parametrize("data", PROBES, ids=range(len(PROBES)))
+def test_json_is_read_as_the_standard_library_reads_it(data):
+    """Same value, same type, same error, for all that JSON texts may come up with."""
+    assert outcome(json_loads, data) == outcome(json.loads, data)
+    assert outcome(lambda data: decode("json", data), data) == outcome(json.loads, data)
+
+
+def test_json_without_msgspec_is_the_same(tmp_path):
+    """Where msgspec is not installed the standard library reads and writes."""
+    program = (
+        "import sys; sys.modules['msgspec'] = None\n"
+        "from webdataset.codecs.json_codec import json_dumps, json_loads, _encode\n"
+        "assert _encode is None\n"
+        "assert json_loads(b'[1, null, NaN]')[:2] == [1, None]\n"
+        "assert json_dumps({'a': [1, None]}) == b'{\"a\":[1,null]}'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("key", "matches"),
-    [(".a.seg.JPG", True), (".seg.jpg", True), ("seg.jpg", True), (".png", True), (".x.png", True)]
-    + [(".jpg", False), (".xseg.jpg", False), (".xpng", False), (".png.x", False), ("", False)],
-)
-def test_extensions_match_by_components(key, matches):
-    """Whole components from the end, without regard to case."""
-    handler = handle_extension("seg.jpg png", len)
-    assert handler(key, b"four") == (4 if matches else None)
-    assert (handler.claim(key) is not None) == matches
-    assert call_extension_handler(key, b"four", len, ["seg.jpg", "png"]) == (4 if matches else None)
-
-
-def test_basichandlers_decode_by_the_table():
-    """The post handler is callable as upstream's."""
-    assert basichandlers(".cls", b"4") == 4
-    assert basichandlers("cls", b"4") == 4
-    assert basichandlers(".nothing", b"4") is None
-    assert basichandlers(".CLS", b"4") is None
-
-
-def test_gzfilter_continues_under_the_inner_key():
-    """The pre handler is callable as upstream's."""
-    answer = gzfilter(".x.gz", gzip.compress(b"e"))
-    assert (answer.key, answer.data) == (".x", b"e")
-    assert gzfilter(".x", b"") is None
-
-
-@pytest.mark.limited
-def test_decompression_is_limited():
-    """A field may not grow beyond the limit: a bomb is an error at the limit, not at its end."""
-    bomb = gzip.compress(b"\0" * 10_000_000)
-    with pytest.raises(BadCompression, match="limit of 1000"):
-        CompressionFilter(".gz", limit_bytes=1000)(".x.gz", bomb)
-    assert len(CompressionFilter(".gz", limit_bytes=10_000_000)(".x.gz", bomb).data) == 10_000_000
-
-
-def test_handlers_that_decide_by_key_say_so():
-    """All of ours have ``claim``; a plain function has not."""
-    for handler in (basichandlers, gzfilter, handle_extension("a", len), ImageHandler("rgb")):
-        assert claims(handler)
-    assert not claims(lambda key, data: None)
-
-
-def test_a_live_table_counts_every_change():
-    """Every way to change a dict is counted; reading is not."""
-    table = registry.LiveTable()
-    changes = [
-        lambda: table.__setitem__("a", 1),
-        lambda: table.update(b=2),
-        lambda: table.setdefault("c", 3),
-        lambda: table.__ior__({"d": 4}),
-        lambda: table.__delitem__("a"),
-        lambda: table.pop("b"),
-        lambda: table.popitem(),
-        lambda: table.clear(),
+    "value",
+    [
+        None,
+        True,
+        1,
+        10**30,
+        -1.5,
+        1e300,
+        "",
+        "é\ud83d\ude00",
+        "\ud800",
+        [],
+        {},
+        [None],
+        {"a": None},
+        {"a": {"b": [1, (2, 3)]}},
     ]
-    for count, change in enumerate(changes, 1):
-        change()
-        assert table.version == count
-    assert not table
-    assert table.get("a") is None
-    assert table.version == len(changes)
+    + [
+        {1: "int", None: "none", False: "bool", 1.5: "float"},
+        (1, 2),
+        [[[[]]]],
+        {"a": float("inf")},
+        "hello",
+        '"',
+        "nan",
+    ],
+    ids=repr,
+)
+def test_json_values_come_back(value):
+    """What is written reads back as what the standard library would have written."""
+    assert json.loads(json_dumps(value)) == json.loads(json.dumps(value))
 
 
-def test_installed_packages_add_decoders(monkeypatch):
-    """An extension in no table is looked up among the entry points, once."""
-    point = EntryPoint(name="plugged", value="builtins:len", group="webdataset.decoders")
-    calls = []
-
-    def found(group):
-        calls.append(group)
-        return [point]
-
-    monkeypatch.setattr("importlib.metadata.entry_points", found)
-    registry._installed.cache_clear()
-    registry.plugged_in.cache_clear()
-    try:
-        assert basichandlers(".plugged", b"four") == 4
-        assert basichandlers(".plugged", b"four") == 4
-        assert basichandlers(".cls", b"4") == 4
-        assert calls == ["webdataset.decoders"]
-    finally:
-        registry._installed.cache_clear()
-        registry.plugged_in.cache_clear()
+def test_json_of_nan_is_not_null():
+    """NaN stays NaN, also in a value that msgspec would write as null."""
+    assert math.isnan(json.loads(json_dumps([float("nan")]))[0])
+    assert json.loads(json_dumps({"a": None, "b": float("inf")})) == {"a": None, "b": float("inf")}
 
 
-def test_deferred_codecs_load_at_first_use():
-    """A deferred codec imports its module when it is first called, and pickles by name."""
-    import pickle
-
-    deferred = registry.Deferred("arrays", "npy_loads")
-    assert deferred._function is None
-    again = pickle.loads(pickle.dumps(deferred))
-    assert repr(again) == "Deferred(arrays.npy_loads)"
-    assert again.resolved() is sys.modules["webdataset.codecs.arrays"].npy_loads
+def test_json_text_is_written_as_it_is_and_other_text_as_a_string():
+    """A str that is JSON stays; one that is not becomes a JSON string instead of a field that cannot be read."""
+    assert json_dumps('{"a": 1}') == b'{"a": 1}'
+    assert json_dumps("hello") == b'"hello"'
 
 
-def test_a_field_may_grow_to_the_setting(monkeypatch):
-    """WDS_MAX_FIELD_BYTES bounds every compressed field, and is named when it is passed."""
-    packed = gzip.compress(bytes(100_000))
-    assert len(gzfilter(".bin.gz", packed).data) == 100_000
-    monkeypatch.setenv("WDS_MAX_FIELD_BYTES", "99_999")
-    with pytest.raises(BadCompression, match="WDS_MAX_FIELD_BYTES"):
-        gzfilter(".bin.gz", packed)
-    assert CompressionFilter(".gz", limit_bytes=100_000)(".bin.gz", packed) is not None
+def test_json_takes_numpy_numbers():
+    """Numbers of numpy are numbers; arrays and what JSON has not are errors."""
+    import numpy as np
+
+    assert json_dumps({"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True)}) == b'{"a":0.5,"b":3,"c":true}'
+    with pytest.raises(EncodingError, match="tolist"):
+        json_dumps([np.zeros(3)])
+    for value in (b"x", {1, 2}, object(), {"a": b"x"}, [1, {2}], __import__("datetime").date(2024, 1, 1)):
+        with pytest.raises(TypeError):
+            json_dumps(value)
+    with pytest.raises(TypeError):
+        json_dumps({(1, 2): 3})
 
 
-@pytest.mark.limited
-def test_values_much_larger_than_their_bytes_get_less_room(monkeypatch):
-    """Inside JSON and its like a field may grow fiftyfold, or to a small size; inside arrays further."""
-    monkeypatch.setattr(handlers, "_GROWING_BYTES", 10_000)
-    packed = gzip.compress(b"[" + b"{}," * 50_000 + b"{}]")
-    assert len(packed) * 50 < 150_000
-    for extension in ("json", "jsonl", "yaml", "msgpack", "cbor", "pyd"):
-        with pytest.raises(BadCompression, match="grows beyond"):
-            gzfilter(f".{extension}.gz", packed)
-        with pytest.raises(BadCompression, match="grows beyond"):
-            gzfilter(f".{extension}.gz.gz", gzip.compress(packed))
-    for extension in ("txt", "npy", "bin"):
-        assert len(gzfilter(f".{extension}.gz", packed).data) == 150_004
-    honest = gzip.compress(str(list(range(20_000))).encode())
-    assert gzfilter(".json.gz", honest).data.startswith(b"[0, 1, 2")
+@pytest.mark.parametrize("extension", ["mp", "msg", "msgpack", "cbor"])
+def test_records(extension):
+    """Msgpack and CBOR values come back; None is a value; damaged ones are errors."""
+    from webdataset.codecs.encoder import default_handlers
+
+    pytest.importorskip("cbor2" if extension == "cbor" else "msgspec")
+    for value in (None, {"a": [1, 2.5, "é", b"\0", True]}, "text"):
+        assert decode(extension, default_handlers[extension](value)) == value
+    with pytest.raises(DecodingError):
+        Decoder(["auto"])({extension: b"\x92\x01"})
 
 
-@pytest.mark.limited
-@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst", "sized zst"])
-def test_bombs_end_at_the_free_size(kind, monkeypatch):
-    """Beyond what is free, a field that has grown more than a hundredfold is a bomb, long before the limit."""
-    content = bytes(3_000_000)
-    if kind.endswith("zst"):
-        zstandard = pytest.importorskip("zstandard")
-        packed = zstandard.ZstdCompressor(write_content_size=kind != "zst").compress(content)
+@pytest.mark.parametrize("missing", [("msgpack", "mp"), ("cbor2", "cbor")], ids=str)
+def test_missing_packages_are_named_with_their_extra(missing, tmp_path):
+    """Where no library is installed, the error says which extra brings it, and which field wants it."""
+    module, extension = missing
+    program = (
+        f"import sys; sys.modules['{module}'] = None; sys.modules['msgspec'] = None\n"
+        "import webdataset as wds\n"
+        "from webdataset.core.errors import MissingExtra\n"
+        "try:\n"
+        f"    wds.Decoder('auto')({{'__key__': 'k', '{extension}': b'1'}})\n"
+        "except MissingExtra as error:\n"
+        "    assert 'webdataset[records]' in str(error) and error.key == 'k', error\n"
+        "else:\n"
+        "    raise SystemExit('no error')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("kind", [*COMPRESSORS, "zst"])
+def test_compressed_bytes_come_back(kind):
+    """One member, several, empty content; cut or damaged data is an error."""
+    if kind == "zst":
+        compress = pytest.importorskip("zstandard").compress
     else:
-        packed = compressed(content, kind)
-    name = kind.rpartition(" ")[2]
-    assert decompressed(packed, name) == content
-    monkeypatch.setattr(compressed_module, "FREE_BYTES", 500_000)
-    monkeypatch.setattr(compressed_module, "_SMALL", 100)
-    with pytest.raises(BadCompression, match="bomb"):
-        decompressed(packed, name)
-    noise = random.Random(0).randbytes(1_000_000)
-    assert decompressed(compressed(noise, name), name) == noise
-    assert is_compressed(packed, name)
+        compress = COMPRESSORS[kind]
+    content = bytes(range(256)) * 40
+    whole = compress(content)
+    assert decompress(whole, kind) == content
+    assert decompress(whole + whole, kind) == content * 2
+    assert decompress(compress(b""), kind) == b""
+    for damaged in (b"", whole[: len(whole) // 2], b"nonsense" + whole, whole + b"tail"):
+        with pytest.raises(BadCompression):
+            decompress(damaged, kind)
+    with pytest.raises(BadCompression, match="limit"):
+        decompress(whole, kind, limit_bytes=100)
+    assert decompress(whole, kind, limit_bytes=len(content)) == content
+
+
+def test_gzip_is_the_same_every_time():
+    """No time stamp goes into a compressed field."""
+    packed = compress_gzip(b"abc")
+    assert packed[4:8] == b"\0\0\0\0"
+    assert gzip.decompress(packed) == b"abc"
+    assert decompress(packed + b"\0" * 100, "gz") == b"abc"

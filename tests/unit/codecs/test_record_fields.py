@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from webdataset.autodecode import Decoder
-from webdataset.codecs.encode import Encoder
-from webdataset.ground.errors import DecodingError, EncodingError
+from webdataset.codecs.encoder import Encoder
+from webdataset.core.errors import DecodingError, EncodingError
 
 cbor2 = pytest.importorskip("cbor2")
 msgpack = pytest.importorskip("msgpack")
@@ -189,12 +189,12 @@ def test_whole_values_only(field):
 def test_without_the_msgpack_package(monkeypatch):
     """With msgspec alone the same is read and written, arrays included."""
     pytest.importorskip("msgspec")
-    from webdataset.codecs import records
+    from webdataset.codecs import msgpack_cbor
 
     value = {"a": np.arange(3), "b": [1, 2.5, b"x"], "c": "y"}
     plain = encoded("mp", value)
-    found = records.available
-    monkeypatch.setattr(records, "available", lambda name: None if name == "msgpack" else found(name))
+    found = msgpack_cbor.import_if_available
+    monkeypatch.setattr(msgpack_cbor, "import_if_available", lambda name: None if name == "msgpack" else found(name))
     assert encoded("mp", value) == plain
     read = decoded("mp", plain)
     assert read["a"].tolist() == [0, 1, 2]
@@ -203,11 +203,11 @@ def test_without_the_msgpack_package(monkeypatch):
 
 def test_an_old_cbor2_is_refused(monkeypatch):
     """cbor2 before 6.2 cannot be bounded, and the message says what to install."""
-    from webdataset.codecs import records
-    from webdataset.ground.errors import MissingExtra
+    from webdataset.codecs import msgpack_cbor
+    from webdataset.core.errors import MissingExtra
 
-    records.cbor2.cache_clear()
-    monkeypatch.setattr(records.importlib.metadata, "version", lambda name: "5.6.5")
+    msgpack_cbor.cbor2.cache_clear()
+    monkeypatch.setattr(msgpack_cbor.importlib.metadata, "version", lambda name: "5.6.5")
     with pytest.raises(MissingExtra, match=r"6\.2 or later"):
         decoded("cbor", b"\x01")
     monkeypatch.undo()

@@ -9,7 +9,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.codecs import default_handlers, encode_based_on_extension1
-from webdataset.ground.errors import DecodingError, EncodingError
+from webdataset.core.errors import DecodingError, EncodingError
 
 pytest.importorskip("safetensors")
 
@@ -118,7 +118,7 @@ def test_without_the_package_the_error_names_the_extra(tmp_path):
         "import sys; sys.modules['safetensors'] = None; sys.modules['safetensors.numpy'] = None\n"
         "import webdataset as wds\n"
         "from webdataset.codecs import make_encoder\n"
-        "from webdataset.ground.errors import MissingExtra\n"
+        "from webdataset.core.errors import MissingExtra\n"
         "read, write = wds.Decoder('auto'), make_encoder(True)\n"
         "for run in (lambda: read({'safetensors': b'x'}), lambda: write({'safetensors': {}})):\n"
         "    try:\n"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.codecs.images import landing, pixels
-from webdataset.ground.errors import UsageError
+from webdataset.codecs.images import decode, output_buffer
+from webdataset.core.errors import UsageError
 
 image = pytest.importorskip("PIL.Image")
 
@@ -47,17 +47,17 @@ def test_both_libraries_give_the_same_pixels(monkeypatch, mode, subsampling, pro
     data = smooth(mode=mode, subsampling=subsampling, progressive=progressive)
     for wanted in ("RGB", "L"):
         for least in ((20, 20), (50, 50), (90, 90)):
-            fast = pixels.pixels(data, wanted, least=least)
-            monkeypatch.setattr(pixels, "_simplejpeg", lambda: None)
-            assert np.array_equal(pixels.pixels(data, wanted, least=least), fast)
+            fast = decode.decode_pixels(data, wanted, least=least)
+            monkeypatch.setattr(decode, "_simplejpeg", lambda: None)
+            assert np.array_equal(decode.decode_pixels(data, wanted, least=least), fast)
             monkeypatch.undo()
 
 
 def test_scaled_pictures_look_like_reduced_ones():
     """A scaled picture is about what reducing the whole one gives."""
     data = smooth(256, 256)
-    whole = pixels.pixels(data, "RGB").astype(float)
-    scaled = pixels.pixels(data, "RGB", least=(64, 64)).astype(float)
+    whole = decode.decode_pixels(data, "RGB").astype(float)
+    scaled = decode.decode_pixels(data, "RGB", least=(64, 64)).astype(float)
     reduced = whole.reshape(64, 4, 64, 4, 3).mean((1, 3))
     assert scaled.shape == (64, 64, 3)
     assert np.abs(scaled - reduced).mean() < 2
@@ -79,10 +79,10 @@ def test_scaled_pictures_land_in_the_batch():
         asked.append((shape, dtype))
         return np.empty(shape, dtype)
 
-    with landing.given_by(giver):
-        decoded = pixels.pixels(smooth(), "RGB", least=(50, 50))
+    with output_buffer.use_provider(giver):
+        decoded = decode.decode_pixels(smooth(), "RGB", least=(50, 50))
     assert asked == [((51, 78, 3), np.dtype(np.uint8))]
-    assert np.array_equal(decoded, pixels.pixels(smooth(), "RGB", least=(50, 50)))
+    assert np.array_equal(decoded, decode.decode_pixels(smooth(), "RGB", least=(50, 50)))
 
 
 def test_wrong_sizes_are_refused():

@@ -9,7 +9,7 @@ import pytest
 
 from webdataset import tenbin
 from webdataset.autodecode import Decoder
-from webdataset.ground.errors import EncodingError, FormatError, Truncated, UsageError
+from webdataset.core.errors import EncodingError, FormatError, Truncated, UsageError
 from webdataset.writer import tenbin_dumps
 
 KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]

@@ -8,7 +8,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.flow import elastic_state
-from webdataset.flow.describing_functions import digest_values, function_named
+from webdataset.flow.fingerprint import digest_values, identify_function
 
 THRESHOLD = 3
 SECRET = "hunter2"
@@ -61,7 +61,7 @@ class Scaled:
         """Multiply."""
         return s * 2
 
-    def divided(self, s):
+    def for_stream(self, s):
         """Divide."""
         return s / 7
 
@@ -70,7 +70,7 @@ RECORDED = {
     "function": ([everything], "257a2336488597fe"),
     "closure": ([limited(3)], "37f54e4ab85ad7b6"),
     "object": ([Scaled()], "c9a94ffa48cc797d"),
-    "method": ([Scaled().divided], "031e072f2426773a"),
+    "method": ([Scaled().for_stream], "031e072f2426773a"),
     "partial": ([functools.partial(everything, k=3)], "cc65c7db79d22149"),
     "lambda": ({"f": lambda s, *a, **k: (s, a, k) if s else [x**2 for x in a]}, "384a5d01686d671c"),
 }
@@ -131,9 +131,9 @@ def test_functions_that_call_each_other_and_long_lists_end():
 def test_a_named_function_is_its_name():
     """What it does is no part of the name, and neither is what it is given in a dictionary; only a lambda has more."""
     one, other = (made(f"def f(s, k={{}}): return s + {number}") for number in (1, 2))
-    assert function_named(one) == function_named(other)
-    assert "#" not in function_named(one)
-    assert "#" in function_named(lambda s: s + 1)
+    assert identify_function(one) == identify_function(other)
+    assert "#" not in identify_function(one)
+    assert "#" in identify_function(lambda s: s + 1)
 
 
 @pytest.fixture

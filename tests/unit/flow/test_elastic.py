@@ -7,11 +7,11 @@ import pickle
 import pytest
 
 import webdataset as wds
-from webdataset.flow.elastic_state import Received
-from webdataset.ground.errors import FlowError, NoSamples, StateMismatch, UsageError
-from webdataset.ground.topology import Place, Stream, place, within
+from webdataset.core.distributed import StreamNumber, WorkerContext, use_stream, worker_context
+from webdataset.core.errors import FlowError, NoSamples, StateMismatch, UsageError
+from webdataset.flow.elastic_state import ReceivedState
 
-ALONE = Place(0, 1, 0, 1)
+ALONE = WorkerContext(0, 1, 0, 1)
 TOPOLOGIES = [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (4, 2), (6, 4)]
 
 
@@ -113,7 +113,7 @@ def seeded(name, urls):
 def world(dataset, ranks, workers, state=None):
     """Return the runs of all workers of a job."""
     state = state or dataset.elastic_run(ALONE).header()
-    places = [Place(rank, ranks, worker, workers) for rank in range(ranks) for worker in range(workers)]
+    places = [WorkerContext(rank, ranks, worker, workers) for rank in range(ranks) for worker in range(workers)]
     return [dataset.elastic_run(place, state) for place in places]
 
 
@@ -260,7 +260,7 @@ def test_progress_of_workers_that_run_ahead(urls):
     for run in world(dataset, 1, 3, header):
         sent += [(pair, run.progress()) for pair in run.positions()]
     sent.sort(key=lambda message: message[0])
-    received = Received(header)
+    received = ReceivedState(header)
     for step, (pair, progress) in enumerate(sent, 1):
         assert pair == whole[step - 1]
         assert [name for name, memory in progress.items() if memory is not None and len(memory) > 1] == [
@@ -338,7 +338,7 @@ def test_a_state_of_one_rank_is_not_enough_for_others(urls):
     states = [run.state_dict() for run in runs]
     with pytest.raises(StateMismatch, match="no memory of streams 1, 3, 5.*merge_states"):
         next(dataset.elastic_run(ALONE, states[0]))
-    assert next(dataset.elastic_run(Place(0, 2, 0, 1), states[0])) is not None
+    assert next(dataset.elastic_run(WorkerContext(0, 2, 0, 1), states[0])) is not None
     assert next(dataset.elastic_run(ALONE, wds.merge_states(states))) is not None
     with pytest.raises(StateMismatch, match="no states"):
         wds.merge_states([])
@@ -361,8 +361,8 @@ def test_more_ranks_than_streams(urls):
     """Ranks that would have nothing are refused by number; workers may have nothing."""
     dataset = PIPELINES["plain"](urls)
     with pytest.raises(UsageError, match="6 streams.*7 ranks"):
-        next(dataset.elastic_run(Place(0, 7, 0, 1)))
-    assert list(dataset.elastic_run(Place(0, 6, 1, 2))) == []
+        next(dataset.elastic_run(WorkerContext(0, 7, 0, 1)))
+    assert list(dataset.elastic_run(WorkerContext(0, 6, 1, 2))) == []
 
 
 @pytest.mark.parametrize("streams", [0, -1, 2.0, "4"])
@@ -456,14 +456,14 @@ def test_within_a_stream_nobody_is_a_rank(monkeypatch, urls):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     seen = []
-    run = iter(wds.WebDataset(urls, seed=1).map(lambda s: seen.append(place()) or s).elastic(6))
+    run = iter(wds.WebDataset(urls, seed=1).map(lambda s: seen.append(worker_context()) or s).elastic(6))
     next(run)
     assert run.owned == [1, 3, 5]
     assert seen == [ALONE]
-    assert place().rank == 1
-    with within(Stream(2, 6)):
-        assert place() == ALONE
-    assert place().rank == 1
+    assert worker_context().rank == 1
+    with use_stream(StreamNumber(2, 6)):
+        assert worker_context() == ALONE
+    assert worker_context().rank == 1
 
 
 def test_travel(urls):

@@ -6,9 +6,8 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.flow.elastic_checks import _SEEDS, check_shape, memory_sum
-from webdataset.flow.elastic_state import _described
-from webdataset.ground.errors import StateMismatch
+from webdataset.core.errors import StateMismatch
+from webdataset.flow.elastic_state import _SEEDS, _describe_differences, check_shape, sum_memory
 from webdataset.stages.base import normalize_json
 
 MEMORY = [3, 0, -3, None, [[1, 2, 1 << 40], {"a": "é", "b": [True, 1.5, "x" * 300]}]]
@@ -16,7 +15,7 @@ MEMORY = [3, 0, -3, None, [[1, 2, 1 << 40], {"a": "é", "b": [True, 1.5, "x" * 3
 
 def test_the_sum_does_not_change_with_the_version_of_python():
     """One value, with a sum that was written down."""
-    assert memory_sum(MEMORY, 7) == 2112298532
+    assert sum_memory(MEMORY, 7) == 2112298532
 
 
 def test_plain_values():
@@ -24,7 +23,7 @@ def test_plain_values():
     value = normalize_json({"b": (1, (2,)), "a": [{"d": 1, "c": ()}]})
     assert json.dumps(value) == '{"a": [{"c": [], "d": 1}], "b": [1, [2]]}'
     with pytest.raises(StateMismatch, match="no JSON value"):
-        memory_sum([object()])
+        sum_memory([object()])
 
 
 def every_third(source):
@@ -80,9 +79,9 @@ def test_whatever_carries_the_state(tmp_path, kind):
 
 def test_descriptions_are_compared_both_ways():
     """What only the state has, or only the dataset, is a difference, and is named."""
-    assert _described({"passes": 2, "items": 5}, {"items": 5}) == ["passes 2 (here None)"]
-    assert _described({"items": 5}, {"passes": 2, "items": 5}) == ["passes None (here 2)"]
-    assert _described({"items": 5}, {"items": 5}) == []
+    assert _describe_differences({"passes": 2, "items": 5}, {"items": 5}) == ["passes 2 (here None)"]
+    assert _describe_differences({"items": 5}, {"passes": 2, "items": 5}) == ["passes None (here 2)"]
+    assert _describe_differences({"items": 5}, {"items": 5}) == []
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 import webdataset as wds
+from webdataset.core.errors import AllDropped, NoSamples
 from webdataset.flow import outcomes
-from webdataset.ground.errors import AllDropped, NoSamples
 
 MODES = [{}, {"workers": 2}, {"workers": 3, "mode": "processes", "start_method": "fork"}]
 
@@ -127,7 +127,7 @@ def test_what_ends_early_is_not_judged(shards):
 @pytest.mark.parametrize(("count", "said"), [(12, "warning"), (24, "error")], ids=["below the bound", "at the bound"])
 def test_a_share_alone(shards, monkeypatch, count, said):
     """A worker that sees a share raises from some number of samples on, and warns below; a select warns from there."""
-    monkeypatch.setattr(outcomes, "FEWEST", 20)
+    monkeypatch.setattr(outcomes, "MIN_JUDGED_SAMPLES", 20)
     monkeypatch.setenv("WORKER", "0")
     monkeypatch.setenv("NUM_WORKERS", "2")
     urls = shards[: count // 6]

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 
 
 def test_kinds_of_stages():

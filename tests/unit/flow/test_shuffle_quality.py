@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.flow.shuffle_quality import measured_quality, quality, simulated_quality
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
+from webdataset.flow.shuffle_quality import compute_quality, measured_quality, simulated_quality
 
 PLACES = [(shard, ordinal) for shard in range(20) for ordinal in range(50)]
 
@@ -16,7 +16,7 @@ def test_a_perfect_shuffle_reaches_the_ideals():
     """All figures are near what they are to be."""
     order = PLACES.copy()
     random.Random(1).shuffle(order)
-    found = quality(order, 100)
+    found = compute_quality(order, 100)
     assert abs(found.correlation) < 0.1
     assert found.displacement == pytest.approx(1, abs=0.05)
     assert found.distance == pytest.approx(1, abs=0.05)
@@ -26,7 +26,7 @@ def test_a_perfect_shuffle_reaches_the_ideals():
 
 def test_no_shuffle_is_seen_as_none():
     """Order of storage: correlation 1, no displacement, neighbours next to each other, batches of one shard."""
-    found = quality(PLACES, 25)
+    found = compute_quality(PLACES, 25)
     assert (found.correlation, found.displacement) == (pytest.approx(1), 0)
     assert found.distance == pytest.approx(3 / 1001)
     assert (found.same_shard, found.shards_per_batch) == (1, 1)
@@ -38,7 +38,7 @@ def test_the_ideals_are_exact():
     from itertools import combinations
 
     places = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("c", 0)]
-    found = quality(places, 3)
+    found = compute_quality(places, 3)
     pairs = list(combinations([shard for shard, _ in places], 2))
     assert found.same_shard_ideal == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
     batches = list(combinations([shard for shard, _ in places], 3))
@@ -47,7 +47,7 @@ def test_the_ideals_are_exact():
 
 def test_reversed_order_is_told():
     """Correlation -1."""
-    assert quality(PLACES[::-1], 10).correlation == pytest.approx(-1)
+    assert compute_quality(PLACES[::-1], 10).correlation == pytest.approx(-1)
 
 
 def test_better_shuffles_have_better_figures():
@@ -73,7 +73,7 @@ def test_workers_alternate():
     assert found.shards_per_batch == 1
     assert (
         found.correlation
-        < quality([(s, n) for s, size in enumerate((30, 50, 20, 40)) for n in range(size)], 10).correlation
+        < compute_quality([(s, n) for s, size in enumerate((30, 50, 20, 40)) for n in range(size)], 10).correlation
     )
 
 
@@ -123,7 +123,7 @@ def test_batches_cannot_be_measured(shards):
 def test_nothing_is_not_measured(places):
     """Two samples are needed."""
     with pytest.raises(UsageError, match="at least two"):
-        quality(places)
+        compute_quality(places)
 
 
 def test_the_report_can_be_read():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError, StateMismatch
+from webdataset.core.errors import FlowError, StateMismatch
 
 
 def doubled(source):

@@ -7,9 +7,8 @@ import weakref
 import pytest
 
 import webdataset as wds
-from webdataset.flow.running import Flow
-from webdataset.flow.stage_times import StageTime, stage_times, table
-from webdataset.flow.timing import Meter
+from webdataset.flow.run import Flow
+from webdataset.flow.timing import StageMeter, StageTime, format_table, stage_times
 from webdataset.stages.base import Run
 
 
@@ -48,7 +47,7 @@ def spending(clock, count):
 def test_each_stage_is_told_what_it_took_itself():
     """Seconds are a stage's own, without those of the stages before it; samples are those it gave."""
     clock = Clock()
-    items, found = passed(spending(clock, 16), Meter(1.0, clock, cost=0.0))
+    items, found = passed(spending(clock, 16), StageMeter(1.0, clock, cost=0.0))
     assert items == [[0, 2, 4, 6], [8, 10, 12, 14]]
     (source, *rest), (told, *figures) = found, found.values()
     assert source == "function"
@@ -59,7 +58,7 @@ def test_each_stage_is_told_what_it_took_itself():
 def test_steps_that_were_not_timed_are_estimated():
     """With a small budget few steps are timed, and the estimate for all of them is right where all are alike."""
     clock = Clock()
-    meter = Meter(1e-13, clock, cost=1e-9)
+    meter = StageMeter(1e-13, clock, cost=1e-9)
     dataset = wds.DataPipeline(
         lambda: (clock.spend(3.0, n) for n in range(5000)), wds.map(lambda n: clock.spend(2.0, n))
     )
@@ -84,7 +83,7 @@ def test_a_first_step_that_fills_a_buffer_stands_for_itself():
         clock.spend(1000.0, None)
         yield from source
 
-    meter = Meter(1e-13, clock, cost=1e-9)
+    meter = StageMeter(1e-13, clock, cost=1e-9)
     dataset = wds.DataPipeline(lambda: iter(range(2000)), late)
     dataset.meter = meter
     assert len(list(dataset)) == 2000
@@ -95,7 +94,7 @@ def test_what_reading_the_clock_takes_is_taken_off():
     """The cost of a gate is not counted as the time of the stage behind it."""
     clock = Clock()
 
-    class Slow(Meter):
+    class Slow(StageMeter):
         def timed(self, items, row):
             item = super().timed(items, row)
             clock.now += 0.5
@@ -125,14 +124,14 @@ def test_order_and_state_are_as_without(urls, budget, streams):
         return [(repr(item), told()) for item in run]
 
     whole = states(started(None))
-    assert states(started(Meter(budget, cost=1e-6))) == whole
+    assert states(started(StageMeter(budget, cost=1e-6))) == whole
     for step in (0, 2, len(whole) - 2):
-        assert states(started(Meter(budget, cost=1e-6), whole[step][1])) == whole[step + 1 :]
+        assert states(started(StageMeter(budget, cost=1e-6), whole[step][1])) == whole[step + 1 :]
 
 
 def test_of_a_workers_streams_every_fourth_has_gates(urls):
     """Streams are alike: the others cost nothing, and count with the estimate."""
-    meter = Meter(1e-9, cost=1e-6)
+    meter = StageMeter(1e-9, cost=1e-6)
     run = wds.WebDataset(urls, shardshuffle=False).to_tuple("cls").elastic(4).elastic_run()
     run.meter = meter
     count = len(list(run))
@@ -168,7 +167,7 @@ def test_no_sample_is_kept():
             yield sample
             del sample
 
-    meter = Meter(1.0)
+    meter = StageMeter(1.0)
     dataset = wds.DataPipeline(made, wds.map(lambda sample: sample))
     dataset.meter = meter
     items = iter(dataset)
@@ -188,7 +187,7 @@ def test_the_stages_of_a_mixs_sources_are_told():
     clock = Clock()
     sources = [wds.DataPipeline(lambda: iter(range(6)), wds.map(lambda n: clock.spend(5.0, n))) for _ in range(2)]
     mixed = wds.DataPipeline(wds.RoundRobin(sources), wds.map(lambda n: clock.spend(1.0, n)))
-    items, found = passed(mixed, Meter(1.0, clock, cost=0.0))
+    items, found = passed(mixed, StageMeter(1.0, clock, cost=0.0))
     assert sorted(items) == sorted([*range(6)] * 2)
     assert found["RoundRobin"] == (12, 0.0)
     assert sorted(figures for figures in found.values() if figures[1]) == [(12, 12.0), (12, 60.0)]
@@ -204,7 +203,7 @@ def test_a_stage_that_draws_in_a_thread_of_its_own():
         thread.join()
         yield from found
 
-    items, found = passed(wds.DataPipeline(lambda: iter(range(5)), ahead, wds.map(abs)), Meter(1.0))
+    items, found = passed(wds.DataPipeline(lambda: iter(range(5)), ahead, wds.map(abs)), StageMeter(1.0))
     assert items == list(range(5))
     assert all(seconds >= 0 for _, seconds in found.values())
 
@@ -220,12 +219,12 @@ def test_errors_pass_and_generators_are_closed():
             closed.append(True)
 
     dataset = wds.DataPipeline(source, wds.map(lambda n: 1 / (4 - n)))
-    dataset.meter = meter = Meter(1.0)
+    dataset.meter = meter = StageMeter(1.0)
     with pytest.raises(ZeroDivisionError):
         list(dataset)
     assert [samples for _, samples, _ in meter.rows()] == [5, 4]
     dataset = wds.DataPipeline(source, wds.map(abs))
-    dataset.meter = Meter()
+    dataset.meter = StageMeter()
     items = iter(dataset)
     next(items)
     items.close()
@@ -246,7 +245,7 @@ def test_names(urls):
 
     dataset = wds.WebDataset(urls, shardshuffle=False).decode().map(own, handler=wds.ignore_and_continue).map(own)
     dataset = dataset.shuffle(2).map_dict(cls=twice).rename(label="cls").compose(passing)
-    _, found = passed(dataset, Meter(1.0))
+    _, found = passed(dataset, StageMeter(1.0))
     names = [name.replace(f":{own.__code__.co_firstlineno}", ":1") for name in found]
     names = [name.replace(f":{twice.__code__.co_firstlineno}", ":2") for name in names]
     names = [name.replace(f":{passing.__code__.co_firstlineno}", ":3") for name in names]
@@ -323,8 +322,8 @@ def test_failures_under_a_name_without_a_row():
         StageTime("map(f at x.py:1)", 10, 1.0, 0.25, 4),
         StageTime("other", 0, 0.0, 0.0, 5),
     ]
-    assert table([], "only this") == "only this"
-    assert table([StageTime("x" * 80, 1, 0.001, 1.0)], "last").splitlines()[1].split()[1:] == [
+    assert format_table([], "only this") == "only this"
+    assert format_table([StageTime("x" * 80, 1, 0.001, 1.0)], "last").splitlines()[1].split()[1:] == [
         "1",
         "1.000",
         "100.0%",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoSamples, NotFound, UsageError
+from webdataset.core.errors import NoSamples, NotFound, UsageError
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import MissingField, NoSamples, NoShards, SpecError, UnsafeSpec, UsageError
-from webdataset.ground.seeds import fold
+from webdataset.core.errors import MissingField, NoSamples, NoShards, SpecError, UnsafeSpec, UsageError
+from webdataset.core.seeds import hash_seed
 
 SIZES = {"a": (4, 25), "b": (2, 30), "c": (1, 20)}
 
@@ -125,7 +125,7 @@ def test_the_seed_alone_decides():
     """The order is a function of the seed: not of PYTHONHASHSEED, nor of the version of Python (a pinned digest)."""
     sources = [{"name": n, "shards": expression(n), "weight": 1, "shuffle": 9, "shardshuffle": True} for n in SIZES]
     found = keys(wds.WebDataset(spec(sources), seed=42).with_epoch(300))
-    assert fold(*found) == PINNED
+    assert hash_seed(*found) == PINNED
 
 
 PINNED = 12589097687571086116

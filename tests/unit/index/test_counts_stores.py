@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from webdataset.ground.errors import SourceError
-from webdataset.index.counts import sample_counts
-from webdataset.samples.reading import Reading
+from webdataset.core.errors import SourceError
+from webdataset.index.lookup import sample_counts
+from webdataset.samples.sample_reader import Reading
 
 COUNTS = json.dumps({"a.tar": 3, "b.tar": 4}).encode()
 

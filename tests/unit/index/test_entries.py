@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from webdataset.index.entries import Entries, FieldEntry, SampleEntry, ShardIndex
+from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
 
 ROWS = [
     SampleEntry("a/b.c/d", 0, (FieldEntry("jpg", "a/b.c/d.JPG", 512, 3), FieldEntry("cls", "a/b.c/d.cls", 1536, 1))),
@@ -15,7 +15,7 @@ ROWS = [
 
 def test_entries_come_back_as_they_went_in():
     """Keys of any bytes, names that do not start with the key, capitals, samples without a field."""
-    entries = Entries(ROWS)
+    entries = SampleEntries(ROWS)
     assert list(entries) == ROWS
     assert entries == ROWS
     assert entries[-1] == ROWS[-1]
@@ -31,12 +31,12 @@ def test_entries_come_back_as_they_went_in():
 def test_places_that_are_not_there(place):
     """An IndexError, as for any sequence."""
     with pytest.raises(IndexError):
-        Entries(ROWS)[place]
+        SampleEntries(ROWS)[place]
 
 
 def test_entries_are_small():
     """A sample of two fields takes less than 100 bytes."""
-    entries = Entries(
+    entries = SampleEntries(
         SampleEntry(f"{n:09d}", n * 2048, (FieldEntry("jpg", f"{n:09d}.jpg", n * 2048 + 512, 9),
                                            FieldEntry("cls", f"{n:09d}.cls", n * 2048 + 1536, 1)))
         for n in range(2000)
@@ -46,7 +46,7 @@ def test_entries_are_small():
 
 def test_a_shard_index_shows_no_secrets():
     """Its repr has the url without signatures; len is the number of samples."""
-    index = ShardIndex("https://u:p@host/x.tar?sig=abc", 10240, 8192, Entries(ROWS), hashes={"md5": "0"})
+    index = ShardIndex("https://u:p@host/x.tar?sig=abc", 10240, 8192, SampleEntries(ROWS), hashes={"md5": "0"})
     assert "p@" not in repr(index)
     assert "abc" not in repr(index)
     assert len(index) == 3

@@ -5,8 +5,8 @@ import os
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import ShardChanged, StaleIndex
-from webdataset.index.random_access import IndexedShard
+from webdataset.core.errors import ShardChanged, StaleIndex
+from webdataset.index.indexed_shard import IndexedShard
 from webdataset.testing import archives
 
 LARGE = 32 * 1024

@@ -5,12 +5,13 @@ import struct
 
 import pytest
 
-from webdataset.ground.errors import BadIndex, NotRepresentable, UsageError
-from webdataset.index.building import index_shard
+from support import zoo
+from webdataset.core.errors import BadIndex, NotRepresentable, UsageError
+from webdataset.index.build import index_shard
 from webdataset.index.entries import ShardIndex
 from webdataset.index.formats import dali, energon, files_json
-from webdataset.index.formats.table import formats_of, hashes_of
-from webdataset.testing import archives, zoo
+from webdataset.index.formats.table import parse_formats, select_hashes
+from webdataset.testing import archives
 
 REFUSED = {
     "dali": {"empty_extension", "space_in_extension", "sparse", "empty"},
@@ -70,7 +71,7 @@ def test_dali_round_trip(tmp_path, name):
     fields = [field for entry in index.entries for field in entry.fields]
     parts = [part for line in found for part in line]
     assert [(part.offset, part.size) for part in parts] == [(field.offset, field.size) for field in fields]
-    assert [dali.unescaped(part.name) for part in parts] == [field.member for field in fields]
+    assert [dali.unescape_name(part.name) for part in parts] == [field.member for field in fields]
     assert all(part.name.endswith(part.extension) for part in parts)
     assert all(offset % 512 == 0 for _, offset, _, _ in parts)
 
@@ -174,13 +175,13 @@ def test_files_json_that_is_none(content):
 
 def test_names_of_formats():
     """One, several, each once; what they need to know of the shard."""
-    assert formats_of("dali") == ("dali",)
-    assert formats_of(["dali", "files", "dali"]) == ("dali", "files")
-    assert hashes_of(["dali", "files", "wids"]) == ("sha1", "sha256", "md5")
+    assert parse_formats("dali") == ("dali",)
+    assert parse_formats(["dali", "files", "dali"]) == ("dali", "files")
+    assert select_hashes(["dali", "files", "wids"]) == ("sha1", "sha256", "md5")
     with pytest.raises(UsageError, match="'dali', 'energon', 'files', 'wids'"):
-        formats_of("dahli")
+        parse_formats("dahli")
     with pytest.raises(UsageError):
-        formats_of(3)
+        parse_formats(3)
 
 
 def test_an_empty_index_of_dali_is_refused():

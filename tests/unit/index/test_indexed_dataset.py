@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoShards, NoSuchSample, NotFound, StaleIndex, UsageError
-from webdataset.index.building import index_shard
+from webdataset.core.errors import NoShards, NoSuchSample, NotFound, StaleIndex, UsageError
+from webdataset.index.build import index_shard
 from webdataset.index.formats import dali
 from webdataset.testing import archives
 

@@ -10,7 +10,8 @@ from array import array
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import (
+from support import zoo
+from webdataset.core.errors import (
     BadIndex,
     NoRandomAccess,
     NoSuchSample,
@@ -19,12 +20,13 @@ from webdataset.ground.errors import (
     TarError,
     UsageError,
 )
-from webdataset.index.building import index_shard
-from webdataset.index.entries import Entries, ShardIndex
+from webdataset.index.build import index_shard
+from webdataset.index.convert import OffsetEntries
+from webdataset.index.entries import SampleEntries, ShardIndex
 from webdataset.index.formats import dali, energon, files_json
-from webdataset.index.random_access import IndexedShard
-from webdataset.index.resolving import OffsetEntries
-from webdataset.testing import archives, handmade, zoo
+from webdataset.index.indexed_shard import IndexedShard
+from webdataset.testing import archives
+from webdataset.testing import archives as handmade
 from webdataset.testing.sources import RangeServer
 
 WHOLE = [exhibit for exhibit in zoo.exhibits() if exhibit.samples is not None]
@@ -114,7 +116,7 @@ def test_keys_by_an_index_without_names(tmp_path):
         with pytest.raises(IndexError):
             shard.index.entries[10]
         assert plain(shard.by_key("07")) == ("07", {"cls": b"cls7", "txt": b"txt7"})
-        assert isinstance(shard.index.entries, Entries)
+        assert isinstance(shard.index.entries, SampleEntries)
         assert plain(pickle.loads(pickle.dumps(shard))[3])[0] == "03"
 
 
@@ -371,7 +373,7 @@ def test_entries_that_lie_are_stale(tmp_path):
         entry._replace(fields=(field._replace(offset=0),)),
     ):
         entries = [*index.entries[:2], wrong, *index.entries[3:]]
-        lying = ShardIndex(index.url, index.size_bytes, index.end, Entries(entries))
+        lying = ShardIndex(index.url, index.size_bytes, index.end, SampleEntries(entries))
         with pytest.raises(StaleIndex):
             IndexedShard(path, lying)[2]
         assert plain(IndexedShard(path, lying)[3])[0] == "03"

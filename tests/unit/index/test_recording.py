@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import UsageError
-from webdataset.ground.policies import ignore_and_continue
-from webdataset.index.building import index_shard
-from webdataset.samples.reading import Reading
-from webdataset.testing import archives, zoo
+from support import zoo
+from webdataset.core.error_handlers import ignore_and_continue
+from webdataset.core.errors import UsageError
+from webdataset.index.build import index_shard
+from webdataset.samples.sample_reader import Reading
+from webdataset.testing import archives
 
 WHOLE = [name for name in zoo.names() if name not in ("duplicate_member", "split_samples", "no_end_mark")]
 

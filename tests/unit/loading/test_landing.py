@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.codecs.images import landing
-from webdataset.codecs.images.pixels import pixels
-from webdataset.loading.layout import layout_of
-from webdataset.loading.rows import LANDING, OFF, TRIAL, Lender, Rows
+from webdataset.codecs.images import output_buffer
+from webdataset.codecs.images.decode import decode_pixels
+from webdataset.loading.rows import LANDING, OFF, TRIAL, RowAllocator, WindowRows
+from webdataset.loading.shared_memory import infer_layout
 
 MODES = [(0, "threads"), (2, "threads"), (2, "processes")]
 
@@ -137,25 +137,25 @@ def test_every_kind_of_picture(pictures, workers, mode, spec):
 def test_decoders_write_into_the_batch():
     """A JPEG's and a PNG's pixels come to lie in the row that was offered, without a copy."""
     column = np.zeros((2, 48, 64, 3), np.uint8)
-    rows = Rows(layout_of((column[0], 1), 2), [column], LANDING)
+    rows = WindowRows(infer_layout((column[0], 1), 2), [column], LANDING)
     for row, kind in enumerate(("JPEG", "PNG")):
         rows.expect(row)
-        with landing.given_by(rows.give):
-            picture = pixels(jpeg(50 + row, kind=kind), "RGB")
+        with output_buffer.use_provider(rows.give):
+            picture = decode_pixels(jpeg(50 + row, kind=kind), "RGB")
         assert np.shares_memory(picture, column[row])
-        assert rows.put(row, (picture, 7)) == (True, [7])
-        assert np.array_equal(column[row], pixels(jpeg(50 + row, kind=kind), "RGB"))
+        assert rows.write_sample(row, (picture, 7)) == (True, [7])
+        assert np.array_equal(column[row], decode_pixels(jpeg(50 + row, kind=kind), "RGB"))
     assert rows.mode == LANDING
 
 
 def test_floats_are_written_into_the_batch():
     """Pixels scaled to [0, 1] land in a column of floats; the integers before them do not."""
-    from webdataset.codecs.images.specs import image_decoder
+    from webdataset.codecs.images.handler import image_decoder
 
     column = np.zeros((1, 48, 64, 3), np.float32)
-    rows = Rows(layout_of((column[0],), 1), [column], LANDING)
+    rows = WindowRows(infer_layout((column[0],), 1), [column], LANDING)
     rows.expect(0)
-    with landing.given_by(rows.give):
+    with output_buffer.use_provider(rows.give):
         picture = image_decoder(("numpy", "float", "rgb"), None)(jpeg(9))
     assert np.shares_memory(picture, column)
 
@@ -163,15 +163,15 @@ def test_floats_are_written_into_the_batch():
 def test_two_pictures_of_one_shape_get_a_column_each():
     """The fields of a sample land in their own columns, also where they were decoded in the other order."""
     columns = [np.zeros((1, 48, 64, 3), np.uint8) for _ in range(2)]
-    layout = layout_of((columns[0][0], columns[1][0]), 1)
+    layout = infer_layout((columns[0][0], columns[1][0]), 1)
     for swapped in (False, True):
-        rows = Rows(layout, columns, LANDING)
+        rows = WindowRows(layout, columns, LANDING)
         rows.expect(0)
-        with landing.given_by(rows.give):
-            one, two = pixels(jpeg(1), "RGB"), pixels(jpeg(2), "RGB")
+        with output_buffer.use_provider(rows.give):
+            one, two = decode_pixels(jpeg(1), "RGB"), decode_pixels(jpeg(2), "RGB")
         sample = (two, one) if swapped else (one, two)
         wanted = [array.copy() for array in sample]
-        placed, beside = rows.put(0, sample)
+        placed, beside = rows.write_sample(0, sample)
         found = [column[0] for column in columns] if placed else beside
         assert all(map(np.array_equal, found, wanted))
         assert placed is not swapped
@@ -181,34 +181,34 @@ def test_two_pictures_of_one_shape_get_a_column_each():
 def test_memory_that_is_still_in_use_is_not_offered_again():
     """A row is offered once for as long as anything made of it lives, views of views too."""
     column = np.zeros((1, 48, 64, 3), np.uint8)
-    rows = Rows(layout_of((column[0],), 1), [column], LANDING)
+    rows = WindowRows(infer_layout((column[0],), 1), [column], LANDING)
     rows.expect(0)
     first = rows.give((48, 64, 3), np.dtype(np.uint8))
     kept = first[::2].transpose(2, 1, 0)[0]
     del first
     assert rows.give((48, 64, 3), np.dtype(np.uint8)) is None
     kept[:] = 5
-    assert rows.put(0, (np.ones((48, 64, 3), np.uint8),))[0] is False
+    assert rows.write_sample(0, (np.ones((48, 64, 3), np.uint8),))[0] is False
     assert int(kept.max()) == 5
     assert rows.mode == OFF
 
 
 def test_nobody_is_asked_outside_of_a_loader():
     """Without a giver decoders make their own arrays; givers are put back as they were."""
-    assert landing.take((1,), np.dtype(np.uint8)) is None
-    with landing.given_by(lambda shape, dtype: "outer"):
-        with landing.given_by(None):
-            assert landing.take((1,), np.dtype(np.uint8)) is None
-        assert landing.take((1,), np.dtype(np.uint8)) == "outer"
-    assert pixels(jpeg(3), "RGB").flags.owndata
+    assert output_buffer.take_buffer((1,), np.dtype(np.uint8)) is None
+    with output_buffer.use_provider(lambda shape, dtype: "outer"):
+        with output_buffer.use_provider(None):
+            assert output_buffer.take_buffer((1,), np.dtype(np.uint8)) is None
+        assert output_buffer.take_buffer((1,), np.dtype(np.uint8)) == "outer"
+    assert decode_pixels(jpeg(3), "RGB").flags.owndata
 
 
 @pytest.mark.parametrize(("kept", "turn", "mode"), [(0, 1, LANDING), (3, 1, LANDING), (999, 1, OFF), (6, 6, LANDING)])
 def test_rows_are_offered_to_pipelines_that_let_go(kept, turn, mode):
     """Memory is offered on trial first; where it is kept for longer than the streams take, rows never are."""
     column = np.zeros((4, 48, 64, 3), np.uint8)
-    layout = layout_of((column[0],), 4)
-    lender = Lender()
+    layout = infer_layout((column[0],), 4)
+    lender = RowAllocator()
     pipeline, modes = [], []
     for block in range(30):
         rows = lender.rows(layout, [column])
@@ -217,8 +217,8 @@ def test_rows_are_offered_to_pipelines_that_let_go(kept, turn, mode):
             rows.expect(row)
             pipeline.append(rows.give((48, 64, 3), np.dtype(np.uint8)))
             del pipeline[: -kept - 1]
-            rows.put(row, (pipeline[-1],))
-        lender.returned(rows, block, 4, turn)
+            rows.write_sample(row, (pipeline[-1],))
+        lender.take_back(rows, block, 4, turn)
     assert modes[:3] == [TRIAL] * 3
     assert modes[-1] == mode
     assert LANDING not in modes or mode == LANDING
@@ -227,13 +227,13 @@ def test_rows_are_offered_to_pipelines_that_let_go(kept, turn, mode):
 def test_blocks_that_are_referred_to_are_reported():
     """A window's block is busy for as long as the pipeline has one of its rows."""
     column = np.zeros((2, 48, 64, 3), np.uint8)
-    layout = layout_of((column[0],), 2)
-    lender = Lender()
+    layout = infer_layout((column[0],), 2)
+    lender = RowAllocator()
     lender.mode = LANDING
     rows = lender.rows(layout, [column])
     rows.expect(0)
     kept = rows.give((48, 64, 3), np.dtype(np.uint8))
-    assert lender.returned(rows, 7, 1, 1) == []
+    assert lender.take_back(rows, 7, 1, 1) == []
     assert lender.busy() == [7]
     del kept
     assert lender.busy() == []
@@ -242,4 +242,4 @@ def test_blocks_that_are_referred_to_are_reported():
 def test_small_arrays_are_copied():
     """Offering a row costs more than copying a few bytes."""
     column = np.zeros((2, 8, 8, 3), np.uint8)
-    assert Rows(layout_of((column[0],), 2), [column], LANDING).give((8, 8, 3), np.dtype(np.uint8)) is None
+    assert WindowRows(infer_layout((column[0],), 2), [column], LANDING).give((8, 8, 3), np.dtype(np.uint8)) is None

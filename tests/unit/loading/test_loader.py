@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError, NoSamples, SampleError, StateMismatch, UsageError
-from webdataset.loading import crews
+from webdataset.core.errors import FlowError, NoSamples, SampleError, StateMismatch, UsageError
+from webdataset.loading import thread_workers
 from webdataset.loading.torch_trainers import read_state, write_state
 
 
@@ -685,7 +685,7 @@ def test_closing_waits_briefly_for_a_read(monkeypatch, patient):
             goes_on.wait(60)
 
     if not patient:
-        monkeypatch.setattr(crews, "_PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(thread_workers, "_PATIENCE_SECONDS", 0.05)
     loader = wds.Loader(Source(), 8, workers=1, mode="threads")
     batches = iter(loader)
     while not reading.wait(0.01):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import FlowError, UsageError, WorkerDied
+from webdataset.core.errors import FlowError, UsageError, WorkerDied
 
 METHODS = ["fork", "forkserver", "spawn"]
 
@@ -504,7 +504,7 @@ def test_pictures_that_a_function_remembers_are_not_overwritten(tmp_path):
 
 def test_an_interrupt_within_a_message_ends_the_workers(monkeypatch):
     """Ctrl-C while half a message was read leaves no pipe that would be read on from its middle."""
-    from webdataset.loading.parcels import Receiver
+    from webdataset.loading.ipc import PartReceiver
 
     def interrupted(receiver):
         receiver.pipe._recv(2)
@@ -513,7 +513,7 @@ def test_an_interrupt_within_a_message_ends_the_workers(monkeypatch):
     with processes([(np.zeros(4), n) for n in range(400)], 4, prefetch=1) as loader:
         batches = iter(loader)
         next(batches)
-        monkeypatch.setattr(Receiver, "receive", interrupted)
+        monkeypatch.setattr(PartReceiver, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(batches)
         monkeypatch.undo()

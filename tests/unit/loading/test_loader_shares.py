@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.ground.topology import place
+from webdataset.core.distributed import worker_context
 
 
 class Wrapped:
@@ -24,7 +24,7 @@ class Wrapped:
 
 def own_split(shards):
     """Share shards out between workers: a function that no mark tells from others."""
-    where = place()
+    where = worker_context()
     for number, shard in enumerate(shards):
         if number % where.num_workers == where.worker:
             yield shard
@@ -91,7 +91,7 @@ def test_every_worker_draws_shards_of_its_own(numbered, mode, tmp_path):
 
     def logged(sample):
         with log.open("a") as file:
-            file.write(f"{place().worker} {sample['__key__']}\n")
+            file.write(f"{worker_context().worker} {sample['__key__']}\n")
         return sample
 
     dataset = wds.WebDataset(numbered, resampled=True, seed=3).map(logged).with_epoch(40)

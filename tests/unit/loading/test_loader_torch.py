@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import NoSamples, UsageError
-from webdataset.loading.torch_trainers import gathered
+from webdataset.core.errors import NoSamples, UsageError
+from webdataset.loading.torch_trainers import gather_states
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -127,9 +127,9 @@ def test_a_device_takes_arrays_that_torch_cannot_share():
 
 def test_an_error_does_not_overtake_batches_on_their_way_to_a_device(monkeypatch):
     """A batch whose copy was started is handed out before the error of the next one."""
-    from webdataset.loading.torch_device import Mover
+    from webdataset.loading.torch_device import DevicePrefetcher
 
-    mover = Mover("cpu", pin_memory=False)
+    mover = DevicePrefetcher("cpu", pin_memory=False)
     mover.ahead = 1
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
 
@@ -140,7 +140,7 @@ def test_an_error_does_not_overtake_batches_on_their_way_to_a_device(monkeypatch
 
     got = []
     with pytest.raises(ArithmeticError, match="third"):
-        got.extend(mark for _, mark in mover.moved(batches()))
+        got.extend(mark for _, mark in mover.move_batches(batches()))
     assert got == [1, 2]
 
 
@@ -178,7 +178,7 @@ def test_a_torch_loader_of_an_empty_dataset_says_so(tmp_path, workers):
 RANK_OF_TWO = """
 import json, os, sys
 import torch.distributed as distributed
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 from webdataset.loading.torch_trainers import gathered
 try:
     gathered({})
@@ -207,4 +207,4 @@ def test_states_of_all_ranks_are_gathered(tmp_path):
         assert each.returncode == 0
         assert told == "this is one of 2 ranks, and torch.distributed is not initialized"
         assert states == [{"of": 0}, {"of": 1}]
-    assert gathered({"of": 0}) == [{"of": 0}]
+    assert gather_states({"of": 0}) == [{"of": 0}]

@@ -5,10 +5,9 @@ import re
 import pytest
 
 import webdataset as wds
-from webdataset.loading import LoaderStats, findings
-from webdataset.loading.findings import Counted, Findings, Notes
-from webdataset.loading.parts import Part
-from webdataset.loading.shares import Striding
+from webdataset.loading import LoaderStats, worker
+from webdataset.loading.partition import StridedShare
+from webdataset.loading.worker import MetricsRecorder, RowCounts, WindowPart, WorkerMetrics
 
 MODES = [
     {"workers": 0},
@@ -78,7 +77,7 @@ def test_batches_and_states_are_as_without(elastic, mode):
 
 def test_the_report_is_live(numbered, monkeypatch):
     """Figures come while the epoch runs, and a snapshot of them stays as it is."""
-    monkeypatch.setattr(findings, "_OFTEN_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "_OFTEN_SECONDS", 0.0)
     with wds.Loader(dataset(numbered), 8) as loader:
         batches = iter(loader)
         next(batches)
@@ -202,8 +201,8 @@ def test_prometheus_labels_stages():
     found = LoaderStats(workers=2)
     rows = [("reading", 10, 1.5), ('map("f" at x.py:1)', 8, 0.5)]
     for worker in (0, 1):
-        found.count(Part(worker, 0, findings=Findings(rows)))
-        found.receive([Counted(0, {"opening": 1}, {}), Counted(3, {"map": 3}, {"map": 2})])
+        found.count(WindowPart(worker, 0, findings=WorkerMetrics(rows)))
+        found.receive([RowCounts(0, {"opening": 1}, {}), RowCounts(3, {"map": 3}, {"map": 2})])
     text = found.prometheus(rank="0")
     assert "webdataset_loader_skipped_total" + '{rank="0"} 8' in text
     assert 'webdataset_loader_stage_seconds_total{rank="0",stage="reading"} 3.0' in text
@@ -219,14 +218,14 @@ def test_prometheus_labels_stages():
 
 def test_notes_are_told_now_and_then():
     """A worker says what stages took at most four times a second, and at its end; what it counted, once."""
-    notes = Notes(Striding(iter(()), 0, 1, meter=None))
-    assert notes.told(4, over=True) is None
-    notes = Notes(Striding(iter(()), 0, 1, meter=_Rows()))  # type: ignore[arg-type]
-    assert notes.told(4, over=False) is None
-    assert notes.told(0, over=True) == Findings([("decode", 4, 1.0)])
+    notes = MetricsRecorder(StridedShare(iter(()), 0, 1, meter=None))
+    assert notes.report(4, over=True) is None
+    notes = MetricsRecorder(StridedShare(iter(()), 0, 1, meter=_Rows()))  # type: ignore[arg-type]
+    assert notes.report(4, over=False) is None
+    assert notes.report(0, over=True) == WorkerMetrics([("decode", 4, 1.0)])
     notes.skips["decode"] += 2
     notes.drops["map"] += 1
-    assert notes.counted(7) == Counted(7, {"decode": 2}, {"map": 1})
+    assert notes.count_row(7) == RowCounts(7, {"decode": 2}, {"map": 1})
     assert not notes.skips
     assert not notes.drops
 

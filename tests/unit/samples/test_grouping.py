@@ -2,9 +2,8 @@
 
 import pytest
 
-from webdataset.ground.errors import DuplicateField, UsageError
-from webdataset.samples.grouping import Grouper, valid_sample
-from webdataset.samples.names import last_dot
+from webdataset.core.errors import DuplicateField, UsageError
+from webdataset.samples.grouping import Grouper, last_dot, valid_sample
 
 
 def grouped(names, **kw):

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.index.building import index_shard
+from webdataset.index.build import index_shard
 from webdataset.samples import links
 from webdataset.samples.address import Address
-from webdataset.samples.picking import picked
-from webdataset.samples.reading import Reading, read_samples
-from webdataset.testing.handmade import archive, header, long_name, member, old_gnu_sparse, pax_header
+from webdataset.samples.refetch import refetch
+from webdataset.samples.sample_reader import Reading, read_samples
+from webdataset.testing.archives import archive, header, long_name, member, old_gnu_sparse, pax_header
 from webdataset.testing.sources import FaultyStream, RangeServer
 
 JPEG = random.Random(0).randbytes(5000)
@@ -128,7 +128,7 @@ def test_the_same_sample_whichever_way(tmp_path, hundred):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             chosen = [address for address, _, _ in samples[::2]]
-            found = picked({"url": "x", "stream": io.BytesIO(data)}, Reading(), chosen)
+            found = refetch({"url": "x", "stream": io.BytesIO(data)}, Reading(), chosen)
             assert [(address, *fields(sample)) for address, sample in found] == samples[::2], seed
             ways: list[dict[str, Any]] = [{}, {"rename_files": lambda name: name}]
             for rules in ways:

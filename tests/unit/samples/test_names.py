@@ -2,7 +2,7 @@
 
 import pytest
 
-from webdataset.samples.names import base_plus_ext, is_meta, last_dot
+from webdataset.samples.grouping import base_plus_ext, is_meta, last_dot
 
 TABLE = [
     ("a.jpg", ("a", "jpg")),

@@ -10,7 +10,7 @@ import pytest
 
 import webdataset as wds
 from webdataset import cborsiterators
-from webdataset.ground.errors import FormatError, LimitExceeded, MissingExtra, StateMismatch, Truncated, UsageError
+from webdataset.core.errors import FormatError, LimitExceeded, MissingExtra, StateMismatch, Truncated, UsageError
 from webdataset.testing.stages import Samples, check_resume, check_stage
 
 cbor2 = pytest.importorskip("cbor2")
@@ -97,12 +97,12 @@ def test_compressed_shards(kind, compression, tmp_path):
     """Compression is told by the bytes."""
     if compression == "zst":
         pytest.importorskip("zstandard")
-    from webdataset.codecs.compressed import compressed
+    from webdataset.codecs.compression import compress_field
 
     _, stage, names = kind
     name = str(tmp_path / "shard")
     with open(names[0], "rb") as stream, open(name, "wb") as out:
-        out.write(compressed(stream.read(), compression))
+        out.write(compress_field(stream.read(), compression))
     assert plain(read([name], stage())) == SAMPLES
     with open(name, "r+b") as out:
         out.truncate(200)
@@ -268,7 +268,7 @@ def test_readers_of_opened_shards(shards):
 def test_shards_are_closed(kind):
     """A shard that was read, failed or was left is closed."""
     dumps, stage, _ = kind
-    from webdataset.samples.reading import read_samples
+    from webdataset.samples.sample_reader import read_samples
 
     for data, count in ((dumps({"a": 1}) * 3, 3), (dumps({"a": 1}) + b"\xc1\xff", 1), (dumps({"a": 1}) * 3, 0)):
         stream = io.BytesIO(data)

@@ -11,15 +11,15 @@ import pytest
 
 import webdataset as wds
 from webdataset import tariterators
-from webdataset.ground.errors import DuplicateField, SampleError, SplitSample, Truncated, UsageError
-from webdataset.ground.seeds import generator
+from webdataset.core.errors import DuplicateField, SampleError, SplitSample, Truncated, UsageError
+from webdataset.core.seeds import make_rng
 from webdataset.index import index_shard
 from webdataset.index.formats import dali, files_json
 from webdataset.samples.address import Address
 from webdataset.samples.grouping import Grouper
-from webdataset.samples.reading import Position, Reading, read_samples
+from webdataset.samples.sample_reader import Position, Reading, read_samples
 from webdataset.samples.split_samples import FinishedKeys
-from webdataset.sources.open import open_stream
+from webdataset.storage.open_url import open_stream
 from webdataset.testing import archives
 from webdataset.testing.sources import FaultyStream
 
@@ -143,7 +143,7 @@ def test_random_orders_agree_with_a_model(tmp_path, kind):
     """Members of a few keys in every order: rising, falling, in parts, joined; large shards and small ones."""
     parts_seen = repeats_seen = 0
     for trial in range(60):
-        rng = generator("split", kind, trial)
+        rng = make_rng("split", kind, trial)
         keys = [f"{rng.randrange(rng.choice((4, 40, 100_000))):06d}" for _ in range(rng.choice((3, 30, 800)))]
         if rng.random() < 0.5:
             keys.sort()
@@ -168,7 +168,7 @@ def test_random_orders_agree_with_a_model(tmp_path, kind):
 def test_a_shard_taken_up_in_its_middle_has_the_same_verdict(tmp_path, kind):
     """From each sample on: what is delivered, and which parts are errors, is the rest of an unbroken run."""
     for trial in range(12):
-        rng = generator("resumed", kind, trial)
+        rng = make_rng("resumed", kind, trial)
         keys = [f"{number:04d}" for number in range(rng.randint(2, 40))]
         columns = [(f"{key}.{field}", bytes(rng.choice((1, 3000)))) for field in "ab" for key in keys]
         joined = [(f"{key}.a", b"1") for _ in range(2) for key in keys]

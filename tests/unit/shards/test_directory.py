@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 from webdataset.shards.directory import DirectoryShardList
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 from webdataset.shards.expand import expand_source, expand_urls
 from webdataset.shards.lists import SimpleShardList
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from webdataset.ground.errors import NoShards, UsageError
+from webdataset.core.errors import NoShards, UsageError
 from webdataset.shards.lists import ResampledShardList, ResampledShards, ShardList, SimpleShardList, resampled_shards
 from webdataset.stages.base import Run
 
@@ -123,15 +123,15 @@ class TestResampled:
         """In a pipeline's run, unseeded draws follow the run's seed and epoch."""
         shards = ResampledShards(TEN, 8)
         run = Run(seed=1, epoch=4, position=0)
-        assert order(shards.drawn(run)) == order(ResampledShards(TEN, 8).drawn(run))
-        assert order(shards.drawn(Run(seed=1, epoch=5))) != order(shards.drawn(run))
-        assert order(shards.drawn(Run(seed=2, epoch=4))) != order(shards.drawn(run))
+        assert order(shards.draw_shards(run)) == order(ResampledShards(TEN, 8).draw_shards(run))
+        assert order(shards.draw_shards(Run(seed=1, epoch=5))) != order(shards.draw_shards(run))
+        assert order(shards.draw_shards(Run(seed=2, epoch=4))) != order(shards.draw_shards(run))
 
     def test_a_run_numbers_deterministic_passes(self):
         """Deterministic draws depend on the run's epoch, not on its seed."""
         shards = ResampledShards(TEN, 8, deterministic=True)
-        assert digits(shards.drawn(Run(seed=7, epoch=1))) == "07162021"
-        assert digits(shards.drawn(Run(seed=8, epoch=0))) == "66048764"
+        assert digits(shards.draw_shards(Run(seed=7, epoch=1))) == "07162021"
+        assert digits(shards.draw_shards(Run(seed=8, epoch=0))) == "66048764"
 
     def test_no_shards(self):
         """No urls is an error at once, or at the first draw without empty_check."""
@@ -175,7 +175,7 @@ class TestSubclasses:
 
         shards = Mine(TEN, 2)
         assert order(shards) == ["s-0@0"] * 2
-        assert order(shards.drawn(Run(epoch=7))) == ["s-0@7"] * 2
+        assert order(shards.draw_shards(Run(epoch=7))) == ["s-0@7"] * 2
 
     def test_a_list_from_scratch(self):
         """ShardList itself has no shards."""

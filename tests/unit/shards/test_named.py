@@ -7,7 +7,7 @@ import pytest
 
 import webdataset as wds
 from webdataset import shardlists
-from webdataset.ground.errors import NoShards
+from webdataset.core.errors import NoShards
 
 URLS = ["a.tar", "b.tar", "c.tar"]
 

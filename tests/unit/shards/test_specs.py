@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from webdataset.ground.errors import NotFound, UsageError
+from webdataset.core.errors import NotFound, UsageError
 from webdataset.shards.lists import SimpleShardList
 from webdataset.shards.specs import MultiShardSample, shardspec
 from webdataset.stages.base import Run
@@ -64,9 +64,9 @@ def test_in_a_run():
     """In a pipeline's run the draws follow its seed and epoch; shared by workers where a split follows."""
     shards = MultiShardSample({"datasets": [{"shards": "a{0..99}", "choose": 50}]})
     run = Run(seed=1, epoch=2, shared=True)
-    first = list(shards.drawn(run))
-    assert first == list(shards.drawn(run))
-    assert first != list(shards.drawn(Run(seed=1, epoch=3, shared=True)))
+    first = list(shards.draw_shards(run))
+    assert first == list(shards.draw_shards(run))
+    assert first != list(shards.draw_shards(Run(seed=1, epoch=3, shared=True)))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from webdataset.ground.errors import NoSamples, UsageError
-from webdataset.shards.draws import make_seed, pytorch_worker_info, pytorch_worker_seed
+from webdataset.core.errors import NoSamples, UsageError
+from webdataset.shards.lists import make_seed, pytorch_worker_info, pytorch_worker_seed
 from webdataset.shards.split import non_empty, single_node_only, split_by_node, split_by_worker
 
 

@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 
-from webdataset.ground.errors import FlowError
+from webdataset.core.errors import FlowError
 from webdataset.stages.base import FilterFunction, Run, Stage, TransparentFunction, pipelinefilter, transform
-from webdataset.stages.mapping import map as mapped
-from webdataset.stages.selecting import select
+from webdataset.stages.map import map as mapped
+from webdataset.stages.select import select
 
 
 def doubled(source, factor=2):

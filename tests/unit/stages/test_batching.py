@@ -3,8 +3,8 @@
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import UsageError
-from webdataset.stages.batching import batched, listed
+from webdataset.core.errors import UsageError
+from webdataset.stages.batch import batched, listed
 
 
 def test_batches_are_full_but_the_last():

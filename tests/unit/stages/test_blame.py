@@ -2,11 +2,11 @@
 
 import pytest
 
-from webdataset.ground.errors import MissingField, WebDatasetError
-from webdataset.stages.blame import blamed, named
-from webdataset.stages.mapping import map as mapped
-from webdataset.stages.mapping import map_tuple
-from webdataset.stages.selecting import select
+from webdataset.core.errors import MissingField, WebDatasetError
+from webdataset.stages.base import describe_function, with_blame
+from webdataset.stages.map import map as mapped
+from webdataset.stages.map import map_tuple
+from webdataset.stages.select import select
 
 
 def broken(sample):
@@ -32,15 +32,15 @@ def test_a_foreign_error_gets_a_note(maker):
 
 def test_an_error_of_ours_gets_attributes():
     """What is known already is kept."""
-    error = blamed(MissingField("gone", key="other"), "to_tuple", SAMPLE)
+    error = with_blame(MissingField("gone", key="other"), "to_tuple", SAMPLE)
     assert isinstance(error, WebDatasetError)
     assert (error.key, error.url, error.stage) == ("other", SAMPLE["__url__"], "to_tuple")
 
 
 def test_samples_that_are_no_dictionaries_have_no_key():
     """A tuple's place is its stage only."""
-    error = blamed(ValueError("x"), "map", (1, 2), broken)
-    assert error.__notes__ == [f"in stage={'map: ' + named(broken)!r}"]
+    error = with_blame(ValueError("x"), "map", (1, 2), broken)
+    assert error.__notes__ == [f"in stage={'map: ' + describe_function(broken)!r}"]
 
 
 def test_map_tuple_says_which_position():
@@ -52,6 +52,6 @@ def test_map_tuple_says_which_position():
 
 def test_callables_without_code_are_named_too():
     """Classes, builtins and instances have no file and line."""
-    assert named(len) == "len"
-    assert named(str) == "str"
-    assert named(object()).startswith("<object object")
+    assert describe_function(len) == "len"
+    assert describe_function(str) == "str"
+    assert describe_function(object()).startswith("<object object")

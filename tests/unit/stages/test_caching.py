@@ -3,8 +3,8 @@
 import pickle
 
 import webdataset as wds
-from webdataset.ground.iteration import PipelineStage
-from webdataset.stages.caching import Cached
+from webdataset.core.upstream_utils import PipelineStage
+from webdataset.stages.sample_cache import Cached
 
 
 def counted(passes, n=3):

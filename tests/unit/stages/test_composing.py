@@ -2,10 +2,9 @@
 
 import pickle
 
-from webdataset.stages.base import Stage
-from webdataset.stages.composing import compose, compose2, pipeline
-from webdataset.stages.mapping import map as mapped
-from webdataset.stages.shuffling import shuffle
+from webdataset.stages.base import Stage, compose, compose2, pipeline
+from webdataset.stages.map import map as mapped
+from webdataset.stages.shuffle import shuffle
 
 
 def test_compose_applies_from_left_to_right():

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
-from webdataset.ground.errors import DecodingError, UnsafeContent, UsageError
-from webdataset.ground.policies import ignore_and_continue
-from webdataset.stages.decoding import decode, decode_pickle, find_decoder, xdecode
+from webdataset.core.error_handlers import ignore_and_continue
+from webdataset.core.errors import DecodingError, UnsafeContent, UsageError
+from webdataset.stages.map import decode, decode_pickle, find_decoder, xdecode
 
 SAMPLE = {"__key__": "k", "__url__": "a.tar", "cls": b"3", "txt": b"text"}
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from webdataset.flow.running import Flow
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
+from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
-from webdataset.stages.evenly import Concat, EvenMix
+from webdataset.stages.mix import Concat, EvenMix
 from webdataset.testing.stages import check_resume
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from webdataset.ground.errors import MissingField, UsageError
-from webdataset.ground.policies import ignore_and_continue, ignore_and_stop
+from webdataset.core.error_handlers import ignore_and_continue, ignore_and_stop
+from webdataset.core.errors import MissingField, UsageError
 from webdataset.stages.fields import associate, getfirst, parse_field_spec, rename, to_tuple
 
 SAMPLES = [{"__key__": str(n), "__url__": "a.tar", "jpg": f"j{n}", "cls": n} for n in range(3)]

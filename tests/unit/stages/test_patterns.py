@@ -2,9 +2,9 @@
 
 import pytest
 
-from webdataset.ground.errors import DuplicateField, MissingField, UsageError
-from webdataset.ground.policies import ignore_and_continue
-from webdataset.stages.patterns import extract_keys, rename_keys
+from webdataset.core.error_handlers import ignore_and_continue
+from webdataset.core.errors import DuplicateField, MissingField, UsageError
+from webdataset.stages.fields import extract_keys, rename_keys
 
 SAMPLE = {"__key__": "k", "left/A.JPG": 1, "b.txt": 2}
 

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from webdataset.ground.errors import FlowError, UsageError
-from webdataset.ground.iteration import PipelineStage
-from webdataset.ground.policies import warn_and_continue
+from webdataset.core.error_handlers import warn_and_continue
+from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.upstream_utils import PipelineStage
 from webdataset.stages.base import Run
-from webdataset.stages.shuffling import DetShuffle, _shuffle, detshuffle, pick, shuffle
+from webdataset.stages.shuffle import DetShuffle, _shuffle, detshuffle, pick, shuffle
 
 PINNED = [1, 2, 0, 4, 7, 8, 6, 10, 9, 11, 5, 3]
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from webdataset import filters
-from webdataset.ground.errors import DecodingError, DuplicateField
-from webdataset.stages.sibling_fields import named_in
+from webdataset.core.errors import DecodingError, DuplicateField
+from webdataset.stages.interleaved_documents import list_named_files
 
 
 def samples(*keys, **records):
@@ -78,4 +78,4 @@ def test_errors_name_the_sample():
 
 def test_names_in_other_json_are_none():
     """Numbers, lists and null list nothing."""
-    assert [list(named_in(record)) for record in (3, None, [], {"image": 3}, {"images": [[]]})] == [[]] * 5
+    assert [list(list_named_files(record)) for record in (3, None, [], {"image": 3}, {"images": [[]]})] == [[]] * 5

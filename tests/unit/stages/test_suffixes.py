@@ -4,7 +4,7 @@ import pytest
 
 import webdataset as wds
 from webdataset import filters
-from webdataset.ground.errors import MissingField, UsageError
+from webdataset.core.errors import MissingField, UsageError
 from webdataset.testing.stages import Samples
 
 SAMPLE = {"__key__": "7", "__url__": "u", "json": {"a": 1}, "0.jpg": b"0", "x.png": b"1"}

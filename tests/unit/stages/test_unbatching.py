@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from webdataset.ground.errors import SampleError
-from webdataset.stages.unbatching import _unbatched, _unlisted, rows, unbatched, unlisted
+from webdataset.core.errors import SampleError
+from webdataset.stages.batch import _unbatched, _unlisted, split_rows, unbatched, unlisted
 
 
 def test_tuples_and_lists_give_tuples():
@@ -30,7 +30,7 @@ def test_what_is_no_batch_is_told(batch):
 def test_the_lengths_are_named():
     """By column."""
     with pytest.raises(SampleError, match=r"\{'a': 2, 'b': 1\}"):
-        rows({"a": [1, 2], "b": [1]})
+        split_rows({"a": [1, 2], "b": [1]})
 
 
 def test_unlisted_takes_lists_apart():

@@ -2,7 +2,7 @@
 
 import io
 
-from webdataset.stages.watching import info, log_keys
+from webdataset.stages.map import info, log_keys
 
 SAMPLES = [{"__key__": f"k{n}", "__worker__": n, "a": "x" * 100} for n in range(5)]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from webdataset.stages.weighing import size_bytes
+from webdataset.stages.shuffle import sample_size_bytes
 
 
 @dataclass
@@ -35,13 +35,13 @@ class Pair:
 )
 def test_sizes(value, bytes_held):
     """Payloads of every usual kind."""
-    assert size_bytes(value) == bytes_held
+    assert sample_size_bytes(value) == bytes_held
 
 
 def test_images_count_their_pixels():
     """Width, height, bands."""
     image = pytest.importorskip("PIL.Image").new("RGB", (10, 20))
-    assert size_bytes({"jpg": image}) == 600
+    assert sample_size_bytes({"jpg": image}) == 600
 
 
 def test_kinds_of_dictionaries():
@@ -50,4 +50,4 @@ def test_kinds_of_dictionaries():
     class Sample(dict):
         pass
 
-    assert size_bytes(Sample(a=b"abc")) == 3
+    assert sample_size_bytes(Sample(a=b"abc")) == 3

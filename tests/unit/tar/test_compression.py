@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from webdataset.ground.errors import BadCompression
-from webdataset.tar.compression import PIECE, Decompressor, compression_of
+from webdataset.core.errors import BadCompression
+from webdataset.tar.compression import PIECE, Decompressor, detect_compression
 from webdataset.testing.archives import COMPRESSIONS, compressed, has
 
 DATA = b"".join(b"%d " % n for n in range(120_000))
@@ -30,7 +30,7 @@ def through(kind, data, chunk):
 def test_whole_streams(kind, pieces, chunk):
     """One or several concatenated members come out whole, in bounded pieces."""
     data = compressed(DATA, kind, pieces=pieces)
-    assert compression_of(data) == kind
+    assert detect_compression(data) == kind
     found = through(kind, data, chunk)
     assert b"".join(found) == DATA
     assert max(map(len, found)) <= PIECE
@@ -78,14 +78,14 @@ def test_plain_tar_is_not_compressed():
     block = bytearray(512)
     block[:3] = b"BZh"
     block[257:262] = b"ustar"
-    assert compression_of(bytes(block)) is None
+    assert detect_compression(bytes(block)) is None
 
 
 def test_without_isal(monkeypatch):
     """The standard library reads gz where isal is not installed."""
     from webdataset.tar import compression
 
-    monkeypatch.setattr(compression, "available", lambda _: None)
+    monkeypatch.setattr(compression, "import_if_available", lambda _: None)
     assert b"".join(through("gz", compressed(DATA, "gz", pieces=2), 3000)) == DATA
 
 
@@ -101,7 +101,7 @@ def test_skippable_frames_are_stepped_over(layout, chunk):
     parts = {"s": skippable(b"index"), "S": skippable(bytes(3000), 0x5F), "e": skippable(b""), "0": bytes(7)}
     frame = compressed(DATA[:5000], "zst")
     data = b"".join(parts.get(part, frame) for part in layout)
-    assert compression_of(data) == "zst"
+    assert detect_compression(data) == "zst"
     assert b"".join(through("zst", data, chunk)) == DATA[:5000] * layout.count(".")
 
 
@@ -150,8 +150,8 @@ def test_other_bytes_after_the_stream(kind, tail, chunk):
 def test_a_stream_that_begins_with_a_skippable_frame():
     """It is zstd for each of the sixteen kinds; no other byte begins one, and none is told from less than a header."""
     for kind in range(0x50, 0x60):
-        assert compression_of(skippable(b"index", kind)) == "zst"
-    assert compression_of(skippable(b"index", 0x60)) is None
-    assert compression_of(skippable(b"index", 0x4F)) is None
-    assert compression_of(skippable(b"index")[:7]) is None
-    assert compression_of(b"\x50" + bytes(600)) is None
+        assert detect_compression(skippable(b"index", kind)) == "zst"
+    assert detect_compression(skippable(b"index", 0x60)) is None
+    assert detect_compression(skippable(b"index", 0x4F)) is None
+    assert detect_compression(skippable(b"index")[:7]) is None
+    assert detect_compression(b"\x50" + bytes(600)) is None

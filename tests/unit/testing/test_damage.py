@@ -2,8 +2,9 @@
 
 import pytest
 
-from webdataset.testing import archives, damage, handmade
-from webdataset.testing.layout import flaw, regions, size_of
+from webdataset.testing import archives, damage
+from webdataset.testing import archives as handmade
+from webdataset.testing.damage import flaw, regions, size_of
 
 ARCHIVE = archives.by_hand(archives.members_of(archives.samples(8)))
 LONG = handmade.archive(

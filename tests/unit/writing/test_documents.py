@@ -5,7 +5,7 @@ import json
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import EncodingError, SampleError, UsageError
+from webdataset.core.errors import EncodingError, SampleError, UsageError
 from webdataset.testing import archives
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import AlreadyExists, UsageError
+from webdataset.core.errors import AlreadyExists, UsageError
 from webdataset.writing.documents import DocumentWriter
 from webdataset.writing.records import RecordShardWriter
 

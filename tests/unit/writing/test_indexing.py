@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import AlreadyExists, DuplicateField, NotRepresentable, SourceError, UsageError
+from webdataset.core.errors import AlreadyExists, DuplicateField, NotRepresentable, SourceError, UsageError
 from webdataset.index import energon_shards
-from webdataset.index.building import index_shard
+from webdataset.index.build import index_shard
 from webdataset.index.formats import dali, energon, files_json
 
 FORMATS = ["dali", "energon", "files"]

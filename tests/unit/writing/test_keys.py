@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webdataset.ground.errors import SampleError, UsageError
-from webdataset.samples.names import base_plus_ext, is_meta
-from webdataset.writing.keys import KeyRules, planned
+from webdataset.core.errors import SampleError, UsageError
+from webdataset.samples.grouping import base_plus_ext, is_meta
+from webdataset.writing.tar_writer import KeyRules, encoding_plan
 
 
 @given(st.text("ab./_", min_size=1, max_size=8).filter(lambda key: not key.endswith("/")))
@@ -79,18 +79,18 @@ def test_ordinary_keys_pass_silently():
 def test_plans():
     """Fields are sorted, metadata left out or kept, the key always left out."""
     fields = ("txt", "__key__", "_m", "JPG", "__url__")
-    assert planned(fields, keep_meta=False) == (("JPG", ".JPG"), ("txt", ".txt"))
-    assert [field for field, _ in planned(fields, keep_meta=True)] == ["JPG", "__url__", "_m", "txt"]
+    assert encoding_plan(fields, keep_meta=False) == (("JPG", ".JPG"), ("txt", ".txt"))
+    assert [field for field, _ in encoding_plan(fields, keep_meta=True)] == ["JPG", "__url__", "_m", "txt"]
 
 
 @pytest.mark.parametrize("field", ["", "a/b", "a\0", 5, None])
 def test_impossible_fields(field):
     """A field that cannot be part of a member's name is an error."""
     with pytest.raises(SampleError, match="field's name"):
-        planned(("__key__", field), keep_meta=False)
+        encoding_plan(("__key__", field), keep_meta=False)
 
 
 def test_fields_that_differ_in_case():
     """Extensions are read in lower case, so two that differ in case only would be one."""
     with pytest.raises(SampleError, match="only in case"):
-        planned(("__key__", "jpg", "JPG"), keep_meta=False)
+        encoding_plan(("__key__", "jpg", "JPG"), keep_meta=False)

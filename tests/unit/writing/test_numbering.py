@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.ground.errors import UsageError
-from webdataset.writing.numbering import shard_namer
+from webdataset.core.errors import UsageError
+from webdataset.writing.shard_writer import make_shard_namer
 
 
 @pytest.fixture
@@ -32,27 +32,27 @@ def third_of_four(monkeypatch):
 )
 def test_patterns(pattern, wanted):
     """Percent and brace patterns, paths and functions give names; other braces stay."""
-    assert shard_namer(pattern)(7) == wanted
+    assert make_shard_namer(pattern)(7) == wanted
 
 
 def test_places(third_of_four):
     """Rank and worker fields are filled in, so that names of different processes differ."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        name = shard_namer("r{rank:02d}of{world_size}-w{worker}of{num_workers}-%03d.tar")
+        name = make_shard_namer("r{rank:02d}of{world_size}-w{worker}of{num_workers}-%03d.tar")
     assert name(5) == "r03of4-w1of2-005.tar"
 
 
 def test_shared_names_warn(third_of_four):
     """In a job of several processes a pattern without their fields gives a warning that says what to add."""
     with pytest.warns(UserWarning, match="put {rank} and {worker}"):
-        shard_namer("a-%06d.tar")
+        make_shard_namer("a-%06d.tar")
     with pytest.warns(UserWarning, match="put {worker} into"):
-        shard_namer("a-{rank}-%06d.tar")
+        make_shard_namer("a-{rank}-%06d.tar")
 
 
 @pytest.mark.parametrize("pattern", ["a.tar", "a-{rank}.tar", "%d-%d.tar", "100%-%d.tar", "a-%s%", b"a-%d.tar"])
 def test_impossible_patterns(pattern):
     """A pattern without one place for the number is an error when the writer is made."""
     with pytest.raises(UsageError, match="pattern"):
-        shard_namer(pattern)
+        make_shard_namer(pattern)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from webdataset import gopen
-from webdataset.ground.errors import AlreadyExists, CommandFailed, NotFound, SourceError, UsageError
-from webdataset.writing.localfile import is_special
-from webdataset.writing.outputs import Lent, Owned, local_path
-from webdataset.writing.tarwriter import TarWriter
+from webdataset.core.errors import AlreadyExists, CommandFailed, NotFound, SourceError, UsageError
+from webdataset.writing.local_file import is_special
+from webdataset.writing.outputs import BorrowedOutput, OwnedOutput, local_path
+from webdataset.writing.tar_writer import TarWriter
 
 SAMPLE = {"__key__": "a", "x": b"1"}
 
@@ -165,7 +165,7 @@ def test_rewriting(tmp_path, monkeypatch):
 def test_standard_output():
     """- is standard output, which stays open."""
     program = (
-        "import sys; from webdataset.writing.tarwriter import TarWriter\n"
+        "import sys; from webdataset.writing.tar_writer import TarWriter\n"
         "with TarWriter('-', encoder=False) as w: w.write({'__key__': 'a', 'x': b'1'})\n"
         "sys.stdout.buffer.write(b'more')"
     )
@@ -270,13 +270,13 @@ def test_owned_streams_are_closed_or_aborted():
             self.aborted = True
 
     stream = Remote()
-    Owned(stream).abort()
+    OwnedOutput(stream).abort()
     assert stream.aborted
     assert not stream.closed
     plain = io.BytesIO()
-    Owned(plain).abort()
+    OwnedOutput(plain).abort()
     assert plain.closed
-    Owned(stream).commit()
+    OwnedOutput(stream).commit()
     assert stream.closed
 
 
@@ -324,7 +324,7 @@ def test_file_systems_without_hard_links(tmp_path, monkeypatch, appears):
 def test_outputs_are_targets():
     """An output may be given in place of a file object."""
     stream = io.BytesIO()
-    write_one(Lent(stream))
+    write_one(BorrowedOutput(stream))
     assert len(stream.getvalue()) == 2048
 
 

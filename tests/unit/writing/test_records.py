@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import AlreadyExists, EncodingError, SampleError, SourceError, UsageError
+from webdataset.core.errors import AlreadyExists, EncodingError, SampleError, SourceError, UsageError
 from webdataset.writing.records import record_format
 
 cbor2 = pytest.importorskip("cbor2")

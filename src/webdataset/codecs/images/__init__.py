@@ -1,9 +1,15 @@
-"""Images: encoded pictures to arrays, tensors and Pillow images, and back.
+"""Images: decodes pictures to arrays, tensors and Pillow images, and encodes them.
 
-``specs`` has the handler and what its names mean, ``pixels`` decodes, ``encoding`` encodes; only ``specs`` is loaded
-before there is an image.
+``handler`` has the handler and the meaning of its specs, ``decode`` decodes, ``encode`` encodes, ``output_buffer``
+decodes into a batch; only ``handler`` is loaded before the first image.
 """
 
-from .specs import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
+from webdataset.codecs.images.handler import (
+    AUTO_IMAGE_EXTENSIONS,
+    IMAGE_EXTENSIONS,
+    ImageHandler,
+    imagehandler,
+    imagespecs,
+)
 
 __all__ = ["AUTO_IMAGE_EXTENSIONS", "IMAGE_EXTENSIONS", "ImageHandler", "imagehandler", "imagespecs"]

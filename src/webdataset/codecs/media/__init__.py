@@ -1,11 +1,11 @@
-"""Sound and video: media files to samples and frames, and back.
+"""Sound and video: decodes media files to samples and frames, and encodes them.
 
-``handlers`` has what ``decode`` is given. ``sound_decoding`` and ``video_decoding`` decode, over ``containers`` (PyAV)
-and ``whole`` (cut files); ``sound_encoding`` and ``video_encoding`` encode. Only ``handlers`` is loaded before there is
-such a field.
+``handlers`` has what ``decode`` is given. ``audio_codec`` decodes and encodes sound, ``video_decode`` decodes videos,
+``video_encode`` encodes them; ``container`` opens files with PyAV and finds cut ones. Only ``handlers`` is loaded
+before the first such field.
 """
 
-from .handlers import (
+from webdataset.codecs.media.handlers import (
     AUDIO_EXTENSIONS,
     VIDEO_EXTENSIONS,
     MediaHandler,

@@ -1,13 +1,13 @@
-"""Video and audio fields, and tensors: handlers that must be asked for by name, as upstream's.
+"""Handlers of video, audio and tensor fields, which decode only if named, as upstream's do.
 
-Flows in: encoded video or audio. Flows out: tensors (``torch_video``, ``torch_audio``), arrays (``audio``), videos that
-decode when asked (``video``), or clips (``video_clips``). What decodes is loaded with the first such field.
+They give tensors (``torch_video``, ``torch_audio``), arrays (``audio``), videos that decode on demand (``video``), or
+clips (``video_clips``). The decoding modules are loaded with the first such field.
 """
 
 import itertools
 from typing import Any
 
-from webdataset.codecs.registry import Codec, Deferred
+from webdataset.codecs.registry import Codec, LazyCodec
 
 
 class MediaHandler:
@@ -81,11 +81,11 @@ def video_clips(frames: int, **options: Any) -> MediaHandler:
     return MediaHandler(VIDEO_EXTENSIONS, VideoClips(frames, **options))
 
 
-_video = Deferred("media.video_decoding", "Video")
+_video = LazyCodec("media.video_decoding", "Video")
 VIDEO_EXTENSIONS = "mp4 ogv mjpeg avi mov h264 mpg webm wmv mkv mpeg m4v"
 AUDIO_EXTENSIONS = "flac mp3 sox wav m4a ogg wma opus aac oga aif aiff"
-torch_video = MediaHandler(VIDEO_EXTENSIONS, Deferred("torch_media", "video"))
-torch_audio = MediaHandler(AUDIO_EXTENSIONS, Deferred("torch_media", "audio"))
+torch_video = MediaHandler(VIDEO_EXTENSIONS, LazyCodec("torch_media", "video"))
+torch_audio = MediaHandler(AUDIO_EXTENSIONS, LazyCodec("torch_media", "audio"))
 video = MediaHandler(VIDEO_EXTENSIONS, _video)
-audio = MediaHandler(AUDIO_EXTENSIONS, Deferred("media.sound_decoding", "sound_loads"))
-torch_safetensors = MediaHandler("safetensors", Deferred("torch_safetensors", "tensors_loads"))
+audio = MediaHandler(AUDIO_EXTENSIONS, LazyCodec("media.sound_decoding", "sound_loads"))
+torch_safetensors = MediaHandler("safetensors", LazyCodec("torch_safetensors", "tensors_loads"))

@@ -1,4 +1,4 @@
-"""DALI's index files (``shard.idx``), versions 1.1 and 1.2, written and read.
+"""Reads and writes DALI's index files (``shard.idx``), versions 1.1 and 1.2.
 
 The format, as DALI's reader takes it: ``v1.2 <samples>``, then a line for each sample with ``extension offset size
 name`` for each of its components (1.1: without the name), split at blanks. Offsets are those of the payload, whole
@@ -6,24 +6,21 @@ blocks; a blank inside of a word, or an empty word, breaks the file, so blanks i
 extensions that are empty or hold blanks are refused or left out. An index may list fewer samples than the shard has,
 and in another order.
 
-Flows in: a shard index, or a file's bytes. Flows out: a file's bytes, or rows. Never gives offsets into compressed
-shards.
+Never gives offsets into compressed shards.
 """
 
 import re
 from typing import Final, Literal, NamedTuple
 
-from webdataset.ground.errors import BadIndex, NotRepresentable, UsageError
-from webdataset.ground.redaction import redacted
-from webdataset.ground.tracebacks import warn_user
-from webdataset.index.entries import SampleEntry, ShardIndex
-from webdataset.samples.names import base_plus_ext
+from webdataset.core.errors import BadIndex, NotRepresentable, UsageError
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.index.entries import SampleEntry, ShardIndex, refuse_unaddressable, spell_extension
+from webdataset.samples.grouping import base_plus_ext
 from webdataset.tar.header import BLOCK
 
-from .representing import refuse_unaddressable, spelled
-
-Version = Literal["v1.2", "v1.1"]
-Unfit = Literal["error", "omit"]
+DaliVersion = Literal["v1.2", "v1.1"]
+UnfitPolicy = Literal["error", "omit"]
 VERSIONS: Final = ("v1.2", "v1.1")
 
 _BLANK = re.compile(r"[ \t\n\v\f\r]")
@@ -32,7 +29,7 @@ _COUNT = re.compile(rb"[0-9]{1,19}")
 _ESCAPED = re.compile(r"%(20|09|0A|0B|0C|0D|25)")
 
 
-class Component(NamedTuple):
+class DaliComponent(NamedTuple):
     """One component of a line.
 
     Args:
@@ -70,7 +67,7 @@ def tool_name(url: str) -> str:
     return f"{url[:dot] if dot > 0 else url}.idx"
 
 
-def dumps(index: ShardIndex, *, version: Version = "v1.2", unfit: Unfit = "error") -> bytes:
+def dumps(index: ShardIndex, *, version: DaliVersion = "v1.2", unfit: UnfitPolicy = "error") -> bytes:
     """Return the index file of a shard.
 
     Args:
@@ -89,14 +86,14 @@ def dumps(index: ShardIndex, *, version: Version = "v1.2", unfit: Unfit = "error
     lines = []
     omitted: list[str] = []
     for entry in index.entries:
-        words = _words(entry, index.url, version, unfit, omitted)
+        words = _format_components(entry, index.url, version, unfit, omitted)
         if words:
             lines.append(" ".join(words))
     if not lines:
         raise NotRepresentable("a DALI index needs at least one sample", url=index.url)
     if omitted:
         warn_user(
-            f"{redacted(index.url)}: {len(omitted)} members were left out of the DALI index, the first of them "
+            f"{redact(index.url)}: {len(omitted)} members were left out of the DALI index, the first of them "
             f"{omitted[0]!r}: their extensions are empty or hold blanks",
         )
     text = "\n".join([f"{version} {len(lines)}", *lines, ""])
@@ -114,10 +111,10 @@ def check_member(name: str) -> None:
     """
     key, extension = base_plus_ext(name)
     if key is not None and extension is not None and (not extension or _BLANK.search(extension)):
-        raise _unfit(extension, name)
+        raise _unfit_error(extension, name)
 
 
-def _unfit(extension: str, member: str, **places: object) -> NotRepresentable:
+def _unfit_error(extension: str, member: str, **places: object) -> NotRepresentable:
     return NotRepresentable(
         f"a DALI index cannot hold the extension {extension!r}: it is split at blanks; rename the member, or leave it "
         "out of the index with unfit='omit'",
@@ -125,13 +122,15 @@ def _unfit(extension: str, member: str, **places: object) -> NotRepresentable:
     ).locate(**places)
 
 
-def _words(entry: SampleEntry, url: str | None, version: Version, unfit: Unfit, omitted: list[str]) -> list[str]:
+def _format_components(
+    entry: SampleEntry, url: str | None, version: DaliVersion, unfit: UnfitPolicy, omitted: list[str]
+) -> list[str]:
     words = []
     for field in entry.fields:
-        extension = spelled(entry, field)
+        extension = spell_extension(entry, field)
         if not extension or _BLANK.search(extension):
             if unfit == "error":
-                raise _unfit(extension, field.member, url=url, key=entry.key)
+                raise _unfit_error(extension, field.member, url=url, key=entry.key)
             omitted.append(field.member)
             continue
         words += [extension, str(field.offset), str(field.size)]
@@ -140,7 +139,7 @@ def _words(entry: SampleEntry, url: str | None, version: Version, unfit: Unfit, 
     return words
 
 
-def loads(text: bytes, *, url: str | None = None) -> list[list[Component]]:
+def loads(text: bytes, *, url: str | None = None) -> list[list[DaliComponent]]:
     """Read an index file.
 
     Args:
@@ -162,10 +161,10 @@ def loads(text: bytes, *, url: str | None = None) -> list[list[Component]]:
     if len(lines) < count or any(line.split() for line in lines[count:]):
         raise BadIndex(f"a DALI index that says it has {count} samples has {len(lines)} lines of them", url=url)
     width = 4 if words[0] == b"v1.2" else 3
-    return [_components(line.split(), width, number, url) for number, line in enumerate(lines[:count], 2)]
+    return [_parse_components(line.split(), width, number, url) for number, line in enumerate(lines[:count], 2)]
 
 
-def _components(words: list[bytes], width: int, number: int, url: str | None) -> list[Component]:
+def _parse_components(words: list[bytes], width: int, number: int, url: str | None) -> list[DaliComponent]:
     if not words or len(words) % width:
         raise BadIndex(f"line {number} of the DALI index has {len(words)} words: not {width} a component", url=url)
     found = []
@@ -175,7 +174,7 @@ def _components(words: list[bytes], width: int, number: int, url: str | None) ->
             shown = offset[:24], size[:24]
             raise BadIndex(f"line {number} of the DALI index: {shown[0]!r} and {shown[1]!r} are no place", url=url)
         found.append(
-            Component(
+            DaliComponent(
                 extension.decode("utf-8", "surrogateescape"),
                 int(offset),
                 int(size),
@@ -185,7 +184,7 @@ def _components(words: list[bytes], width: int, number: int, url: str | None) ->
     return found
 
 
-def unescaped(name: str) -> str:
+def unescape_name(name: str) -> str:
     """Return a member's name with the blanks that :func:`dumps` escaped.
 
     Args:

@@ -1,22 +1,18 @@
-"""The JSON sidecar of public tar datasets (``shard.json`` beside ``shard.tar``), written and read.
+"""Reads and writes the JSON sidecar of public tar datasets (``shard.json`` beside ``shard.tar``).
 
 ``{"filesize": 30720, "hash": sha1, "hash_lfs": sha256, "files": {"4.json": {"offset": 1536, "size": 2403}, …}}``,
 offsets being those of payloads. A variant says ``length`` for ``size`` and puts a second file into an entry as
 ``json_path``, ``json_offset``, ``json_length``.
-
-Flows in: a shard index, or a file's bytes. Flows out: a file's bytes, or rows.
 """
 
 import json
 from typing import Any, NamedTuple
 
-from webdataset.ground.errors import BadIndex, NotRepresentable
-from webdataset.index.entries import ShardIndex
-
-from .representing import refuse_unaddressable
+from webdataset.core.errors import BadIndex, NotRepresentable
+from webdataset.index.entries import ShardIndex, refuse_unaddressable
 
 
-class Row(NamedTuple):
+class SidecarRow(NamedTuple):
     """One member.
 
     Args:
@@ -40,7 +36,7 @@ class Sidecar(NamedTuple):
     """
 
     size_bytes: int | None
-    rows: list[Row]
+    rows: list[SidecarRow]
     hashes: dict[str, str]
 
 
@@ -118,9 +114,9 @@ def loads(text: bytes, *, url: str | None = None) -> Sidecar:
     files = content.get("files") if isinstance(content, dict) else None
     if not isinstance(files, dict):
         raise BadIndex("not a files-JSON: it has no mapping 'files'", url=url)
-    rows: list[Row] = []
+    rows: list[SidecarRow] = []
     for name, entry in files.items():
-        rows += _rows(name, entry, url)
+        rows += _parse_rows(name, entry, url)
     size = content.get("filesize")
     hashes = {
         algorithm: content[key]
@@ -131,16 +127,16 @@ def loads(text: bytes, *, url: str | None = None) -> Sidecar:
     return Sidecar(size if _is_count(size) else None, rows, hashes)
 
 
-def _rows(name: str, entry: Any, url: str | None) -> list[Row]:
+def _parse_rows(name: str, entry: Any, url: str | None) -> list[SidecarRow]:
     if not isinstance(entry, dict):
         raise BadIndex("an entry of the files-JSON is no mapping", url=url, field=name)
-    rows = [row_of(name, entry.get("offset"), entry.get("size", entry.get("length")), url)]
+    rows = [make_row(name, entry.get("offset"), entry.get("size", entry.get("length")), url)]
     if isinstance(entry.get("json_path"), str) and entry.get("json_offset") is not None:
-        rows.append(row_of(entry["json_path"], entry["json_offset"], entry.get("json_length"), url))
+        rows.append(make_row(entry["json_path"], entry["json_offset"], entry.get("json_length"), url))
     return rows
 
 
-def row_of(name: str, offset: Any, size: Any, url: str | None = None) -> Row:
+def make_row(name: str, offset: Any, size: Any, url: str | None = None) -> SidecarRow:
     """Return a member, as some index describes it.
 
     Args:
@@ -154,7 +150,7 @@ def row_of(name: str, offset: Any, size: Any, url: str | None = None) -> Row:
     """
     if not _is_count(offset) or not _is_count(size):
         raise BadIndex(f"an entry has offset {offset!r} and size {size!r}: no place in a shard", url=url, field=name)
-    return Row(name, offset, size)
+    return SidecarRow(name, offset, size)
 
 
 def _is_count(number: Any) -> bool:

@@ -1,19 +1,18 @@
 """The index formats by name, and what each of them needs.
 
-Flows in: names. Flows out: formats. ``dali``, ``energon`` and ``files`` are one file a shard; ``wids`` is one file for
-a list of shards; ``energon`` has a folder for the dataset besides. Never lets an index replace a file that is none.
+``dali``, ``energon`` and ``files`` are one file a shard; ``wids`` is one file for a list of shards; ``energon`` has a
+folder for the dataset besides. Never lets an index replace a file that is none.
 """
 
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from webdataset.ground.errors import AlreadyExists, BadIndex, SourceError, UsageError
+from webdataset.core.errors import AlreadyExists, BadIndex, SourceError, UsageError
 from webdataset.index.entries import ShardIndex
-from webdataset.samples.names import base_plus_ext
-from webdataset.samples.reading import Reading
-
-from . import dali, energon, files_json
+from webdataset.index.formats import dali, energon, files_json
+from webdataset.samples.grouping import base_plus_ext
+from webdataset.samples.sample_reader import Reading
 
 
 class ShardFormat(NamedTuple):
@@ -52,7 +51,7 @@ WIDS_HASHES: Final = ("md5",)
 NAMES: Final = (*SHARD_FORMATS, "wids")
 
 
-def formats_of(spec: Any) -> tuple[str, ...]:
+def parse_formats(spec: Any) -> tuple[str, ...]:
     """Return the names of formats that a caller asks for, each once.
 
     Args:
@@ -90,7 +89,7 @@ def check_rules(names: Iterable[str], reading: Reading) -> None:
                          "and keys, or this format")  # fmt: skip
 
 
-def hashes_of(formats: Iterable[str]) -> tuple[str, ...]:
+def select_hashes(formats: Iterable[str]) -> tuple[str, ...]:
     """Return the digests of a shard that some formats hold.
 
     Args:

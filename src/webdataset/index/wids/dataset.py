@@ -1,8 +1,12 @@
 """A list of shards as one sequence of samples, for map-style loading.
 
-Flows in: a shard index, or a list of shards with their numbers of samples. Flows out: ``dataset[i]``, decoded. Shards
-are opened when they are first needed, and the ones used least recently are closed. Names of fields start with a dot, as
-in wids; values that nothing decodes are ``BytesIO`` objects.
+Made from a shard index, or a list of shards with their numbers of samples. Shards are opened when they are first
+needed, and the least recently used are closed. Names of fields start with a dot, as in wids; values that nothing
+decodes are ``BytesIO`` objects.
+
+The dataset passes for a torch Dataset without importing torch. ``isinstance(dataset, torch.utils.data.Dataset)`` asks
+the dataset's ``__class__`` where its type says no. torch's class is no ABC, so there is nothing to register with;
+instead the answer, once torch is loaded, is a class below both ours and torch's. Its type stays what it is.
 """
 
 import base64
@@ -18,20 +22,71 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from webdataset.ground import settings
-from webdataset.ground.errors import NoSuchSample, StaleIndex, UsageError
-from webdataset.ground.redaction import redacted
-from webdataset.ground.tracebacks import warn_user
-from webdataset.ground.trust import level as check_level
-from webdataset.samples.reading import Reading
+from webdataset.core import settings
+from webdataset.core.errors import MissingExtra, NoSuchSample, StaleIndex, UsageError
+from webdataset.core.optional_imports import loaded_module
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.core.trust import trust_level as check_level
+from webdataset.index.wids.local_copies import LocalShards, LRUCache, OpenShard
+from webdataset.index.wids.transforms import Transformation, interpret_transformations
+from webdataset.samples.sample_reader import Reading
 from webdataset.shards.expand import expand_urls
-from webdataset.shards.wids.document import WidsIndex, WidsShard
-from webdataset.shards.wids.reading import read_wids_json
+from webdataset.shards.wids_index import WidsIndex, WidsShard, read_wids_json
 
-from .lru import LRUCache
-from .maplike import MapDataset
-from .nearby import Nearby, OpenShard
-from .transformations import Transformation, interpret_transformations
+_classes: dict[tuple[type, type], type] = {}
+
+
+def _combine(kind: type, base: type) -> type:
+    """Return the class below two classes; the same one every time."""
+    if (kind, base) not in _classes:
+        _classes[kind, base] = type(
+            kind.__name__, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__}
+        )
+    return _classes[kind, base]
+
+
+class MapDataset:
+    """Base of the datasets with random access that a DataLoader may be given."""
+
+    @property
+    def __class__(self) -> Any:
+        kind = type(self)
+        base = getattr(loaded_module("torch.utils.data"), "Dataset", None)
+        return kind if base is None or issubclass(kind, base) else _combine(kind, base)
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        object.__dict__["__class__"].__set__(self, kind)
+
+    def __add__(self, other: Any) -> Any:
+        """Return torch's ConcatDataset of both.
+
+        Raises:
+            MissingExtra: torch is not loaded.
+        """
+        data = loaded_module("torch.utils.data")
+        if data is None:
+            raise MissingExtra(
+                "adding datasets makes a torch ConcatDataset: pip install 'webdataset[torch]', import torch"
+            )
+        return data.ConcatDataset([self, other])
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
+        import cloudpickle  # noqa: PLC0415  only travellers pay for it
+
+        return _rebuild_dataset, (cloudpickle.dumps((type(self), self.__getstate__())),)
+
+
+def _rebuild_dataset(parcel: bytes) -> Any:
+    import cloudpickle  # noqa: PLC0415  only travellers pay for it
+
+    kind, state = cloudpickle.loads(parcel)
+    result = kind.__new__(kind)
+    result.__setstate__(state)
+    return result
+
 
 _FEW = 1_000_000  # a cache_size below this is a number of shards, as in wids 0.2.86
 _SHARDS = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")  # as shards are called, and indexes are not
@@ -61,7 +116,7 @@ class ShardListDataset(MapDataset):
         options: replace or add keys of the index.
         lru_size: how many shards to keep open.
         trust: ``strict``, ``safe`` or ``full``: what decoding may execute, and what an index from the network may name.
-        **reading: rules of reading, such as ``duplicates``; see :class:`webdataset.samples.reading.Reading`.
+        **reading: rules of reading, such as ``duplicates``; see :class:`webdataset.samples.sample_reader.Reading`.
 
     Attributes:
         shards: the shards, as dicts.
@@ -96,7 +151,7 @@ class ShardListDataset(MapDataset):
         self.lru_size = int(cache_size) if counted and cache_size is not None else lru_size
         bounded = not counted and cache_size is not None
         folder = os.fspath(cache_dir) if cache_dir is not None else settings.WIDS_CACHE.get()
-        self._nearby = Nearby(
+        self._nearby = LocalShards(
             folder,
             float(cache_size) if bounded and cache_size is not None else -1,
             localname,
@@ -112,7 +167,7 @@ class ShardListDataset(MapDataset):
             self._nearby = dataclasses.replace(self._nearby, size_bytes=-1)
         self.cache_dir = folder
         self.localname = localname
-        self.shards = [shard.described() for shard in self.index.shards]
+        self.shards = [shard.to_entry() for shard in self.index.shards]
         self.lengths = [shard.nsamples for shard in self.index.shards]
         self.cum_lengths = list(itertools.accumulate(self.lengths))
         self.total_length = self.cum_lengths[-1] if self.cum_lengths else 0
@@ -123,7 +178,7 @@ class ShardListDataset(MapDataset):
             log.warning("wids: %r", self)
 
     def _index(self, shards: Any, base: str | None, options: Mapping[str, Any] | None, trust: str | None) -> WidsIndex:
-        urls = _urls(shards)
+        urls = _find_urls(shards)
         if urls is None:
             return read_wids_json(shards, base=base, options=options, trust=trust)
         found = []
@@ -167,7 +222,7 @@ class ShardListDataset(MapDataset):
         """
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
-        opened, which, ordinal, place = self._found(index)
+        opened, which, ordinal, place = self._find_sample(index)
         shard = self.index.shards[which]
         read = opened.read(ordinal)
         key = read.pop("__key__")
@@ -182,25 +237,25 @@ class ShardListDataset(MapDataset):
             sample = transformation(sample)
         return sample
 
-    def _found(self, index: Any) -> tuple[OpenShard, int, int, int]:
+    def _find_sample(self, index: Any) -> tuple[OpenShard, int, int, int]:
         """Return a sample's shard, open, the numbers of both, and its place in the dataset."""
         number = operator.index(index)
         place = number + self.total_length if number < 0 else number
         if not 0 <= place < self.total_length:
             raise NoSuchSample(f"there is no sample {number}: the dataset has {self.total_length}")
         which = bisect.bisect_right(self.cum_lengths, place)
-        with self._locks.get(os.getpid()) or self._arrived():
+        with self._locks.get(os.getpid()) or self._renew_lock():
             self.accesses += 1
             opened = self.cache[which]
             if opened is None:
-                opened = self._opened(which)
+                opened = self._open_shard(which)
         return opened, which, place - self.cum_lengths[which] + self.lengths[which], place
 
     def __iter__(self) -> Iterator[Any]:
         """Yield all samples, in order."""
         return (self[place] for place in range(self.total_length))
 
-    def _arrived(self) -> threading.RLock:
+    def _renew_lock(self) -> threading.RLock:
         """Return a lock for a process that was forked; what is open is shared, unless the fork came in between."""
         mine = threading.RLock()
         with mine:
@@ -210,7 +265,7 @@ class ShardListDataset(MapDataset):
                 self.cache = LRUCache(self.lru_size)
         return lock
 
-    def _opened(self, which: int) -> OpenShard:
+    def _open_shard(self, which: int) -> OpenShard:
         self.misses += 1
         shard = self.index.shards[which]
         opened = self._nearby.open(shard.url)
@@ -235,7 +290,7 @@ class ShardListDataset(MapDataset):
             NoSuchSample: there is no such number.
             SourceError: the shard cannot be read.
         """
-        opened, which, ordinal, _ = self._found(index)
+        opened, which, ordinal, _ = self._find_sample(index)
         return opened, ordinal, self.shards[which]
 
     def get_stats(self) -> tuple[int, int]:
@@ -257,7 +312,7 @@ class ShardListDataset(MapDataset):
 
     def close(self) -> None:
         """Close all shards and remove temporary files; shards are opened again where they are needed again."""
-        with self._locks.get(os.getpid()) or self._arrived():
+        with self._locks.get(os.getpid()) or self._renew_lock():
             self.cache.clear()
 
     def __enter__(self) -> Self:
@@ -275,7 +330,7 @@ class ShardListDataset(MapDataset):
         self._begin()
 
     def __repr__(self) -> str:
-        place = redacted(self.index.place) if self.index.place else "a list"
+        place = redact(self.index.place) if self.index.place else "a list"
         return (
             f"<{type(self).__name__} {self._name or ''!r} of {place}: {len(self.shards)} shards, "
             f"{self.total_length} samples>"
@@ -292,7 +347,7 @@ def hash_dataset_name(input_string: str) -> str:
     return base64.urlsafe_b64encode(digest).decode("ascii")[:16]
 
 
-def _urls(shards: Any) -> list[Any] | None:
+def _find_urls(shards: Any) -> list[Any] | None:
     """Return urls of shards whose samples have to be counted, or None for an index or a list with counts."""
     if isinstance(shards, os.PathLike) and os.fsdecode(shards).endswith(_SHARDS):
         return [os.fsdecode(shards)]
@@ -315,4 +370,4 @@ def _check_count(opened: OpenShard, shard: WidsShard, *, exact: bool) -> None:
     )
     if exact or found < shard.nsamples:
         raise StaleIndex(message, url=shard.url)
-    warn_user(f"{redacted(shard.url)}: only {shard.nsamples} of {found} samples are used")
+    warn_user(f"{redact(shard.url)}: only {shard.nsamples} of {found} samples are used")

@@ -1,10 +1,11 @@
 """Orders in which to read a dataset with random access, such that most reads stay in few shards.
 
-Flows in: a dataset's lengths. Flows out: indices, shuffled within ranges (shards or chunks), the ranges shuffled too.
-The order depends on the seed and the epoch alone, and is that of wids 0.2.111 (its generator is ``random.Random(seed +
-1289738273 * epoch)``; ranges keep their order in epoch 0 unless ``shufflefirst``). A DataLoader takes these as
-``sampler=``. A pass is counted when it begins, so that one that is left early is not repeated. Imports no torch, opens
-no shard.
+Indices are shuffled within ranges (shards or chunks), and the ranges are shuffled too. The order depends on the seed
+and the epoch alone, and is that of wids 0.2.111 (its generator is ``random.Random(seed + 1289738273 * epoch)``;
+ranges keep their order in epoch 0 unless ``shufflefirst``). A DataLoader takes these as ``sampler=``. A pass is
+counted when it begins, so that one that is left early is not repeated.
+
+Imports no torch, opens no shard.
 """
 
 import itertools
@@ -12,17 +13,86 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from webdataset.ground import settings, topology
-from webdataset.ground.errors import UsageError
-from webdataset.ground.seeds import fresh
-from webdataset.ground.tracebacks import warn_user
+from webdataset.core import distributed, settings
+from webdataset.core.errors import UsageError
+from webdataset.core.seeds import random_seed
+from webdataset.core.tracebacks import warn_user
 
-from .spans import Range, chunks_of, intersect_range, iterate_ranges, lengths_to_ranges
+IndexRange = tuple[int, int]
+
+
+def lengths_to_ranges(lengths: Iterable[int]) -> list[IndexRange]:
+    """Return consecutive ranges ``(start, stop)`` of these lengths, from 0 on.
+
+    Args:
+        lengths: numbers of samples.
+    """
+    stops = list(itertools.accumulate(map(int, lengths)))
+    return list(zip([0, *stops], stops, strict=False))
+
+
+def intersect_range(a: IndexRange, b: IndexRange) -> IndexRange | None:
+    """Return what two ranges have in common, or None.
+
+    Args:
+        a: ``(start, stop)``.
+        b: ``(start, stop)``.
+    """
+    start, stop = max(a[0], b[0]), min(a[1], b[1])
+    return (start, stop) if start < stop else None
+
+
+def intersect_ranges(rangelist: Iterable[IndexRange], r: IndexRange) -> list[IndexRange]:
+    """Return what each range of a list has in common with one range, empty ones left out.
+
+    Args:
+        rangelist: ``(start, stop)`` each.
+        r: ``(start, stop)``.
+    """
+    return [common for each in rangelist if (common := intersect_range(each, r)) is not None]
+
+
+def iterate_ranges(
+    ranges: Sequence[IndexRange],
+    rng: random.Random,
+    indexshuffle: bool = True,  # noqa: FBT001, FBT002  upstream's signature, here and below
+    shardshuffle: bool = True,  # noqa: FBT001, FBT002
+) -> Iterator[int]:
+    """Yield the indices of ranges, one range after another.
+
+    Args:
+        ranges: ``(start, stop)`` each.
+        rng: what to draw from.
+        indexshuffle: shuffle the indices of each range.
+        shardshuffle: shuffle the ranges.
+    """
+    order = list(range(len(ranges)))
+    if shardshuffle:
+        rng.shuffle(order)
+    for number in order:
+        if not indexshuffle:
+            yield from range(*ranges[number])
+            continue
+        indices = list(range(*ranges[number]))
+        rng.shuffle(indices)
+        yield from indices
+
+
+def split_range(start: int, stop: int, size: int) -> list[IndexRange]:
+    """Return a range cut into ranges of one size, the last one shorter.
+
+    Args:
+        start: first index.
+        stop: index after the last.
+        size: of a chunk.
+    """
+    return [(first, min(first + size, stop)) for first in range(start, stop, size)]
+
 
 _EPOCH_STEP = 1289738273
 
 
-class _Epochs:
+class _EpochSampler:
     """Counts passes; the base of the samplers.
 
     Attributes:
@@ -47,7 +117,7 @@ class _Epochs:
         return epoch, random.Random(self.seed + _EPOCH_STEP * epoch)  # noqa: S311  shuffling, not cryptography
 
 
-class ShardListSampler(_Epochs):
+class ShardListSampler(_EpochSampler):
     """Shuffles samples within shards, and the shards.
 
     Args:
@@ -81,7 +151,7 @@ class ShardListSampler(_Epochs):
         if lengths is None:
             raise UsageError(f"{type(dataset).__name__} has no 'lengths': pass lengths=[samples of each shard]")
         self.ranges = lengths_to_ranges(lengths)
-        self.seed = (fresh() if older else 0) if seed is None else int(seed)
+        self.seed = (random_seed() if older else 0) if seed is None else int(seed)
         self.shufflefirst = shufflefirst or older
         self.shuffle = shuffle is not False
 
@@ -101,7 +171,7 @@ class ShardListSampler(_Epochs):
 ShardedSampler = ShardListSampler
 
 
-class ChunkedSampler(_Epochs):
+class ChunkedSampler(_EpochSampler):
     """Shuffles samples within chunks of the dataset, and the chunks.
 
     Args:
@@ -130,7 +200,7 @@ class ChunkedSampler(_Epochs):
         shufflefirst: bool = False,
     ) -> None:
         total = len(dataset)
-        start, stop = _chosen(num_samples, total)
+        start, stop = _select_range(num_samples, total)
         self._set_range(start, stop, int(chunksize))
         self.dslength_per_replica = int(dslength_per_replica) if dslength_per_replica >= 0 else stop - start
         if self.dslength_per_replica and start == stop:
@@ -142,7 +212,7 @@ class ChunkedSampler(_Epochs):
     def _set_range(self, start: int, stop: int, chunksize: int) -> None:
         if chunksize < 1:
             raise UsageError(f"chunksize is a number of samples from 1, not {chunksize}")
-        self.ranges = chunks_of(start, stop, chunksize)
+        self.ranges = split_range(start, stop, chunksize)
         self._extra: tuple[int, int] = (start, max(1, stop - start))
 
     def __iter__(self) -> Iterator[int]:
@@ -196,8 +266,8 @@ class DistributedChunkedSampler(ChunkedSampler):
         drop_last: bool | None = None,
         chunksize: int = 1_000_000,
     ) -> None:
-        rank, replicas = _ranked(rank, num_replicas)
-        start, stop = _chosen(num_samples, len(dataset))
+        rank, replicas = _detect_rank(rank, num_replicas)
+        start, stop = _select_range(num_samples, len(dataset))
         share = (stop - start) // replicas if drop_last else -(-(stop - start) // replicas)
         mine = intersect_range((start + rank * share, start + (rank + 1) * share), (start, stop))
         super().__init__(
@@ -212,7 +282,7 @@ class DistributedChunkedSampler(ChunkedSampler):
         self._extra = (start, max(1, stop - start))
 
 
-def _chosen(num_samples: int | Sequence[int] | None, total: int) -> Range:
+def _select_range(num_samples: int | Sequence[int] | None, total: int) -> IndexRange:
     """Return the range of samples asked for."""
     if num_samples is None:
         return 0, total
@@ -222,12 +292,12 @@ def _chosen(num_samples: int | Sequence[int] | None, total: int) -> Range:
     return start, stop
 
 
-def _ranked(rank: int | None, replicas: int | None) -> tuple[int, int]:
+def _detect_rank(rank: int | None, replicas: int | None) -> tuple[int, int]:
     """Return this rank and the number of ranks."""
     if (rank is None) != (replicas is None):
         raise UsageError("pass both num_replicas and rank, or neither")
     if rank is None or replicas is None:
-        here = topology.place()
+        here = distributed.worker_context()
         if here.world_size == 1 and settings.WORLD_SIZE.get() is None:
             warn_user(
                 "no distributed job is known (RANK and WORLD_SIZE, or torch.distributed): this sampler reads all of "

@@ -1,1 +1,1 @@
-"""Interleaved documents: texts and images in one order, recognised in samples and put together."""
+"""Interleaved documents: recognises texts and images in one order in samples, and assembles them."""

@@ -1,8 +1,10 @@
-"""One document put together: its texts and images in order, under the policies.
+"""Assembles one document: locates its images, and puts texts and images in order under the rules.
 
-Flows in: a sample with a document's JSON, its outline, the places of its images, and the siblings that were found.
-Flows out: a :class:`~webdataset.samples.documents.document.Document`, or None where the rules leave it out. Never reads
-a shard, never decodes an image.
+An image stands in the JSON, in a field of the sample, on a page of a TIFF file, or in a sibling. Locating looks at
+names only: an image belongs to a slot if its name says so, or if the images are numbered throughout.
+
+The result is a :class:`~webdataset.samples.documents.document.Document`, or None where the rules leave the document
+out. This module never reads a shard, never decodes an image, and never guesses which image a slot means.
 """
 
 import binascii
@@ -10,17 +12,169 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from webdataset.ground.errors import DecodingError, MissingImage, SampleError, UsageError
+from webdataset.core.errors import DecodingError, MissingImage, SampleError, UsageError
+from webdataset.samples.documents.document import (
+    DOCUMENT_FIELDS,
+    TIFF,
+    Document,
+    DocumentRules,
+    field_stem,
+    image_field,
+    is_image,
+    is_image_url,
+    stem,
+)
+from webdataset.samples.documents.outline import Outline, Slot
+from webdataset.samples.documents.tiff_pages import split_tiff_pages
 
-from .document import MADE, Document, image_field
-from .names import TIFF
-from .outline import Outline, Slot
-from .pages import tiff_pages
-from .places import Place
-from .rules import DocumentRules
+
+class ImageLocation(NamedTuple):
+    """Where an image is.
+
+    Args:
+        kind: ``inline``, ``field``, ``page``, ``sibling``, or ``nowhere``.
+        names: the field; for siblings, the names behind the document's key under which it may stand.
+        page: index of the page.
+    """
+
+    kind: str
+    names: tuple[str, ...] = ()
+    page: int = 0
 
 
-class Picture(NamedTuple):
+_DIGITS = 12  # a longer number is a name
+NOWHERE = ImageLocation("nowhere")
+INLINE = ImageLocation("inline")
+
+
+def locate_images(sample: Mapping[str, Any], outline: Outline, rules: DocumentRules) -> list[ImageLocation]:
+    """Return the place of each slot's image, as far as the sample tells; siblings are yet to be found.
+
+    Args:
+        sample: holds the JSON, and maybe images.
+        outline: what the JSON says.
+        rules: the layout.
+
+    Raises:
+        SampleError: fields whose order does not tell which image is which.
+    """
+    layout, key = rules.layout, str(sample.get("__key__", ""))
+    found: list[ImageLocation] = [NOWHERE] * len(outline.slots)
+    if layout in ("auto", "inline"):
+        found = [INLINE if slot.inline else NOWHERE for slot in outline.slots]
+    own = [name for name in sample if name[:2] != "__" and is_image(name)]
+    if own and found and layout in ("auto", "fields", "pages") and NOWHERE in found:
+        _locate_own(own, outline.slots, found, rules)
+        if NOWHERE in found:
+            _locate_whole(own, outline.slots, found, rules, key)
+    if rules.searches:
+        before = key.rpartition("/")[2] + rules.separator
+        for number, slot in enumerate(outline.slots):
+            if found[number] is NOWHERE:
+                found[number] = ImageLocation("sibling", _name_rests(slot, before, rules))
+        if any(len(place.names) > 1 for place in found):
+            _drop_ambiguous(found)
+    return found
+
+
+def _drop_ambiguous(found: list[ImageLocation]) -> None:
+    """Take away what may be a slot's name where it is the first name of another slot."""
+    first = {place.names[0] for place in found if place.kind == "sibling"}
+    for number, place in enumerate(found):
+        if place.kind == "sibling" and len(place.names) > 1 and place.names[1] in first:
+            found[number] = ImageLocation("sibling", place.names[:1])
+
+
+def _locate_own(own: list[str], slots: list[Slot], found: list[ImageLocation], rules: DocumentRules) -> None:
+    """Fill in the places of images that stand in fields of the sample itself."""
+    if rules.layout != "pages":
+        if rules.match == "name":
+            _locate_by_name(own, slots, found)
+        _locate_by_number(own, slots, found)
+
+
+def _locate_whole(
+    own: list[str], slots: list[Slot], found: list[ImageLocation], rules: DocumentRules, key: str
+) -> None:
+    """Take the pages of ``D.tiff``, or ``D.jpg`` as the one image that bears the document's name, or none."""
+    whole = [name for name in own if "." not in name]
+    if len(whole) != 1 or any(place.kind == "field" for place in found) or rules.layout == "fields":
+        return
+    left = [number for number, place in enumerate(found) if place is NOWHERE]
+    alone = len(left) == 1 and (rules.layout == "pages" or _is_named_after(slots[left[0]], key))
+    if whole[0] in TIFF or alone:
+        for page, number in enumerate(left):
+            found[number] = ImageLocation("page", (whole[0],), page)
+
+
+def _is_named_after(slot: Slot, key: str) -> bool:
+    called = slot.member or slot.name
+    return called is None or is_image_url(called) or stem(called) == key.rpartition("/")[2]
+
+
+def _locate_by_name(own: list[str], slots: list[Slot], found: list[ImageLocation]) -> None:
+    stems: dict[str, list[str]] = {}
+    for name in own:
+        stems.setdefault(field_stem(name).lower(), []).append(name)
+    for number, slot in enumerate(slots):
+        called = slot.member or slot.name
+        if found[number] is not NOWHERE or called is None:
+            continue
+        base = called.rpartition("/")[2].lower()
+        fitting = [base] if "." in base and base in own else stems.get(stem(called).lower(), [])
+        if len(fitting) > 1:
+            raise SampleError(f"{called!r} may be any of {', '.join(fitting)}", field=fitting[0])
+        if fitting and fitting[0]:
+            found[number] = ImageLocation("field", (fitting[0],))
+
+
+def _locate_by_number(own: list[str], slots: list[Slot], found: list[ImageLocation]) -> None:
+    """Take fields ``0.jpg``, ``1.png`` … by number, where none was found by name."""
+    if any(place.kind == "field" for place in found):
+        return
+    numbered = _numbered_fields(own)
+    left = [number for number, place in enumerate(found) if place is NOWHERE]
+    if not numbered or any(slots[number].member for number in left):
+        return
+    if len(numbered) == len(left):
+        for number, (_, name) in zip(left, sorted(numbered.items()), strict=True):
+            found[number] = ImageLocation("field", (name,))
+    elif 0 not in numbered:
+        raise SampleError(
+            f"{len(left)} images and the fields {', '.join(numbered.values())}: their numbers do not tell which is "
+            "which; count from 0, or name the fields as the JSON names the images",
+            field=next(iter(numbered.values())),
+        )
+    else:
+        for number in left:
+            if number in numbered:
+                found[number] = ImageLocation("field", (numbered[number],))
+
+
+def _numbered_fields(own: list[str]) -> dict[int, str]:
+    """Return the fields that are called by a number."""
+    numbered: dict[int, str] = {}
+    for name in own:
+        front = name.rpartition(".")[0]
+        if len(front) < _DIGITS and front.isascii() and front.isdecimal():
+            number = int(front)
+            if number in numbered:
+                raise SampleError(f"image {front} stands in two fields, {numbered[number]} and {name}", field=name)
+            numbered[number] = name
+    return numbered
+
+
+def _name_rests(slot: Slot, before: str, rules: DocumentRules) -> tuple[str, ...]:
+    """Return what may stand behind the key and the separator, together ``before``, in the name of a slot's image."""
+    if slot.member is not None:
+        return (stem(slot.member),)
+    if slot.name is None or is_image_url(slot.name) or rules.match == "number":
+        return (str(slot.number),)
+    called = stem(slot.name)
+    return (called, called[len(before) :]) if called.startswith(before) and called != before else (called,)
+
+
+class PlacedImage(NamedTuple):
     """An image that was found.
 
     Args:
@@ -38,7 +192,7 @@ class Picture(NamedTuple):
     unseen: bool = False
 
 
-class Gathered(NamedTuple):
+class DocumentParts(NamedTuple):
     """All that belongs to a document.
 
     Args:
@@ -52,13 +206,13 @@ class Gathered(NamedTuple):
 
     sample: Mapping[str, Any]
     outline: Outline
-    places: list[Place]
+    places: list[ImageLocation]
     siblings: Mapping[str, tuple[str, Any]]
     left_out: Counter[str]
     advice: str = ""
 
 
-def pictures_of(gathered: Gathered, rules: DocumentRules) -> list[Picture] | None:
+def collect_images(gathered: DocumentParts, rules: DocumentRules) -> list[PlacedImage] | None:
     """Return a document's images, in order.
 
     Args:
@@ -73,61 +227,63 @@ def pictures_of(gathered: Gathered, rules: DocumentRules) -> list[Picture] | Non
         DecodingError: base64 that is none.
         SampleError: parts that do not fit each other.
     """
-    pictures = _pictures(gathered, rules)
+    pictures = _find_images(gathered, rules)
     if pictures is None:
         return None
-    pictures = _chosen(pictures, rules, gathered.left_out)
+    pictures = _filter_images(pictures, rules, gathered.left_out)
     if len(pictures) < rules.min_images:
         gathered.left_out["documents of few images"] += 1
         return None
     if len(pictures) > 1:
-        pictures.sort(key=_order(gathered.outline, rules))
-    return _limited(pictures, rules, gathered.left_out)
+        pictures.sort(key=_order_slots(gathered.outline, rules))
+    return _limit_images(pictures, rules, gathered.left_out)
 
 
-def _order(outline: Outline, rules: DocumentRules) -> Any:
+def _order_slots(outline: Outline, rules: DocumentRules) -> Any:
     if outline.ordered or rules.ties == "json":
         return lambda picture: picture.slot.position
     return lambda picture: (picture.slot.position, -(picture.slot.similarity or 0.0))
 
 
-def _pictures(gathered: Gathered, rules: DocumentRules) -> list[Picture] | None:
+def _find_images(gathered: DocumentParts, rules: DocumentRules) -> list[PlacedImage] | None:
     """Return the images that are there; None where one is missing and the document is left out for it."""
     pictures = []
     split: dict[str, list[bytes]] = {}
     for slot, place in zip(gathered.outline.slots, gathered.places, strict=True):
-        picture = _picture(slot, place, gathered, split)
+        picture = _find_image(slot, place, gathered, split)
         if picture is None and rules.missing_image == "error":
-            raise _missing(slot, place, rules, gathered.advice)
+            raise _handle_missing(slot, place, rules, gathered.advice)
         if picture is None and rules.missing_image == "drop_document":
             gathered.left_out["documents for a missing image"] += 1
             return None
         if picture is None:
             gathered.left_out["missing images"] += 1
         if picture is None and rules.missing_image == "placeholder":
-            picture = Picture(slot, rules.placeholder, _called(slot), image_field(slot.name, None), unseen=True)
+            picture = PlacedImage(slot, rules.placeholder, _slot_name(slot), image_field(slot.name, None), unseen=True)
         if picture is not None:
             pictures.append(picture)
     return pictures
 
 
-def _picture(slot: Slot, place: Place, gathered: Gathered, split: dict[str, list[bytes]]) -> Picture | None:
+def _find_image(
+    slot: Slot, place: ImageLocation, gathered: DocumentParts, split: dict[str, list[bytes]]
+) -> PlacedImage | None:
     if place.kind == "inline":
-        return Picture(slot, _unpacked(slot), _called(slot), image_field(slot.name, None), unseen=True)
+        return PlacedImage(slot, _decode_inline(slot), _slot_name(slot), image_field(slot.name, None), unseen=True)
     if place.kind == "sibling":
         found = next((gathered.siblings[name] for name in place.names if name in gathered.siblings), None)
-        return Picture(slot, found[1], _called(slot), image_field(None, found[0])) if found is not None else None
+        return PlacedImage(slot, found[1], _slot_name(slot), image_field(None, found[0])) if found is not None else None
     if place.kind == "nowhere":
         return None
     name = place.names[0]
     image = gathered.sample[name]
     if place.kind == "page" and name in TIFF:
-        page = _page(image, place, gathered, split)
-        return Picture(slot, page, _called(slot), image_field(None, name), unseen=True)
-    return Picture(slot, image, _called(slot), image_field(None, name))
+        page = _find_page(image, place, gathered, split)
+        return PlacedImage(slot, page, _slot_name(slot), image_field(None, name), unseen=True)
+    return PlacedImage(slot, image, _slot_name(slot), image_field(None, name))
 
 
-def _page(file: Any, place: Place, gathered: Gathered, split: dict[str, list[bytes]]) -> bytes:
+def _find_page(file: Any, place: ImageLocation, gathered: DocumentParts, split: dict[str, list[bytes]]) -> bytes:
     name = place.names[0]
     if not isinstance(file, bytes):
         raise UsageError(
@@ -136,7 +292,7 @@ def _page(file: Any, place: Place, gathered: Gathered, split: dict[str, list[byt
             field=name,
         )
     if name not in split:
-        split[name] = tiff_pages(file)
+        split[name] = split_tiff_pages(file)
         wanted = sum(other.kind == "page" for other in gathered.places)
         if len(split[name]) != wanted:
             raise SampleError(
@@ -145,7 +301,7 @@ def _page(file: Any, place: Place, gathered: Gathered, split: dict[str, list[byt
     return split[name][place.page]
 
 
-def _unpacked(slot: Slot) -> bytes:
+def _decode_inline(slot: Slot) -> bytes:
     text = slot.inline or ""
     if text.startswith("data:"):
         text = text.partition(",")[2]
@@ -155,11 +311,11 @@ def _unpacked(slot: Slot) -> bytes:
         except binascii.Error:
             return binascii.a2b_base64("".join(text.split()), strict_mode=True)
     except ValueError as error:
-        field = f"image {slot.number} ({_called(slot)}).image_base64"
+        field = f"image {slot.number} ({_slot_name(slot)}).image_base64"
         raise DecodingError(message=f"the base64 of an image is damaged: {error}", field=field) from error
 
 
-def _missing(slot: Slot, place: Place, rules: DocumentRules, advice: str) -> MissingImage:
+def _handle_missing(slot: Slot, place: ImageLocation, rules: DocumentRules, advice: str) -> MissingImage:
     where = {
         "sibling": f"is no member {' or '.join(f'D{rules.separator}{name}.*' for name in place.names)} next to D.json "
         f"(D is the document's key): it is absent, or stands elsewhere in the shard ({advice})",
@@ -167,11 +323,12 @@ def _missing(slot: Slot, place: Place, rules: DocumentRules, advice: str) -> Mis
     }
     reason = where.get(place.kind, "is not there")
     return MissingImage(
-        f"image {slot.number} {reason}; missing_image= says what to do about documents like this", field=_called(slot)
+        f"image {slot.number} {reason}; missing_image= says what to do about documents like this",
+        field=_slot_name(slot),
     )
 
 
-def _chosen(pictures: list[Picture], rules: DocumentRules, left_out: Counter[str]) -> list[Picture]:
+def _filter_images(pictures: list[PlacedImage], rules: DocumentRules, left_out: Counter[str]) -> list[PlacedImage]:
     """Leave out images that are too small, or not similar enough."""
     least, size, before = rules.min_similarity, rules.min_image_bytes, len(pictures)
     if least is not None:
@@ -189,7 +346,7 @@ def _chosen(pictures: list[Picture], rules: DocumentRules, left_out: Counter[str
     return pictures
 
 
-def _limited(pictures: list[Picture], rules: DocumentRules, left_out: Counter[str]) -> list[Picture]:
+def _limit_images(pictures: list[PlacedImage], rules: DocumentRules, left_out: Counter[str]) -> list[PlacedImage]:
     most = rules.max_images
     if most is None or len(pictures) <= most:
         return pictures
@@ -200,7 +357,7 @@ def _limited(pictures: list[Picture], rules: DocumentRules, left_out: Counter[st
     return [pictures[number] for number in sorted(ranked[:most])]
 
 
-def assembled(gathered: Gathered, pictures: list[Picture], json: str = "json") -> Document:
+def assemble_document(gathered: DocumentParts, pictures: list[PlacedImage], json: str = "json") -> Document:
     """Put a document together.
 
     Args:
@@ -222,10 +379,10 @@ def assembled(gathered: Gathered, pictures: list[Picture], json: str = "json") -
         if name[:2] == "__":
             document[name] = value
         elif name not in used:
-            if name in MADE:
+            if name in DOCUMENT_FIELDS:
                 raise SampleError(f"a field is called {name!r}, as a part of every document is: rename it", field=name)
             further[name] = value
-    document["parts"] = _parts(outline.texts, pictures)
+    document["parts"] = _interleave_parts(outline.texts, pictures)
     document["images"] = [picture.image for picture in pictures]
     document["text_list"] = outline.texts
     document["matched_text_index"] = [picture.slot.text for picture in pictures]
@@ -239,7 +396,7 @@ def assembled(gathered: Gathered, pictures: list[Picture], json: str = "json") -
     return document
 
 
-def _parts(texts: list[str], pictures: list[Picture]) -> list[dict[str, Any]]:
+def _interleave_parts(texts: list[str], pictures: list[PlacedImage]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     given = 0
     for index, picture in enumerate(pictures):
@@ -254,5 +411,5 @@ def _parts(texts: list[str], pictures: list[Picture]) -> list[dict[str, Any]]:
     return parts
 
 
-def _called(slot: Slot) -> str:
+def _slot_name(slot: Slot) -> str:
     return slot.name or slot.member or str(slot.number)

@@ -1,16 +1,17 @@
-"""What the JSON of a document says: its texts, and a slot for each image.
+"""Parses the JSON of a document: its texts, and a slot for each image.
 
 Three forms are known. *Matched* (MMC4): ``text_list`` and ``image_info``, a list of images with the index of the text
-that each is matched to. *Columns* (Energon): texts and ``matched_text_index`` or ``matched_text_indices``, one for each
-image. *Parallel* (OBELICS, MINT-1T): ``texts`` and ``images`` of one length, null where the other modality stands.
+that each is matched to. *Columns* (Energon): texts and ``matched_text_index`` or ``matched_text_indices``, one for
+each image. *Parallel* (OBELICS, MINT-1T): ``texts`` and ``images`` of one length, null where the other modality
+stands.
 
-Flows in: a JSON object. Flows out: an :class:`Outline`, or None where it is no document. Never looks for the images.
+JSON of any other form is no document, and gives None. This module never looks for the images.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from webdataset.ground.errors import SampleError
+from webdataset.core.errors import SampleError
 
 Record = dict[str, Any]
 _NAMED = ("image_name", "member", "image_base64")
@@ -63,7 +64,7 @@ class Outline:
     ordered: bool = field(default=False)
 
 
-def outlined(record: Any, place: str = "before") -> Outline | None:
+def parse_outline(record: Any, place: str = "before") -> Outline | None:
     """Return the outline of a document, or None for JSON that is no document.
 
     Args:
@@ -77,32 +78,32 @@ def outlined(record: Any, place: str = "before") -> Outline | None:
         return None
     behind = int(place == "after")
     if "image_info" in record and "text_list" in record:
-        return _matched(record, behind)
+        return _parse_matched_form(record, behind)
     matched = next((name for name in ("matched_text_index", "matched_text_indices") if name in record), None)
     texts = next((name for name in ("text_list", "texts") if name in record), None)
     if matched is not None and texts is not None:
-        return _columns(record, texts, matched, behind)
+        return _parse_columns(record, texts, matched, behind)
     if "texts" in record and "images" in record:
-        return _parallel(record)
+        return _parse_parallel_form(record)
     return None
 
 
-def _matched(record: Record, behind: int) -> Outline:
+def _parse_matched_form(record: Record, behind: int) -> Outline:
     texts = _texts(record, "text_list")
     slots = []
     count = len(texts)
     for number, entry in enumerate(_list(record, "image_info")):
         if not isinstance(entry, dict):
             where = f"image_info[{number}]"
-            raise SampleError(f"{where} is {_kind(entry)}, not an object", field=where)
+            raise SampleError(f"{where} is {_type_name(entry)}, not an object", field=where)
         text: Any = entry.get("matched_text_index")
         if text.__class__ is not int or not 0 <= text < count:
-            _no_index(entry, count, f"image_info[{number}]")
+            _index_error(entry, count, f"image_info[{number}]")
         slots.append(_slot(number, entry, text + behind, text, ("image_info", number)))
-    return _finished(record, ("text_list", "image_info"), texts, slots)
+    return _finish_outline(record, ("text_list", "image_info"), texts, slots)
 
 
-def _columns(record: Record, texts_name: str, matched: str, behind: int) -> Outline:
+def _parse_columns(record: Record, texts_name: str, matched: str, behind: int) -> Outline:
     texts = _texts(record, texts_name)
     similar = record.get("matched_sim")
     places = _list(record, matched)
@@ -116,7 +117,7 @@ def _columns(record: Record, texts_name: str, matched: str, behind: int) -> Outl
         entry = {**named[number], "matched_sim": similar[number]} if similar is not None else named[number]
         slots.append(_slot(number, entry, text + behind, text, (where, number)))
     used = (texts_name, matched, "matched_sim", *(("images",) if any(named) else ()))
-    return _finished(record, used, texts, slots)
+    return _finish_outline(record, used, texts, slots)
 
 
 def _names(record: Record, count: int) -> list[Record]:
@@ -127,7 +128,7 @@ def _names(record: Record, count: int) -> list[Record]:
     return [{}] * count
 
 
-def _parallel(record: Record) -> Outline:
+def _parse_parallel_form(record: Record) -> Outline:
     texts, images = _list(record, "texts"), _list(record, "images")
     if len(texts) != len(images):
         raise SampleError(f"{len(texts)} texts and {len(images)} images: these lists must be parallel", field="images")
@@ -142,7 +143,9 @@ def _parallel(record: Record) -> Outline:
         elif image is not None:
             entry = {"image_name": name} if name is not None else image
             if not isinstance(entry, dict):
-                raise SampleError(f"an image is a name or an object, not {_kind(image)}", field=f"images[{number}]")
+                raise SampleError(
+                    f"an image is a name or an object, not {_type_name(image)}", field=f"images[{number}]"
+                )
             slots.append(_slot(len(slots), entry, len(written), 0, ("images", number)))
     for slot in slots:
         slot.text = max(0, min(slot.position, len(written) - 1))
@@ -152,12 +155,12 @@ def _parallel(record: Record) -> Outline:
         used.append("image_metadata")
         for slot, description in zip(slots, described, strict=True):
             slot.rest = {**slot.rest, **description}
-    outline = _finished(record, used, written, slots)
+    outline = _finish_outline(record, used, written, slots)
     outline.ordered = True
     return outline
 
 
-def _finished(record: Record, used: Any, texts: list[str], slots: list[Slot]) -> Outline:
+def _finish_outline(record: Record, used: Any, texts: list[str], slots: list[Slot]) -> Outline:
     matrix = record.get("similarity_matrix")
     fits = isinstance(matrix, list) and len(matrix) == len(slots)
     rest = {
@@ -174,18 +177,18 @@ def _slot(number: int, entry: Record, position: int, text: int, where: tuple[str
     take("matched_text_index", None)
     if not (_TEXTS_OR_NONE.issuperset((name.__class__, member.__class__, inline.__class__))):
         what = next(what for what in _NAMED if not isinstance(entry.get(what), str | None))
-        raise _wrong(where, what, entry[what], "text")
+        raise _type_error(where, what, entry[what], "text")
     if similarity.__class__ not in _NUMBERS_OR_NONE:
-        raise _wrong(where, "matched_sim", similarity, "a number")
+        raise _type_error(where, "matched_sim", similarity, "a number")
     return Slot(number, name or None, member or None, inline or None, position, text, similarity, rest)
 
 
-def _wrong(where: tuple[str, int], what: str, value: Any, wanted: str) -> SampleError:
+def _type_error(where: tuple[str, int], what: str, value: Any, wanted: str) -> SampleError:
     field = f"{where[0]}[{where[1]}].{what}"
-    return SampleError(f"{field} is {_kind(value)}, not {wanted}", field=field)
+    return SampleError(f"{field} is {_type_name(value)}, not {wanted}", field=field)
 
 
-def _no_index(entry: Record, count: int, where: str) -> None:
+def _index_error(entry: Record, count: int, where: str) -> None:
     if "matched_text_index" not in entry:
         raise SampleError(f"{where} has no matched_text_index", field=f"{where}.matched_text_index")
     _index(entry["matched_text_index"], count, f"{where}.matched_text_index")
@@ -194,7 +197,7 @@ def _no_index(entry: Record, count: int, where: str) -> None:
 def _list(record: Record, name: str) -> list[Any]:
     value = record[name]
     if not isinstance(value, list):
-        raise SampleError(f"{name} is {_kind(value)}, not a list", field=name)
+        raise SampleError(f"{name} is {_type_name(value)}, not a list", field=name)
     return value
 
 
@@ -207,7 +210,7 @@ def _texts(record: Record, name: str) -> list[str]:
 
 def _text(text: Any, where: str) -> str:
     if not isinstance(text, str):
-        raise SampleError(f"{where} is {_kind(text)}, not text", field=where)
+        raise SampleError(f"{where} is {_type_name(text)}, not text", field=where)
     return text
 
 
@@ -217,5 +220,5 @@ def _index(given: Any, count: int, where: str) -> int:
     return given
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "null" if value is None else type(value).__name__

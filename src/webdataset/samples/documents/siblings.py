@@ -1,15 +1,15 @@
-"""Documents whose images stand in members of other keys: ``D.json`` with ``D-0.jpg``, ``D-1.jpg``.
+"""Joins documents with images in members of other keys: ``D.json`` with ``D-0.jpg``, ``D-1.jpg``.
 
-Theory. Samples come one by one. One that holds a document's JSON *wants* some names behind its key; one that holds
-images only may be wanted. Either may come first. Each therefore waits until it is decided: a document until it has all
-it wants, an image until a document wants it. What waits is decided at last when the shard ends, and, where documents
-are *adjacent*, as soon as a sample comes whose key does not begin with the document's key (for an image: with the
-shortest key that its document may have). So what waits is one document and its neighbourhood. Whether something goes on
-waiting depends on what waits alone: feeding the waiting samples again makes the same state, and this is how a run is
-resumed.
+Theory. Samples arrive one by one. A sample that holds a document's JSON requests some names after its key; a sample
+that holds images only may be requested. Either may arrive first. Each therefore waits until it is decided: a document
+until it has all it requests, an image until a document requests it. What waits is decided at the latest when the
+shard ends; where documents are *adjacent*, it is decided as soon as a sample arrives whose key does not begin with
+the document's key (for an image: with the shortest key that its document may have). So what waits is one document and
+its neighbourhood. Whether something continues to wait depends only on what waits: feeding the waiting samples again
+makes the same state, and this is how a run is resumed.
 
-Flows in: samples with their addresses. Flows out: groups, in the order in which they are decided. Never joins two
-shards, never takes an image that no document names, unless it is told to.
+Groups leave in the order in which they are decided. The collector never joins two shards, and never takes an image
+that no document names, unless it is told to.
 """
 
 from collections import deque
@@ -17,14 +17,13 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from webdataset.ground.errors import SampleError, WebDatasetError
-
-from .names import member_stem, parent, parents
+from webdataset.core.errors import SampleError, WebDatasetError
+from webdataset.samples.documents.document import member_stem, parent_key, parent_keys
 
 Sample = Mapping[str, Any]
 
 
-class Item(NamedTuple):
+class WaitingSample(NamedTuple):
     """A sample that waits.
 
     Args:
@@ -38,7 +37,7 @@ class Item(NamedTuple):
     sample: Sample
 
 
-class Wants(NamedTuple):
+class SiblingRequest(NamedTuple):
     """What a document wants.
 
     Args:
@@ -54,7 +53,7 @@ class Wants(NamedTuple):
     about: Any = None
 
 
-class Group:
+class DocumentGroup:
     """A document and its siblings, or a sample that belongs to none.
 
     Attributes:
@@ -67,7 +66,7 @@ class Group:
 
     __slots__ = ("all", "early", "error", "items", "names", "open", "prefix", "siblings", "wants")
 
-    def __init__(self, item: Item, wants: Wants | None = None, prefix: str = "") -> None:
+    def __init__(self, item: WaitingSample, wants: SiblingRequest | None = None, prefix: str = "") -> None:
         self.items = [item]
         self.wants = wants
         self.prefix = prefix
@@ -102,7 +101,7 @@ class Group:
                 return True
         return False
 
-    def join(self, item: Item) -> None:
+    def join(self, item: WaitingSample) -> None:
         """Take a sibling."""
         self.items.append(item)
         skip, names = len(self.prefix), self.names
@@ -126,7 +125,7 @@ class Group:
                 self.siblings[rest] = (field, value)
 
 
-class Gatherer:
+class SiblingCollector:
     """Joins documents with their siblings.
 
     Args:
@@ -142,22 +141,22 @@ class Gatherer:
 
     def __init__(
         self,
-        describe: Callable[[Sample], Wants | None],
+        describe: Callable[[Sample], SiblingRequest | None],
         candidate: Callable[[Sample], bool],
         *,
         separator: str = "-",
         adjacent: bool = True,
         lookahead: float = float("inf"),
     ) -> None:
-        self.ready: deque[Group] = deque()
+        self.ready: deque[DocumentGroup] = deque()
         self._describe, self._candidate = describe, candidate
         self._separator, self._adjacent, self._lookahead = separator, adjacent, lookahead
         self._url: Any = None
         self._number = 0
         self._count = 0
-        self._documents: dict[str, Group] = {}  # by key
-        self._loose: dict[str, dict[int, Item]] = {}  # by shortest parent, by number
-        self._stems: dict[str, Item] = {}
+        self._documents: dict[str, DocumentGroup] = {}  # by key
+        self._loose: dict[str, dict[int, WaitingSample]] = {}  # by shortest parent, by number
+        self._stems: dict[str, WaitingSample] = {}
 
     def feed(self, address: Any, sample: Any) -> None:
         """Take a sample; what it decides is in ``ready``.
@@ -166,10 +165,10 @@ class Gatherer:
             address: its address, or None.
             sample: anything.
         """
-        item = Item(self._number, address, sample)
+        item = WaitingSample(self._number, address, sample)
         self._number += 1
         if not (sample.__class__ is dict or isinstance(sample, Mapping)) or not isinstance(sample.get("__key__"), str):
-            self.ready.append(Group(item))
+            self.ready.append(DocumentGroup(item))
             return
         key, url = sample["__key__"], sample.get("__url__")
         if url != self._url:
@@ -181,20 +180,20 @@ class Gatherer:
         while self._count > self._lookahead:
             self._decide([self._oldest()], early=True)
 
-    def _take(self, key: str, item: Item) -> None:
+    def _take(self, key: str, item: WaitingSample) -> None:
         try:
             wants = self._describe(item.sample)
         except WebDatasetError as error:
-            group = Group(item)
+            group = DocumentGroup(item)
             group.error = error
             self.ready.append(group)
             return
         if wants is not None:
-            self._open(key, Group(item, wants, key + self._separator))
+            self._open(key, DocumentGroup(item, wants, key + self._separator))
         elif self._separator in key and self._candidate(item.sample):
             self._place(key, item)
         else:
-            self.ready.append(Group(item))
+            self.ready.append(DocumentGroup(item))
 
     def finish(self) -> None:
         """Decide all that waits: the shard has ended."""
@@ -207,11 +206,11 @@ class Gatherer:
         firsts += [(group.items[0].number, group) for group in islice(self._documents.values(), 1)]
         return min(firsts, key=lambda pair: pair[0])
 
-    def undecided(self) -> list[Item]:
+    def pending_samples(self) -> list[WaitingSample]:
         """Return the samples that wait, in the order in which they came."""
         return sorted((item for group in self._waiting() for item in group[1]), key=lambda item: item.number)
 
-    def _waiting(self) -> list[tuple[tuple[int, Any], list[Item]]]:
+    def _waiting(self) -> list[tuple[tuple[int, Any], list[WaitingSample]]]:
         """Return ((number, group or loose item), items) of all that waits."""
         documents = [((group.items[0].number, group), group.items) for group in self._documents.values()]
         loose = [((item.number, item), [item]) for items in self._loose.values() for item in items.values()]
@@ -219,11 +218,11 @@ class Gatherer:
 
     def _decide(self, chosen: list[tuple[int, Any]], *, early: bool = False) -> None:
         for _, waiting in sorted(chosen, key=lambda pair: pair[0]):
-            if isinstance(waiting, Group):
+            if isinstance(waiting, DocumentGroup):
                 self._close(waiting)
             else:
-                self._let_go(waiting)
-                self.ready.append(Group(waiting))
+                self._release(waiting)
+                self.ready.append(DocumentGroup(waiting))
             self.ready[-1].early = early
 
     def _leave(self, key: str) -> None:
@@ -237,13 +236,13 @@ class Gatherer:
         if left:
             self._decide(left)
 
-    def _open(self, key: str, group: Group) -> None:
+    def _open(self, key: str, group: DocumentGroup) -> None:
         older = self._documents.get(key)
         if older is not None:
             self._close(older)
         if self._stems:
-            for item in self._wanted(group):
-                self._let_go(item)
+            for item in self._requested_items(group):
+                self._release(item)
                 group.join(item)
         if not group.waits:
             self.ready.append(group)
@@ -251,7 +250,7 @@ class Gatherer:
         self._documents[key] = group
         self._count += len(group.items)
 
-    def _wanted(self, group: Group) -> list[Item]:
+    def _requested_items(self, group: DocumentGroup) -> list[WaitingSample]:
         """Return the loose samples that a document wants, in the order in which they came."""
         if group.all:
             found = {item.number: item for stem, item in self._stems.items() if stem.startswith(group.prefix)}
@@ -260,14 +259,14 @@ class Gatherer:
             found = {item.number: item for item in stems if item is not None}
         return [found[number] for number in sorted(found)]
 
-    def _close(self, group: Group) -> None:
+    def _close(self, group: DocumentGroup) -> None:
         key = group.prefix[: -len(self._separator)]
         del self._documents[key]
         self._count -= len(group.items)
         self.ready.append(group)
 
-    def _place(self, key: str, item: Item) -> None:
-        stems = _stems(key, item.sample)
+    def _place(self, key: str, item: WaitingSample) -> None:
+        stems = _member_stems(key, item.sample)
         group = self._claimant(key, stems) if self._documents else None
         if group is not None:
             group.join(item)
@@ -275,42 +274,42 @@ class Gatherer:
             if not group.open and not group.all:
                 self._close(group)
             return
-        front = parent(key, self._separator)
+        front = parent_key(key, self._separator)
         if front is None:
-            self.ready.append(Group(item))
+            self.ready.append(DocumentGroup(item))
             return
         for stem in stems:
             older = self._stems.get(stem)
             if older is not None:
-                self._let_go(older)
-                self.ready.append(Group(older))
+                self._release(older)
+                self.ready.append(DocumentGroup(older))
         self._loose.setdefault(front, {})[item.number] = item
         self._stems.update(dict.fromkeys(stems, item))
         self._count += 1
 
-    def _claimant(self, key: str, stems: list[str]) -> Group | None:
+    def _claimant(self, key: str, stems: list[str]) -> DocumentGroup | None:
         """Return the document that wants a sample; of several, that with the longest key."""
         group = self._documents.get(key[: key.rfind(self._separator)])  # nearly always
         if group is not None and group.takes(stems):
             return group
-        for front in parents(key, self._separator):
+        for front in parent_keys(key, self._separator):
             group = self._documents.get(front)
             if group is not None and group.takes(stems):
                 return group
         return None
 
-    def _let_go(self, item: Item) -> None:
+    def _release(self, item: WaitingSample) -> None:
         key = str(item.sample["__key__"])
-        front = parent(key, self._separator) or ""
+        front = parent_key(key, self._separator) or ""
         del self._loose[front][item.number]
         if not self._loose[front]:
             del self._loose[front]
-        for stem in _stems(key, item.sample):
+        for stem in _member_stems(key, item.sample):
             if self._stems.get(stem) is item:
                 del self._stems[stem]
         self._count -= 1
 
 
-def _stems(key: str, sample: Sample) -> list[str]:
+def _member_stems(key: str, sample: Sample) -> list[str]:
     """Return the names of a sample's members without their extensions."""
     return [member_stem(key, field) if "." in field else key for field in sample if field[:2] != "__"]

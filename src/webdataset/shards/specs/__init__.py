@@ -1,9 +1,9 @@
-"""Dataset specifications: YAML, JSON or dictionaries in, frozen descriptions out; no pipeline is built here."""
+"""Dataset specifications: YAML, JSON or dictionaries to frozen values; no pipeline is built here."""
 
-from .description import DatasetSpec
-from .loading import from_open_clip, load_spec
-from .mixes import Mix, Source
-from .multishard import MSSource, MultiShardSample, shardspec
+from webdataset.shards.specs.load import from_open_clip, load_spec
+from webdataset.shards.specs.mix import Mix, Source
+from webdataset.shards.specs.multishard import MSSource, MultiShardSample, shardspec
+from webdataset.shards.specs.spec import DatasetSpec
 
 __all__ = [
     "DatasetSpec",

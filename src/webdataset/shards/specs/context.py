@@ -1,6 +1,6 @@
-"""What the readers of dialects share: where they are, what they may name, and the mistakes so far.
+"""The context of a specification that is being read: its origin, what it may name, and the mistakes so far.
 
-Flows in: trees. Flows out: resolved, checked urls and nested specifications. Opens specifications, never shards.
+It gives resolved, checked urls and nested specifications. It opens specifications, never shards.
 """
 
 import os
@@ -9,20 +9,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from webdataset.ground import trust as trust_levels
-from webdataset.ground.errors import SpecError, UnsafeSpec, WebDatasetError
-
-from .description import DatasetSpec
-from .mixes import Mix, Source
-from .origins import Origin, escaped, expanded, parts
-from .trees import Problems, Tree
+from webdataset.core import trust as trust_levels
+from webdataset.core.errors import SpecError, UnsafeSpec, WebDatasetError
+from webdataset.shards.specs.mix import Mix, Source
+from webdataset.shards.specs.origin import SpecOrigin, escape_braces, expand_names, split_expression
+from webdataset.shards.specs.spec import DatasetSpec
+from webdataset.shards.specs.syntax import SpecProblems, SpecTree
 
 MAX_NESTED = 20
 MAX_FILES = 1000
 
 
 @dataclass(frozen=True)
-class Context:
+class SpecContext:
     """One specification that is being read.
 
     Args:
@@ -35,15 +34,15 @@ class Context:
         files: those that all of them together have named so far.
     """
 
-    origin: Origin
+    origin: SpecOrigin
     trust: str
-    load: "Callable[[str, Context], DatasetSpec]"
-    problems: Problems = field(default_factory=Problems)
+    load: "Callable[[str, SpecContext], DatasetSpec]"
+    problems: SpecProblems = field(default_factory=SpecProblems)
     around: tuple[str, ...] = ()
-    within: "Callable[[Tree, Context], DatasetSpec] | None" = None
+    within: "Callable[[SpecTree, SpecContext], DatasetSpec] | None" = None
     files: list[str] = field(default_factory=list)
 
-    def shards(self, tree: Tree, expressions: tuple[str, ...]) -> tuple[str, ...]:
+    def shards(self, tree: SpecTree, expressions: tuple[str, ...]) -> tuple[str, ...]:
         """Return expressions of shards made whole, each url they stand for checked.
 
         Args:
@@ -54,27 +53,27 @@ class Context:
         return tuple(url for urls in found for url in urls)
 
     def _whole(self, expression: str) -> list[str]:
-        whole = [self.origin.resolved(part) for part in parts(expression)]
+        whole = [self.origin.resolve(part) for part in split_expression(expression)]
         for part in whole:
-            for url in expanded(part):
+            for url in expand_names(part):
                 self.origin.check(url)
         return whole
 
-    def taken(self, tree: Tree, urls: Iterable[str]) -> tuple[str, ...]:
+    def take_urls(self, tree: SpecTree, urls: Iterable[str]) -> tuple[str, ...]:
         """Return urls that are whole already as expressions that stand for just these, each checked.
 
         Args:
             tree: where they stand.
             urls: nothing in them is expanded, and nothing is joined to them.
         """
-        return self.attempt(tree, lambda: tuple(escaped(self.origin.check(url)) for url in urls)) or ()
+        return self.attempt(tree, lambda: tuple(escape_braces(self.origin.check(url)) for url in urls)) or ()
 
-    def place_of(self, tree: Tree, name: str) -> str | None:
+    def place_of(self, tree: SpecTree, name: str) -> str | None:
         """Return a url or path of another file, made whole and checked; None with the mistake noted."""
-        found: str | None = self.attempt(tree, lambda: str(self.origin.check(self.origin.resolved(name))))
+        found: str | None = self.attempt(tree, lambda: str(self.origin.check(self.origin.resolve(name))))
         return found
 
-    def nested(self, tree: Tree, name: str) -> DatasetSpec | None:
+    def load_inner(self, tree: SpecTree, name: str) -> DatasetSpec | None:
         """Return another specification that this one names; None with the mistake noted.
 
         Args:
@@ -102,7 +101,7 @@ class Context:
         found: DatasetSpec | None = self.attempt(tree, lambda: self.load(url, inner))
         return found
 
-    def allowed_function(self, tree: Tree, name: str) -> None:
+    def allowed_function(self, tree: SpecTree, name: str) -> None:
         """Note a mistake unless this specification may name a function of a module."""
         if self.origin.network:
             self.problems.add(tree.place, f"a specification from the network cannot name the function {name!r}",
@@ -115,7 +114,7 @@ class Context:
                 unsafe=True,
             )
 
-    def attempt(self, tree: Tree, make: Callable[[], Any]) -> Any:
+    def attempt(self, tree: SpecTree, make: Callable[[], Any]) -> Any:
         """Return what a function makes, or None with its errors noted as mistakes.
 
         Once a specification has asked for what it may not have, nothing is opened on its behalf any more.
@@ -139,12 +138,12 @@ class Context:
         return None
 
 
-def trust_level(asked: str | None) -> str:
+def current_trust(asked: str | None) -> str:
     """Return the trust level in force."""
-    return trust_levels.level(asked)
+    return trust_levels.trust_level(asked)
 
 
-def numbered(sources: list[Source], trees: list[Tree], problems: Problems) -> tuple[Source, ...]:
+def name_sources(sources: list[Source], trees: list[SpecTree], problems: SpecProblems) -> tuple[Source, ...]:
     """Return sources with a name each, two of a name noted as a mistake.
 
     Args:
@@ -163,7 +162,7 @@ def numbered(sources: list[Source], trees: list[Tree], problems: Problems) -> tu
     return tuple(named)
 
 
-def check_mix(mix: Mix, tree: Tree, problems: Problems) -> Mix:
+def check_mix(mix: Mix, tree: SpecTree, problems: SpecProblems) -> Mix:
     """Return a mix, what cannot go together noted as mistakes.
 
     Args:

@@ -1,40 +1,64 @@
-"""Specifications written for other programs: the documented ``dataset:`` list, ``MultiShardSample``'s, tarmix's.
+"""Reads specifications of other programs: ``dataset:`` lists, ``MultiShardSample``, tarmix, open_clip, wids indexes.
 
-Flows in: a tree. Flows out: a ``DatasetSpec`` that means the same, or mistakes by their places. docs/specs.md says for
-each key what it means here.
+Each gives a ``DatasetSpec`` that means the same, or mistakes with their places. docs/specs.md says for each key what
+it means here.
+
+Theory of open_clip's lists (``--train-data 'a::b' --train-data-upsampling-factors 1::2``). open_clip draws shards,
+not samples: each shard of a source weighs as much as the source's factor. A source is therefore drawn with factor x
+number of shards; a source of twice as many shards gives twice as much. This is kept here as weights of samples (with
+equally large shards the same). open_clip draws with replacement; here each source gives all its shards before it
+begins again.
+
+A wids index gives sources with known numbers of samples. Where its datasets have weights they are interleaved by
+them; otherwise they follow one another, as in ``ShardListDataset``.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
+from webdataset.shards import urls
+from webdataset.shards.expand import split_urls
+from webdataset.shards.specs.context import SpecContext, check_mix, name_sources
+from webdataset.shards.specs.mix import Mix, Source
+from webdataset.shards.specs.multishard import MultiShardSample
+from webdataset.shards.specs.origin import expand_names
+from webdataset.shards.specs.schema import (
+    FLAG,
+    PAIR,
+    TEXT,
+    TEXT_MAP,
+    TEXTS,
+    KeyTable,
+    choice_kind,
+    integer_kind,
+    number_kind,
+)
+from webdataset.shards.specs.spec import DatasetSpec
+from webdataset.shards.specs.syntax import SpecTree
+from webdataset.shards.wids_index import WidsIndex, WidsShard, read_wids_json
 
-from .context import Context, check_mix, numbered
-from .description import DatasetSpec
-from .kinds import FLAG, PAIR, TEXT, TEXT_MAP, TEXTS, Table, choice, integer, number
-from .mixes import Mix, Source
-from .multishard import MultiShardSample
-from .trees import Tree
-
-_SHARE = number(0, high=1)
-SEED_ROOT = Table({"mix": choice("interleave", "exhaust", "roundrobin", "concat"), "shuffle": integer(0)})
-SEED = Table(
+_SHARE = number_kind(0, high=1)
+SEED_ROOT = KeyTable({"mix": choice_kind("interleave", "exhaust", "roundrobin", "concat"), "shuffle": integer_kind(0)})
+SEED = KeyTable(
     {
         "name": TEXT,
         "shards": TEXTS,
         "extensions": TEXTS,
-        "probability": number(0),
-        "weight": number(0),
-        "subsample": number(0, open_end=True, high=1),
-        "preshuffle": integer(0),
-        "shuffle": integer(0),
+        "probability": number_kind(0),
+        "weight": number_kind(0),
+        "subsample": number_kind(0, open_end=True, high=1),
+        "preshuffle": integer_kind(0),
+        "shuffle": integer_kind(0),
         "gray": FLAG,
         "scale": PAIR,
         "scaleprob": _SHARE,
         "rotprob": _SHARE,
-        "noise": number(0),
-        "patchsize": integer(1),
-        "nsample": integer(1),
+        "noise": number_kind(0),
+        "patchsize": integer_kind(1),
+        "nsample": integer_kind(1),
     }
 )
 _IMAGE = ("gray", "scale", "scaleprob", "rotprob", "noise")
@@ -45,7 +69,7 @@ _FOREIGN = {
 }
 
 
-def read_seed(tree: Tree, context: Context) -> DatasetSpec:
+def read_dataset_list(tree: SpecTree, context: SpecContext) -> DatasetSpec:
     """Return the specification in a ``dataset:`` list.
 
     Args:
@@ -55,7 +79,7 @@ def read_seed(tree: Tree, context: Context) -> DatasetSpec:
     problems = context.problems
     for name in _FOREIGN.keys() & tree.value.keys():
         problems.add(tree.keys[name], f"{name!r} is not read: it means {_FOREIGN[name]}")
-    root = SEED_ROOT.read(tree, problems, besides=("dataset", *_FOREIGN))
+    root = SEED_ROOT.parse_tree(tree, problems, besides=("dataset", *_FOREIGN))
     members = tree.value["dataset"].value
     sources = [_seed_source(part, context) for part in members]
     if any(source.transforms for source in sources):
@@ -64,22 +88,22 @@ def read_seed(tree: Tree, context: Context) -> DatasetSpec:
     how = root.get("mix", "interleave" if weighted else "exhaust")
     made = Mix(
         "interleave" if how == "exhaust" else how,
-        numbered(sources, members, problems),
+        name_sources(sources, members, problems),
         "restart" if how == "interleave" else "drop",
     )
     check_mix(made, tree.value["dataset"], problems)
-    return DatasetSpec({"train": _shuffled(made, root.get("shuffle", 0), context)}, "dataset", context.origin)
+    return DatasetSpec({"train": _shuffle_mix(made, root.get("shuffle", 0), context)}, "dataset", context.origin)
 
 
-def _shuffled(mix: Mix, size: int, context: Context) -> Mix:
+def _shuffle_mix(mix: Mix, size: int, context: SpecContext) -> Mix:
     """Return a mix that is shuffled as a whole."""
     return Mix("concat", (Source("all", mix=mix, shuffle=size, origin=context.origin),), "drop") if size else mix
 
 
-def _seed_source(tree: Tree, context: Context) -> Source:
+def _seed_source(tree: SpecTree, context: SpecContext) -> Source:
     if isinstance(tree.value, str):
-        tree = Tree({"shards": tree}, tree.place, {"shards": tree.place})
-    members = SEED.read(tree, context.problems)
+        tree = SpecTree({"shards": tree}, tree.place, {"shards": tree.place})
+    members = SEED.parse_tree(tree, context.problems)
     if not isinstance(tree.value, dict):
         return Source()
     if "shards" not in tree.value:
@@ -100,23 +124,23 @@ def _seed_source(tree: Tree, context: Context) -> Source:
         extensions=names,
         preshuffle=members.get("preshuffle", 0),
         shuffle=members.get("shuffle", 0),
-        transforms=tuple(_plain(name, argument) for name, argument in steps),
+        transforms=tuple(_plain_transform(name, argument) for name, argument in steps),
         origin=context.origin,
     )
 
 
-def _plain(name: str, argument: Any) -> tuple[str, Any]:
+def _plain_transform(name: str, argument: Any) -> tuple[str, Any]:
     """Return a transform as the native format reads it: pairs are lists."""
     return (name, list(argument)) if isinstance(argument, tuple) else (name, argument)
 
 
-MULTI_ROOT = Table({"prefix": TEXT, "buckets": TEXTS, "datasets": TEXTS})
-MULTI = Table(
-    {"name": TEXT, "shards": TEXTS, "buckets": TEXTS, "choose": integer(-1), "resample": integer(-1)}
+MULTI_ROOT = KeyTable({"prefix": TEXT, "buckets": TEXTS, "datasets": TEXTS})
+MULTI = KeyTable(
+    {"name": TEXT, "shards": TEXTS, "buckets": TEXTS, "choose": integer_kind(-1), "resample": integer_kind(-1)}
 )  # -1 says "all", as in the published versions
 
 
-def read_multishard(tree: Tree, context: Context) -> DatasetSpec:
+def read_multishard(tree: SpecTree, context: SpecContext) -> DatasetSpec:
     """Return the specification in a file for ``MultiShardSample``.
 
     Args:
@@ -125,10 +149,10 @@ def read_multishard(tree: Tree, context: Context) -> DatasetSpec:
     """
     problems = context.problems
     before = len(problems.found)
-    MULTI_ROOT.read(tree, problems, besides=("datasets",))
+    MULTI_ROOT.parse_tree(tree, problems, besides=("datasets",))
     members = tree.value["datasets"].value
     for part in members:
-        MULTI.read(part, problems)
+        MULTI.parse_tree(part, problems)
     if context.origin.network:
         _refuse_environment(tree, context)
     if len(problems.found) > before:
@@ -141,7 +165,7 @@ def read_multishard(tree: Tree, context: Context) -> DatasetSpec:
     sources = [
         Source(
             name=each.name if each.name[:1] != "@" else "",
-            shards=context.taken(part, each.urls),
+            shards=context.take_urls(part, each.urls),
             choose=each.perepoch if each.perepoch > 0 else None,
             resample=int(each.resample) if each.resample > 0 else None,
             shardshuffle=True,
@@ -149,11 +173,11 @@ def read_multishard(tree: Tree, context: Context) -> DatasetSpec:
         )
         for each, part in zip(parsed, members, strict=True)
     ]
-    made = Mix("shards", _apart(sources), "drop")
+    made = Mix("shards", _make_names_unique(sources), "drop")
     return DatasetSpec({"train": check_mix(made, tree.value["datasets"], problems)}, "multishard", context.origin)
 
 
-def _apart(sources: list[Source]) -> tuple[Source, ...]:
+def _make_names_unique(sources: list[Source]) -> tuple[Source, ...]:
     """Return sources with names that differ: here they were for messages alone."""
     names = [source.name for source in sources]
     return tuple(
@@ -162,7 +186,7 @@ def _apart(sources: list[Source]) -> tuple[Source, ...]:
     )
 
 
-def _refuse_environment(tree: Tree, context: Context) -> None:
+def _refuse_environment(tree: SpecTree, context: SpecContext) -> None:
     if isinstance(tree.value, dict | list):
         for part in tree.value.values() if isinstance(tree.value, dict) else tree.value:
             _refuse_environment(part, context)
@@ -171,15 +195,15 @@ def _refuse_environment(tree: Tree, context: Context) -> None:
                              "environment here", unsafe=True)  # fmt: skip
 
 
-TARMIX_ROOT = Table({"shuffle": integer(0), "sources": TEXTS})
-TARMIX = Table(
+TARMIX_ROOT = KeyTable({"shuffle": integer_kind(0), "sources": TEXTS})
+TARMIX = KeyTable(
     {
         "name": TEXT,
         "shards": TEXTS,
-        "weight": number(0),
-        "probability": number(0),
-        "nrepeats": integer(1),
-        "shuffle": integer(0),
+        "weight": number_kind(0),
+        "probability": number_kind(0),
+        "nrepeats": integer_kind(1),
+        "shuffle": integer_kind(0),
         "rename": TEXT_MAP,
     }
 )  # fmt: skip
@@ -191,7 +215,7 @@ _TARMIX_FOREIGN = {
 _TARMIX_USUAL = {"convert": "None", "nstreams": "1", "allow_missing": "False"}
 
 
-def read_tarmix(tree: Tree, context: Context) -> DatasetSpec:
+def read_tarmix(tree: SpecTree, context: SpecContext) -> DatasetSpec:
     """Return the specification in a file for tarmix.
 
     Args:
@@ -199,16 +223,16 @@ def read_tarmix(tree: Tree, context: Context) -> DatasetSpec:
         context: where it came from.
     """
     problems = context.problems
-    root = TARMIX_ROOT.read(tree, problems, besides=("sources",))
+    root = TARMIX_ROOT.parse_tree(tree, problems, besides=("sources",))
     members = tree.value["sources"].value
     sources = [_tarmix_source(part, context) for part in members]
     weighted = any(source.weight is not None for source in sources)
-    made = Mix("interleave", numbered(sources, members, problems), "restart" if weighted else "drop")
+    made = Mix("interleave", name_sources(sources, members, problems), "restart" if weighted else "drop")
     check_mix(made, tree.value["sources"], problems)
-    return DatasetSpec({"train": _shuffled(made, root.get("shuffle", 0), context)}, "tarmix", context.origin)
+    return DatasetSpec({"train": _shuffle_mix(made, root.get("shuffle", 0), context)}, "tarmix", context.origin)
 
 
-def _tarmix_source(tree: Tree, context: Context) -> Source:
+def _tarmix_source(tree: SpecTree, context: SpecContext) -> Source:
     kept = tree
     if isinstance(tree.value, dict):
         for name, reason in _TARMIX_FOREIGN.items():
@@ -216,7 +240,7 @@ def _tarmix_source(tree: Tree, context: Context) -> Source:
             if part is not None and part.plain() is not None and repr(part.plain()) != _TARMIX_USUAL[name]:
                 context.problems.add(tree.keys[name], f"'{name}' is not read: it means {reason}")
         kept = replace(tree, value={n: part for n, part in tree.value.items() if n not in _TARMIX_FOREIGN})
-    members = TARMIX.read(kept, context.problems)
+    members = TARMIX.parse_tree(kept, context.problems)
     if "shards" not in members:
         context.problems.add(tree.place, "a member of 'sources' has 'shards'")
         return Source()
@@ -229,3 +253,107 @@ def _tarmix_source(tree: Tree, context: Context) -> Source:
         shuffle=members.get("shuffle", 0),
         origin=context.origin,
     )
+
+
+def read_open_clip(train_data: str, factors: str | None, context: SpecContext) -> DatasetSpec:
+    """Return the specification that the arguments stand for.
+
+    Args:
+        train_data: expressions of shards, joined by ``::``.
+        factors: one number for each of them, joined by ``::``; None for 1 each.
+        context: where they came from.
+
+    Raises:
+        UsageError: not one factor for each expression, or factors that are no positive numbers.
+    """
+    expressions = split_urls(train_data)
+    numbers = [_parse_factor(text) for text in factors.split("::")] if factors is not None else [1.0] * len(expressions)
+    if len(numbers) != len(expressions):
+        raise UsageError(f"{len(numbers)} upsampling factors for {len(expressions)} sources: give one for each")
+    tree = SpecTree(train_data, "train_data")
+    sources = []
+    for expression, factor in zip(expressions, numbers, strict=True):
+        shards = context.shards(tree, (expression,))
+        count = sum(len(expand_names(part)) for part in shards)
+        sources.append(Source(shards=shards, weight=factor * count, shardshuffle=True, origin=context.origin))
+    named = name_sources(sources, [tree] * len(sources), context.problems)
+    return DatasetSpec({"train": Mix("interleave", named, "restart")}, "open_clip", context.origin)
+
+
+def _parse_factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise UsageError(f"an upsampling factor is a number above 0, not {text!r}")
+    return factor
+
+
+def wids_source(made: Source, tree: SpecTree, name: str, context: SpecContext) -> Source:
+    """Return a source with the shards of an index.
+
+    Args:
+        made: the source without shards.
+        tree: where the index is named.
+        name: its url or path.
+        context: the specification.
+    """
+    url = context.place_of(tree, name)
+    shards = context.attempt(tree, lambda: _read_index(url, context).shards) if url is not None else None
+    if not shards:
+        return made
+    return _fill_shards(made, shards, tree, context)
+
+
+def _fill_shards(made: Source, shards: Sequence[WidsShard], tree: SpecTree, context: SpecContext) -> Source:
+    sizes = [shard.filesize for shard in shards]
+    nbytes = sum(size for size in sizes if size is not None) if None not in sizes else None
+    urls = context.take_urls(tree, (shard.url for shard in shards))
+    nsamples = sum(shard.nsamples for shard in shards)
+    return replace(made, shards=urls, nsamples=nsamples, nbytes=nbytes)
+
+
+def read_wids(tree: SpecTree, context: SpecContext, document: Any) -> DatasetSpec:
+    """Return the specification that an index stands for.
+
+    Args:
+        tree: the whole document.
+        context: where it came from.
+        document: what to read the index from: its url, or the document itself.
+
+    Raises:
+        FormatError: it is no index.
+        UsageError: it names what it may not.
+    """
+    shards = _read_index(document, context, base=_base_of_document(document, context)).shards
+    sources, weighted = [], False
+    for (name, weight), group in groupby(shards, key=lambda shard: (shard.dataset, shard.weight)):
+        part = _fill_shards(Source(name=name or "", weight=weight, origin=context.origin), list(group), tree, context)
+        weighted = weighted or weight is not None
+        sources.append(part)
+    named = tuple(replace(part, name=_distinct_name(part.name, n, sources)) for n, part in enumerate(sources))
+    if not named:
+        raise UsageError("an index without shards")
+    made = Mix("interleave", named, "restart") if weighted else Mix("concat", named, "drop")
+    return DatasetSpec({"train": made}, "wids", context.origin)
+
+
+def _read_index(source: Any, context: SpecContext, base: str | None = None) -> WidsIndex:
+    """Read an index; one that a specification from the network names, or is, gets no more for being trusted."""
+    network = context.origin.network
+    trust = "safe" if network and context.trust == "full" else context.trust
+    return read_wids_json(source, base=base, trust=trust, network=network)
+
+
+def _distinct_name(name: str, number: int, sources: Sequence[Source]) -> str:
+    alone = name and sum(source.name == name for source in sources) == 1
+    return name if alone else f"{name or 'source'}-{number}"
+
+
+def _base_of_document(document: Any, context: SpecContext) -> str | None:
+    """Return what the urls of an index that stands within a specification are relative to; None: itself."""
+    if not isinstance(document, dict) or not context.origin.base:
+        return None
+    own = document.get("base")
+    return urls.join_url(context.origin.base, own) if isinstance(own, str) else context.origin.base

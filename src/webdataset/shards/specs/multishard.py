@@ -1,6 +1,6 @@
-"""Mixtures of datasets described in YAML.
+"""Mixtures of datasets described in YAML: each pass takes a new sample of the shards.
 
-Flows in: a file or dict of this form; flows out, on each pass, a new sample of the shards it names::
+A file or dict has this form::
 
     prefix: pipe:curl -s -L http://        # put before every url (optional)
     buckets: [data.example.com/sets/]      # default of the datasets: one place (optional)
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from webdataset.ground import settings
-from webdataset.ground.errors import UsageError
-from webdataset.shards.expand import braced
-from webdataset.shards.lists import Shard, ShardList, SimpleShardList, unseeded
-from webdataset.sources.files import open_raw
+from webdataset.core import settings
+from webdataset.core.errors import UsageError
+from webdataset.shards.expand import expand_braces
+from webdataset.shards.lists import Shard, ShardList, SimpleShardList, make_unseeded_rng
+from webdataset.storage.streams import open_raw
 
 _KEYS = frozenset({"prefix", "datasets", "buckets"})
 _DATASET_KEYS = frozenset({"name", "shards", "buckets", "resample", "choose"})
@@ -43,7 +43,7 @@ class MSSource:
     resample: bool | int = -1
     urls: list[str] = field(default_factory=list)
 
-    def sampled(self, generator: random.Random) -> list[str]:
+    def sample_urls(self, generator: random.Random) -> list[str]:
         """Return the urls of one pass.
 
         Args:
@@ -88,13 +88,13 @@ class MultiShardSample(ShardList):
             NotFound: no such file.
             UsageError: a specification that makes no sense.
         """
-        spec, where = (fname, "specification") if isinstance(fname, dict) else (_loaded(fname), str(fname))
+        spec, where = (fname, "specification") if isinstance(fname, dict) else (_load_yaml(fname), str(fname))
         if not isinstance(spec, dict) or not isinstance(spec.get("datasets"), list):
             raise UsageError(f"{where}: expected a mapping with a list 'datasets'")
         _check_keys(spec, _KEYS, where)
-        prefix, default = settings.environment_expanded(str(spec.get("prefix") or "")), spec.get("buckets")
+        prefix, default = settings.expand_environment(str(spec.get("prefix") or "")), spec.get("buckets")
         self.sources = [
-            _source(dataset, prefix, default, f"{where}, dataset {number}")
+            _parse_source(dataset, prefix, default, f"{where}, dataset {number}")
             for number, dataset in enumerate(spec["datasets"])
         ]
 
@@ -108,20 +108,20 @@ class MultiShardSample(ShardList):
 
     def get_shards_for_epoch(self) -> list[str]:
         """Return the urls of one more pass."""
-        return self._sampled(self.rng or unseeded())
+        return self._sample_urls(self.rng or make_unseeded_rng())
 
-    def _sampled(self, generator: random.Random) -> list[str]:
-        urls = [url for source in self.sources for url in source.sampled(generator)]
+    def _sample_urls(self, generator: random.Random) -> list[str]:
+        urls = [url for source in self.sources for url in source.sample_urls(generator)]
         generator.shuffle(urls)
         return urls
 
     def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:  # noqa: ARG002
         """Yield one pass."""
-        for url in self._sampled(self.rng or draw()):
+        for url in self._sample_urls(self.rng or draw()):
             yield {"url": url}
 
 
-def _loaded(path: Any) -> Any:
+def _load_yaml(path: Any) -> Any:
     import yaml  # noqa: PLC0415  only specifications need it
 
     with open_raw(path) as stream:
@@ -131,17 +131,17 @@ def _loaded(path: Any) -> Any:
             raise UsageError(f"not a YAML file: {error}", url=str(path)) from error
 
 
-def _source(dataset: Any, prefix: str, buckets: Any, where: str) -> MSSource:
+def _parse_source(dataset: Any, prefix: str, buckets: Any, where: str) -> MSSource:
     """Return one dataset of a specification."""
     if not isinstance(dataset, dict) or "shards" not in dataset:
         raise UsageError(f"{where}: expected a mapping with 'shards'")
     _check_keys(dataset, _DATASET_KEYS, where)
-    bucket = _bucket(dataset.get("buckets", buckets), where)
+    bucket = _parse_bucket(dataset.get("buckets", buckets), where)
     shards = dataset["shards"]
     patterns = [shards] if isinstance(shards, str) else list(map(str, shards))
-    names = [name for pattern in patterns for name in braced(pattern)]
-    urls = [prefix + os.path.join(bucket, settings.environment_expanded(name)) for name in names]  # noqa: PTH118  urls
-    choose, resample = _count(dataset, "choose", where), _count(dataset, "resample", where)
+    names = [name for pattern in patterns for name in expand_braces(pattern)]
+    urls = [prefix + os.path.join(bucket, settings.expand_environment(name)) for name in names]  # noqa: PTH118  urls
+    choose, resample = _parse_count(dataset, "choose", where), _parse_count(dataset, "resample", where)
     if choose > 0 and resample > 0:
         raise UsageError(f"{where}: give either 'choose' or 'resample', not both")
     if choose > len(urls):
@@ -155,15 +155,15 @@ def _check_keys(mapping: dict[str, Any], known: frozenset[str], where: str) -> N
         raise UsageError(f"{where}: unknown keys {sorted(unknown)}; known are {sorted(known)}")
 
 
-def _bucket(buckets: Any, where: str) -> str:
+def _parse_bucket(buckets: Any, where: str) -> str:
     if isinstance(buckets, list):
         if len(buckets) != 1:
             raise UsageError(f"{where}: 'buckets' names {len(buckets)} places; exactly one is supported")
         buckets = buckets[0]
-    return settings.environment_expanded(str(buckets or ""))
+    return settings.expand_environment(str(buckets or ""))
 
 
-def _count(dataset: dict[str, Any], key: str, where: str) -> int:
+def _parse_count(dataset: dict[str, Any], key: str, where: str) -> int:
     count = dataset.get(key, -1)
     if isinstance(count, bool) or not isinstance(count, int):
         raise UsageError(f"{where}: '{key}' is a number of shards, not {count!r}")

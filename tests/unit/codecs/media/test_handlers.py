@@ -10,7 +10,7 @@ import wave
 import pytest
 
 import webdataset as wds
-from webdataset.ground.errors import DecodingError
+from webdataset.core.errors import DecodingError
 
 
 def test_other_fields_are_not_theirs():
@@ -28,7 +28,7 @@ def test_without_pyav_the_error_names_the_extra(tmp_path):
     program = (
         "import sys; sys.modules['av'] = None; sys.modules['soundfile'] = None\n"
         "import webdataset as wds\n"
-        "from webdataset.ground.errors import MissingExtra\n"
+        "from webdataset.core.errors import MissingExtra\n"
         "for handler, field in ((wds.torch_video, 'mp4'), (wds.torch_audio, 'wav')):\n"
         "    try:\n"
         "        wds.Decoder(handler)({field: b'x'})\n"

@@ -9,8 +9,8 @@ import pytest
 
 import webdataset as wds
 from webdataset.codecs import default_handlers, encode_based_on_extension1
-from webdataset.codecs.media import sound_decoding, sound_encoding
-from webdataset.ground.errors import DecodingError, EncodingError, FieldTooLarge, MissingExtra
+from webdataset.codecs.media import audio_codec
+from webdataset.core.errors import DecodingError, EncodingError, FieldTooLarge, MissingExtra
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")
@@ -39,8 +39,8 @@ def encode(value, field):
 
 def without(monkeypatch, *modules):
     """Make the codecs believe that packages are not installed."""
-    present = sound_decoding.available
-    for module in (sound_decoding, sound_encoding):
+    present = audio_codec.import_if_available
+    for module in (audio_codec, audio_codec):
         monkeypatch.setattr(module, "available", lambda name: None if name in modules else present(name))
 
 
@@ -184,7 +184,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     program = (
         "import sys; sys.modules['av'] = None; sys.modules['soundfile'] = None\n"
         "import webdataset as wds\n"
-        "from webdataset.ground.errors import MissingExtra\n"
+        "from webdataset.core.errors import MissingExtra\n"
         "try:\n"
         "    wds.Decoder(wds.audio)({'wav': b'x'})\n"
         "except MissingExtra as error:\n"

@@ -9,10 +9,9 @@ import pytest
 
 import webdataset as wds
 from webdataset.codecs import default_handlers, encode_based_on_extension1
-from webdataset.codecs.media import video_decoding as video
-from webdataset.codecs.media.containers import opened
-from webdataset.codecs.media.whole import check_whole
-from webdataset.ground.errors import DecodingError, EncodingError, FieldTooLarge, UsageError
+from webdataset.codecs.media import video_decode as video
+from webdataset.codecs.media.container import check_whole, open_container
+from webdataset.core.errors import DecodingError, EncodingError, FieldTooLarge, UsageError
 
 av = pytest.importorskip("av")
 
@@ -299,7 +298,7 @@ def test_a_playlist_reaches_no_file(tmp_path, short):
     for data in (concat, hls):
         with pytest.raises(DecodingError):
             wds.Decoder(wds.video_clips(1))({"mp4": data})
-    with pytest.raises((OSError, ValueError)), opened(concat, "testing") as container:
+    with pytest.raises((OSError, ValueError)), open_container(concat, "testing") as container:
         list(container.decode(video=0))
 
 

@@ -17,7 +17,8 @@ from PIL import Image
 
 import webdataset as wds
 import wids
-from webdataset.ground.errors import (
+from support import zoo
+from webdataset.core.errors import (
     DecodingError,
     DuplicateField,
     NoSuchSample,
@@ -28,7 +29,7 @@ from webdataset.ground.errors import (
     UsageError,
 )
 from webdataset.index.wids.dataset import ShardListDataset
-from webdataset.testing import archives, zoo
+from webdataset.testing import archives
 from webdataset.testing.sources import RangeServer
 
 READABLE = [exhibit for exhibit in zoo.exhibits() if exhibit.samples]

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 from webdataset.index.wids.samplers import ChunkedSampler, DistributedChunkedSampler, ShardedSampler, ShardListSampler
 
 

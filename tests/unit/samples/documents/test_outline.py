@@ -2,8 +2,8 @@
 
 import pytest
 
-from webdataset.ground.errors import SampleError
-from webdataset.samples.documents.outline import outlined
+from webdataset.core.errors import SampleError
+from webdataset.samples.documents.outline import parse_outline
 
 ENTRY = {"image_name": "a.png", "matched_text_index": 1, "matched_sim": 0.25, "raw_url": "u", "face_detections": None}
 MMC4 = {"url": "u", "text_list": ["x", "y"], "image_info": [ENTRY], "similarity_matrix": [[1, 2]]}
@@ -16,7 +16,7 @@ def slots(outline):
 
 def test_mmc4_gives_slots_texts_and_the_rest():
     """Names, places and similarities are taken, and everything else is kept, per image and per document."""
-    outline = outlined(MMC4)
+    outline = parse_outline(MMC4)
     assert (outline.texts, slots(outline)) == (["x", "y"], [("a.png", 1, 1)])
     assert outline.slots[0].similarity == 0.25
     assert outline.slots[0].rest == {"raw_url": "u", "face_detections": None}
@@ -26,12 +26,14 @@ def test_mmc4_gives_slots_texts_and_the_rest():
 
 def test_an_image_may_stand_behind_its_text():
     """place='after' puts one text more before it."""
-    assert slots(outlined(MMC4, "after")) == [("a.png", 2, 1)]
+    assert slots(parse_outline(MMC4, "after")) == [("a.png", 2, 1)]
 
 
 def test_parallel_lists_give_the_order():
     """OBELICS: null stands where the other modality is; an image's text is the next one, or the last."""
-    outline = outlined({"texts": [None, "x", None, "y", None], "images": ["a", None, "b", None, {"image_name": "c"}]})
+    outline = parse_outline(
+        {"texts": [None, "x", None, "y", None], "images": ["a", None, "b", None, {"image_name": "c"}]}
+    )
     assert outline.texts == ["x", "y"]
     assert outline.ordered
     assert slots(outline) == [("a", 0, 0), ("b", 1, 1), ("c", 2, 1)]
@@ -39,22 +41,22 @@ def test_parallel_lists_give_the_order():
 
 def test_places_where_both_lists_are_null_are_nothing():
     """Both null: neither a text nor an image; an empty text is one."""
-    outline = outlined({"texts": [None, ""], "images": [None, None]})
+    outline = parse_outline({"texts": [None, ""], "images": [None, None]})
     assert (outline.texts, outline.slots) == ([""], [])
 
 
 def test_image_metadata_belongs_to_the_images_where_it_is_as_long():
     """MINT-1T's metadata goes to the images; a list of another length stays where it is."""
     record = {"texts": [None, "x"], "images": ["a", None]}
-    assert outlined({**record, "image_metadata": [{"page": 3}]}).slots[0].rest == {"page": 3}
-    assert outlined({**record, "image_metadata": [{}, {}]}).rest == {"image_metadata": [{}, {}]}
+    assert parse_outline({**record, "image_metadata": [{"page": 3}]}).slots[0].rest == {"page": 3}
+    assert parse_outline({**record, "image_metadata": [{}, {}]}).rest == {"image_metadata": [{}, {}]}
 
 
 @pytest.mark.parametrize("matched", ["matched_text_index", "matched_text_indices"])
 @pytest.mark.parametrize("texts", ["text_list", "texts"])
 def test_columns_give_slots_without_names(matched, texts):
     """Energon's form: one index for each image."""
-    outline = outlined({texts: ["x", "y"], matched: [1, 0], "matched_sim": [0.5, None], "more": 1})
+    outline = parse_outline({texts: ["x", "y"], matched: [1, 0], "matched_sim": [0.5, None], "more": 1})
     assert slots(outline) == [(None, 1, 1), (None, 0, 0)]
     assert outline.rest == {"more": 1}
     assert [slot.similarity for slot in outline.slots] == [0.5, None]
@@ -62,7 +64,7 @@ def test_columns_give_slots_without_names(matched, texts):
 
 def test_a_matrix_of_another_size_stays_in_the_rest():
     """Rows that do not stand for the images are not taken for theirs."""
-    outline = outlined({**MMC4, "similarity_matrix": [[1], [2]]})
+    outline = parse_outline({**MMC4, "similarity_matrix": [[1], [2]]})
     assert outline.matrix is None
     assert outline.rest["similarity_matrix"] == [[1], [2]]
 
@@ -70,7 +72,7 @@ def test_a_matrix_of_another_size_stays_in_the_rest():
 @pytest.mark.parametrize("record", [None, [], "x", 3, {}, {"text_list": ["a"]}, {"image_info": []}, {"images": []}])
 def test_other_json_is_no_document(record):
     """JSON without the lists of a document is none, and no error."""
-    assert outlined(record) is None
+    assert parse_outline(record) is None
 
 
 def with_entry(**changes):
@@ -104,5 +106,5 @@ def with_entry(**changes):
 def test_contradictions_are_errors_that_name_the_place(record, field):
     """An index out of range, lists that do not fit, values of another kind: never a guess."""
     with pytest.raises(SampleError) as caught:
-        outlined(record)
+        parse_outline(record)
     assert caught.value.field == field

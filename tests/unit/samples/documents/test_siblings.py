@@ -2,8 +2,8 @@
 
 import pytest
 
-from webdataset.ground.errors import SampleError
-from webdataset.samples.documents.siblings import Gatherer, Wants
+from webdataset.core.errors import SampleError
+from webdataset.samples.documents.siblings import SiblingCollector, SiblingRequest
 
 
 def describe(sample):
@@ -12,14 +12,18 @@ def describe(sample):
         return None
     if sample["json"] == "bad":
         raise SampleError("bad")
-    return Wants([], all=True, whole=True) if sample["json"] == "*" else Wants([(name,) for name in sample["json"]])
+    return (
+        SiblingRequest([], all=True, whole=True)
+        if sample["json"] == "*"
+        else SiblingRequest([(name,) for name in sample["json"]])
+    )
 
 
 class Played:
     """A gatherer, played sample by sample."""
 
     def __init__(self, **options):
-        self.gatherer = Gatherer(describe, lambda sample: "cls" not in sample, **options)
+        self.gatherer = SiblingCollector(describe, lambda sample: "cls" not in sample, **options)
         self.fed = 0
 
     def feed(self, key, *names, url="u", **fields):
@@ -43,7 +47,7 @@ class Played:
     @property
     def waiting(self):
         """The keys of what waits."""
-        return [item.sample["__key__"] for item in self.gatherer.undecided()]
+        return [item.sample["__key__"] for item in self.gatherer.pending_samples()]
 
 
 def test_a_document_is_decided_by_its_last_image():
@@ -161,7 +165,7 @@ def test_errors_are_kept_with_their_group():
 @pytest.mark.parametrize("sample", [3, {}, {"__key__": 3}, None])
 def test_what_is_no_sample_passes_by(sample):
     """It is a group by itself."""
-    gatherer = Gatherer(describe, lambda sample: True)
+    gatherer = SiblingCollector(describe, lambda sample: True)
     gatherer.feed(None, sample)
     assert gatherer.ready.popleft().items[0].sample is sample
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from webdataset.ground.errors import SpecError, UsageError
+from webdataset.core.errors import SpecError, UsageError
 from webdataset.shards.specs import Mix, Source, from_open_clip, load_spec
-from webdataset.shards.specs.origins import expanded
+from webdataset.shards.specs.origin import expand_names
 
 SEED = """
 dataset:
@@ -336,7 +336,7 @@ def test_open_clip():
     assert written == {"train_data": "a{0..9}::b", "train_data_upsampling_factors": "1::10"}
     again = from_open_clip(written["train_data"], written["train_data_upsampling_factors"])
     assert again.split().shares() == pytest.approx([0.5, 0.5])
-    assert len(expanded(again.split().sources[0].shards[0])) == 10
+    assert len(expand_names(again.split().sources[0].shards[0])) == 10
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from webdataset.ground.errors import UsageError
+from webdataset.core.errors import UsageError
 from webdataset.shards.specs import DatasetSpec, Mix, Source, load_spec
-from webdataset.shards.specs.schema import FILE, schema, written
+from webdataset.shards.specs.schema import SCHEMA_FILE, format_schema, make_schema
 
 FULL = """
 version: 1
@@ -301,15 +301,15 @@ def test_yaml_merges_and_anchors(tmp_path):
 
 def test_schema_is_up_to_date():
     """The schema that is shipped says what the parser reads."""
-    assert FILE.read_text(encoding="utf-8") == written()
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == format_schema()
 
 
 def test_schema_and_parser_agree(full):
     """What the parser takes, the schema takes; what the schema refuses, the parser refuses."""
     jsonschema = pytest.importorskip("jsonschema")
     yaml = pytest.importorskip("yaml")
-    validator = jsonschema.Draft202012Validator(schema())
-    jsonschema.Draft202012Validator.check_schema(schema())
+    validator = jsonschema.Draft202012Validator(make_schema())
+    jsonschema.Draft202012Validator.check_schema(make_schema())
     good = yaml.safe_load(FULL)
     assert validator.is_valid(good)
     assert validator.is_valid(load_spec(full).dump())

@@ -1,0 +1,318 @@
+"""Metadata of a cached shard in a JSON sidecar file, and revalidation of a copy against its store.
+
+The sidecar is written under the lock of the shard, before the first byte of the shard, and again when the shard is
+whole. It names the file that it describes (inode, and size and time once whole), so that it is never taken for one
+about another file under that name. It holds no secrets: of the url only the part before the ``?``, of everything else
+hashes.
+
+Revalidation asks the store for the current version. A store that is not reached, refuses, or has lost the object does
+not invalidate a copy: without an answer the copy is used.
+"""
+
+import functools
+import hashlib
+import io
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from webdataset.caching.names import EntryPaths, canonical_url, pipe_cleaner, shard_name
+from webdataset.core import settings
+from webdataset.core.errors import UsageError, WebDatasetError
+from webdataset.core.redaction import redact
+from webdataset.storage.object_store import ObjectVersion, RemoteObject, RetryableError
+from webdataset.storage.open_url import remote_object
+from webdataset.storage.resumable_stream import ResumableStream
+from webdataset.storage.streams import stream_identity, stream_length
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class EntryMetadata:
+    """What is known of one shard.
+
+    Args:
+        name: its relative path in the cache.
+        url: where it came from, for people: without query, credentials and commands.
+        shard: hash of what the url says the shard is called; tells two shards under one chosen name apart.
+        origin: hash of the object's own url, or None where it came from something else than a store.
+        etag: strong ETag.
+        version: version or generation.
+        modified: time of the last change, as the server writes it.
+        length: bytes of the whole object, or None.
+        vouched: whether the store named a checksum.
+        resumed: whether it was downloaded in several goes, so that nobody has compared the checksum on the way.
+        inode: the file.
+        boot: the running kernel that wrote it. A size is a promise about the bytes only as long as that one runs.
+        reserved_bytes: space that it may grow to.
+        whole: whether all of it is there and verified.
+        size_bytes: its size, once whole.
+        changed_ns: its modification time, once whole.
+        created: seconds since 1970.
+        crc32: checksum of all bytes, as they came, once whole; None in records of older versions.
+    """
+
+    name: str
+    url: str
+    shard: str
+    origin: str | None
+    etag: str | None
+    version: str | None
+    modified: str | None
+    length: int | None
+    vouched: bool
+    inode: int
+    boot: str
+    resumed: bool = False
+    reserved_bytes: int = 0
+    whole: bool = False
+    size_bytes: int = 0
+    changed_ns: int = 0
+    created: float = 0.0
+    crc32: int | None = None
+
+    @property
+    def identity(self) -> ObjectVersion:
+        """Who the object is."""
+        return ObjectVersion(self.etag, self.version, self.modified, self.length)
+
+    def grows(self, status: os.stat_result) -> bool:
+        """Tell whether this is about a file that grows, on this running system.
+
+        Args:
+            status: the file's.
+        """
+        ours = self.inode == status.st_ino and self.boot == boot_id()
+        return ours and (not self.whole or self.is_about(status))  # inodes are given out again
+
+    def is_resumable(self) -> bool:
+        """Tell whether the rest can be asked for, and recognised."""
+        return self.origin is not None and self.identity.provable()
+
+    def is_about(self, status: os.stat_result) -> bool:
+        """Tell whether this is about a whole file, which nobody has changed.
+
+        Args:
+            status: the file's.
+        """
+        about = (self.whole, self.inode, self.size_bytes, self.changed_ns)
+        return about == (True, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def for_whole_file(self, status: os.stat_result, crc32: int | None = None) -> "EntryMetadata":
+        """Return the record of the whole file.
+
+        Args:
+            status: the file's.
+            crc32: checksum of its bytes.
+        """
+        size, changed_ns = status.st_size, status.st_mtime_ns
+        return replace(self, whole=True, size_bytes=size, reserved_bytes=size, changed_ns=changed_ns, crc32=crc32)
+
+    def write(self, place: EntryPaths) -> None:
+        """Put it in place, in one step.
+
+        Args:
+            place: the shard's.
+
+        Raises:
+            OSError: the directory refuses.
+        """
+        fresh = f"{place.record}.new"  # one name: only the holder of the lock writes it
+        content = json.dumps(asdict(self)).encode()
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+        os.replace(fresh, place.record)  # noqa: PTH105  one call of the system
+
+
+_FIELDS: dict[str, Any] = {field.name: field.type for field in fields(EntryMetadata)}
+
+
+def read_metadata(path: str) -> EntryMetadata | None:
+    """Return the record in a file, or None where there is none that can be read.
+
+    Args:
+        path: the file.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+        record = EntryMetadata(**{name: value for name, value in content.items() if name in _FIELDS})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return record if all(isinstance(getattr(record, name), kind) for name, kind in _FIELDS.items()) else None
+
+
+def make_metadata(stream: Any, url: str, name: str, inode: int) -> EntryMetadata:
+    """Return the record of a shard that begins to grow.
+
+    Args:
+        stream: the opened source.
+        url: as the user wrote it.
+        name: the shard's relative path in the cache.
+        inode: the file.
+    """
+    identity = getattr(stream, "identity", None)
+    known = isinstance(identity, ObjectVersion)
+    if not isinstance(identity, ObjectVersion):
+        # the length is that of the bytes that come: a foreign decompressor's file is shorter
+        identity = ObjectVersion(modified=stream_identity(stream)[1], length=stream_length(stream))
+    etag, version, modified, length = identity
+    return EntryMetadata(
+        name=name,
+        url=redact_url(url),
+        shard=hash_text(shard_name(url)),
+        origin=hash_text(canonical_url(str(stream.name))) if known else None,
+        etag=etag,
+        version=version,
+        modified=modified,
+        length=length,
+        vouched=known and getattr(stream, "vouched", (None,))[0] is not None,
+        inode=inode,
+        boot=boot_id(),
+        created=time.time(),
+    )
+
+
+def redact_url(url: str) -> str:
+    """Return a url as the record shows it.
+
+    Args:
+        url: as the user wrote it.
+    """
+    clean = pipe_cleaner(url)
+    if url.startswith("pipe:") and "://" not in clean:
+        return "pipe:"
+    return redact(clean.partition("?")[0].partition("#")[0])
+
+
+def hash_text(text: str) -> str:
+    """Return a hash that tells texts apart and does not show them.
+
+    Args:
+        text: the text.
+    """
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+@functools.cache
+def boot_id() -> str:
+    """Return a name of the running kernel; that of the host where there is no better one."""
+    try:
+        return Path(_BOOT).read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
+
+
+POLICIES = ("never", "once", "always")
+_SILENCE_SECONDS = 60.0
+
+_checked_paths: set[str] = set()  # paths of copies that were compared in this process
+_silent_hosts: dict[str, float] = {}  # until when a server that did not answer is left alone
+
+
+def parse_policy(name: str | None) -> str:
+    """Return when copies are compared.
+
+    Args:
+        name: ``never``, ``once`` in each process, ``always``, or None for ``WDS_CACHE_REVALIDATE``.
+
+    Raises:
+        UsageError: another name.
+    """
+    chosen = settings.CACHE_REVALIDATE.get() if name is None else name
+    if chosen not in POLICIES:
+        raise UsageError(f"revalidate={chosen!r} is not one of {', '.join(POLICIES)}")
+    return chosen
+
+
+def mark_current(place: EntryPaths) -> None:
+    """Take note that a copy is as its store has it.
+
+    Args:
+        place: the copy's.
+    """
+    _checked_paths.add(place.final)
+
+
+def fetch_version(place: EntryPaths, target: str, options: Any, policy: str) -> ObjectVersion | None:
+    """Ask the store who the object is now, if the policy wants it.
+
+    Args:
+        place: the copy's.
+        target: the url, after rewriting.
+        options: what a dataset says about its storage.
+        policy: ``never``, ``once`` or ``always``.
+
+    Returns:
+        None where it was not asked, or does not say.
+    """
+    if policy == "never" or (policy == "once" and place.final in _checked_paths):
+        return None
+    record = read_metadata(place.record)
+    host = "/".join(target.split("/", 3)[:3])
+    if (
+        record is None
+        or not (record.whole and record.is_resumable())
+        or _silent_hosts.get(host, 0.0) > time.monotonic()
+    ):
+        return None
+    _checked_paths.add(place.final)
+    source = _remote_object(record, target, options)
+    return None if source is None else _request_version(source, host)
+
+
+def _request_version(source: RemoteObject, host: str) -> ObjectVersion | None:
+    try:
+        answer = source.open_at(0, None, 1)
+        answer.body.close()
+    except RetryableError:
+        _silent_hosts[host] = time.monotonic() + _SILENCE_SECONDS
+    except WebDatasetError:
+        pass
+    except source.failures():
+        pass
+    else:
+        return answer.identity
+    return None
+
+
+def open_rest(record: EntryMetadata, target: str, options: Any, offset: int) -> Any:
+    """Open the same object from the middle.
+
+    Args:
+        record: who it was.
+        target: the url, after rewriting.
+        options: what a dataset says about its storage.
+        offset: the first byte wanted.
+
+    Returns:
+        A stream, or None where the object cannot be taken up again.
+
+    Raises:
+        ShardChanged: it is another object by now.
+        SourceError: the store refuses, or does not answer.
+    """
+    source = _remote_object(record, target, options) if record.is_resumable() else None
+    if source is None:
+        return None
+    if offset == record.length:
+        return io.BytesIO()
+    return ResumableStream(source, start=offset, known=record.identity)
+
+
+def _remote_object(record: EntryMetadata, target: str, options: Any) -> RemoteObject | None:
+    """Return the object itself, if it is the one that the record is about."""
+    try:
+        source = remote_object(target, options)
+    except WebDatasetError:  # a package or profile that was there is not there now
+        return None
+    return source if source is not None and hash_text(canonical_url(source.url)) == record.origin else None

@@ -1,0 +1,476 @@
+"""The shard cache: opens shards through a directory, prefetches the next ones, downloads one url to one file.
+
+:class:`ShardCache` takes ``{"url"}`` dicts and gives them with ``stream``, and with ``__local_path__`` where the
+shard is, or becomes, a file of the cache. A shard is read while it arrives; all processes of a host together fetch it
+once (:mod:`webdataset.caching.entry` tells how). Local files are read in place. Where the directory cannot take a
+file, shards are streamed from their sources; no sample is ever lost because of the cache.
+
+Prefetch: while a shard is read, threads open the next two: their downloads begin, or downloads of other processes are
+followed, or the copies are revalidated. This takes space in the directory, within its quota, not memory. What fails,
+or finds no space, is opened again at its turn, and its error is raised then. Nothing is prefetched for a reader that
+leaves before it has read a megabyte; what was prefetched for one that leaves later ends as it does for a reader that
+stops at once.
+
+:func:`download` copies one url to one file, which is complete or does not exist.
+"""
+
+import dataclasses
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webdataset.caching import metadata, names
+from webdataset.caching.entry import CacheEntry, SourceOpener
+from webdataset.caching.eviction import Quota, remove_leftovers
+from webdataset.caching.locks import TemporaryDownload, Unwritable
+from webdataset.caching.names import EntryPaths
+from webdataset.caching.reader import CachedStream
+from webdataset.caching.validation import check_tar_format
+from webdataset.core import settings
+from webdataset.core.error_handlers import Handler, should_continue, with_location
+from webdataset.core.errors import SourceError, UsageError, describe_error
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+from webdataset.storage.open_url import is_local, open_stream, rewrite_url, service_id
+from webdataset.storage.prefetch import Lookahead, Shard
+from webdataset.storage.streams import path_of
+
+DEPTH = 2
+
+ShardOpening = Callable[[Shard], "dict[str, Any] | None"]
+
+
+class OpeningTask:
+    """A shard that a thread opens.
+
+    Args:
+        opening: gives the shard with its stream, or None; called in the thread.
+
+    Raises:
+        RuntimeError: no thread can be started.
+    """
+
+    def __init__(self, opening: Callable[[], dict[str, Any] | None]) -> None:
+        self._owner = os.getpid()
+        self._near: dict[str, Any] | None = None
+        self._warning: Warning | None = None
+        self._left = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, args=(opening,), name="webdataset-cache-ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self, opening: Callable[[], dict[str, Any] | None]) -> None:
+        near = None
+        try:
+            near = opening()
+        except Warning as warning:  # where warnings are errors; it would not be given a second time
+            self._warning = warning
+        except Exception:  # noqa: BLE001  it is opened again, and says so, when its turn comes
+            near = None
+        with self._lock:
+            self._near = near
+            left = self._left
+        if left:
+            self.close()
+
+    def take(self) -> dict[str, Any] | None:
+        """Return the opened shard, once; None where it has to be opened now. Waits for the thread.
+
+        Raises:
+            Warning: where warnings are errors.
+        """
+        self._thread.join()
+        if self._warning is not None:
+            raise self._warning
+        near, self._near = self._near, None
+        return near
+
+    def close(self) -> None:
+        """Say that nobody wants it any more; never waits."""
+        if self._owner != os.getpid():
+            self._lock = threading.Lock()
+        with self._lock:
+            self._left = True
+            near, self._near = self._near, None
+        if near is not None:
+            near["stream"].close()
+
+
+class CachePrefetcher(Lookahead[OpeningTask]):
+    """A list of shards, of which the next are opened beforehand.
+
+    Args:
+        shards: the list. It is asked only by whoever reads, and while he reads.
+        opening: opens a shard behind the cache; called in threads.
+        prefetch: 0: open nothing beforehand; None is ``WDS_PREFETCH_BYTES``.
+        level: a trust level that a dataset names.
+    """
+
+    def __init__(self, shards: Iterator[Shard], opening: ShardOpening, prefetch: int | None, level: str | None) -> None:
+        super().__init__(shards, level)
+        self._wanted = prefetch != 0 and settings.PREFETCH_BYTES.get() > 0
+        self._opening = opening
+        self._first = True
+
+    def watch(self, stream: Any) -> None:
+        """Begin what comes next: beside a first shard when it is seen that somebody reads it, else at once.
+
+        Args:
+            stream: the shard whose turn it is.
+        """
+        if self._first:
+            self._first = False
+            stream.look = self.look
+        else:
+            self.look()
+
+    def look(self) -> None:
+        """Begin what comes next; never waits, and raises nothing."""
+        if self._wanted:
+            self._alone(self._look)
+
+    def close(self) -> None:
+        """Leave what was begun."""
+        for begun in self._left():
+            begun.close()
+
+    def _look(self) -> None:
+        waiting = self._waiting
+        for number in range(DEPTH):
+            if number == len(waiting):
+                coming = self._next_of_list()
+                if coming is None:
+                    return
+                waiting.append(coming)
+            shard = waiting[number].shard
+            if waiting[number].begun is None:
+                if not self._is_remote(shard):
+                    return
+                try:
+                    begun = OpeningTask(functools.partial(self._open_shard, shard))
+                except RuntimeError:  # no more threads
+                    return
+                self._note(waiting, number, begun)
+
+    def _open_shard(self, shard: Shard) -> dict[str, Any] | None:
+        """Open a shard; in a thread."""
+        near = self._opening(shard)
+        if near is not None and near["stream"].kept:
+            return near
+        self._wanted = False  # the directory is full of what is being read, or takes nothing
+        if near is not None:
+            near["stream"].close()
+        return None
+
+
+_failed_folders: set[str] = set()  # directories that refused a file: this process puts nothing more there
+_plain_names: dict[
+    str, str
+] = {}  # user's file to the url it was read for; to nothing once somebody was told of a second
+
+log = logging.getLogger("webdataset")
+
+
+@dataclass(frozen=True)
+class ShardCache:
+    """A directory of shards.
+
+    A download is kept as ``name.url-HASH.tar``, or as ``url_to_name`` says. A file that the user puts there under the
+    shard's plain name, where webdataset 0.2 would keep it, or where ``url_to_name`` says, is read instead of the url.
+
+    Args:
+        folder: the directory; it has to exist.
+        size_bytes: bound on all files in it, downloads under way included. Downloads that were used least recently are
+            deleted, except those that a process of this host reads; what then finds no room is streamed and not kept.
+            Files that users put there are never deleted. Not above 0: no bound.
+        url_to_name: url to relative path. Where it gives one name to two shards, the second gets one of its own.
+        verbose: log every hit, download and deletion; ``WDS_VERBOSE_CACHE`` does so too.
+        always: copy local files too.
+        validator: path to bool, asked whether a download may be kept, instead of looking whether it is a shard. It is
+            asked before anything is read.
+        complete: give only shards that are there completely, so that ``__local_path__`` can be opened at once;
+            otherwise it can be once the shard has been read to its end.
+        revalidate: when the store is asked whether a cached shard is still the same: ``never``, ``once`` in each
+            process, ``always``; None is ``WDS_CACHE_REVALIDATE``.
+
+    Raises:
+        UsageError: the directory cannot be made, or ``revalidate`` is something else.
+    """
+
+    folder: str
+    size_bytes: float = -1
+    url_to_name: Callable[[str], str] | None = None
+    verbose: bool = False
+    always: bool = False
+    validator: Callable[[str], Any] | None = None
+    complete: bool = False
+    revalidate: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            raise UsageError("the cache directory has an empty name")
+        try:
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the cache directory {self.folder!r}: {describe_error(error)}") from error
+        number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)
+        if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):  # the latter: NaN
+            raise UsageError(f"cache_size is a number of bytes, not {self.size_bytes!r}")
+        object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
+        if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):  # upstream's defaults
+            object.__setattr__(self, "url_to_name", None)
+        if self.validator is check_tar_format:
+            object.__setattr__(self, "validator", None)
+        if self.revalidate is not None:
+            metadata.parse_policy(self.revalidate)
+
+    def open_shards(
+        self,
+        shards: Iterable[dict[str, Any]],
+        source: SourceOpener,
+        handler: Handler,
+        *,
+        level: str | None = None,
+        storage_options: Any = None,
+        prefetch: int | None = 0,
+        archives: bool = True,
+    ) -> Iterator[dict[str, Any]]:
+        """Open each shard, from the cache where it can be.
+
+        Args:
+            shards: dicts with ``url``.
+            source: opens shards without the cache.
+            handler: asked where one cannot be opened; true goes on with the next.
+            level: the trust level that a dataset names.
+            storage_options: what ``source`` opens urls with: they tell one service's shards from another's.
+            prefetch: 0: open nothing before its turn; anything else, and None where ``WDS_PREFETCH_BYTES`` is not 0:
+                bring the next two shards while one is read. ``source`` is called in threads then.
+            archives: whether shards are tar archives: what does not begin as one is an error, and not kept. Others
+                are kept where their length is told.
+
+        Yields:
+            The dicts with ``stream``.
+
+        Raises:
+            WebDatasetError: what the handler does not step over.
+        """
+        answers = [True]
+
+        def asked(error: Exception) -> bool:
+            answers.append(bool(handler(error)))
+            return answers[-1]
+
+        opening = functools.partial(self._near, source=source, level=level, options=storage_options, archives=archives)
+        coming = CachePrefetcher(iter(shards), opening, 0 if self.complete or self.validator else prefetch, level)
+        try:
+            while (place := coming.next()) is not None:
+                shard = place.shard
+                try:
+                    near = (place.begun and place.begun.take()) or opening(shard)
+                except Exception as error:  # noqa: BLE001  the handler decides
+                    if not should_continue(
+                        handler, with_location(error, url=str(shard["url"]), stage="cache"), "opening"
+                    ):
+                        return
+                    continue
+                if near is None:
+                    yield from source([shard], asked)
+                else:
+                    coming.watch(near["stream"])
+                    yield near
+                if not answers[-1]:
+                    return
+        finally:
+            coming.close()
+
+    def fetch(self, url: str | os.PathLike[str], source: SourceOpener, *, level: str | None = None) -> str:
+        """Return the path of a file with a url's bytes: a local file itself, or the copy in the cache.
+
+        Args:
+            url: what to fetch.
+            source: opens shards without the cache.
+            level: the trust level in force.
+
+        Raises:
+            SourceError: it cannot be had, or the directory cannot keep it.
+            FormatError: what came is no shard.
+        """
+        near = self._near({"url": url}, source, level, complete=True)
+        if near is not None:
+            near["stream"].close()
+        if near is not None and "__local_path__" in near:
+            return str(near["__local_path__"])
+        path = local_path(url, level=level)
+        if path is None:
+            raise SourceError(
+                f"cannot be kept in {self.folder}: the directory takes no files, or nobody vouches that what came is "
+                "whole; read it as a stream instead",
+                url=str(url),
+            )
+        return path
+
+    def _near(
+        self,
+        shard: Any,
+        source: SourceOpener,
+        level: str | None,
+        options: Any = None,
+        *,
+        complete: bool = False,
+        archives: bool = True,
+    ) -> dict[str, Any] | None:
+        """Return a shard opened from the cache, or None where its source has to be read."""
+        url = shard.get("url") if isinstance(shard, dict) else None
+        if not isinstance(url, str | os.PathLike) or url == "-":
+            return None
+        given = os.fsdecode(url)
+        target = rewrite_url(given, level=level)
+        if (is_local(target) or (target == given and not isinstance(url, str))) and not self.always:
+            return None
+        wanted = self._make_entry({**shard, "url": given}, target, source, options)
+        wanted.shard, wanted.complete, wanted.archives = shard, complete or self.complete, archives
+        stream = self._open_user_file(wanted, given) or self._open_entry(wanted)
+        if stream is None:
+            return None
+        return {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
+
+    def _make_entry(self, shard: dict[str, Any], target: str, source: SourceOpener, options: Any) -> CacheEntry:
+        given = shard["url"]
+        own = EntryPaths(self.folder, names.cache_name(given, target, service_id(target, options)))
+        chosen = None if self.url_to_name is None else names.custom_names(given, self.url_to_name)[-1]
+        return CacheEntry(
+            place=own if chosen is None else EntryPaths(self.folder, chosen),
+            shard=shard,
+            source=source,
+            target=target,
+            options=options,
+            room=Quota(self.folder, self.size_bytes, self._verbose()),
+            complete=self.complete,
+            validator=self.validator,
+            complain=self._give_up,
+            other=None if chosen is None else own,
+        )
+
+    def _open_user_file(self, wanted: CacheEntry, url: str) -> CachedStream | None:
+        """Open what the user has put into the directory for a url."""
+        if self.url_to_name is None:
+            candidates = names.user_file_names(url)
+        else:
+            candidates = names.custom_names(url, self.url_to_name)[:-1]
+        for name in dict.fromkeys(candidates):
+            if name == wanted.place.name:
+                continue
+            stream = self._hit(dataclasses.replace(wanted, place=EntryPaths(self.folder, name)), url)
+            if stream is not None:
+                if self.url_to_name is None:
+                    _warn_of_two_urls(stream.path, names.canonical_url(names.pipe_cleaner(url)))
+                return stream
+        return None
+
+    def _open_entry(self, wanted: CacheEntry) -> Any:
+        """Open a download, or make one; None where the source has to be read."""
+        url = wanted.url
+        remove_leftovers(self.folder)
+        wanted.avoid_another()
+        wanted.room.trim(wanted.place)
+        policy = metadata.parse_policy(self.revalidate)
+        wanted.now = metadata.fetch_version(wanted.place, wanted.target, wanted.options, policy)
+        stream = self._hit(wanted, url)
+        if stream is not None or self.folder in _failed_folders:
+            return stream
+        self._tell("download to", wanted.place.final, url)
+        obtained = wanted.open()
+        if obtained is None or not obtained.kept:
+            self._tell("not kept:", wanted.place.final, url)
+        return obtained
+
+    def _hit(self, wanted: CacheEntry, url: str) -> CachedStream | None:
+        try:
+            stream = wanted.open_whole()
+        except PermissionError as error:
+            self._give_up(error.strerror)
+            return None
+        if stream is not None:
+            self._tell("read from", stream.path, url)
+        return stream
+
+    def _verbose(self) -> bool:
+        return self.verbose or settings.VERBOSE_CACHE.get()
+
+    def _tell(self, verb: str, path: object, url: str) -> None:
+        if self._verbose():
+            log.warning("cache: %s %s: %s", verb, path, redact(url))
+
+    def _give_up(self, reason: object) -> None:
+        if self.folder not in _failed_folders:
+            _failed_folders.add(self.folder)
+            warn_user(
+                f"cache directory {self.folder} cannot be used: {reason}. Shards that are not in it are streamed from "
+                "their sources and not kept",
+            )
+
+
+def local_path(url: Any, *, level: str | None = None) -> str | None:
+    """Return the path of a local file that a url names, or None for anything else.
+
+    Args:
+        url: a url or path.
+        level: the trust level in force.
+    """
+    if not isinstance(url, str | os.PathLike) or url == "-":
+        return None
+    given = os.fsdecode(url)
+    target = rewrite_url(given, level=level)
+    if target == given and not isinstance(url, str):
+        return given
+    if not is_local(target):
+        return None
+    return path_of(target) if target[:5].lower() == "file:" else target
+
+
+def _warn_of_two_urls(path: str, url: str) -> None:
+    """Warn where one user's file is read for two urls."""
+    first = _plain_names.setdefault(path, url)
+    if first not in ("", url):
+        _plain_names[path] = ""
+        warn_user(
+            f"{path} is read for two urls, {redact(first)} and {redact(url)}, since both have its name. If they "
+            "are two shards, rename the file or pass url_to_name",
+        )
+
+
+def download(
+    url: str,
+    dest: str | os.PathLike[str],
+    chunk_size: int = 1 << 20,
+    verbose: bool = False,  # noqa: FBT001, FBT002  upstream's signature
+) -> None:
+    """Copy what a url gives into a file, which gets its name when it is complete.
+
+    Args:
+        url: the url.
+        dest: the file; one that is there is replaced.
+        chunk_size: bytes to read at a time.
+        verbose: log the download.
+
+    Raises:
+        NotFound: nothing is there.
+        SourceError: the source failed, ended early, or the file cannot be written.
+    """
+    if verbose:
+        log.warning("download %s to %s", redact(str(url)), dest)
+    stream = open_stream(url)
+    try:
+        with TemporaryDownload(Path(dest).absolute()) as target:
+            while piece := stream.read(chunk_size):
+                target.write(piece)
+            target.publish().close()
+    except Unwritable as trouble:
+        raise SourceError(f"cannot write {os.fspath(dest)!r}: {trouble}", url=str(url)) from trouble
+    finally:
+        stream.close()

@@ -1,0 +1,48 @@
+"""Lends decoders memory inside the batch that their pixels will be a row of.
+
+A loader that knows the next row of a batch installs a provider for its thread; an image decoder asks it for a
+writable array of the right shape, and makes its own array where the provider returns None. The provider, not the
+decoder, checks that a lent array ends up as the row it was lent for.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+BufferProvider = Callable[[tuple[int, ...], Any], Any]
+
+
+class _ThreadProvider(threading.local):
+    giver: BufferProvider | None = None
+
+
+_local = _ThreadProvider()
+
+
+def take_buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return memory for decoded values, or None.
+
+    Args:
+        shape: of the array.
+        dtype: its numpy dtype.
+
+    Returns:
+        A writable, C-contiguous array of this shape and dtype with any content.
+    """
+    giver = _local.giver
+    return None if giver is None else giver(shape, dtype)
+
+
+@contextmanager
+def use_provider(giver: BufferProvider | None) -> Iterator[None]:
+    """Let decoders in this thread ask ``giver`` for memory.
+
+    Args:
+        giver: from shape and dtype to an array or None; None for nobody.
+    """
+    before, _local.giver = _local.giver, giver
+    try:
+        yield
+    finally:
+        _local.giver = before

@@ -1,0 +1,168 @@
+"""JSON fields and JSON lines: equal to the standard library's results, and faster where msgspec is installed.
+
+msgspec answers only where it and ``json`` agree: what it refuses (integers beyond 64 bits in some forms, NaN, byte
+order marks, lone surrogates) ``json`` reads or refuses, and values that it would write in a way of its own (bytes,
+times, sets, NaN) ``json`` writes or refuses.
+
+``.jsonl`` and ``.ndjson`` fields hold one JSON value a line, and give the list of values. Blank lines are skipped.
+Each line is read as ``json`` reads it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from webdataset.core.errors import DecodingError, EncodingError, describe_error
+from webdataset.core.optional_imports import import_if_available, loaded_module
+
+_library = import_if_available("msgspec")
+_decode: Callable[[bytes], Any]
+_encode: Callable[[Any], bytes] | None
+_not_for_msgspec: tuple[type[Exception], ...]
+if _library is None:
+    _decode, _encode, _not_for_msgspec = json.loads, None, ()
+else:
+    _decode, _encode = _library.json.Decoder().decode, _library.json.Encoder().encode
+    _not_for_msgspec = (_library.MsgspecError, UnicodeError, RecursionError, OverflowError)
+
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+_NAMES = frozenset({str})
+_DEEPEST = 64
+
+
+def json_loads(data: bytes) -> Any:
+    """Parse JSON exactly as ``json.loads`` does.
+
+    Args:
+        data: JSON text in UTF-8, UTF-16 or UTF-32.
+
+    Returns:
+        What ``json.loads`` returns: integers of any size, NaN and infinities included.
+
+    Raises:
+        json.JSONDecodeError: not JSON.
+    """
+    try:
+        return _decode(data)
+    except _not_for_msgspec:
+        return json.loads(data)
+
+
+def json_dumps(value: Any) -> bytes:
+    """Write JSON.
+
+    Args:
+        value: anything ``json.dumps`` writes, numpy and torch numbers, or a str: one that is JSON already is written
+            as it is, any other as a JSON string.
+
+    Returns:
+        UTF-8 text.
+
+    Raises:
+        TypeError: a value that JSON does not have.
+    """
+    if isinstance(value, str) and _is_json(value):
+        return value.encode("utf-8")
+    return json_value_dumps(value)
+
+
+def json_value_dumps(value: Any) -> bytes:
+    """Write one value as JSON on one line, a str always as a JSON string.
+
+    Args:
+        value: anything ``json.dumps`` writes, numpy and torch numbers.
+
+    Returns:
+        UTF-8 text.
+
+    Raises:
+        TypeError: a value that JSON does not have.
+    """
+    if _encode is not None and _is_plain(value, 0):
+        try:
+            written = _encode(value)
+        except _not_for_msgspec:
+            written = b"null"
+        if b"null" not in written:  # msgspec writes NaN as null
+            return written
+    return json.dumps(value, separators=(",", ":"), default=_number).encode("ascii")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json_loads(text.encode("utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Tell whether a value is of JSON's own types all through, so that msgspec writes it as ``json`` does."""
+    kind = type(value)
+    if kind is dict:
+        if not _NAMES.issuperset(map(type, value)):
+            return False
+        members = value.values()
+    elif kind is list or kind is tuple:
+        members = value
+    else:
+        return kind in _LEAVES
+    if _LEAVES.issuperset(map(type, members)):
+        return True
+    return depth < _DEEPEST and all(_is_plain(member, depth + 1) for member in members)
+
+
+def _number(value: Any) -> Any:
+    """Turn a numpy or torch number into Python's."""
+    numpy, torch = loaded_module("numpy"), loaded_module("torch")
+    if numpy is not None and isinstance(value, (numpy.number, numpy.bool_)):
+        return value.item()
+    if torch is not None and isinstance(value, torch.Tensor) and value.ndim == 0:
+        return value.item()
+    if getattr(value, "shape", ()) != ():
+        raise EncodingError(f"JSON has no arrays of type {type(value).__name__}; write value.tolist(), or a .npy field")
+    raise TypeError(f"JSON has no values of type {type(value).__name__}")
+
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def json_lines_loads(data: bytes) -> list[Any]:
+    """Parse lines of JSON.
+
+    Args:
+        data: UTF-8 text, its lines ended by LF or CR LF; the last one need not be ended.
+
+    Returns:
+        The values of the lines that are not blank.
+
+    Raises:
+        DecodingError: a line that is no JSON; its number, from 1, is named.
+    """
+    values = []
+    for number, line in enumerate(data.removeprefix(_BYTE_ORDER_MARK).split(b"\n"), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            values.append(json_loads(line))
+        except (ValueError, RecursionError) as error:
+            raise DecodingError(f"line {number} is not JSON: {describe_error(error)}") from error
+    return values
+
+
+def json_lines_dumps(values: Iterable[Any]) -> bytes:
+    """Write lines of JSON.
+
+    Args:
+        values: what ``json_dumps`` takes; a str among them is written as a JSON string.
+
+    Returns:
+        UTF-8 text, each value on a line of its own.
+
+    Raises:
+        EncodingError: not a list or other iterable of values.
+        TypeError: a value that JSON does not have.
+    """
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise EncodingError(f"lines of JSON are a list of values, not a {type(values).__name__}")
+    return b"".join([json_value_dumps(value) + b"\n" for value in values])

@@ -1,0 +1,322 @@
+"""Decodes videos: as a whole, or on demand frame by frame and clip by clip.
+
+Frames are uint8[H, W, 3]. A :class:`Video` keeps the encoded bytes and decodes only what is requested, beginning at
+the key frame before it. Times are in seconds from the video's first frame. Rotation marks are not applied.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from webdataset.codecs.images.decode import check_size
+from webdataset.codecs.media.audio_codec import decode_track
+from webdataset.codecs.media.container import check_decoded_size, open_container
+from webdataset.core.errors import DecodingError, UsageError
+
+FrameSize = int | tuple[int, int] | None
+_SLACK = 1e-6  # seconds; times are quotients of whole numbers
+_AT_ONCE = 256 << 20  # bytes set aside for a video that says how many frames it has
+
+
+class Clip(NamedTuple):
+    """Successive frames of a video.
+
+    Attributes:
+        frames: uint8[T, H, W, 3].
+        seconds: float64[T], when each is shown.
+    """
+
+    frames: Any
+    seconds: Any
+
+
+class Video:
+    """One video field, decoded when asked.
+
+    Args:
+        data: the bytes of the file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._facts: dict[str, Any] | None = None
+
+    def _fact(self, name: str) -> Any:
+        if self._facts is None:
+            with open_container(self.data, "decoding video") as container:
+                stream = _find_video_stream(container)
+                length = container.duration / 1e6 if stream.duration is None else stream.duration * stream.time_base
+                self._facts = {
+                    "fps": float(stream.average_rate or 0),
+                    "width": stream.width,
+                    "height": stream.height,
+                    "count": stream.frames or None,
+                    "length": float(length or 0),
+                    "rate": container.streams.audio[0].rate if container.streams.audio else None,
+                }
+        return self._facts[name]
+
+    @property
+    def fps(self) -> float:
+        """Frames a second, on average."""
+        return float(self._fact("fps"))
+
+    @property
+    def height(self) -> int:
+        """Height in pixels."""
+        return int(self._fact("height"))
+
+    @property
+    def width(self) -> int:
+        """Width in pixels."""
+        return int(self._fact("width"))
+
+    @property
+    def frame_count(self) -> int | None:
+        """How many frames the file says it has, or None where it does not say."""
+        count: int | None = self._fact("count")
+        return count
+
+    @property
+    def duration_seconds(self) -> float:
+        """Length in seconds as the file states it; 0 where it does not."""
+        return float(self._fact("length"))
+
+    @property
+    def sound_rate(self) -> int | None:
+        """Rate of the first audio track in Hz, or None where there is none."""
+        rate: int | None = self._fact("rate")
+        return rate
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield all frames, uint8[H, W, 3]."""
+        return (frame for _, frame in self.frames())
+
+    def frames(
+        self, start_seconds: float = 0.0, stop_seconds: float | None = None, *, stride: int = 1, size: FrameSize = None
+    ) -> Iterator[tuple[float, Any]]:
+        """Yield frames with the times at which they are shown.
+
+        Args:
+            start_seconds: the first frame shown at this time or later is the first.
+            stop_seconds: frames shown at this time or later are not yielded; None means to the end.
+            stride: every n-th frame of these.
+            size: of the frames, (height, width) or the length of the shorter side; None leaves it.
+
+        Yields:
+            Pairs of seconds and uint8[H, W, 3].
+
+        Raises:
+            DecodingError: the file has no video track.
+            FieldTooLarge: frames of more pixels than the limit.
+            MissingExtra: PyAV is not installed.
+        """
+        if stride < 1:
+            raise UsageError(f"stride={stride} is no number of frames")
+        for number, (seconds, frame) in enumerate(self._pictures(start_seconds, stop_seconds)):
+            if number % stride == 0:
+                yield seconds, _frame_pixels(frame, size)
+
+    def frame_at(self, seconds: float) -> Any:
+        """Return the first frame shown at a time or later, uint8[H, W, 3].
+
+        Raises:
+            UsageError: the video is over by then.
+        """
+        for _, frame in self.frames(seconds):
+            return frame
+        raise UsageError(f"the video has no frame at {seconds} seconds or later")
+
+    def clip(
+        self, start_seconds: float = 0.0, stop_seconds: float | None = None, *, stride: int = 1, size: FrameSize = None
+    ) -> Clip:
+        """Return the frames that :meth:`frames` yields, in one array.
+
+        Raises:
+            FieldTooLarge: more than ``WDS_MAX_MEDIA_BYTES``.
+            UsageError: there are no frames in this time.
+        """
+        return _make_clip(list(_check_frame_sizes(self.frames(start_seconds, stop_seconds, stride=stride, size=size))))
+
+    def clips(
+        self, frames: int, *, stride: int = 1, step: int | None = None, size: FrameSize = None, partial: bool = False
+    ) -> Iterator[Clip]:
+        """Yield clips of equal length, from the beginning to the end.
+
+        Args:
+            frames: frames in a clip.
+            stride: every n-th frame of the video is in the clip.
+            step: frames of the video from the start of one clip to that of the next; default: no overlap, no gap.
+            size: of the frames, (height, width) or the length of the shorter side; None leaves it.
+            partial: yield clips that the end cuts short, too.
+
+        Yields:
+            Clips uint8[frames, H, W, 3].
+
+        Raises:
+            UsageError: a length, stride or step below 1.
+        """
+        step = frames * stride if step is None else step
+        if min(frames, stride, step) < 1:
+            raise UsageError(f"clips of {frames} frames, stride {stride}, step {step}: all must be at least 1")
+        growing: dict[int, list[tuple[float, Any]]] = {}
+        for number, (seconds, frame) in enumerate(self._pictures(0.0, None)):
+            if number % step == 0:
+                growing[number] = []
+            wanted = [start for start in growing if (number - start) % stride == 0]
+            if not wanted:
+                continue
+            entry = seconds, _frame_pixels(frame, size)
+            for start in wanted:
+                growing[start].append(entry)
+                if len(growing[start]) == frames:
+                    yield _make_clip(growing.pop(start))
+        if partial:
+            yield from map(_make_clip, growing.values())
+
+    def sound(self, start_seconds: float = 0.0, stop_seconds: float | None = None) -> tuple[Any, int]:
+        """Return the sound, float32[channels, samples] ([1, 0] where there is none), and its rate in Hz.
+
+        Args:
+            start_seconds: where it begins.
+            stop_seconds: where it ends; None means the end.
+        """
+        with open_container(self.data, "decoding video") as container:
+            if not container.streams.audio:
+                return np.empty((1, 0), np.float32), 0
+            return decode_track(container, start_seconds, stop_seconds)
+
+    def _pictures(self, start: float, stop: float | None) -> Iterator[tuple[float, Any]]:
+        """Yield PyAV's frames of a part, from the key frame before it, or from the beginning where that is needed."""
+        if start > 0:
+            with open_container(self.data, "decoding video") as container:
+                shown = _seek_frames(container, _find_video_stream(container), start)
+                if shown is not None:
+                    yield from _take_between(shown, start, stop)
+                    return
+        with open_container(self.data, "decoding video") as container:
+            yield from _take_between(_decode_frames(container, _find_video_stream(container)), start, stop)
+
+    def __getstate__(self) -> bytes:
+        return self.data
+
+    def __setstate__(self, data: bytes) -> None:
+        self.data, self._facts = data, None
+
+    def __repr__(self) -> str:
+        return f"Video({len(self.data)} bytes)"
+
+
+def _find_video_stream(container: Any) -> Any:
+    if not container.streams.video:
+        raise DecodingError("the file has no video track")
+    stream = container.streams.video[0]
+    if stream.codec_context is None:
+        raise DecodingError("the video track is damaged, or of a kind that ffmpeg does not know")
+    check_size(stream.width or 0, stream.height or 0)
+    return stream
+
+
+def _decode_frames(container: Any, stream: Any) -> Iterator[tuple[float, Any]]:
+    """Yield decoded frames with their times; streams without times are taken to be regular."""
+    first = stream.start_time or 0
+    rate = float(stream.average_rate or 25)
+    for number, frame in enumerate(container.decode(stream)):
+        check_size(frame.width, frame.height)
+        yield (number / rate if frame.pts is None else float((frame.pts - first) * frame.time_base)), frame
+
+
+def _seek_frames(container: Any, stream: Any, start: float) -> Iterator[tuple[float, Any]] | None:
+    """Go to the key frame before a time and return the frames from there, or None where the format cannot."""
+    try:
+        container.seek(int(start / stream.time_base) + (stream.start_time or 0), stream=stream)
+        shown = _decode_frames(container, stream)
+        first = next(shown, None)
+    except (OSError, ValueError):
+        return None
+    if first is None or first[0] > start + _SLACK or first[1].pts is None:
+        return None
+    return itertools.chain([first], shown)
+
+
+def _take_between(shown: Iterable[tuple[float, Any]], start: float, stop: float | None) -> Iterator[tuple[float, Any]]:
+    for seconds, frame in shown:
+        if stop is not None and seconds >= stop - _SLACK:
+            return
+        if seconds >= start - _SLACK:
+            yield seconds, frame
+
+
+def _frame_pixels(frame: Any, size: FrameSize) -> Any:
+    if size is None:
+        return frame.to_ndarray(format="rgb24")
+    if isinstance(size, int):
+        scale = size / min(frame.height, frame.width)
+        height, width = max(1, math.floor(frame.height * scale + 0.5)), max(1, math.floor(frame.width * scale + 0.5))
+    else:
+        height, width = size
+    return frame.to_ndarray(format="rgb24", width=width, height=height)
+
+
+def _check_frame_sizes(entries: Iterator[tuple[float, Any]]) -> Iterator[tuple[float, Any]]:
+    size = 0
+    for entry in entries:
+        size += entry[1].nbytes
+        check_decoded_size(2 * size)  # they are put into one array
+        yield entry
+
+
+def _make_clip(entries: list[tuple[float, Any]]) -> Clip:
+    if not entries:
+        raise UsageError("the video has no frames in this time")
+    return Clip(np.stack([frame for _, frame in entries]), np.array([seconds for seconds, _ in entries]))
+
+
+def video_loads(data: bytes) -> tuple[Any, Any, dict[str, float]]:
+    """Decode a whole video file.
+
+    Args:
+        data: its bytes.
+
+    Returns:
+        Frames uint8[T, H, W, 3], sound float32[channels, samples] ([1, 0] where there is none) and a dict with
+        ``video_fps`` and, where there is sound, ``audio_fps``.
+
+    Raises:
+        MissingExtra: PyAV is not installed.
+        FieldTooLarge: frames or sound beyond the limits.
+        OSError: not a video; ``ValueError`` for some.
+    """
+    rates: dict[str, float] = {}
+    frames, sound = np.empty((0, 1, 1, 3), np.uint8), np.empty((1, 0), np.float32)
+    with open_container(data, "decoding video") as container:
+        if container.streams.video:
+            stream = _find_video_stream(container)
+            stream.thread_type = "AUTO"
+            rates["video_fps"] = float(stream.average_rate or 0)
+            frames = _decode_all(container, stream)
+    with open_container(data, "decoding video") as container:
+        if container.streams.audio:
+            sound, rate = decode_track(container)
+            rates["audio_fps"] = rate
+    return frames, sound, rates
+
+
+def _decode_all(container: Any, stream: Any) -> Any:
+    """Decode all frames into one array that grows where the file does not say how many there are."""
+    frames = np.empty((0, 1, 1, 3), np.uint8)
+    count = 0
+    for _, frame in _decode_frames(container, stream):
+        if count == 0:
+            shape = frame.height, frame.width, 3
+            known = min(stream.frames, _AT_ONCE // max(1, math.prod(shape)))
+            frames = np.empty((max(known, 1), *shape), np.uint8)
+        elif count == len(frames):
+            check_decoded_size((count + 1) * math.prod(shape))
+            frames = np.concatenate([frames, np.empty((max(4, count // 2), *shape), np.uint8)])
+        frames[count] = frame.to_ndarray(format="rgb24", width=shape[1], height=shape[0])
+        count += 1
+    return frames if count == len(frames) else frames[:count].copy()

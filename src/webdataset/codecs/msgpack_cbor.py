@@ -1,0 +1,356 @@
+"""msgpack and CBOR fields, through whichever library is installed, with arrays in safe and published forms.
+
+Decoding calls nothing that the bytes name, and bounds what small inputs may ask for: containers are as long as their
+bytes at most, and the CBOR tags whose reading takes unbounded time or memory (shared references, regular expressions,
+huge decimals and fractions) are refused or left as tags.
+
+Arrays, and numpy and torch numbers, are stored as:
+
+* CBOR: the typed arrays of RFC 8746: tags 64 to 87 for one dimension, tag 40 around them for others (row-major; 1040,
+  column-major, is read too), tag 41 for arrays of booleans;
+* msgpack: extension type 78 ("N"), whose payload is the array in the format of ``.npy`` files.
+
+They are read back as writable arrays in this machine's byte order. No form can name a class or a function.
+"""
+
+import decimal
+import fractions
+import functools
+import importlib.metadata
+import io
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads
+from webdataset.core.errors import DecodingError, EncodingError, MissingExtra, WebDatasetError
+from webdataset.core.optional_imports import import_if_available, loaded_module, require
+
+NPY_EXTENSION = 78
+_KINDS = {
+    f"{order}{kind}{1 << length}": tag
+    for kind, first, smallest in (("u", 64, 0), ("i", 72, 0), ("f", 80, -1))
+    for order, step in ((">", 0), ("<", 4))
+    for length, tag in ((n, first + step + n + smallest) for n in range(4))
+    if (kind != "f" and (length or order == ">")) or (kind == "f" and length)
+}
+_TAGS = {tag: np.dtype(kind) for kind, tag in _KINDS.items()} | {68: np.dtype("u1")}
+_ROWS, _COLUMNS, _HOMOGENEOUS = 40, 1040, 41
+
+
+def as_array(value: Any) -> Any:
+    """Return a numpy array or number for a numpy or torch one, or None for anything else.
+
+    Args:
+        value: any value.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value
+    torch = loaded_module("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    from webdataset.codecs.torch_codecs import as_array as of_tensor  # noqa: PLC0415  torch is loaded already, this module not
+
+    return of_tensor(value)
+
+
+def encode_msgpack_extension(value: Any, extension: Callable[[int, bytes], Any]) -> Any:
+    """Return what msgpack writes for an array or number.
+
+    Args:
+        value: a value that msgpack does not have.
+        extension: makes an extension of its code and payload.
+
+    Raises:
+        EncodingError: no array of numbers, text or times.
+    """
+    array = as_array(value)
+    if array is None:
+        raise EncodingError(f"msgpack has no values of type {type(value).__name__}")
+    if isinstance(array, np.generic):
+        return _to_plain_number(array, "msgpack")
+    return extension(NPY_EXTENSION, npy_dumps(array))
+
+
+def decode_msgpack_extension(code: int, payload: Any, extension: Callable[[int, bytes], Any]) -> Any:
+    """Return the value of an extension: an array where it is one of ours, else the extension itself.
+
+    Args:
+        code: its code.
+        payload: its bytes.
+        extension: makes an extension of code and payload.
+
+    Raises:
+        ValueError: no whole ``.npy``, or one of pickled objects.
+    """
+    return npy_loads(bytes(payload)) if code == NPY_EXTENSION else extension(code, payload)
+
+
+def encode_cbor_tag(value: Any, tag: Callable[[int, Any], Any]) -> Any:
+    """Return what CBOR writes for an array or number.
+
+    Args:
+        value: a value that CBOR does not have.
+        tag: makes a tagged value of number and content.
+
+    Raises:
+        EncodingError: no array of booleans, integers or floats.
+    """
+    array = as_array(value)
+    if array is None:
+        raise EncodingError(f"CBOR has no values of type {type(value).__name__}")
+    if isinstance(array, np.generic):
+        return _to_plain_number(array, "CBOR")
+    if array.dtype == np.bool_:
+        flat = tag(_HOMOGENEOUS, array.reshape(-1).tolist())
+    else:
+        kind = array.dtype.newbyteorder("<" if array.dtype.itemsize > 1 else ">")
+        number = _KINDS.get(f"{'<' if kind.itemsize > 1 else '>'}{kind.kind}{kind.itemsize}")
+        if number is None or array.dtype.names is not None:
+            raise EncodingError(f"CBOR has arrays of booleans, integers and floats, not of {array.dtype}")
+        flat = tag(number, array.astype(kind, copy=False).tobytes())
+    return flat if array.ndim == 1 else tag(_ROWS, [list(array.shape), flat])
+
+
+def _to_plain_number(number: Any, format_name: str) -> Any:
+    plain = number.item()
+    if type(plain) not in (bool, int, float, str, bytes):
+        raise EncodingError(f"{format_name} has no numbers of type {number.dtype}")
+    return plain
+
+
+def cbor_array_decoders() -> dict[int, Callable[[Any, bool], Any]]:
+    """Return the decoders of the tags of RFC 8746, by tag."""
+    return {
+        **{tag: _make_array_decoder(kind) for tag, kind in _TAGS.items()},
+        _ROWS: lambda value, _: _reshape_array(value, "C"),
+        _COLUMNS: lambda value, _: _reshape_array(value, "F"),
+        _HOMOGENEOUS: lambda value, _: _array_from_list(value),
+    }
+
+
+def _make_array_decoder(kind: Any) -> Callable[[Any, bool], Any]:
+    native = kind.newbyteorder("=")
+
+    def decode(content: Any, immutable: bool) -> Any:  # noqa: ARG001, FBT001  cbor2's signature
+        if type(content) is not bytes or len(content) % kind.itemsize:
+            raise DecodingError(f"a typed array of {kind} is {len(content)} bytes long, or not made of bytes")
+        return np.frombuffer(content, kind).astype(native)
+
+    return decode
+
+
+def _reshape_array(value: Any, order: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise DecodingError("an array with dimensions is made of two parts")
+    shape, flat = value
+    array = flat if isinstance(flat, np.ndarray) else _array_from_list(flat)
+    sizes = shape.tolist() if isinstance(shape, np.ndarray) else list(shape)
+    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) != array.size:
+        raise DecodingError(f"{array.size} numbers do not make an array of the shape {sizes!r:.80}")
+    return array.reshape(sizes, order=order)
+
+
+def _array_from_list(values: Any) -> Any:
+    if isinstance(values, np.ndarray):
+        return values
+    kinds = set(map(type, values)) if isinstance(values, (list, tuple)) else {object}
+    if kinds == {bool}:
+        return np.array(values, np.bool_)
+    if not kinds <= {int, float}:
+        raise DecodingError("a homogeneous array holds numbers or booleans")
+    array = np.array(values)
+    if array.dtype.hasobject:
+        raise DecodingError("a homogeneous array holds a number beyond 64 bits")
+    return array
+
+
+_MOST_BITS = 1 << 14
+_FIRST_CBOR2 = (6, 2)  # before, the reading of tags could not be bounded
+
+
+def msgpack_loads(data: bytes) -> Any:
+    """Decode msgpack.
+
+    Args:
+        data: one msgpack value.
+
+    Returns:
+        The value; extensions of type 78 as arrays, others as the library's own extension values.
+
+    Raises:
+        MissingExtra: neither msgpack nor msgspec is installed.
+        ValueError: not msgpack.
+    """
+    library = import_if_available("msgpack")
+    if library is None:
+        spec = _msgspec()
+        return spec.decode(data, ext_hook=functools.partial(decode_msgpack_extension, extension=spec.Ext))
+    return library.unpackb(data, strict_map_key=False, ext_hook=msgpack_extensions())
+
+
+@functools.cache
+def msgpack_extensions() -> Callable[[int, bytes], Any]:
+    """Return the hook that the msgpack package calls for extensions."""
+    library = require("msgpack", extra="records", purpose="reading msgpack")
+    return functools.partial(decode_msgpack_extension, extension=library.ExtType)
+
+
+def msgpack_dumps(value: Any) -> bytes:
+    """Encode as msgpack.
+
+    Args:
+        value: numbers, text, bytes, arrays, lists and dicts of these.
+
+    Raises:
+        MissingExtra: neither msgpack nor msgspec is installed.
+        EncodingError: a value that msgpack does not have.
+        OverflowError: an integer beyond 64 bits.
+    """
+    library = import_if_available("msgpack")
+    if library is None:
+        spec = _msgspec()
+        packed: bytes = spec.encode(value, enc_hook=functools.partial(encode_msgpack_extension, extension=spec.Ext))
+    else:
+        packed = library.packb(value, default=functools.partial(encode_msgpack_extension, extension=library.ExtType))
+    return packed
+
+
+def _msgspec() -> Any:
+    library = import_if_available("msgspec.msgpack")
+    if library is None:
+        raise MissingExtra("msgpack fields need msgpack: pip install 'webdataset[records]'")
+    return library
+
+
+def cbor_loads(data: bytes) -> Any:
+    """Decode CBOR.
+
+    Args:
+        data: one CBOR value, and nothing behind it.
+
+    Returns:
+        The value; typed arrays as numpy arrays. Regular expressions, MIME messages and unknown tags are left as
+        ``cbor2.CBORTag``.
+
+    Raises:
+        MissingExtra: cbor2 is not installed.
+        DecodingError: something that cannot be read within bounds, or bytes behind the value.
+        ValueError: not CBOR.
+    """
+    with translate_cbor_errors() as library:
+        stream = io.BytesIO(data)
+        value = library.CBORDecoder(stream, semantic_decoders=cbor_tag_decoders()).decode()
+        if stream.tell() != len(data):
+            raise DecodingError(f"behind the CBOR value come {len(data) - stream.tell()} other bytes")
+    return value
+
+
+@contextmanager
+def translate_cbor_errors() -> Iterator[ModuleType]:
+    """Give cbor2; turn its errors into ours where we caused them, and into ValueError."""
+    library = cbor2()
+    try:
+        yield library
+    except library.CBORDecodeEOF as error:
+        raise DecodingError(f"the CBOR value is cut short: {error}") from error
+    except library.CBORDecodeError as error:
+        cause = error.__cause__
+        if isinstance(cause, WebDatasetError):
+            raise cause from None
+        raise DecodingError(f"no CBOR: {error}" + (f" ({cause})" if cause is not None else "")) from error
+
+
+@functools.cache
+def cbor2() -> ModuleType:
+    """Return cbor2.
+
+    Raises:
+        MissingExtra: it is not installed, or too old to be bounded.
+    """
+    library = require("cbor2", extra="records", purpose="reading and writing CBOR")
+    release = tuple(int(part) for part in importlib.metadata.version("cbor2").split(".")[:2])
+    if release < _FIRST_CBOR2:
+        raise MissingExtra("CBOR needs cbor2 6.2 or later: pip install -U 'webdataset[records]'")
+    return library
+
+
+def cbor_dumps(value: Any) -> bytes:
+    """Encode as CBOR.
+
+    Args:
+        value: numbers, text, bytes, times, arrays, lists and dicts of these.
+
+    Raises:
+        MissingExtra: cbor2 is not installed.
+        EncodingError: a value that CBOR does not have.
+    """
+    library = cbor2()
+    try:
+        encoded: bytes = library.dumps(value, default=_cbor_default)
+    except library.CBOREncodeError as error:
+        cause = error.__cause__
+        if isinstance(cause, EncodingError):
+            raise cause from None
+        raise EncodingError(f"CBOR cannot hold this: {error}") from error
+    return encoded
+
+
+def _cbor_default(encoder: Any, value: Any) -> None:
+    encoder.encode(encode_cbor_tag(value, cbor2().CBORTag))
+
+
+@functools.cache
+def cbor_tag_decoders() -> dict[int, Callable[[Any, bool], Any]]:
+    """Return the decoders of all tags that are not read as cbor2 reads them."""
+    tag = cbor2().CBORTag
+    return {
+        **cbor_array_decoders(),
+        4: _decode_decimal_fraction,
+        5: _decode_bigfloat,
+        28: _refuse_shared_reference,
+        29: _refuse_shared_reference,
+        30: _decode_rational,
+        35: lambda value, _: tag(35, value),  # patterns are not compiled
+        36: lambda value, _: tag(36, value),  # messages are not parsed
+    }
+
+
+def _refuse_shared_reference(value: Any, immutable: bool) -> Any:  # noqa: ARG001, FBT001  cbor2's signature
+    raise DecodingError("CBOR with shared references (tags 28, 29) is not read: a few bytes may stand for any size")
+
+
+def _check_numbers(value: Any, what: str) -> tuple[int, int]:
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(type(part) is int for part in value):
+        raise DecodingError(f"a {what} is made of two integers")
+    if max(part.bit_length() for part in value) > _MOST_BITS:
+        raise DecodingError(f"a {what} has more than {_MOST_BITS} bits, which is not read")
+    return value[0], value[1]
+
+
+def _decode_decimal_fraction(value: Any, immutable: bool) -> decimal.Decimal:  # noqa: ARG001, FBT001  cbor2's signature
+    exponent, mantissa = _check_numbers(value, "decimal fraction")
+    sign, digits, _ = decimal.Decimal(mantissa).as_tuple()
+    try:
+        return decimal.Decimal((sign, digits, exponent))
+    except (decimal.InvalidOperation, OverflowError) as error:
+        raise DecodingError("the exponent of a decimal fraction is out of range") from error
+
+
+def _decode_bigfloat(value: Any, immutable: bool) -> decimal.Decimal:  # noqa: ARG001, FBT001  cbor2's signature
+    exponent, mantissa = _check_numbers(value, "bigfloat")
+    try:
+        return decimal.Decimal(mantissa) * (2 ** decimal.Decimal(exponent))
+    except (decimal.DecimalException, OverflowError) as error:
+        raise DecodingError("the exponent of a bigfloat is out of range") from error
+
+
+def _decode_rational(value: Any, immutable: bool) -> fractions.Fraction:  # noqa: ARG001, FBT001  cbor2's signature
+    numerator, denominator = _check_numbers(value, "rational number")
+    if denominator < 1:
+        raise DecodingError("the denominator of a rational number is not positive")
+    return fractions.Fraction(numerator, denominator)

@@ -1,0 +1,345 @@
+"""Unpickles through the allow-list with checks of every call, every change of state, and the resources asked for.
+
+Theory of checks. A pickle that may only name allowed globals can still harm in three ways: by calling an allowed
+class with arguments it was not meant for (``bytes(10**12)``, ``ndarray`` over a foreign buffer), by changing an
+allowed class instead of an instance of it (the BUILD opcode sets attributes), and by giving an object a state that
+its type trusts blindly (numpy's dtype flags, Pillow's sizes). The Python unpickler of the standard library has one
+method for each opcode; the few that call or change anything are checked here first.
+
+Theory of bounds. A pickle may refer to its parts again: by GET, out of its memo, and by DUP. Calls copy what they are
+given, and sets and dictionaries hash their keys through all levels of tuples. So ``n`` bytes may ask for ``n**2``
+bytes, or for ``2**n`` steps; and a chain of nested tuples is hashed by recursion that nothing guards.
+
+:func:`has_bounded_cost` recognises pickles that surely ask for no more than they hold, without parsing them far:
+those with few bytes that could refer, call or make tuples, and those whose tuples and calls hold nothing but texts
+and numbers, each written there. All others go to the checked unpickler, whose :class:`UnpicklingBudget` weighs every
+call and every key.
+"""
+
+import collections
+import functools
+import io
+import pickle
+import re
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from webdataset.codecs import pickle_allowlist
+from webdataset.codecs.pickle_allowlist import ADDED, describe_value, unsafe_content_error
+from webdataset.core.optional_imports import loaded_module
+
+_SPARE = 1 << 22
+_DEEPEST = 1000
+_MANY = 40
+_REFERENCES = (b"h", b"j", b"g", b"2")
+_TUPLES = (b"\x85", b"\x86", b"\x87", b"t", b"\x91")
+_CALLS = (b"R", b"\x81", b"\x92", b"o", b"i")
+_FLAT = (str, bytes, bytearray)
+_HASHED = (tuple, frozenset)
+_COPIED = (list, set, dict, deque, *_FLAT)
+_STOP = ord(".")
+_LONG = {ord("X"): 4, ord("B"): 4, ord("T"): 4, 0x8D: 8, 0x8E: 8}
+
+
+def has_bounded_cost(data: bytes) -> bool:
+    """Tell whether a pickle surely takes memory and time in proportion to its length.
+
+    Args:
+        data: one pickle.
+    """
+    count = data.count
+    if sum(map(count, _REFERENCES)) < _MANY and sum(map(count, _TUPLES)) <= _DEEPEST:
+        calls = sum(map(count, _CALLS))
+        if calls * len(data) <= _SPARE:
+            return True
+    run, at, end = _plain_pattern(), 0, len(data)
+    while at < end:
+        at = run.match(data, at).end()  # type: ignore[union-attr]  # it matches nothing at least
+        size = _LONG.get(data[at]) if at < end else None
+        if size is None:
+            return at < end and data[at] == _STOP
+        at += 1 + size + int.from_bytes(data[at + 1 : at + 1 + size], "little")
+    return False
+
+
+@functools.cache
+def _plain_pattern() -> re.Pattern[bytes]:
+    """Return a pattern for a run of opcodes that can neither copy nor nest what there is already."""
+    bodies = [rb"[\s\S]{%d}" % n for n in range(256)]
+    short = b"|".join(re.escape(bytes([n])) + body for n, body in enumerate(bodies))
+    long = b"|".join(re.escape(bytes([n, 0, 0, 0])) + body for n, body in enumerate(bodies))
+    memo = rb"(?:\x94|q[\s\S]|r[\s\S]{4}|p[0-9]+\n)"
+    leaf = rb"(?:[N\x88\x89)]|K[\s\S]|\x8c(?:%b)|J[\s\S]{4}|G[\s\S]{8}|M[\s\S]{2}|X(?:%b)|[CU\x8a](?:%b)" % (
+        short,
+        long,
+        short,
+    )
+    leaf += rb"|[BT](?:%b)|[VFIL][^\n]*\n)%b?+" % (long, memo)
+    call = rb"%b?R?" % memo
+    leaves = rb"%b(?:\x85%b|%b(?:\x86%b|%b\x87%b))?" % (leaf, call, leaf, call, leaf, call)
+    other = rb"h[\s\S]|[]}(aesu0ld\x8f\x90\x93]|c[^\n]*\n[^\n]*\n|j[\s\S]{4}|g[0-9]+\n|\)R|\x80[\s\S]|\x95[\s\S]{8}"
+    return re.compile(rb"(?:\((?:%b)*t%b|%b|%b|%b)*+" % (leaf, call, leaves, other, memo))
+
+
+class UnpicklingBudget:
+    """What the careful reader may still copy and hash.
+
+    Args:
+        size_bytes: length of the pickle.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self.left = _SPARE + 8 * size_bytes
+        self._known: dict[int, tuple[Any, int, int]] = {}
+
+    def spend(self, parts: Iterable[Any]) -> None:
+        """Weigh what a call copies or hashes: the length of each part, and the keys among its elements.
+
+        Args:
+            parts: arguments, or the parts of a state.
+
+        Raises:
+            UnsafeContent: it is too much.
+        """
+        cost = 1
+        for part in parts:
+            kind = type(part)
+            if kind is tuple or kind is frozenset:
+                cost += self._weight(part)
+            elif kind in _COPIED:
+                cost += len(part)
+                if kind not in _FLAT:
+                    cost += sum(self._weight(key) for key in part if type(key) in _HASHED)
+            else:
+                size = getattr(part, "nbytes", None)
+                cost += size if type(size) is int else 1
+        self._take(cost)
+
+    def hash(self, keys: Iterable[Any]) -> None:
+        """Weigh keys of a dictionary, or members of a set.
+
+        Args:
+            keys: the keys.
+
+        Raises:
+            UnsafeContent: it is too much.
+        """
+        for key in keys:
+            if type(key) in _HASHED:
+                self._take(self._weight(key))
+
+    def _take(self, cost: int) -> None:
+        self.left -= cost
+        if self.left < 0:
+            raise unsafe_content_error(
+                "repeats its parts so often that it would take far more memory or time than its size"
+            )
+
+    def _weight(self, whole: Any) -> int:
+        """Return how many steps it takes to hash a tuple or frozenset."""
+        known = self._known
+        pending = [whole]
+        while pending:
+            present = pending[-1]
+            if id(present) in known:
+                pending.pop()
+                continue
+            parts = [part for part in present if type(part) in _HASHED]
+            unknown = [part for part in parts if id(part) not in known]
+            if unknown:
+                pending += unknown
+                continue
+            weight = 1 + len(present) + sum(known[id(part)][1] for part in parts)
+            depth = 1 + max((known[id(part)][2] for part in parts), default=0)
+            if depth > _DEEPEST:
+                raise unsafe_content_error(f"holds tuples inside of each other, {_DEEPEST} deep and more")
+            known[id(present)] = (present, weight, depth)
+            pending.pop()
+        return known[id(whole)][1]
+
+
+_STATEFUL = (collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter, uuid.UUID)
+_FRACTION = re.compile(r"[+-]?\d+(/\d+)?", re.ASCII)
+_Opcode = Callable[[Any], None]
+
+
+class CheckedUnpickler(pickle._Unpickler):  # noqa: SLF001  the only unpickler whose opcodes can be checked
+    """Unpickles through the allow-list, with checks.
+
+    Args:
+        data: the pickle.
+        plain: globals that need no care.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001
+
+    def __init__(self, data: bytes, plain: Mapping[tuple[str, str], Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self.plain = plain
+        self.budget = UnpicklingBudget(len(data))
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return an allowed global.
+
+        Raises:
+            UnsafeContent: it is not on the list.
+        """
+        plain = self.plain.get((module, name))
+        return pickle_allowlist.find_global(module, name) if plain is None else plain
+
+    def get_extension(self, code: int) -> None:
+        """Refuse copyreg extension codes: what they mean depends on the process that reads them.
+
+        Raises:
+            UnsafeContent: always.
+        """
+        raise unsafe_content_error(f"uses copyreg extension code {code}")
+
+    def _instantiate(self, klass: Any, args: Any) -> None:
+        check_call(klass, tuple(args))
+        self.budget.spend(args)
+        super()._instantiate(klass, args)  # type: ignore[misc]
+
+
+def _guard_opcode(opcode: bytes, check: Callable[[CheckedUnpickler, list[Any]], None]) -> None:
+    original: _Opcode = CheckedUnpickler.dispatch[opcode[0]]
+
+    def step(self: Any) -> None:
+        check(self, self.stack)
+        original(self)
+
+    CheckedUnpickler.dispatch[opcode[0]] = step
+
+
+def _check_call(reader: CheckedUnpickler, stack: list[Any]) -> None:
+    check_call(stack[-2], stack[-1])
+    reader.budget.spend(stack[-1])
+
+
+def _check_new(reader: CheckedUnpickler, stack: list[Any]) -> None:
+    if not isinstance(stack[-2], type):
+        raise unsafe_content_error("creates an instance of something that is not a class")
+    _check_call(reader, stack)
+
+
+def _check_new_with_keywords(reader: CheckedUnpickler, stack: list[Any]) -> None:
+    if not isinstance(stack[-3], type) or (stack[-1] and ADDED.get(_global_name(stack[-3])) is not stack[-3]):
+        raise unsafe_content_error("creates an instance with keyword arguments")
+    _check_call(reader, stack[:-1])
+
+
+def _check_state(reader: CheckedUnpickler, stack: list[Any]) -> None:
+    check_state(stack[-2], stack[-1])
+    reader.budget.spend(stack[-1] if isinstance(stack[-1], tuple) else stack[-1:])
+
+
+_guard_opcode(pickle.REDUCE, _check_call)
+_guard_opcode(pickle.NEWOBJ, _check_new)
+_guard_opcode(pickle.NEWOBJ_EX, _check_new_with_keywords)
+_guard_opcode(pickle.BUILD, _check_state)
+_guard_opcode(pickle.SETITEM, lambda reader, stack: reader.budget.hash(stack[-2:-1]))
+_guard_opcode(pickle.SETITEMS, lambda reader, stack: reader.budget.hash(stack[::2]))
+_guard_opcode(pickle.DICT, lambda reader, stack: reader.budget.hash(stack[::2]))
+_guard_opcode(pickle.ADDITEMS, lambda reader, stack: reader.budget.hash(stack))
+_guard_opcode(pickle.FROZENSET, lambda reader, stack: reader.budget.hash(stack))
+
+
+def _global_name(allowed: Any) -> tuple[str, str]:
+    return getattr(allowed, "__module__", ""), getattr(allowed, "__qualname__", "")
+
+
+def check_call(function: Any, args: Any) -> None:
+    """Check a call that a pickle wants to make.
+
+    Args:
+        function: a global that it may use.
+        args: the arguments.
+
+    Raises:
+        UnsafeContent: these arguments make the call dangerous.
+    """
+    if not isinstance(args, tuple):
+        raise unsafe_content_error("calls something with arguments that are no tuple")
+    if function in (bytes, bytearray) and args and not isinstance(args[0], (bytes, bytearray, str)):
+        raise unsafe_content_error(f"makes {function.__name__} of {type(args[0]).__name__}")
+    if function is not range and any(isinstance(argument, range) for argument in args):
+        raise unsafe_content_error("makes a container of a range")
+    if function is Fraction and not all(type(part) is int or _is_fraction(part) for part in args):
+        raise unsafe_content_error("makes a Fraction of something that is neither integers nor 'p/q'")
+    numpy = loaded_module("numpy")
+    if numpy is not None and isinstance(function, type) and issubclass(function, numpy.ndarray):
+        raise unsafe_content_error("makes an array over memory of its own choice")
+
+
+def _is_fraction(part: Any) -> bool:
+    return isinstance(part, str) and _FRACTION.fullmatch(part) is not None
+
+
+def check_state(target: Any, state: Any) -> None:
+    """Check a state that a pickle wants to give to an object.
+
+    Args:
+        target: the object.
+        state: what its ``__setstate__`` or ``__dict__`` would get.
+
+    Raises:
+        UnsafeContent: the target is no plain instance, or its type would trust a forged state.
+    """
+    kind = type(target)
+    if kind in _STATEFUL or ADDED.get(_global_name(kind)) is kind:
+        return
+    numpy, image = loaded_module("numpy"), loaded_module("PIL.Image")
+    if numpy is not None and isinstance(target, (numpy.dtype, numpy.ndarray)):
+        pickle_allowlist._import_function("webdataset.codecs.pickle_numpy", "check_numpy_state")(target, state)  # noqa: SLF001
+    elif image is not None and kind is image.Image:
+        _check_picture(state)
+    else:
+        raise unsafe_content_error(f"changes {describe_value(target)}, which decoding may not do")
+
+
+def _check_picture(state: Any) -> None:
+    """Check the state of a Pillow image: [info, mode, size, palette, pixels]."""
+    width, height = state[2]
+    if type(width) is not int or type(height) is not int or width * height > 8 * len(state[-1]) or min(state[2]) < 0:
+        raise unsafe_content_error(f"holds a picture of {width} x {height} pixels in {len(state[-1])} bytes")
+
+
+def encode_latin1(characters: str, encoding: str) -> bytes:
+    """Stand in for ``_codecs.encode``, which old protocols use to write bytes.
+
+    Args:
+        characters: the bytes as code points below 256.
+        encoding: "latin1".
+
+    Raises:
+        UnsafeContent: another encoding.
+    """
+    if encoding not in ("latin1", "latin-1") or type(characters) is not str:
+        raise unsafe_content_error(f"encodes text as {describe_value(encoding)}")
+    return characters.encode("latin-1")
+
+
+def reconstruct_object(kind: Any, base: Any, state: Any) -> Any:
+    """Stand in for ``copyreg._reconstructor``, which protocols 0 and 1 use to create instances.
+
+    Args:
+        kind: the class.
+        base: its first base that is not written in Python.
+        state: that base's value.
+
+    Raises:
+        UnsafeContent: the class or base may not be created this way.
+    """
+    image = loaded_module("PIL.Image")
+    safe = kind is uuid.UUID or (image is not None and kind is image.Image) or ADDED.get(_global_name(kind)) is kind
+    if not (isinstance(kind, type) and safe) or base not in (object, int, float, str, bytes, list, dict, tuple, set):
+        raise unsafe_content_error(f"reconstructs {describe_value(kind)}")
+    if base is object:
+        return object.__new__(kind)
+    check_call(base, (state,))
+    made = base.__new__(kind, state)
+    base.__init__(made, state)
+    return made

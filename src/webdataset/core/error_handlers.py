@@ -1,0 +1,183 @@
+"""Handlers that decide what happens after an item fails, and counts of what a run skips.
+
+A handler is ``f(error) -> bool``: true continues with the next item (a sample, or a whole shard where the reader
+fails), false ends the stage quietly, and raising ends everything. No handler sleeps: the warning handlers of upstream
+slow training by half a second per bad sample.
+
+Skips (failures that a handler lets pass) and drops (samples for which a function returned None) belong to the item
+that is given next: they are counted while that item is made. So the counts after an item follow from the items alone,
+whichever worker made them and however far ahead. What a restored run makes again (buffers, the past of a replayed
+stage) was counted before its state was saved, and must not be counted again. Counts go, by stage, to the collector of
+the current thread (a worker of a loader, a timed run). Counting costs nothing where nothing fails or is dropped.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from webdataset.core.errors import WebDatasetError
+from webdataset.core.logs import log
+from webdataset.core.redaction import redact
+from webdataset.core.tracebacks import warn_user
+
+Handler = Callable[[Exception], bool]
+
+_DEBUG = 10  # logging.DEBUG
+
+
+def reraise_exception(exn: Exception) -> bool:
+    """Raise the error again (the default everywhere).
+
+    Args:
+        exn: what went wrong.
+
+    Raises:
+        Exception: always, the same error.
+    """
+    raise exn
+
+
+def ignore_and_continue(exn: Exception) -> bool:
+    """Go on with the next item; the failure is logged at DEBUG level.
+
+    Args:
+        exn: what went wrong.
+    """
+    if log.isEnabledFor(_DEBUG):
+        log.debug("ignored: %s", _describe_failure(exn))
+    return True
+
+
+def warn_and_continue(exn: Exception) -> bool:
+    """Warn, then go on with the next item.
+
+    Args:
+        exn: what went wrong.
+    """
+    warn_user(_describe_failure(exn))
+    return True
+
+
+def ignore_and_stop(exn: Exception) -> bool:
+    """End this stage quietly; the failure is logged at DEBUG level.
+
+    Args:
+        exn: what went wrong.
+    """
+    if log.isEnabledFor(_DEBUG):
+        log.debug("stopped at: %s", _describe_failure(exn))
+    return False
+
+
+def warn_and_stop(exn: Exception) -> bool:
+    """Warn, then end this stage.
+
+    Args:
+        exn: what went wrong.
+    """
+    warn_user(_describe_failure(exn))
+    return False
+
+
+def _describe_failure(exn: Exception) -> str:
+    return f"{type(exn).__name__}: {exn}" if isinstance(exn, WebDatasetError) else redact(repr(exn))
+
+
+def with_location(exn: Exception, **places: object) -> Exception:
+    """Say where an error happened: attributes on our errors, a note on foreign ones.
+
+    Args:
+        exn: any error.
+        **places: ``url``, ``path``, ``key``, ``field``, ``offset``, ``stage``; None values are left out.
+
+    Returns:
+        The same error.
+    """
+    known = {name: place for name, place in places.items() if place is not None}
+    if isinstance(exn, WebDatasetError):
+        return exn.locate(**known)
+    if known:
+        shown = [f"{name}={(redact(place) if isinstance(place, str) else place)!r}" for name, place in known.items()]
+        exn.add_note("in " + ", ".join(shown))
+    return exn
+
+
+SkipCounts = Counter[str]
+
+
+class _ThreadCounts(threading.local):
+    skips: SkipCounts | None = None
+    drops: SkipCounts | None = None
+
+
+_thread_counts = _ThreadCounts()
+
+
+def should_continue(handler: Handler, exn: Exception, stage: str) -> bool:
+    """Ask a handler about a failure, and count it where the run goes on without what failed.
+
+    Args:
+        handler: true goes on, false ends the stage; it may raise.
+        exn: what went wrong.
+        stage: under which name it is counted.
+
+    Returns:
+        Whether to go on.
+
+    Raises:
+        Exception: whatever the handler raises.
+    """
+    answer = bool(handler(exn))
+    skips = _thread_counts.skips
+    if answer and skips is not None:
+        skips[stage] += 1
+    return answer
+
+
+def count_drop(stage: str) -> None:
+    """Count a sample that a function dropped by returning None.
+
+    Args:
+        stage: under which name it is counted.
+    """
+    drops = _thread_counts.drops
+    if drops is not None:
+        drops[stage] += 1
+
+
+class count_skipped:  # noqa: N801  reads as what it does: with counting(skips)
+    """Count in this thread, within a ``with`` block, what is gone on without. May be entered again, not twice at once.
+
+    Args:
+        skips: failures that handlers let pass, by stage; added to. None counts nothing.
+        drops: samples that functions dropped, by stage; added to. None counts none.
+    """
+
+    __slots__ = ("_before", "_counts")
+
+    def __init__(self, skips: SkipCounts | None, drops: SkipCounts | None = None) -> None:
+        self._counts = skips, drops
+        self._before: tuple[SkipCounts | None, SkipCounts | None] = (None, None)
+
+    def __enter__(self) -> None:
+        self._before = _thread_counts.skips, _thread_counts.drops
+        _thread_counts.skips, _thread_counts.drops = self._counts
+
+    def __exit__(self, *failure: object) -> None:
+        _thread_counts.skips, _thread_counts.drops = self._before
+
+
+def skip_items(items: Iterator[Any], count: int) -> int:
+    """Draw items that were given before a run was saved; what happens on the way has been counted then.
+
+    Args:
+        items: made once more.
+        count: how many to draw.
+
+    Returns:
+        How many there were.
+    """
+    with count_skipped(None):
+        return sum(1 for _ in islice(items, count))

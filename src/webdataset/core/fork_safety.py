@@ -1,0 +1,122 @@
+"""Locks and caches that stay usable after a fork.
+
+A thread that holds a usual lock at a fork does not exist in the child, so that the lock stays locked there for ever:
+:class:`ForkSafeLock` is free in each child. Two processes that share a connection read each other's answers:
+:class:`PerProcessCache` keeps clients and connection pools by key, one per process and purpose, and is empty in each
+child. A child must never finalise an object whose finaliser speaks over a connection of its parent.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Self, TypeVar
+
+fork_lock = threading.RLock()
+"""Held for a moment by a thread where no fork should happen: within OpenSSL, or an import that threads need.
+
+A finaliser may want it again. Nothing that waits for another thread or machine is done under it.
+"""
+_live_locks: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
+
+
+class ForkSafeLock:
+    """A lock, free in every forked child; it pickles as a lock of its own."""
+
+    _made: Callable[[], Any] = staticmethod(threading.Lock)
+
+    def __init__(self) -> None:
+        self._lock = self._made()
+        _live_locks.add(self)
+
+    def renew(self) -> None:
+        """Be free, whoever held it."""
+        self._lock = self._made()
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type["ForkSafeLock"], tuple[()]]:
+        return type(self), ()
+
+
+class ForkSafeRLock(ForkSafeLock):
+    """One that its holder may take again: a finaliser may run, and want it, in the middle of what it guards."""
+
+    _made = staticmethod(threading.RLock)
+
+
+def _renew_locks() -> None:
+    for lock in list(_live_locks):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+    os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=fork_lock.release)
+
+
+V = TypeVar("V")
+
+_foreign: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+_inherited: list[object] = []
+_caches: "weakref.WeakSet[PerProcessCache[object]]" = weakref.WeakSet()
+
+
+class PerProcessCache(Generic[V]):
+    """Kept by key, forgotten by forked children, and never pickled."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, Hashable], V] = {}
+        self._lock = threading.Lock()
+        _caches.add(self)  # type: ignore[arg-type]
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """Return what is kept under a key, made at the first call.
+
+        Args:
+            key: what tells one from another, the process aside.
+            make: called once; others wait for it.
+        """
+        mine = (os.getpid(), key)
+        with self._lock:
+            if mine not in self._kept:
+                self._kept[mine] = make()
+            return self._kept[mine]
+
+    def forget(self, key: Hashable) -> None:
+        """Let go of what is kept under a key, so that the next call makes it anew.
+
+        Args:
+            key: the key.
+        """
+        with self._lock:
+            self._kept.pop((os.getpid(), key), None)
+
+    def clear(self) -> None:
+        """Let go of everything, and of the lock: nobody else can be waiting for it in a child that was just forked."""
+        self._lock = threading.Lock()
+        self._kept = {}
+
+
+def skip_finalizer_in_children(thing: object) -> None:
+    """Let no forked child finalise a thing: its finaliser speaks over a connection, which is its parent's.
+
+    Args:
+        thing: a client, or an open file of one; can be referred to weakly.
+    """
+    _foreign[id(thing)] = thing
+
+
+def _forget_parent() -> None:
+    _inherited.extend(_foreign.values())
+    for kept in _caches:
+        kept.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)

@@ -1,0 +1,90 @@
+"""Module attributes that are imported on first access (PEP 562), and errors for names that moved.
+
+Compatibility modules take their ``__getattr__`` and ``__dir__`` from here. Nothing is imported before it is accessed;
+a name that was removed raises an error that says what to use instead.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class LazyModule(ModuleType):
+    """A module with a class of its own; it pickles by name, as functions that mention it must under spawn."""
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return importlib.import_module, (self.__name__,)
+
+
+def lazy_attributes(
+    door: str, /, modules: str = "", rooms: Mapping[str, str] | None = None, **homes: str
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a door whose further names live elsewhere (PEP 562).
+
+    Args:
+        door: the door's ``__name__``.
+        modules: names of doors that are attributes of this one, separated by spaces.
+        rooms: a module, relative to this package, to the names that it holds, separated by spaces. The door keeps what
+            it has found: from then on the name is one of its own, and replacing it turns the door.
+        **homes: a name to the module that holds it, relative to this package; ``module:other`` where it is called
+            something else there. The door keeps nothing.
+    """
+    doors = modules.split()
+    kept = {name: room for room, names in (rooms or {}).items() for name in names.split()}
+
+    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+        if name in kept:
+            found = getattr(importlib.import_module(f"{_PACKAGE}.{kept[name]}"), name)
+            return vars(sys.modules[door]).setdefault(name, found)  # what was put there meanwhile stays
+        if name in doors:
+            return importlib.import_module(f"{_PACKAGE}.{name}")
+        home, _, other = homes.get(name, "").partition(":")
+        if not home:
+            raise AttributeError(f"module {door!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{_PACKAGE}.{home}"), other or name)
+
+    return __getattr__
+
+
+def lazy_dir(door: str, names: Iterable[str]) -> Callable[[], list[str]]:
+    """Return the ``__dir__`` of a door: also the names that nobody has asked for yet.
+
+    Args:
+        door: the door's ``__name__``.
+        names: its ``__all__``.
+    """
+    return lambda: sorted({*vars(sys.modules[door]), *names})
+
+
+def removed_attributes(door: str, way_out: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a door behind which nothing is: every name is an error that says what to use.
+
+    Args:
+        door: the door's ``__name__``.
+        way_out: what to use instead.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+        raise missing_name_error(f"module {door!r} has no attribute {name!r}: {way_out}")
+
+    return __getattr__
+
+
+def missing_name_error(message: str, depth: int = 2) -> Exception:
+    """Return the error for a name that is not here: an AttributeError, or an ImportError in ``from … import name``.
+
+    Python replaces what an AttributeError says there, and with it the way out.
+
+    Args:
+        message: what to say.
+        depth: how far up the asking frame is; 2 is the caller of the caller.
+    """
+    import opcode  # noqa: PLC0415  only where a name is wrong
+
+    asking = sys._getframe(depth)  # noqa: SLF001  the only way to tell an import from an attribute
+    imported = asking.f_code.co_code[asking.f_lasti] == opcode.opmap["IMPORT_FROM"]
+    return ImportError(message) if imported else AttributeError(message)

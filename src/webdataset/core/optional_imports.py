@@ -1,0 +1,142 @@
+"""Imports of optional packages on first use, and base classes of torch without importing torch.
+
+A package that is absent is named together with the extra that installs it.
+
+``isinstance(dataset, torch.utils.data.Dataset)`` looks at the type of the dataset, then asks for its ``__class__``.
+At that moment torch is loaded, so our class answers with a twin of itself that has the class of torch among its
+bases. A program that never loads torch pays nothing, and the order of imports does not matter. The twin serves such
+questions only: no object is made of it, and ``type(dataset)`` and pickles name the class itself.
+"""
+
+import copyreg
+import importlib
+import sys
+import weakref
+from types import ModuleType
+from typing import Any
+
+from webdataset.core.errors import MissingExtra, UsageError
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import an optional module or say how to install it.
+
+    Args:
+        module: dotted module name.
+        extra: the extra of this distribution that brings it.
+        purpose: what needs it, for the message ("decoding images").
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtra(f"{purpose} needs {package}: pip install 'webdataset[{extra}]'") from error
+
+
+def import_if_available(module: str) -> ModuleType | None:
+    """Import an optional module, or return None where it is not installed or does not load."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
+def loaded_module(module: str) -> ModuleType | None:
+    """Return a module only if the process has imported it already (torch is never imported for a question)."""
+    return sys.modules.get(module)
+
+
+def is_instance_by_name(thing: Any, module: str, kind: str) -> bool:
+    """Tell whether something is of a class, without importing the class: where nobody has, nothing can be of it.
+
+    Args:
+        thing: anything.
+        module: dotted name of the module that defines the class.
+        kind: the class's name there.
+    """
+    made = getattr(sys.modules.get(module), kind, None)
+    return made is not None and isinstance(thing, made)
+
+
+_twins: weakref.WeakKeyDictionary[type, tuple[type, type]] = weakref.WeakKeyDictionary()
+
+
+def torch_twin(kind: type) -> type:
+    """Return ``kind`` as a subclass of torch's IterableDataset, or ``kind`` itself while torch is not loaded.
+
+    Args:
+        kind: a class of datasets. It is registered with torch's class (an ABC) too, for ``issubclass``.
+    """
+    base = getattr(loaded_module("torch.utils.data"), "IterableDataset", None)
+    if base is None or base in kind.__mro__:
+        return kind
+    known = _twins.get(kind)
+    if known is None or known[0] is not base:
+        base.register(kind)
+        known = _twins[kind] = (base, _make_twin(kind, base))
+    return known[1]
+
+
+def _make_twin(kind: type, base: type) -> type:
+    """Make the twin: it equals ``kind``, and calling it makes a ``kind``, as ``self.__class__(…)`` should."""
+    metas = [meta for meta in dict.fromkeys((type(kind), type(base))) if meta is not type]
+    metas = [meta for meta in metas if not any(other is not meta and issubclass(other, meta) for other in metas)]
+    same: dict[str, Any] = {
+        "__call__": lambda _, *args, **kw: kind(*args, **kw),
+        "__eq__": lambda cls, other: other is kind or other is cls,
+        "__hash__": lambda _: hash(kind),
+    }
+    members: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__new__": lambda _, *args, **kw: kind.__new__(kind, *args, **kw),
+    }
+    try:
+        made: type = type("Twin", tuple(metas), same)(kind.__name__, (kind, base), members)
+    except TypeError:  # a metaclass or layout of the user's that does not mix: the ABC alone has to do
+        return kind
+    return made
+
+
+def _make_instance(kind: type, *args: Any) -> Any:
+    return kind.__new__(kind, *args)
+
+
+class IterableDataset:
+    """Base of everything here that a DataLoader may be given."""
+
+    @property
+    def __class__(self) -> Any:
+        return torch_twin(type(self))
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        object.__dict__["__class__"].__set__(self, kind)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by ``type(self)``: pickle refuses objects whose ``__class__`` is another one."""
+        reduced: Any = object.__reduce_ex__(self, max(int(protocol), 2))
+        if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+            return (_make_instance, *reduced[1:])
+        return reduced
+
+    def __add__(self, other: Any) -> Any:
+        """Return torch's chain of two datasets.
+
+        Args:
+            other: the dataset that follows.
+
+        Raises:
+            UsageError: torch is not loaded.
+        """
+        data = loaded_module("torch.utils.data")
+        if data is None:
+            raise UsageError("a + b is torch's ChainDataset: import torch.utils.data first, or use itertools.chain")
+        return data.ChainDataset([self, other])

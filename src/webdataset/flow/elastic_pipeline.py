@@ -1,0 +1,333 @@
+"""Lets a pipeline read in virtual streams, so that it resumes under any number of ranks and workers.
+
+:class:`~webdataset.flow.elastic_pipeline.ElasticPipeline` is what ``DataPipeline.elastic()`` returns; its runs are
+:class:`~webdataset.flow.elastic.ElasticRun`, and can be saved at any item. The state of a run is in the run; the
+pipeline keeps which run is the present one, and a state to resume from.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from webdataset.core.distributed import WorkerContext, process_context, worker_info
+from webdataset.core.errors import UsageError
+from webdataset.flow import stream_stages  # noqa: F401  loaded here, before workers are forked that need it
+from webdataset.flow.elastic import ElasticPlan, ElasticRun, make_plan
+from webdataset.flow.elastic_state import check_same_dataset, check_state, warn_other_functions
+from webdataset.flow.epochs import EpochCounter, choose_seeds
+from webdataset.flow.fingerprint import describe_functions, fingerprint
+from webdataset.flow.pipeline import DataPipeline, add_length_method, find_plain_class
+from webdataset.flow.run import STREAMS, Bounds
+from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
+from webdataset.stages.base import Json, Run
+
+
+class CurrentRun:
+    """The run that a dataset gave last, and the state that its next run begins with; neither travels in a pickle."""
+
+    def __init__(self, state: Json = None, *, chosen: bool = False) -> None:
+        self.run: ElasticRun | None = None
+        self.state = state
+        # set_epoch has named the state's epoch: its rest is given, though nothing be left of it
+        self.chosen = chosen
+        self.shift = 0 if state is None else None  # from a loader's epochs to ours; None: not known yet
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_current_run, (self.state, self.chosen)
+
+
+def _restore_current_run(state: Json, chosen: bool) -> CurrentRun:  # noqa: FBT001  what a pickle calls
+    return CurrentRun(state, chosen=chosen)
+
+
+class ElasticMixin:
+    """What a pipeline is more where it is read in virtual streams; mixed into :class:`~webdataset.flow.pipeline`'s.
+
+    Attributes:
+        streams: number of virtual streams.
+    """
+
+    pipeline: list[Any]
+    seed: int | None
+    epoch: int
+    told: int | None
+    repetitions: int
+    nsamples: int
+    _count: EpochCounter | None
+    _lent: tuple[int, int] | None
+
+    streams: int = STREAMS
+    _present: CurrentRun
+    _begin: Callable[[], Run]  # seed and epoch of the next run
+    _entries: Callable[[Run], list[Any]]
+    _stream_limits: Callable[[int, WorkerContext | None], Bounds]
+
+    def in_streams(self, streams: int) -> None:
+        """Take up a number of streams.
+
+        Args:
+            streams: at least 1.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        if type(streams) is not int or streams < 1:
+            raise UsageError(f"streams={streams!r}: a dataset has at least one stream")
+        self.streams = streams
+        self._present = CurrentRun()
+
+    # -- runs
+
+    def elastic_run(
+        self, place: WorkerContext | None = None, state: Json = None, *, continue_epochs: bool | None = None
+    ) -> ElasticRun:
+        """Return the run of one worker.
+
+        Args:
+            place: rank, world size, worker, number of workers; None is this process's own.
+            state: where to go on; None begins this dataset's next epoch (or goes on where ``load_state_dict`` said).
+            continue_epochs: go on with the next epoch after the last item of a state's epoch; False ends there. None
+                ends there where a place is named: a program that drives several workers begins epochs itself.
+
+        Raises:
+            StateMismatch: the state belongs to another dataset (when the run starts).
+        """
+        given = None if state is None else check_state(state)
+        further = place is None if continue_epochs is None else continue_epochs
+
+        def prepare(loaded: Json) -> ElasticPlan:
+            # a run that loads a state itself is one epoch of whoever drives it, as any iterator is
+            return (
+                self._prepare_plan(given, place, further)
+                if loaded is None
+                else self._prepare_plan(loaded, place, False)
+            )
+
+        return ElasticRun(prepare, place, lambda plan: self._following(plan, place))
+
+    def __iter__(self) -> ElasticRun:
+        """Return the run of this rank and worker; each is a new epoch."""
+        self._present.run = run = self.elastic_run()
+        return run
+
+    def _prepare_plan(self, state: Json, place: WorkerContext | None, continue_epochs: bool) -> ElasticPlan:  # noqa: FBT001  passed on
+        """Return what a run reads that starts now."""
+        if not self.pipeline:
+            raise UsageError("this pipeline has no stages, or was closed")
+        present = self._present
+        pending, present.state = present.state, None
+        chosen, present.chosen = present.chosen, False
+        told = state is not None
+        if state is None:
+            drawn = self._begin()
+            seed, epoch = drawn.seed if drawn.common is None else drawn.common, drawn.epoch
+            if pending is not None and pending["epoch"] == epoch:
+                state, continue_epochs = pending, continue_epochs and not chosen
+        if state is not None:
+            seed, epoch = state["seed"], state["epoch"]
+        self._record_epoch(epoch + 1)
+        # a state that load_state_dict took up was compared there
+        plan = self._make_plan(Run(seed=seed, common=seed, epoch=epoch), state, place, told=told)
+        return replace(plan, continue_epochs=continue_epochs)
+
+    def _following(self, plan: ElasticPlan, place: WorkerContext | None) -> ElasticPlan:
+        """Return what a run reads that finds nothing left of its epoch: the next one."""
+        epoch = plan.run.epoch + 1
+        self._record_epoch(epoch + 1, further=True)
+        return self._make_plan(Run(seed=plan.run.seed, common=plan.run.common, epoch=epoch), None, place)
+
+    def _record_epoch(self, epoch: int, *, further: bool = False) -> None:
+        """Take note of the number of the next epoch."""
+        self.epoch = epoch
+        if self._count is not None:
+            self._count.record_epoch(epoch, further=further)
+
+    def _make_plan(
+        self, run: Run, state: Json, place: WorkerContext | None = None, *, told: bool = True
+    ) -> ElasticPlan:
+        bounds = self._stream_limits(self.streams, place)
+        described = fingerprint(self.pipeline, bounds)
+        functions = describe_functions(self.pipeline)
+        plan = make_plan(self._entries(run), self.streams, bounds, run, described, functions, state)
+        if state is not None and self.seed is not None:
+            check_same_dataset(state, {**plan.header(), "seed": self.seed})
+        if state is not None and told:
+            warn_other_functions(state, plan.header())
+        return plan
+
+    def shift_epoch(self, epoch: int) -> int:
+        """Return the epoch that a loader's epoch is here: the first one behind a state is that of the state.
+
+        Args:
+            epoch: number of the loader's epoch.
+        """
+        present = self._present
+        if present.shift is None:
+            present.shift = present.state["epoch"] - epoch if present.state is not None else 0
+        return epoch + present.shift
+
+    @property
+    def pending(self) -> Json:
+        """The state that the next iteration begins with, if one was loaded."""
+        return self._present.state
+
+    @property
+    def chosen(self) -> bool:
+        """True where ``set_epoch`` has named the epoch of that state."""
+        return self._present.chosen
+
+    @property
+    def present(self) -> ElasticRun | None:
+        """The run that ``iter()`` gave last."""
+        return self._present.run
+
+    def choose_epoch(self, epoch: int, *, stacklevel: int = 4) -> None:
+        """Keep a state that was loaded, where it is of the epoch that ``set_epoch`` names; else leave it.
+
+        Args:
+            epoch: number of the next epoch.
+            stacklevel: of the warning that a state was left.
+        """
+        present = self._present
+        if present.run is not None and present.run.ended:
+            present.run = None  # the state is the beginning of that epoch from now on
+        if present.state is None:
+            return
+        if present.state["epoch"] == epoch:
+            present.chosen = True
+            return
+        state, present.state = present.state, None
+        if not present.chosen and (self._count is None or not self._count.began):
+            warn_of_other_epoch(state, epoch, process_context(), stacklevel=stacklevel)
+
+    def forget(self) -> None:
+        """Forget a state that was loaded: somebody else begins with it."""
+        self._present.state = None
+
+    def choose_seed(self) -> None:
+        """Choose the seed of a dataset that has none: what is begun next has the seed that a state told before."""
+        if self.seed is None and self._lent is None:
+            self._lent = choose_seeds(None)
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the run that ``iter()`` gave last, or that the next one will begin with.
+
+        Within a DataLoader's worker, whose iterator has a state of its own, it is empty.
+
+        Raises:
+            FlowError: a stream of that run has failed.
+        """
+        if worker_info() is not None:
+            return {}
+        if self._present.run is not None:
+            return self._present.run.state_dict()
+        if self._present.state is not None:
+            return dict(self._present.state)
+        self.choose_seed()
+        begins = replace(self._begin(), stream=None)
+        seed = begins.seed if begins.common is None else begins.common
+        plan = self._make_plan(replace(begins, seed=seed), None)
+        return rewind_state(plan.header(), begins.epoch, process_context())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on behind a state, here or in the workers of a DataLoader.
+
+        Args:
+            state: of this rank, or the merged one of all; an empty one changes nothing.
+
+        Raises:
+            StateMismatch: it belongs to another dataset; the message says what differs.
+        """
+        if state is None or state == {}:
+            return
+        self._take_up(check_state(state))
+
+    def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration give the rest of a state's epoch, and end there though it be nothing.
+
+        For who begins epochs himself: a loader, a graph of nodes.
+
+        Args:
+            state: as for ``load_state_dict``.
+
+        Raises:
+            StateMismatch: as there.
+        """
+        self._take_up(check_state(state), chosen=True)
+
+    def _take_up(self, given: dict[str, Any], *, chosen: bool = False) -> None:
+        here = Run(seed=given["seed"] if self.seed is None else self.seed, epoch=given["epoch"])
+        self._make_plan(here, given)
+        self._present = CurrentRun(given, chosen=chosen)
+        self.epoch = given["epoch"] + (not chosen and is_epoch_over(given, process_context()))
+        self._count = EpochCounter(first=self.epoch, resumed=True)
+        if self.seed is None:
+            self._lent = given["seed"], given["seed"]
+
+    def close_run(self) -> None:
+        """Close the present run."""
+        if self._present.run is not None:
+            self._present.run.close()
+
+
+class ElasticPipeline(ElasticMixin, DataPipeline):
+    """A pipeline in virtual streams.
+
+    ``iter()`` gives an :class:`~webdataset.flow.elastic.ElasticRun`: the items of the streams that this rank and worker
+    own, by rising position. ``with_epoch(n)`` and ``repeat(nbatches=n)`` count the items of all streams together.
+    """
+
+    __module__ = "webdataset.flow.pipeline"  # where it is imported from, and what pickles say
+
+    @classmethod
+    def of(cls, pipeline: DataPipeline, streams: int) -> Self:
+        """Return a pipeline with the stages, seed, epoch and bounds of another.
+
+        Args:
+            pipeline: the other one.
+            streams: number of virtual streams, at least 1.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        result = cls.__new__(cls)
+        result.__dict__.update(pipeline._copy().__dict__)  # noqa: SLF001  the same class
+        result.in_streams(streams)
+        return add_length_method(result) if type(pipeline) is not find_plain_class(type(pipeline)) else result
+
+    def _copy(self) -> Self:
+        result = super()._copy()
+        result.in_streams(self.streams)
+        return result
+
+    __copy__ = _copy
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next epoch, which with the seed decides every order.
+
+        Of the epoch of a state that was loaded, the rest comes. Any other one begins at its start, and a warning says
+        that the state is not used, unless its epoch is over and the next one was named.
+
+        Args:
+            epoch: from 0.
+        """
+        self.choose_epoch(epoch)
+        super().set_epoch(epoch)
+
+    def adopt(self, run: Run, *, persistent: bool = False) -> None:
+        """Take part in the run of a pipeline that reads this one through a loader; see ``DataPipeline.adopt``.
+
+        Args:
+            run: its run. The first one behind a state that was loaded is in that state's epoch.
+            persistent: the loader's workers live on, and would not hear of it.
+        """
+        chosen = self._present.chosen  # by the user, and not by the loader's run
+        super().adopt(replace(run, epoch=self.shift_epoch(run.epoch)), persistent=persistent)
+        self._present.chosen = chosen
+
+    def close(self) -> None:
+        """Close the present run, and the stages that can be closed; forget all of them."""
+        self.close_run()
+        super().close()

@@ -1,0 +1,478 @@
+"""Runs a pipeline for one or more passes, up to a number of items, and takes snapshots of the run.
+
+A snapshot is a JSON value from which an equal run continues. See docs/design/stages.md for the order in which stages
+are restored. Each pass is an epoch with an order of its own. A pass that gives nothing ends the loop.
+"""
+
+import itertools
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from webdataset.core.distributed import StreamNumber, is_single_worker
+from webdataset.core.error_handlers import count_skipped
+from webdataset.core.errors import FlowError, NoSamples, StateMismatch
+from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
+from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
+from webdataset.stages.base import Address, Composed, Json, Run, Stage
+from webdataset.stages.mix_sources import is_startable
+from webdataset.stages.randomness import user_generators
+from webdataset.stages.read_shards import ReadShards
+
+VERSION = 1
+
+
+class Flow:
+    """A pipeline that is being iterated.
+
+    Args:
+        stages: the first is the source.
+        run: seed and epoch; ``tracked`` runs can be snapshot.
+        state: what ``snapshot`` of an equal flow returned, to continue behind it; None starts at the beginning.
+
+    Raises:
+        StateMismatch: ``state`` belongs to other stages.
+    """
+
+    def __init__(self, stages: Sequence[Any], run: Run, state: Json = None) -> None:
+        if state is not None:
+            _check_snapshot(state)
+            run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
+        elif run.stream is not None and not run.tracked:
+            # the order within a stream's buffers follows from addresses
+            run = replace(run, tracked=True)
+        self.run = run
+        self._stages: Sequence[Any] | None = stages  # until it was told what became of their samples
+        self._resumed = state is not None
+        self.levels = _make_runners(stages, run)
+        self._first = _find_last_rewinding(self.levels)
+        if state is None:
+            self._open()
+        else:
+            with count_skipped(None):  # what is done once more was counted before the state was saved
+                self._restore(state)
+                self._open()
+        kept = self.levels[self._first :]
+        self._kept = kept[::-1]  # the last one first
+        self._writers = [level.writer() for level in kept]
+        self._last = self.levels[-1] if self.levels else None
+        self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
+
+    def _open(self) -> None:
+        if self.run.meter is not None:
+            self.run.meter.attach(self.levels)
+        for level in self.levels:
+            if not level.over:
+                level.open()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items
+
+    def __next__(self) -> Any:
+        return next(self.items)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all generators, the last first, and with them every stream they hold; a snapshot can still be taken."""
+        for level in self.levels:
+            level.over = level.ended
+        for level in reversed(self.levels):
+            level.close()
+        stages, self._stages = self._stages, None
+        if stages is not None and self.run.outcomes is not None and has_empty_check(stages):
+            self.run.outcomes.take(self.levels, resumed=self._resumed)
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last, as a JSON value.
+
+        Raises:
+            StateMismatch: the run is not tracked.
+        """
+        if not self.run.tracked:
+            raise StateMismatch("this run keeps no addresses: start it tracked to take snapshots")
+        first = self._first
+        return {
+            "version": VERSION,
+            "seed": self.run.seed,
+            "common": self.run.common,
+            "epoch": self.run.epoch,
+            "stages": [level.name for level in self.levels[first:]],
+            "first": first,
+            "ended": max((n for n, level in enumerate(self.levels) if n >= first and level.ended), default=None),
+            "memories": [level.snapshot() for level in self.levels[first:]],
+            "generators": self._generators(first),
+        }
+
+    def _generators(self, first: int) -> Json:
+        """Return the states that users' generators had before the run, for the levels that a resumed run begins again.
+
+        Raises:
+            FlowError: two stages draw from one generator, so that neither can be run again alone.
+        """
+        drawing = [(number, level) for number, level in enumerate(self.levels) if level.generators]
+        live = [id(generator) for _, level in drawing for generator in user_generators(level.stage)]
+        shared = len({*live}) < len(live)
+        again = {str(number): level.first_generators() for number, level in drawing if number < first}
+        if again and shared:
+            raise FlowError(
+                "two stages draw from one random generator, so that none can be replayed: give each its own"
+            )
+        return again
+
+    def compact_snapshot(self) -> Json:
+        """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
+        number = len(self.levels)
+        for level in self._kept:
+            number -= 1
+            if level.ended:
+                return [number, [None if write is None else write() for write in self._writers]]
+        return [None, [None if write is None else write() for write in self._writers]]
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+        return "" if self._last is None else self._last.present_url()
+
+    def trace(self) -> Json:
+        """Return how far the pass has read, for a replay to compare."""
+        return [] if self._last is None else self._last.traces()
+
+    def address(self) -> Address:
+        """Return the address of the item given last (tracked runs)."""
+        return self._last.address() if self._last is not None else None
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses of this run once more."""
+        return self._last.fetch(addresses) if self._last is not None else []
+
+    def _restore(self, state: Json) -> None:
+        first = self._first
+        names = [level.name for level in self.levels[first:]]
+        if state["first"] != first or state["stages"] != names:
+            raise StateMismatch(
+                f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
+                f"this pipeline has, from stage {first} on, {', '.join(names)}"
+            )
+        for number, generators in state.get("generators", {}).items():
+            self.levels[int(number)].restore_generators(generators)
+        for level, memory in zip(self.levels[first:], state["memories"], strict=True):
+            try:
+                level.restore(memory)
+            except (KeyError, TypeError, IndexError, AttributeError) as error:
+                raise StateMismatch(f"the snapshot's memory of {level.name} cannot be read: {error!r}") from error
+        if state["ended"] is not None:
+            for level in self.levels[: state["ended"] + 1]:
+                level.over = True
+
+
+def _find_last_rewinding(levels: Sequence[StageRunner]) -> int:
+    return max((n for n, level in enumerate(levels) if level.rewinds), default=0)
+
+
+def build_runners(stages: Sequence[Any], run: Run) -> tuple[int, list[StageRunner]]:
+    """Return the levels that a run would have, none of them started, and the number of the one it would resume at.
+
+    Args:
+        stages: the first is the source.
+        run: the run.
+    """
+    levels = _make_runners(stages, run)
+    return _find_last_rewinding(levels), levels
+
+
+def _check_snapshot(state: Json) -> None:
+    """Tell early what is no snapshot of ours."""
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        version = state.get("version") if isinstance(state, dict) else None
+        raise StateMismatch(f"the snapshot has version {version!r}; this library reads {VERSION}")
+    missing = {"seed", "common", "epoch", "stages", "first", "ended", "memories"} - state.keys()
+    if missing or not isinstance(state["memories"], list) or len(state["memories"]) != len(state["stages"]):
+        raise StateMismatch(f"the snapshot is incomplete: {', '.join(sorted(missing)) or 'memories'}")
+
+
+def _make_runners(stages: Sequence[Any], run: Run) -> list[StageRunner]:
+    stages = expand_stages(stages)
+    if run.tracked and stages and is_startable(stages[0]) and not isinstance(stages[0], Stage):
+        from webdataset.stages.mix import RoundRobin  # noqa: PLC0415  only for pipelines in pipelines
+
+        stages[0] = RoundRobin(stages[:1])  # a pipeline as the source of another: resumed by its own snapshot
+    split = _count_shared_stages(stages)
+    if run.stream is not None:
+        from webdataset.flow.stream_stages import stages_of_stream  # noqa: PLC0415  only for datasets in streams; it knows many stages
+
+        stages, split = stages_of_stream(stages, run.stream)
+    levels: list[StageRunner] = []
+    inside = None if run.meter is None else run.meter.inside
+    for position, stage in enumerate(stages):
+        here = replace(run, position=position, shared=position < split, meter=inside)
+        before = levels[-1] if levels else None
+        kind = StageRunner if isinstance(stage, Stage) and _is_own_stage(stage) else OpaqueStageRunner
+        levels.append(kind(stage, here, before))
+    return levels
+
+
+def _is_own_stage(stage: Stage) -> bool:
+    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a memory."""
+    return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
+
+
+def expand_stages(stages: Sequence[Any]) -> list[Any]:
+    """Return the stages that the entries of a pipeline stand for."""
+    return [step for stage in stages for step in _expand_stage(stage)]
+
+
+def _expand_stage(stage: Any) -> Sequence[Any]:
+    """Return the stages that one entry of a pipeline stands for.
+
+    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a memory of its own. The
+    reader of a dataset stands for its checks too.
+    """
+    if isinstance(stage, Composed):
+        return stage.steps
+    if isinstance(stage, ReadShards):
+        return [*stage.before, stage.bare(), *stage.after]
+    known = getattr(stage, "as_stage", None)
+    return [known()] if known is not None and not isinstance(stage, Stage) else [stage]
+
+
+def _count_shared_stages(stages: Sequence[Any]) -> int:
+    """Return the number of stages before samples are read or shards are split, whose generators all workers share."""
+    marks = [
+        position
+        for position, stage in enumerate(stages)
+        if isinstance(stage, ReadShards) or getattr(stage, "splits", False)
+    ]
+    return min(marks[0] if marks else 0, len(stages))
+
+
+STREAMS = 24  # of an elastic dataset that is not told how many
+ENDLESS = sys.maxsize
+EMPTY_PASSES = 100  # of a stream that is to begin again for ever, before that counts as having no samples
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long a pipeline runs.
+
+    Args:
+        passes: number of passes over the source.
+        items: number of items after which the run ends, over all passes; None for no bound.
+        retries: passes that give nothing, as a chance selection of few items may, before that counts as an end.
+        endless: such an end is an error.
+        fixed: ``items`` is the length of an epoch, of which each rank is to give an equal part.
+    """
+
+    passes: int = 1
+    items: int | None = None
+    retries: int = 0
+    endless: bool = False
+    fixed: bool = False
+
+    def share_for(self, stream: StreamNumber) -> "Bounds":
+        """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``.
+
+        Args:
+            stream: which stream, of how many.
+        """
+        items = None if self.items is None else len(range(stream.number, self.items, stream.of))
+        if self.passes < ENDLESS or self.endless:
+            return replace(self, items=items)
+        return replace(self, items=items, retries=max(self.retries, EMPTY_PASSES), endless=True)
+
+
+def item_bound(pipeline: Any) -> int | None:
+    """Return after how many items an iteration over a pipeline ends, or None where it has no such bound.
+
+    Args:
+        pipeline: anything; ``nsamples`` of 0 or less is no bound.
+    """
+    items = getattr(pipeline, "nsamples", None)
+    return items if items is not None and items > 0 else None
+
+
+class Loop:
+    """A pipeline that is being iterated, pass after pass.
+
+    Args:
+        stages: the first is the source.
+        run: seed, epoch of the first pass; ``tracked`` runs can be snapshot.
+        bounds: how many passes and items.
+        state: what ``snapshot`` of an equal loop returned; None starts at the beginning.
+    """
+
+    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
+        self._stages = list(stages)
+        self._bounds = bounds
+        self.bound = ENDLESS if bounds.items is None else bounds.items
+        self.count = 0  # items given, over all passes
+        self.passed = 0  # passes completed
+        self.given = 0  # items given in this pass
+        self._empty = 0  # passes in a row that gave nothing
+        self._over = False
+        inner = None
+        if state is not None:
+            self.count, self.passed, self.given, inner = _parse_snapshot(state)
+            run = replace(run, tracked=True)
+        self._outcomes: Outcomes | None = None  # where nobody else judges
+        if run.outcomes is None:
+            self._outcomes = Outcomes()
+            run = replace(run, outcomes=self._outcomes)
+        self.flow = Flow(self._stages, run, inner)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._over and self.count < self.bound:
+            item = next(self.flow.items, self)
+            if item is not self:
+                self.count += 1
+                self.given += 1
+                return item
+            self._over = not self._start_next_pass()
+        self.close()
+        self._judge()
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def iterate_fast(self) -> Iterator[Any]:
+        """Yield what ``next`` would give, at the speed of a generator (which is not kept here: no cycle, no leak)."""
+        while not self._over and self.count < self.bound:
+            for item in self.flow:
+                self.count += 1
+                self.given += 1
+                yield item
+                if self.count >= self.bound:
+                    return
+            self._over = not self._start_next_pass()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Judge what became of the samples, once, at the end of the last pass."""
+        outcomes, self._outcomes = self._outcomes, None
+        if outcomes is not None and self._over:
+            judge_outcomes(outcomes.summarize(), whole=is_single_worker())
+
+    def _start_next_pass(self) -> bool:
+        """End a pass; begin the next one if there is to be one."""
+        self.flow.close()
+        self.passed += 1
+        if self.count >= self.bound or self.passed >= self._bounds.passes:
+            return False
+        self._empty = 0 if self.given else self._empty + 1
+        if self._empty > self._bounds.retries:
+            if self._bounds.endless:
+                raise NoSamples(
+                    f"a source that is to begin again for ever gave nothing in {self._empty} passes: give it more "
+                    "samples or shards, a larger subsample, or use fewer workers (or streams, where it is elastic)"
+                )
+            return False
+        self.given = 0
+        run = self.flow.run
+        self.flow = Flow(self._stages, replace(run, epoch=run.epoch + 1))
+        return True
+
+    def close(self) -> None:
+        """Close every generator and stream; a snapshot can still be taken."""
+        self.flow.close()
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last, as a JSON value."""
+        return {"count": self.count, "passed": self.passed, "given": self.given, "flow": self.flow.snapshot()}
+
+    def compact_snapshot(self) -> Json:
+        """Return what of the snapshot the run and the description do not tell.
+
+        That is ``[count, passed, given, ended, memories]``.
+        """
+        return [self.count, self.passed, self.given, *self.flow.compact_snapshot()]
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+        return self.flow.present_url()
+
+    def trace(self) -> Json:
+        """Return how far the present pass has read, for a replay to compare."""
+        return [self.passed, self.flow.trace()]
+
+    def address(self) -> Address:
+        """Return the address of the item given last: its pass, and its address there."""
+        return [self.passed, self.flow.address()]
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more, each in its pass."""
+        found: dict[str, Any] = {}
+        for passed in sorted({address[0] for address in addresses}):
+            inner = [address[1] for address in addresses if address[0] == passed]
+            epoch = self.flow.run.epoch - self.passed + passed
+            flow = self.flow if passed == self.passed else Flow(self._stages, replace(self.flow.run, epoch=epoch))
+            for address, item in zip(inner, flow.fetch(inner), strict=True):
+                found[repr([passed, address])] = item
+        return [found[repr([address[0], address[1]])] for address in addresses]
+
+
+def _parse_snapshot(state: Json) -> tuple[int, int, int, Json]:
+    """Return count, passes, items in this pass and the flow's snapshot.
+
+    Raises:
+        StateMismatch: this is no snapshot of a pipeline.
+    """
+    try:
+        return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StateMismatch(f"this is not a snapshot of a pipeline: {error!r}") from error
+
+
+STATE_METHODS = frozenset(["state_dict", "load_state_dict"])
+
+
+class PipelineIterator(itertools.chain[Any]):
+    """The items of one iteration over a pipeline.
+
+    It passes on what a generator gives, in C, so that an item takes no longer; and it says what has a state.
+
+    Args:
+        items: the generator.
+    """
+
+    _items: Generator[Any]
+
+    def __new__(cls, items: Generator[Any]) -> Self:
+        """Return an iterator over ``items``."""
+        self = super().__new__(cls, items)
+        self._items = items
+        return self
+
+    def close(self) -> None:
+        """End the iteration, and close what it has open."""
+        self._items.close()
+
+    if not TYPE_CHECKING:  # a checker would take every name for one of this class
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what has a state."""
+            if name in STATE_METHODS:
+                raise missing_state_error(self, name)
+            return object.__getattribute__(self, name)
+
+
+def missing_state_error(asked: object, name: str) -> AttributeError:
+    """Return the error for asking something for a state that has none.
+
+    Args:
+        asked: what was asked.
+        name: of the method.
+    """
+    return AttributeError(
+        f"{type(asked).__name__!r} object has no attribute {name!r}: make it elastic, dataset.elastic()"
+    )

@@ -1,0 +1,362 @@
+"""Runs one stage of a pipeline: its state, its generator, and how its items are made again.
+
+A stage is one of ours, a ``PipelineStage``, any callable or any iterable. Its runner gives an iterator, an address
+for each item, and ``fetch``. See docs/design/stages.md.
+
+A replay runs copies of the runners, made by the constructor that made the runners of the first run, and started by
+the same ``open``. There is no second way to start a stage, so that a replay cannot differ from what it repeats.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from webdataset.core.error_handlers import count_skipped, skip_items
+from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.samples.shard_identity import compare_traces, is_lenient, warn_changed_shard
+from webdataset.stages import randomness
+from webdataset.stages.base import Address, Json, Outcome, Run, Stage, StageState, normalize_json
+from webdataset.stages.mix_sources import refuse_unrepeatable
+from webdataset.stages.read_shards import ReadShards
+
+
+class StageRunner:
+    """A stage in a run.
+
+    Args:
+        stage: one of our stages.
+        run: what the run tells it.
+        before: the level before, or None for a source.
+
+    Attributes:
+        memory: the stage's memory, or None.
+        items: the generator; made by ``open``.
+        over: the generator had ended before the snapshot that this run continues.
+        generators: users' random generators that the stage draws from, as they were before the run; none where the run
+            is not tracked.
+    """
+
+    def __init__(self, stage: Stage, run: Run, before: "StageRunner | None") -> None:
+        self.stage = stage
+        self.run = run
+        self.before = before
+        self.generators = copy.deepcopy(randomness.user_generators(stage)) if run.tracked else []
+        self.memory: StageState | None = stage.begin(run)
+        self.items: Iterator[Any] = iter(())
+        self.over = False
+        self.closed = False
+        self.gate: Callable[[Iterator[Any]], Iterator[Any]] | None = None  # times what is drawn from here
+        self.outcome = Outcome() if stage.drops else None
+        if self.memory is not None:
+            self.memory.run_context = run
+            if run.tracked and before is not None:
+                self.memory.origin = before.address
+
+    @property
+    def rewinds(self) -> bool:
+        """True where this level restores itself from a fresh level before it."""
+        return self.stage.rewinds or self.before is None
+
+    def open(self) -> Iterator[Any]:
+        """Start the generator."""
+        upstream = self.before.draw() if self.before is not None else iter(())
+        memory = self.memory
+        if self.outcome is not None:
+            memory = StageState() if memory is None else memory
+            memory.outcome = self.outcome
+        self.items = self.stage.flow(upstream, memory)
+        return self.items
+
+    def draw(self) -> Iterator[Any]:
+        """Return the items for whoever draws them, through the gate where there is one."""
+        return self.items if self.gate is None else self.gate(self.items)
+
+    @property
+    def name(self) -> str:
+        """What the stage is called in snapshots: its function or class, without arguments."""
+        return stage_name(self.stage)
+
+    @property
+    def ended(self) -> bool:
+        """True where the generator has ended, whether its input has or a handler chose to stop."""
+        return self.over or (not self.closed and getattr(self.items, "gi_frame", self) is None)
+
+    def address(self) -> Address:
+        """Return the address of the item yielded last."""
+        if self.memory is not None:
+            return self.memory.address
+        return self._before().address()
+
+    def snapshot(self) -> Json:
+        """Return the memory as JSON, or None."""
+        return self.memory.snapshot() if self.memory is not None else None
+
+    def traces(self) -> list[Json]:
+        """Return how far this level and those before it have read, the first one first, for a replay to compare."""
+        before = [] if self.before is None else self.before.traces()
+        trace = None if self.memory is None else self.memory.trace()
+        return before if trace is None else [*before, trace]
+
+    def present_url(self) -> str:
+        """Return the url of the shard that is read here or before; nothing where that is not known."""
+        url = "" if self.memory is None else self.memory.present_url()
+        return url if url or self.before is None else self.before.present_url()
+
+    def writer(self) -> Callable[[], Json] | None:
+        """Return what gives the memory as a plain JSON value, for who asks at every step; None for no memory."""
+        memory = self.memory
+        if memory is None:
+            return None
+        if memory.plain:
+            return memory.snapshot
+        return lambda: normalize_json(memory.snapshot())
+
+    def restore(self, state: Json) -> None:
+        """Take up a snapshot before ``open``."""
+        if self.memory is not None:
+            self.memory.restore(state, self._before().fetch if self.before is not None else _refuse_fetch)
+        elif state is not None:
+            raise StateMismatch(f"the snapshot has a memory for {self.stage!r}, which has none")
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more."""
+        if not addresses:
+            return []
+        if isinstance(self.stage, ReadShards):
+            with self._before().replay() as shards:
+                return self.stage.fetch_from(shards, addresses)
+        before = self.before.fetch if self.before is not None else _refuse_fetch
+        return self.stage.refetch(addresses, before, self.memory)
+
+    def first_generators(self) -> list[Json]:
+        """Return the states that users' generators had before the run."""
+        return [randomness.rng_state(generator) for generator in self.generators]
+
+    def restore_generators(self, states: list[Json]) -> None:
+        """Set users' generators to the states that they had before the run that is restored; called before ``open``."""
+        own = randomness.user_generators(self.stage)
+        if len(own) != len(states):
+            raise StateMismatch(f"the snapshot has {len(states)} random generators for {self.stage!r}, not {len(own)}")
+        for generator, state in zip(own, states, strict=True):
+            randomness.restore_rng(generator, state)
+        self.generators = copy.deepcopy(own)
+
+    def copy(self) -> "StageRunner":
+        """Return this level and those before it as they were before the run: same stages and runs, new memories."""
+        # the run goes on drawing from users' own generators, and the replay from others
+        return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
+
+    def _copy_with_stage(self, stage: Any) -> "StageRunner":
+        # a replay is not measured: what it does was measured in the first run
+        run = replace(self.run, meter=None, outcomes=None)
+        return type(self)(stage, run, None if self.before is None else self.before.copy())
+
+    @contextmanager
+    def replay(self) -> Iterator[Iterator[Any]]:
+        """Run this level and those before it from the start of the pass once more; give an iterator over the items."""
+        last = self.copy()
+        levels = [last]
+        while levels[-1].before is not None:
+            levels.append(levels[-1].before)
+        try:
+            for level in reversed(levels):
+                level.open()
+            # what a replay goes on without was counted in the first run
+            with count_skipped(None):
+                yield last.items
+        finally:
+            for level in levels:
+                level.close()
+
+    def close(self) -> None:
+        """Close the generator."""
+        self.closed = True
+        close = getattr(self.items, "close", None)
+        if close is not None:
+            close()
+
+    def _before(self) -> "StageRunner":
+        if self.before is None:
+            raise FlowError(f"stage {self.stage!r} has nothing before it")
+        return self.before
+
+
+def stage_name(stage: Any) -> str:
+    """Return what a stage is called in snapshots: its function or class, without arguments."""
+    called = stage.foreign if isinstance(stage, _OpaqueStage) else getattr(stage, "f", stage)
+    return str(getattr(called, "__qualname__", type(called).__qualname__)).rpartition(".<locals>.")[2]
+
+
+def _refuse_fetch(addresses: list[Address]) -> list[Any]:
+    """Stand before a source, which asks nobody for items."""
+    raise FlowError(f"nothing stands before a source to fetch {len(addresses)} items from")
+
+
+class ItemCount(StageState):
+    """How many items a foreign stage has given; they are skipped on restore."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.skip = 0
+
+    @property
+    def address(self) -> int:
+        """Ordinal of the item given last."""
+        return self.count - 1
+
+    def snapshot(self) -> Json:
+        """Return the number of items given."""
+        return self.count
+
+    def restore(self, state: Json, fetch: Any) -> None:  # noqa: ARG002
+        """Skip this many."""
+        self.count = self.skip = int(state)  # a snapshot may be taken before the first item
+
+
+class OpaqueStageRunner(StageRunner):
+    """A stage that is not ours: numbered, and resumed by replay from the start of the epoch.
+
+    Args:
+        stage: an iterable, a ``PipelineStage``, or a callable.
+        run: what the run tells it.
+        before: the level before, or None for a source.
+    """
+
+    def __init__(self, stage: Any, run: Run, before: StageRunner | None) -> None:
+        if run.tracked:
+            refuse_unrepeatable(stage)
+        self.foreign = stage
+        super().__init__(_OpaqueStage(stage, run if before is None else None), run, before)
+        self.memory: StageState | None = ItemCount() if run.tracked else None
+        self.read: Json = None  # how far a run that is restored had read
+        self.behind = False  # and its past has not been read again yet
+
+    @property
+    def rewinds(self) -> bool:
+        """Always: its past is replayed."""
+        return True
+
+    def snapshot(self) -> Json:
+        """Return the number of items given, the stage's mark where it has one, and what was read for them."""
+        parts = {"count": super().snapshot()}
+        mark = getattr(self.foreign, "mark", None)
+        if mark is not None:
+            parts["mark"] = mark
+        if self.before is not None:
+            # a restored run stands where it was saved until its past has been read again
+            parts["read"] = self.read if self.behind else self.before.traces()
+        return parts
+
+    def writer(self) -> Callable[[], Json]:
+        """Return what gives the same as a plain JSON value."""
+        return lambda: normalize_json(self.snapshot())
+
+    def restore(self, state: Json) -> None:
+        """Skip what was given; a stage that left a mark is asked whether it can give the same again."""
+        if "mark" in state:
+            self.foreign.recall(state["mark"])
+        self.read, self.behind = state.get("read"), True
+        super().restore(state["count"])
+
+    def open(self) -> Iterator[Any]:
+        """Start it, skipping what it gave before a restore."""
+        items = super().open()
+        if isinstance(self.memory, ItemCount):
+            self.items = self._count_items(items, self.memory)
+        return self.items
+
+    def _count_items(self, items: Iterator[Any], count: ItemCount) -> Iterator[Any]:
+        skipped = skip_items(items, count.skip)
+        if count.skip:
+            self._check_replay(skipped, count.skip)
+        self.behind = False
+        count.count = skipped
+        for item in items:
+            count.count += 1
+            yield item
+
+    def _check_replay(self, skipped: int, wanted: int) -> None:
+        """Refuse to go on behind a replay that was not what the first run was.
+
+        Raises:
+            StateMismatch: it gave fewer items, or other samples were read for them.
+        """
+        if skipped < wanted:
+            raise StateMismatch(
+                f"only {skipped} of {wanted} items came again on replay: the shards were replaced, or the pipeline is "
+                "not reproducible",
+                url=self.present_url() or None,
+                stage=repr(self.foreign),
+            )
+        if self.read is None or self.before is None:
+            return
+        url = self.present_url()
+        try:
+            compare_traces(normalize_json(self.read), normalize_json(self.before.traces()), url, self.run.told)
+        except StateMismatch as error:
+            if not is_lenient():
+                raise
+            warn_changed_shard(url, error)
+
+    def copy(self) -> StageRunner:
+        """Return this level and those before it as they were before the run."""
+        return self._copy_with_stage(self.foreign)
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Replay the level from the start and keep the items at some ordinals."""
+        wanted = set(addresses)
+        if not wanted:
+            return []
+        with self.replay() as items:
+            found = {n: item for n, item in enumerate(islice(items, max(wanted) + 1)) if n in wanted}
+        if len(found) != len(wanted):
+            raise FlowError(f"{self.stage!r} gave fewer items on replay than before the snapshot")
+        return [found[address] for address in addresses]
+
+
+class _OpaqueStage(Stage):
+    """A foreign stage as a stage: called with its upstream, or without arguments as a source.
+
+    Args:
+        foreign: an iterable, a ``PipelineStage``, or a callable.
+        run: the run where this is the source, else None.
+    """
+
+    rewinds = True
+
+    def __init__(self, foreign: Any, run: Run | None) -> None:
+        self.foreign = foreign
+        self.source_run = run  # None where it is not the source
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Return the foreign stage's iterator."""
+        return iter(self._start_source(upstream))
+
+    def _start_source(self, upstream: Iterator[Any]) -> Iterable[Any]:
+        foreign = self.foreign
+        if self.source_run is not None:
+            adopt = getattr(getattr(foreign, "dataset", None), "adopt", None)
+            if adopt is not None:  # a loader over one of our pipelines
+                adopt(self.source_run, persistent=bool(getattr(foreign, "persistent_workers", False)))
+            drawn = getattr(foreign, "draw_shards", None)
+            if drawn is not None:
+                return drawn(self.source_run)  # type: ignore[no-any-return]
+            if isinstance(foreign, Iterable) and not isinstance(foreign, (str, bytes)):
+                return foreign
+        arguments = () if self.source_run is not None else (upstream,)
+        called = getattr(foreign, "run", None) if not isinstance(foreign, type) else None
+        if called is None and callable(foreign):
+            called = foreign
+        if called is not None:
+            return called(*arguments)  # type: ignore[no-any-return]
+        raise UsageError(
+            f"{foreign!r} is not a pipeline stage: a first stage is an iterable or a callable without arguments, a "
+            "later one a callable that takes an iterator",
+            stage=repr(foreign),
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.foreign!r}"

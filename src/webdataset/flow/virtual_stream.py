@@ -1,0 +1,242 @@
+"""Runs one virtual stream, and finds out where the epoch of a state ends.
+
+A virtual stream is a run of the whole pipeline over the stream's share. It gives items, and a state from which an
+equal stream continues. Nothing in it depends on rank or worker.
+
+Theory of epoch ends. A state after the last item of an epoch resumes with the next epoch. Some states tell so by
+themselves: all streams have ended, or have given what ``with_epoch(n)`` allows. For the others it shows when no
+further item comes; then the streams that other ranks and workers read are asked too, so that all of them come to the
+same answer. A state that lacks a stream of its rank is that of one worker: it tells nothing about the epoch.
+"""
+
+import warnings
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from webdataset.core.distributed import WorkerContext, thread_context, use_stream
+from webdataset.core.errors import FlowError, StateMismatch
+from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
+from webdataset.flow.run import VERSION, Bounds, Loop, build_runners
+from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.read_shards import ReadShards
+
+END: Any = object()
+
+
+class VirtualStream:
+    """One stream, started when it is first asked.
+
+    Args:
+        stages: of the dataset.
+        run: seed, epoch and stream.
+        bounds: how long the dataset runs, all streams together.
+        memory: what ``memory`` returned; None for the start.
+
+    Attributes:
+        barren: it ran from its start to its end here, and not one sample was read.
+
+    Raises:
+        StateMismatch: ``memory`` is none.
+    """
+
+    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds, memory: Json = None) -> None:
+        if run.stream is None:
+            raise FlowError("a virtual stream needs its number")
+        self.stream = run.stream
+        self._stages = stages
+        self._run = replace(run, tracked=True)
+        self._bounds = bounds.share_for(run.stream)
+        self._memory = memory
+        self._loop: Loop | None = None
+        self._given, self.over = _parse_memory(memory)  # before the loop begins, and when it is over
+        self.failed: BaseException | None = None
+        self.barren = False
+
+    @property
+    def count(self) -> int:
+        """Number of items given."""
+        return self._given if self._loop is None else self._loop.count
+
+    def advance(self) -> Any:
+        """Return the next item, or ``END``."""
+        if self.over:
+            return END
+        before = thread_context.stream
+        thread_context.stream = self.stream
+        try:
+            loop = self._loop or self._start()
+            item = next(loop.flow.items, END) if loop.count < loop.bound else END
+            if item is END:
+                item = next(loop, END)  # of another pass
+            else:  # what the loop does itself where it is asked: a call less
+                loop.count += 1
+                loop.given += 1
+        except BaseException as error:  # whatever it is: there is no state behind it
+            self.failed = error
+            raise
+        finally:
+            thread_context.stream = before
+        if item is END:
+            self._end()
+        return item
+
+    def _start(self) -> Loop:
+        self._loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())
+        self._memory = None
+        return loop
+
+    def _make_snapshot(self) -> Json:
+        """Return the memory as the snapshot of a loop."""
+        if self._memory is None:
+            return None
+        count, passed, given, ended, memories = self._memory
+        run = self._run
+        first, levels = build_runners(self._stages, run)
+        names = [level.name for level in levels[first:]]
+        inner = {"version": VERSION, "seed": run.seed, "common": run.common, "epoch": run.epoch + passed}
+        flow = {**inner, "stages": names, "first": first, "ended": ended, "memories": memories}
+        return {"count": count, "passed": passed, "given": given, "flow": flow}
+
+    def _end(self) -> None:
+        if self._loop is not None and not self.count:
+            readers = [level for level in self._loop.flow.levels if isinstance(level.stage, ReadShards)]
+            self.barren = all(level.memory is None or level.memory.address is None for level in readers)
+        self.close()
+        self.over = True
+        self._given = self.count
+        self._loop, self._memory = None, [self._given]
+
+    def memory(self) -> Json:
+        """Return what is to be remembered behind the item given last: None before the first one.
+
+        Raises:
+            FlowError: the stream has failed: there is no state behind a failure.
+        """
+        if self.failed is not None:
+            raise FlowError(
+                f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state behind a "
+                "failure: use the one that was saved last"
+            )
+        if self._loop is None:
+            return self._memory
+        before, thread_context.stream = thread_context.stream, self.stream
+        try:
+            return self._loop.compact_snapshot()
+        finally:
+            thread_context.stream = before
+
+    def reading(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+        return "" if self._loop is None else self._loop.present_url()
+
+    def address(self) -> Address:
+        """Return the address of the item given last, within this stream."""
+        if self._loop is None:
+            return None
+        with use_stream(self.stream):
+            return self._loop.address()
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make the items at some addresses once more.
+
+        Args:
+            addresses: within this stream.
+        """
+        with use_stream(self.stream):
+            return (self._loop or self._start()).fetch(addresses)
+
+    def close(self) -> None:
+        """Close everything that is open; the memory can still be read."""
+        if self._loop is not None:
+            with use_stream(self.stream):
+                self._loop.close()
+
+
+def _parse_memory(memory: Json) -> tuple[int, bool]:
+    """Return how many items a memory says were given, and whether the stream was over."""
+    if memory is None:
+        return 0, False
+    shaped = isinstance(memory, list) and len(memory) in (1, 5) and all(type(part) is int for part in memory[:3])
+    if not shaped or memory[0] < 0 or (len(memory) == 5 and not isinstance(memory[4], list)):
+        raise StateMismatch(f"this is not the memory of a stream: {str(memory)[:80]}")
+    return memory[0], len(memory) == 1
+
+
+def covers_rank(state: Mapping[str, Any], place: WorkerContext) -> bool:
+    """Tell whether a state knows all streams of a rank.
+
+    Args:
+        state: of an elastic dataset.
+        place: of the rank.
+    """
+    return all(str(number) in state["memories"] for number in range(place.rank, state["streams"], place.world_size))
+
+
+def is_epoch_over(state: Mapping[str, Any], place: WorkerContext) -> bool:
+    """Tell whether a state says by itself that its epoch is over.
+
+    Args:
+        state: of an elastic dataset.
+        place: of the rank that goes on.
+    """
+    return has_progress(state) and covers_rank(state, place) and not find_running_streams(state)
+
+
+def is_epoch_over_everywhere(
+    state: Mapping[str, Any], place: WorkerContext, own: Container[int], stream: Callable[[int, Json], VirtualStream]
+) -> bool:
+    """Tell, of a worker that has nothing left of a state's epoch, whether that is over on all ranks that it knows.
+
+    Args:
+        state: of an elastic dataset.
+        place: of the worker.
+        own: numbers of its streams; the others are asked for one item.
+        stream: returns one of them, from its number and memory.
+    """
+    left = find_running_streams(state)
+    if not has_progress(state) or not covers_rank(state, place) or (left and not state["received"]):
+        return False  # the last: nothing was given yet, so this epoch is empty, and comes before the next
+    return not any(_has_items(stream(number, memory)) for number, memory in left.items() if number not in own)
+
+
+def _has_items(stream: VirtualStream) -> bool:
+    try:
+        return stream.advance() is not END
+    finally:
+        stream.close()
+
+
+def rewind_state(state: Mapping[str, Any], epoch: int, place: WorkerContext) -> dict[str, Any]:
+    """Return the state of a rank at the start of an epoch: no stream has moved.
+
+    Where there are several ranks it names the rank's own streams, so that merged states lack none in silence.
+
+    Args:
+        state: of the same dataset, with the seed.
+        epoch: number of the epoch.
+        place: of the rank.
+    """
+    own = range(place.rank, state["streams"], place.world_size) if place.world_size > 1 else ()
+    header = {name: part for name, part in state.items() if name not in ("received", "memories", "check", "turn")}
+    start = build_state({**header, "epoch": epoch}, {str(number): None for number in own})
+    return check_state(start)
+
+
+def warn_of_other_epoch(state: Mapping[str, Any], epoch: int, place: WorkerContext, *, stacklevel: int = 3) -> None:
+    """Warn that ``set_epoch`` leaves a state that was loaded; not where the epoch of that state is over.
+
+    Args:
+        state: which was loaded, and not used.
+        epoch: what was set.
+        place: of the rank.
+        stacklevel: of the warning; 3 is the caller of the caller.
+    """
+    saved = state["epoch"]
+    if epoch == saved + 1 and is_epoch_over(state, place):
+        return
+    warnings.warn(
+        f"set_epoch({epoch}) begins epoch {epoch}, and leaves the state that was loaded: it stands behind "
+        f"{state['received']} items of epoch {saved}. To go on behind it, write set_epoch({saved}), or load it again",
+        stacklevel=stacklevel,
+    )

@@ -1,0 +1,415 @@
+"""Builds the index of a shard: from its headers alone where the source allows it, else from all of its bytes.
+
+Theory. Headers are chained: each says where the next one is. Where payloads are large, one short read a member finds
+them all and leaves out the rest; where payloads are small, that would be a request each, so that whole stretches are
+read instead. The next read is chosen from what the last one showed.
+
+Members are grouped by the reader's own grouper, so that sample *i* of the
+:class:`~webdataset.index.entries.ShardIndex` is sample *i* of the stream. Never takes a member that is not whole, and
+never gives an index of a shard whose headers the stream reader would call damaged (the map that lies in some sparse
+payloads is not read).
+"""
+
+import hashlib
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from webdataset.core.error_handlers import Handler, reraise_exception, with_location
+from webdataset.core.errors import NoRandomAccess, UsageError, WebDatasetError
+from webdataset.index.entries import FieldEntry, SampleEntries, SampleEntry, ShardIndex
+from webdataset.samples.links import LinkResolver, ReadAt, open_random_access
+from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_reader import check_end_mark, warn_trailing, warn_unusual_join
+from webdataset.samples.split_samples import track_keys
+from webdataset.shards.expand import expand_urls
+from webdataset.shards.lists import ShardList
+from webdataset.storage.open_url import open_stream
+from webdataset.storage.random_access import LocalRanges, RandomAccess, open_ranges
+from webdataset.tar.compression import Decompressor, detect_compression
+from webdataset.tar.member_assembly import PayloadlessMember
+from webdataset.tar.walker import MemberPosition, TarWalker
+
+
+class IndexBuilder:
+    """One shard's bytes to its index, without reading anything.
+
+    Args:
+        url: the shard.
+        reading: the rules of reading: which members, which names, what to do about duplicates.
+        source: gives what reads the shard anywhere, for the targets of hard links; None: they cannot be read again.
+    """
+
+    def __init__(self, url: str, reading: Reading, source: Callable[[], ReadAt | None] = lambda: None) -> None:
+        self.url = url
+        self.reading = reading
+        self.walk = TarWalker(reading.admit(), reading.limits)
+        self.entries = SampleEntries()
+        self.quiet = False
+        self._sparse: set[int] = set()
+        self._held: list[MemberPosition] = []  # the last member: nobody knows yet whether it is whole
+        self.links = LinkResolver(url, reading.limits, source, reading.rename_files, places=True)
+        self._grouper = reading.grouper()
+        self._grouper.open({"__url__": url})
+        self.finished = track_keys(url, reading, self._grouper)
+
+    def feed(self, chunk: bytes, offset: int) -> list[MemberPosition]:
+        """Take some bytes of the tar stream.
+
+        Args:
+            chunk: the bytes; payloads may be left out.
+            offset: where they start; at most ``walk.wants[0]``.
+
+        Returns:
+            The members found in them.
+
+        Raises:
+            TarError: the shard is damaged.
+            DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
+            SplitSample: the members of a sample do not stand next to each other, and ``reading`` calls that an error.
+        """
+        places = self.walk.walk(chunk, offset)
+        ready = self._held + places
+        strays = [stray._replace(place=stray.place + len(self._held)) for stray in self.walk.strays]
+        # a link behind the last member says that it is whole
+        alone = self.walk.error is None and not (strays and strays[-1].place == len(ready))
+        self._held = ready[-1:] if alone else []
+        self.group(ready[: len(ready) - len(self._held)], strays)
+        if self.walk.error is not None:
+            raise self._explain_error(self.walk.error)
+        return places
+
+    def group(self, places: list[MemberPosition], strays: Sequence[PayloadlessMember] = ()) -> None:
+        """Take the next members.
+
+        Args:
+            places: where they lie, in order.
+            strays: links and members of unknown types among them.
+
+        Raises:
+            DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
+        """
+        members: list[Any] = [(place.name, place, place.offset) for place in places]
+        for some in self.links.resolve(members, strays, self._grouper) if strays else (members,):
+            self._group(some)
+
+    def _group(self, members: list[Any]) -> None:
+        grouper = self._grouper
+        self._add(grouper.add(members))
+        while grouper.fault is not None:
+            fault = grouper.fault
+            if not self.reading.handler(fault):
+                raise fault
+            self._add(grouper.add(members, grouper.taken))
+
+    def _add(self, samples: list[dict[str, Any]]) -> None:
+        parts = set()
+        if self.finished is not None and samples:
+            for index, part in self.finished.add(samples, self._grouper.offsets):
+                if not self.reading.handler(part):
+                    raise part
+                parts.add(index)
+        for index, (sample, offset) in enumerate(zip(samples, self._grouper.offsets, strict=True)):
+            if index in parts:
+                continue
+            fields = []
+            for name, place in sample.items():
+                if place.__class__ is MemberPosition:
+                    fields.append(FieldEntry(name, place.name, place.payload, place.size))
+                    if place.sparse:
+                        self._sparse.add(len(self.entries))
+            self.entries.append(SampleEntry(sample["__key__"], offset, tuple(fields)))
+
+    def _explain_error(self, error: Exception) -> Exception:
+        key = self._grouper.abandon()
+        return with_location(error, url=self.url, key=key, stage="index_shard")
+
+    def finish(
+        self,
+        length: int,
+        *,
+        stored: int | None,
+        compression: str | None = None,
+        hashes: dict[str, str] | None = None,
+    ) -> ShardIndex:
+        """Take note that the shard has ended.
+
+        Args:
+            length: bytes of the tar stream.
+            stored: bytes of the shard as it is stored, or None.
+            compression: how it is compressed, or None.
+            hashes: digests of the shard as it is stored.
+
+        Raises:
+            Truncated: it ended too early, or without an end mark where one is needed.
+        """
+        ended = self.walk.end_at(length)
+        if self.walk.error is not None:
+            self.group([place for place in self._held if self.walk.whole(place, length)])
+            raise self._explain_error(self.walk.error)
+        if not self.quiet:
+            self.links.tell()
+        chosen = self.reading.missing_end
+        warn_unusual_join(self.url, self.walk, chosen=chosen)
+        if not ended:
+            # what is wrong with the last member is told first, as the reader tells it
+            self.group(self._held)
+            self._held = []
+            check_end_mark(self.url, length, chosen=chosen)
+        return self.close(self.walk.end, stored=stored, compression=compression, hashes=hashes)
+
+    def close(
+        self, end: int, *, stored: int | None, compression: str | None = None, hashes: dict[str, str] | None = None
+    ) -> ShardIndex:
+        """Return the index of the members taken so far, however the shard ends.
+
+        Args:
+            end: where the end mark starts.
+            stored: bytes of the shard as it is stored, or None.
+            compression: how it is compressed, or None.
+            hashes: digests of the shard as it is stored.
+        """
+        self.group(self._held)
+        self._add(self._grouper.close())
+        if self.finished is not None:
+            self.finished.tell()
+        return ShardIndex(
+            url=self.url,
+            size_bytes=stored,
+            end=end,
+            entries=self.entries,
+            compression=compression,
+            sparse=frozenset(self._sparse),
+            joins=tuple(self.walk.joins),
+            hashes=dict(hashes or {}),
+        )
+
+
+HASHES: Final = ("md5", "sha1", "sha256")
+_SMALL = 4096
+_FIRST = 64 * 1024
+_LARGEST = 1 << 20
+_PIECE = 1 << 18
+
+
+def index_shard(
+    url: str | os.PathLike[str], *, hashes: Iterable[str] = (), reading: Reading | None = None, **rules: Any
+) -> ShardIndex:
+    """Find out where the samples of a shard lie.
+
+    Only headers are read where the source can be read anywhere (local files, http servers that know ranges) and the
+    shard is not compressed; otherwise, and where digests are asked for, all of it is streamed.
+
+    Args:
+        url: the shard.
+        hashes: digests to compute of the shard as it is stored: ``md5``, ``sha1``, ``sha256``.
+        reading: the rules of reading.
+        **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in place of ``reading``: ``keys``, ``lcase``,
+            ``suffixes``, ``select_files``, ``rename_files``, ``duplicates``, ``split_samples``, ``missing_end``,
+            ``limits``, ``trust``.
+
+    Raises:
+        SourceError: the shard cannot be read.
+        TarError: it is damaged: the same verdict as that of the stream reader.
+        DuplicateField: a field stands twice in a sample.
+        SplitSample: the members of a sample do not stand next to each other.
+        UsageError: an argument that cannot mean anything.
+    """
+    wanted = tuple(hashes)
+    if not isinstance(url, (str, os.PathLike)):
+        raise UsageError(f"an index is about a url or a path, not {type(url).__name__}")
+    if not set(wanted) <= set(HASHES):
+        raise UsageError(f"hashes={wanted!r}: there are {', '.join(HASHES)}")
+    reading = choose_reading(reading, rules)
+    name = os.fsdecode(url)
+    try:
+        if not wanted:
+            try:
+                with open_ranges(url, level=reading.trust, storage_options=reading.storage_options) as ranges:
+                    found = walk_ranges(name, ranges, reading)
+            except NoRandomAccess:
+                found = None
+            if found is not None:
+                return found
+        return _index_by_streaming(url, reading, wanted)
+    except WebDatasetError as error:
+        raise error.locate(url=name, stage="index_shard")  # noqa: B904  the same error, with its place
+
+
+def choose_reading(reading: Reading | None, rules: dict[str, Any]) -> Reading:
+    """Return the rules of reading that a caller gave, whole or one by one.
+
+    Args:
+        reading: all of them, or None.
+        rules: fields of a ``Reading``.
+
+    Raises:
+        UsageError: both were given.
+    """
+    if reading is not None and rules:
+        raise UsageError(f"pass either reading= or {', '.join(rules)}")
+    return reading or Reading(**rules)
+
+
+def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
+    """Index a shard by reading its headers.
+
+    Args:
+        url: the shard.
+        ranges: the shard, open for positioned reads.
+        reading: the rules of reading.
+
+    Returns:
+        The index, or None where the shard is compressed.
+
+    Raises:
+        TarError: the shard is damaged.
+    """
+    builder = IndexBuilder(url, reading, lambda: ranges.read_at)
+    wants, latency = builder.walk, ranges.latency_bytes
+    size = _FIRST
+    while True:
+        offset, least = wants.wants
+        chunk = ranges.read_at(offset, max(size, least))
+        if offset == 0 and detect_compression(chunk) is not None:
+            return None
+        places = builder.feed(chunk, offset)
+        behind = offset + len(chunk)
+        if len(chunk) < least or behind >= ranges.length:
+            break
+        if wants.wants[0] >= ranges.length:
+            break
+        walked = wants.wants[0] - offset
+        large = sum(place.size for place in places if place.size > latency)
+        jumps = size <= _SMALL and wants.wants[0] - behind > latency
+        size = _SMALL if jumps or large * 2 > walked else min(size * 2, _LARGEST)
+    length = max(behind, ranges.length) if len(chunk) >= least else behind
+    index = builder.finish(length, stored=ranges.length)
+    if isinstance(ranges, LocalRanges):
+        ranges.walked = True
+    return index
+
+
+class _HashingStream:
+    """A stream that counts and digests what is read from it."""
+
+    def __init__(self, stream: Any, hashes: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._digests = {name: hashlib.new(name, usedforsecurity=False) for name in hashes}
+        self.taken = 0
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes."""
+        piece: bytes = self._stream.read(size)
+        self.taken += len(piece)
+        for digest in self._digests.values():
+            digest.update(piece)
+        return piece
+
+    def hashes(self) -> dict[str, str]:
+        """Return the digests of everything read so far."""
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+
+def _index_by_streaming(url: str | os.PathLike[str], reading: Reading, hashes: tuple[str, ...]) -> ShardIndex:
+    """Index a shard by reading all of it, front to back."""
+    builder = IndexBuilder(os.fsdecode(url), reading, lambda: open_random_access(url, reading))
+    stream = open_stream(url, level=reading.trust, storage_options=reading.storage_options)
+    try:
+        tally = _HashingStream(stream, hashes)
+        start = tally.read(_PIECE)
+        while 0 < len(start) < 512 and (more := tally.read(512)):
+            start += more
+        kind = detect_compression(start)
+        length = 0
+        for piece in _decompress(url, kind, start, tally) if kind is not None else _read_plain(start, tally):
+            builder.feed(piece, length)
+            length += len(piece)
+    finally:
+        stream.close()
+    return builder.finish(length, stored=tally.taken, compression=kind, hashes=tally.hashes())
+
+
+def _read_plain(piece: bytes, tally: _HashingStream) -> Iterator[bytes]:
+    while piece:
+        yield piece
+        piece = tally.read(_PIECE)
+
+
+def _decompress(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _HashingStream) -> Iterator[bytes]:
+    decompressor = Decompressor(kind, ignore_trailing=True)
+    while piece:
+        yield from decompressor.feed(piece)
+        piece = tally.read(_PIECE)
+    decompressor.finish()
+    warn_trailing(os.fsdecode(url), decompressor)
+
+
+def shard_urls(shards: Any, storage_options: Any = None) -> list[Any]:
+    """Return the urls of some shards, given as ``WebDataset`` takes them.
+
+    Args:
+        shards: one text (braces, ``::`` and wildcards expand), a path, a list of urls, or a shard list object such as
+            ``wds.SimpleShardList``.
+        storage_options: what objects at stores are listed with.
+
+    Raises:
+        UsageError: none of these.
+        NotFound: wildcards that match nothing.
+    """
+    listed = getattr(shards, "urls", shards) if isinstance(shards, ShardList) else shards
+    return expand_urls(listed, storage_options=storage_options)
+
+
+def index_shards(
+    urls: Any,
+    *,
+    threads: int = 4,
+    handler: Handler = reraise_exception,
+    hashes: Iterable[str] = (),
+    reading: Reading | None = None,
+    **rules: Any,
+) -> Iterator[ShardIndex]:
+    """Index many shards, several at a time.
+
+    Args:
+        urls: as ``WebDataset`` takes them; see :func:`shard_urls`.
+        threads: shards indexed at the same time; useful where a server's answer takes time.
+        handler: asked where a shard fails; true leaves it out and goes on.
+        hashes: as for :func:`index_shard`.
+        reading: as for :func:`index_shard`.
+        **rules: as for :func:`index_shard`.
+
+    Yields:
+        Indexes, in the order of the urls; at most ``2 * threads`` of them wait at any time.
+
+    Raises:
+        WebDatasetError: what the handler does not step over.
+    """
+    if threads < 1:
+        raise UsageError(f"threads={threads}: at least one is needed")
+    wanted = tuple(hashes)
+    left = iter(shard_urls(urls, reading.storage_options if reading else rules.get("storage_options")))
+    waiting: deque[tuple[Any, Future[ShardIndex]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="index") as pool:
+        try:
+            while True:
+                for url in itertools.islice(left, 2 * threads - len(waiting)):
+                    waiting.append((url, pool.submit(index_shard, url, hashes=wanted, reading=reading, **rules)))
+                if not waiting:
+                    return
+                url, future = waiting.popleft()
+                try:
+                    found = future.result()
+                except Exception as error:  # noqa: BLE001  the handler decides, whatever a user's function raised
+                    name = os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else repr(url)
+                    if not handler(with_location(error, url=name, stage="index_shards")):
+                        return
+                else:
+                    yield found
+        finally:
+            for _, future in waiting:
+                future.cancel()

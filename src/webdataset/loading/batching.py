@@ -1,0 +1,217 @@
+"""Makes batches of exactly the requested size out of windows.
+
+Each batch (or single sample) carries a mark that says what the consumer has received with it. A window that is whole
+is a batch as it is: its columns are handed out without a copy. Where streams have ended, windows have holes; their
+samples are moved together, so that only the last batch of an epoch can be smaller.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from webdataset.core.errors import SampleError
+from webdataset.loading.windows import BatchWindow, wrap_array
+from webdataset.loading.worker import NEVER, RowCounts
+from webdataset.stages.batch import combine_values
+
+Collation = Callable[[list[Any]], Any]
+END: Any = object()  # comes last, with a mark: what workers had to say after their last samples
+
+
+@dataclass
+class BatchMark:
+    """What the consumer has received with a batch.
+
+    Args:
+        progress: of the workers, up to the end of a window: for each part its worker, its number of turns, and what
+            changed in the worker's state, or None where the part does not say.
+        beyond: samples received behind that window.
+        samples: in this batch.
+        until: all indices below this one have been received, counted from where the epoch began.
+        counted: what was gone on without at the indices received with this batch.
+    """
+
+    progress: list[Any] = field(default_factory=list)
+    beyond: int = 0
+    samples: int = 0
+    until: int = NEVER
+    counted: list[RowCounts] = field(default_factory=list)
+
+
+def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[Any, BatchMark]]:
+    """Yield the samples of windows.
+
+    Args:
+        windows: of one epoch.
+
+    Yields:
+        Sample and mark; END at last.
+    """
+    received = _ReceivedWindows()
+    for window in windows:
+        received.add(window)
+        samples = window.samples()
+        del window
+        for sample in samples:
+            yield sample, received.advance(1)
+            del sample
+    yield END, received.rest()
+
+
+@dataclass
+class BatchMaker:
+    """How batches are made.
+
+    Args:
+        size: samples in a batch.
+        collate: from a list of samples to a batch; None is this library's collation.
+        ragged: arrays of different shapes become a list (``True``), or are an error.
+        drop_last: leave out a last batch that is smaller.
+        exact: a batch is a window, smaller where streams have ended.
+    """
+
+    size: int
+    collate: Collation | None = None
+    ragged: bool = True
+    drop_last: bool = False
+    exact: bool = False
+
+    def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[Any, BatchMark]]:
+        """Yield batches.
+
+        Args:
+            windows: of one epoch.
+
+        Yields:
+            Batch and mark; END at last.
+
+        Raises:
+            SampleError: samples that do not fit together.
+        """
+        received = _ReceivedWindows()
+        waiting: list[Any] = []  # samples, until a batch is full
+        for window in windows:
+            received.add(window)
+            if not waiting and window.whole and window.count == self.size and self.collate is None:
+                yield self._whole(window), received.advance(window.count)
+                continue
+            waiting += window.samples()
+            count = len(waiting) if self.exact else self.size
+            while waiting and len(waiting) >= count:
+                yield self._cut(waiting, count), received.advance(count)
+        if waiting and not self.drop_last:
+            count = len(waiting)
+            yield self._cut(waiting, count), received.advance(count)
+        yield END, received.rest()
+
+    def _cut(self, waiting: list[Any], count: int) -> Any:
+        """Take samples for a batch, and make it; nobody holds them afterwards but the batch."""
+        samples = waiting[:count]
+        del waiting[:count]
+        return self._collate(samples) if self.collate is None else self.collate(samples)
+
+    def _collate(self, samples: list[Any]) -> Any:
+        first = samples[0]
+        if isinstance(first, dict):
+            for sample in samples:
+                if not isinstance(sample, dict) or sample.keys() != first.keys():
+                    raise SampleError(_explain_unlike(first, sample))
+            return {key: self._column([sample[key] for sample in samples]) for key in first}
+        if isinstance(first, tuple | list):
+            if any(not isinstance(sample, tuple | list) or len(sample) != len(first) for sample in samples):
+                raise SampleError("samples of different lengths in one batch")
+            return tuple(self._column(list(column)) for column in zip(*samples, strict=True))
+        return self._column(samples)
+
+    def _column(self, values: list[Any]) -> Any:
+        if self.ragged:
+            none = () if isinstance(values[0], int | float) else None  # numpy's numbers are numbers
+            if len({getattr(value, "shape", none) for value in values}) > 1:
+                return values
+        if all(isinstance(value, np.number | np.bool_ | int | float) for value in values):
+            return np.array(values)  # also where numpy's numbers come first
+        return combine_values(values)
+
+    def _whole(self, window: BatchWindow) -> Any:
+        """Return the batch that a whole window is."""
+        layout = window.layout
+        if layout is None:
+            raise SampleError("a window without a block is no batch")
+        columns: list[Any] = [None] * len(layout.keys)
+        for column, array in zip(layout.columns, window.columns, strict=True):
+            columns[column.place] = wrap_array(array, tensor=column.tensor)
+        others = [place for place, column in enumerate(columns) if column is None]
+        if others:
+            for place, values in zip(others, zip(*window.beside(), strict=True), strict=True):
+                columns[place] = self._column(list(values))
+        if layout.kind == "dict":
+            return dict(zip(layout.keys, columns, strict=True))
+        return tuple(columns) if layout.kind == "tuple" else columns[0]
+
+
+def _explain_unlike(first: dict[Any, Any], other: Any) -> str:
+    fields = sorted(map(str, other)) if isinstance(other, dict) else type(other).__name__
+    return (
+        f"samples with different fields in one batch: {sorted(map(str, first))} and {fields}; "
+        "choose fields with to_tuple or rename(..., keep=False)"
+    )
+
+
+class _OpenWindow:
+    """A window that is being received: what it says about the state, and the rows of its samples."""
+
+    def __init__(self, window: BatchWindow) -> None:
+        self.count = window.count
+        self.progress = [(part.worker, part.turns, part.progress) for part in window.parts]
+        self.counted = window.merge_counts()
+        self.stop = window.stop
+        self._first = window.first
+        self._parts = [part.rows for part in window.parts]
+        self._rows: list[int] = []
+
+    def behind(self, beyond: int) -> tuple[int, list[RowCounts]]:
+        """Return where its first samples end, as an index, and what was counted there and not told yet."""
+        self._rows = self._rows or sorted(row for rows in self._parts for row in rows)
+        row = self._rows[beyond - 1]
+        told = [each for each in self.counted if each.row <= row]
+        del self.counted[: len(told)]
+        return self._first + row + 1, told
+
+
+class _ReceivedWindows:
+    """What the consumer has received of the windows that were made."""
+
+    def __init__(self) -> None:
+        self._windows: deque[_OpenWindow] = deque()
+        self._beyond = 0  # samples received of the first of them
+
+    def add(self, window: BatchWindow) -> None:
+        """Take note of a window whose samples come next."""
+        self._windows.append(_OpenWindow(window))
+
+    def advance(self, count: int) -> BatchMark:
+        """Return the mark behind some more samples."""
+        mark = BatchMark(samples=count)
+        self._beyond += count
+        while self._windows and self._windows[0].count <= self._beyond:
+            window = self._windows.popleft()
+            self._beyond -= window.count
+            mark.progress += window.progress
+            mark.counted += window.counted
+            mark.until = window.stop
+        mark.beyond = self._beyond
+        if self._beyond:
+            mark.until, told = self._windows[0].behind(self._beyond)
+            mark.counted += told
+        return mark
+
+    def rest(self) -> BatchMark:
+        """Return the mark behind the last sample, whether or not all were received."""
+        mark = BatchMark()
+        for window in self._windows:
+            mark.progress += window.progress
+            mark.counted += window.counted
+        return mark

@@ -1,0 +1,258 @@
+"""Sends parts from a worker process: small ones through its pipe, large ones through shared memory.
+
+Theory. A pipe copies twice, and the sender waits until the other side reads. So whatever is large (images of
+different sizes, undecoded fields, batches that a pipeline made itself) goes into a *segment*: a file in memory
+without a name, made by the worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5) and
+stand in the segment as they are; the consumer's arrays are views of it, and the worker writes to it again when they
+are gone.
+
+No segment outlives both processes, however they end.
+"""
+
+import contextlib
+import errno
+import io
+import mmap
+import os
+import pickle
+import socket
+from collections.abc import Iterator
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from webdataset.core.errors import FlowError, describe_error
+from webdataset.core.optional_imports import loaded_module
+from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array, create_shared_file
+from webdataset.loading.worker import WindowPart
+
+_INLINE_BYTES = 1 << 14
+_LEAST_BYTES = 1 << 18
+_ALIGNMENT = 64
+_MOST_SEGMENTS = 128  # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
+_SEGMENTS = range(8, 64)  # of a worker
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles CPU tensors as arrays, which travel without a copy into the stream."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = loaded_module("torch")
+        if torch is not None and type(value) is torch.Tensor:
+            array = as_array(value)
+            if array is not None:
+                from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  torch is loaded already, this module not
+
+                return array_to_tensor, (array,)
+        return NotImplemented
+
+
+class SharedMemoryError(FlowError):
+    """Memory could not be shared with a worker process: this system has no room for it, or no descriptor is left."""
+
+
+@contextlib.contextmanager
+def explain_shared_memory() -> Iterator[None]:
+    """Say what to do where memory cannot be shared.
+
+    Raises:
+        SharedMemoryError: the system refused.
+        ConnectionError: the other process is gone.
+    """
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: a descriptor that could not be received
+        if isinstance(error, RuntimeError) or error.errno in (errno.EMFILE, errno.ENFILE):
+            import resource  # noqa: PLC0415  not on Windows, where this is not reached
+
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            found, hint = "there are no file descriptors left", f"raise the limit (ulimit -n, now {most}), hold fewer"
+        else:
+            found, hint = describe_error(error), "take a smaller batch_size or prefetch, hold fewer"
+        raise SharedMemoryError(
+            f"a batch's memory cannot be shared between this program and its workers: {found}; {hint} batches at a "
+            "time, or use mode='threads'"
+        ) from error
+
+
+@contextlib.contextmanager
+def _pipe_socket(pipe: Connection) -> Iterator[socket.socket]:
+    """Give a pipe as a socket, without a descriptor of its own."""
+    way = socket.socket(fileno=pipe.fileno())
+    try:
+        way.setblocking(True)  # socket.setdefaulttimeout() would let the pipe not wait any more
+        yield way
+    finally:
+        way.detach()
+
+
+def send_block(pipe: Connection, order: Any, descriptor: int) -> None:
+    """Send a message and a descriptor.
+
+    Args:
+        pipe: to the other process.
+        order: the message.
+        descriptor: of a file; it stays open here.
+
+    Raises:
+        SharedMemoryError: too many descriptors are on their way.
+        OSError: the other process is gone.
+    """
+    pipe.send(order)
+    with explain_shared_memory(), _pipe_socket(pipe) as way:
+        reduction.sendfds(way, [descriptor])
+
+
+def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock:
+    """Receive the descriptor that follows a message, and map its file.
+
+    Args:
+        pipe: to the other process.
+        number: of the block.
+        size_bytes: of the file.
+
+    Raises:
+        SharedMemoryError: this process can have no more files.
+        EOFError: the other process is gone.
+    """
+    with explain_shared_memory():
+        with _pipe_socket(pipe) as way:
+            (descriptor,) = reduction.recvfds(way, 1)
+        try:
+            return MemoryBlock(number, mmap.mmap(descriptor, size_bytes))
+        finally:
+            os.close(descriptor)
+
+
+class PartSender:
+    """The worker's side.
+
+    Args:
+        pipe: to the consumer.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._segments: dict[int, mmap.mmap] = {}
+        self._free: list[int] = []
+
+    def release_segment(self, number: int) -> None:
+        """Take note that the consumer needs a segment no more."""
+        self._free.append(number)
+
+    def send(self, part: WindowPart) -> None:
+        """Send a part.
+
+        Raises:
+            FlowError: a sample that cannot be pickled.
+            SharedMemoryError: there is no memory for a large one.
+        """
+        beside, part.beside = part.beside, []
+        buffers: list[pickle.PickleBuffer] = []
+        stream = io.BytesIO()
+        try:
+            _Pickler(stream, 5, buffer_callback=buffers.append).dump(beside)
+        except Exception as error:  # whatever pickling a user's object raises
+            raise FlowError(
+                f"a sample cannot be sent from a worker process, since it cannot be pickled ({describe_error(error)}): "
+                "take the field out before the loader, or use mode='threads'"
+            ) from error
+        views = [buffer.raw() for buffer in buffers]
+        content = stream.getbuffer()
+        size = len(content) + sum(view.nbytes + _ALIGNMENT for view in views)
+        if size <= _INLINE_BYTES:
+            self._pipe.send(("part", part, bytes(content), [bytes(view) for view in views]))
+            return
+        number, memory = self._segment(size)
+        memory[: len(content)] = content
+        places = [(0, len(content))]
+        stop = len(content)
+        for view in views:
+            start = -(-stop // _ALIGNMENT) * _ALIGNMENT
+            stop = start + view.nbytes
+            memory[start:stop] = view
+            places.append((start, stop))
+        self._pipe.send(("far", part, number, places))
+
+    def _segment(self, size: int) -> tuple[int, mmap.mmap]:
+        """Return a segment of at least so many bytes that nobody uses."""
+        for number in self._free:
+            if len(self._segments[number]) >= size:
+                self._free.remove(number)
+                return number, self._segments[number]
+        if self._free:  # all too small
+            self._pipe.send(("forget", gone := self._free.pop()))
+            del self._segments[gone]
+        size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
+        number = max(self._segments, default=-1) + 1
+        with explain_shared_memory():
+            descriptor = create_shared_file(size)
+        try:
+            with explain_shared_memory():
+                memory = mmap.mmap(descriptor, size)
+            send_block(self._pipe, ("segment", number, size), descriptor)
+            self._segments[number] = memory
+        finally:
+            os.close(descriptor)
+        return number, memory
+
+
+class PartReceiver:
+    """The consumer's side.
+
+    Args:
+        pipe: to the worker.
+        workers: how many there are: together they have a bounded number of segments.
+    """
+
+    def __init__(self, pipe: Connection, workers: int) -> None:
+        self.pipe = pipe
+        self._most = min(max(_MOST_SEGMENTS // workers, _SEGMENTS.start), _SEGMENTS.stop)
+        self._segments: dict[int, MemoryBlock] = {}
+        self._loans = Leases()
+
+    def release_segment(self) -> int | None:
+        """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
+        number: int | None = self._loans.back()
+        return number
+
+    def receive(self) -> WindowPart | None:
+        """Read a message; return the part that it brought, if it did.
+
+        Raises:
+            EOFError: the worker is gone.
+            OSError: the same.
+            SharedMemoryError: memory cannot be mapped here.
+            FlowError: a sample that cannot be unpickled.
+        """
+        kind, *rest = self.pipe.recv()
+        if kind == "segment":
+            number, size = rest
+            self._segments[number] = receive_block(self.pipe, number, size)
+            return None
+        if kind == "forget":
+            del self._segments[rest[0]]
+            return None
+        part: WindowPart = rest[0]
+        if kind == "part":
+            part.beside = _unpickle(rest[1], [bytearray(each) for each in rest[2]])
+            return part
+        _, number, places = rest
+        memory = self._segments[number].lend(self._loans, number)
+        if len(self._segments) > self._most:  # the consumer keeps what it gets
+            memory = memory[: places[-1][1]].copy()
+        first, *others = [memory[start:stop] for start, stop in places]
+        part.beside = _unpickle(first, others)
+        return part
+
+
+def _unpickle(content: Any, buffers: list[Any]) -> Any:
+    try:
+        return pickle.loads(content, buffers=buffers)  # noqa: S301  our own worker's
+    except Exception as error:  # whatever unpickling a user's object raises
+        raise FlowError(
+            f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, take the "
+            "field out before the loader, or use mode='threads'"
+        ) from error

@@ -1,0 +1,129 @@
+"""Checks the arguments of a loader, and what all its workers together gave in an epoch.
+
+No worker alone can judge an epoch: its share may rightly be empty (see :mod:`webdataset.flow.outcomes`). The
+arguments are those of :class:`~webdataset.loading.loader.Loader`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from webdataset.core.errors import UsageError
+from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
+from webdataset.flow.pass_checks import counts_once, warn_of_length
+from webdataset.flow.pipeline import DataPipeline
+from webdataset.loading.partition import DatasetAdapter, EpochStart
+
+
+@dataclass
+class EpochEnd:
+    """What is known at the end of an epoch.
+
+    Args:
+        origin: the dataset as the loader sees it.
+        beginning: of the epoch.
+        outcomes: what became of the samples, of all workers.
+    """
+
+    origin: DatasetAdapter
+    beginning: EpochStart
+    outcomes: list[StageOutcome]
+
+    def judge(self, samples: int) -> None:
+        """Raise or warn where the epoch gave nothing, or where one stage dropped all samples.
+
+        Args:
+            samples: that the epoch gave.
+
+        Raises:
+            NoSamples: what a run of one process raises.
+        """
+        found = merge_outcomes(self.outcomes)
+        if not _count_before(self.beginning):
+            judge_outcomes(found, whole=_is_whole_pass(self.beginning))
+        if not samples and all(each.gave or not each.dropped for each in found):
+            self.origin.check(self.beginning)
+
+
+def compare_length(dataset: Any, beginning: EpochStart, samples: int) -> None:
+    """Warn where a dataset declares another length than an epoch had, with what came before it was resumed.
+
+    Args:
+        dataset: that the loader reads.
+        beginning: of the epoch.
+        samples: that the epoch gave.
+    """
+    declared = getattr(dataset, "size", None) if isinstance(dataset, DataPipeline) else None
+    if declared is not None and _is_whole_pass(beginning) and not dataset.silent and counts_once(dataset):
+        warn_of_length(dataset, declared, _count_before(beginning) + samples)
+
+
+def _count_before(beginning: EpochStart) -> int:
+    """Return how many samples came before the epoch was resumed."""
+    return 0 if beginning.state is None else int(beginning.state["received"])
+
+
+def _is_whole_pass(beginning: EpochStart) -> bool:
+    """Tell whether the workers of one loader read all of a pass."""
+    return beginning.place.world_size * beginning.place.num_workers == 1
+
+
+def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: int) -> None:
+    """Refuse numbers that no loader has.
+
+    Args:
+        batch_size: of the loader.
+        workers: the same.
+        mode: the same.
+        prefetch: the same.
+
+    Raises:
+        UsageError: it names the argument.
+    """
+    counts = {"workers": workers, "prefetch": prefetch, **({} if batch_size is None else {"batch_size": batch_size})}
+    for name, count in counts.items():
+        if not isinstance(count, SupportsIndex):
+            raise UsageError(f"{name}={count!r}: a whole number")
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"batch_size={batch_size!r}: a batch holds at least one sample; None makes no batches")
+    if workers < 0:
+        raise UsageError(f"workers={workers!r}: 0 loads in this thread, n in n threads or processes")
+    if mode not in ("threads", "processes"):
+        raise UsageError(f"mode={mode!r}: there are 'threads' and 'processes'")
+    if prefetch < 0:
+        raise UsageError(f"prefetch={prefetch!r}: batches that workers may be ahead by, at least 0")
+
+
+def check_single_samples(**about_batches: bool) -> None:
+    """Refuse what would change nothing where the loader makes no batches.
+
+    Args:
+        **about_batches: name of an argument to whether it was given.
+
+    Raises:
+        UsageError: one was.
+    """
+    for name, given in about_batches.items():
+        if given:
+            raise UsageError(
+                f"{name}= is about batches that the loader makes: give it a batch_size too. Without one, it delivers "
+                "what the dataset gives (batched(…) in the pipeline has a collation_fn of its own)"
+            )
+
+
+def make_device_prefetcher(device: Any, *, pin_memory: bool) -> Any:
+    """Return what moves batches to a device, or None where none is named.
+
+    Args:
+        device: of the loader.
+        pin_memory: the same.
+
+    Raises:
+        UsageError: pinned memory for no device.
+    """
+    if device is None:
+        if pin_memory:
+            raise UsageError("pin_memory is for batches on their way to a device: name it, device='cuda'")
+        return None
+    from webdataset.loading.torch_device import DevicePrefetcher  # noqa: PLC0415  needs torch
+
+    return DevicePrefetcher(device, pin_memory=pin_memory)

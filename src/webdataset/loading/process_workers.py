@@ -1,0 +1,330 @@
+"""The workers of a loader as processes.
+
+Theory. Batches are made in files in memory that have no name (memfd): every worker maps the same file and writes its
+rows there, and the consumer's arrays are that memory. Descriptors go through the workers' pipes. So there is nothing
+in /dev/shm to be left behind or to be too small, and the memory is free when the last process that maps it is gone,
+however it ended. A worker that dies closes its pipe: the consumer knows at once, or, where something else holds the
+pipe open, within a second or two.
+
+POSIX only.
+"""
+
+import contextlib
+import mmap
+import multiprocessing
+import os
+import select
+import selectors
+import signal
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from webdataset.core.errors import UsageError, WorkerDied, describe_error
+from webdataset.core.redaction import redact
+from webdataset.flow.explain import format_function
+from webdataset.flow.pickling import pickle_by_value
+from webdataset.flow.pipeline import DataPipeline
+from webdataset.loading.ipc import PartReceiver, SharedMemoryError, explain_shared_memory, send_block
+from webdataset.loading.partition import DatasetAdapter, EpochStart
+from webdataset.loading.shared_memory import BatchLayout, BlockPool, MemoryBlock, create_shared_file
+from webdataset.loading.thread_workers import BaseWorkerPool
+from webdataset.loading.worker import WindowCredit, WindowPart
+from webdataset.loading.worker_process import WorkerConfig, WorkerProgressPage, run_worker
+
+_MOST_BLOCKS = 64  # each costs a descriptor; a consumer that keeps more batches than these gets copies
+_ALIVE_SECONDS = 1.0  # how often it is looked whether workers live
+_FULL_SECONDS = 0.01  # how often it is looked whether a full pipe is full no more
+_PATIENCE_SECONDS = 2.0  # for a process to end by itself, and again after SIGTERM
+
+
+class ProcessWorkers(BaseWorkerPool):
+    """Workers that are processes; they live until the crew is closed.
+
+    Args:
+        origin: the dataset.
+        span: indices in a window.
+        workers: how many.
+        start_method: ``fork``, ``forkserver`` or ``spawn``; None is Python's choice.
+
+    Raises:
+        UsageError: this system has no such start method, or this process may have no children.
+    """
+
+    def __init__(self, origin: DatasetAdapter, span: int, workers: int, start_method: str | None) -> None:
+        if sys.platform == "win32":
+            raise UsageError("mode='processes' needs descriptors that can be sent: on Windows, use mode='threads'")
+        super().__init__()
+        self.workers = workers
+        self._layout_number = self._block_number = 0
+        self._ready: deque[WindowPart] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._polls: list[Any] = []
+        self._receivers: list[PartReceiver] = []
+        self._processes: list[Any] = []
+        self._boards: list[WorkerProgressPage] = []
+        try:
+            self._start(origin, span, _choose_context(start_method))
+        except BaseException:  # raised again, with no process left behind
+            self.close()
+            raise
+
+    def _start(self, origin: DatasetAdapter, span: int, context: Any) -> None:
+        forked = context.get_start_method() == "fork"
+        origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
+        for number in range(self.workers):
+            ours, theirs = context.Pipe()
+            self._receivers.append(PartReceiver(ours, self.workers))
+            self._polls.append(select.poll())
+            self._polls[-1].register(ours, select.POLLOUT)
+            others = [each.pipe for each in self._receivers] if forked else []
+            duty = WorkerConfig(origin, span, number, self.workers, theirs, others)
+            process = context.Process(target=run_worker, args=(duty,), name=f"webdataset-loader-{number}", daemon=True)
+            try:
+                process.start()
+            finally:
+                theirs.close()
+            self._processes.append(process)
+            self._selector.register(ours, selectors.EVENT_READ, number)
+        self._attach_progress_pages()
+
+    def _attach_progress_pages(self) -> None:
+        """Give the workers a page to note on what they read."""
+        size = WorkerProgressPage.size_bytes(self.workers)
+        with explain_shared_memory():
+            descriptor = create_shared_file(size)
+        try:
+            with explain_shared_memory():
+                memory = MemoryBlock(0, mmap.mmap(descriptor, size)).lend()
+            self._boards = [WorkerProgressPage(memory, number) for number in range(self.workers)]
+            self._send_all(("board", size), descriptor)
+        finally:
+            os.close(descriptor)
+
+    # -- orders
+
+    def _send_all(self, order: Any, descriptor: int | None = None) -> None:
+        for number in range(self.workers):
+            self._send(number, order, descriptor)
+
+    def _send(self, number: int, order: Any, descriptor: int | None = None) -> None:
+        """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
+        pipe = self._receivers[number].pipe
+        while not self._polls[number].poll(0):
+            self._read_pipes(_FULL_SECONDS)
+        try:
+            if descriptor is None:
+                pipe.send(order)
+            else:
+                send_block(pipe, order, descriptor)
+        except OSError:
+            self._report_death(number)
+        except BaseException as error:  # raised again, with no half message left
+            self._stop_after_interrupt(error)
+            raise
+
+    def _stop_after_interrupt(self, error: BaseException) -> None:
+        """End workers whose pipes may hold half a message (Ctrl-C came), or speak of memory that is not there."""
+        if not isinstance(error, Exception) or isinstance(error, SharedMemoryError):
+            self.close()
+
+    def begin(self, beginning: EpochStart) -> None:
+        """Start an epoch."""
+        self._ready.clear()
+        self._send_all(("begin", beginning))
+
+    def stop(self) -> None:
+        """Give up the epoch."""
+        if self.living:
+            self._send_all(("stop",))
+
+    def grant(self, grant: WindowCredit) -> None:
+        """Let all workers write the window."""
+        for number, receiver in enumerate(self._receivers):
+            while (freed := receiver.release_segment()) is not None:
+                self._send(number, ("free", freed))
+        self._send_all(("grant", grant.window, grant.block, grant.eager))
+
+    def blocks(self, layout: BatchLayout) -> BlockPool:
+        """Return memory that all workers map."""
+        self._layout_number += 1
+        number = self._layout_number
+        self._send_all(("layout", number, layout))
+        return BlockPool(layout.size_bytes, lambda _: self._share_blocks(layout.size_bytes, number), most=_MOST_BLOCKS)
+
+    def _share_blocks(self, size: int, layout_number: int) -> MemoryBlock:
+        number, self._block_number = self._block_number, self._block_number + 1
+        with explain_shared_memory():
+            descriptor = create_shared_file(size)
+        try:
+            with explain_shared_memory():
+                block = MemoryBlock(number, mmap.mmap(descriptor, size))
+            self._send_all(("block", number, size, layout_number), descriptor)
+        finally:
+            os.close(descriptor)
+        return block
+
+    # -- parts
+
+    def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
+        """Wait for a part.
+
+        Args:
+            timeout_seconds: how long; None for as long as it takes.
+
+        Returns:
+            The part; None where the time is over.
+
+        Raises:
+            WorkerDied: a worker process has ended.
+        """
+        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self._ready:
+            left = _ALIVE_SECONDS if until is None else min(_ALIVE_SECONDS, max(0.0, until - time.monotonic()))
+            if not self._read_pipes(left) and until is not None and time.monotonic() >= until:
+                return None
+        return self._ready.popleft()
+
+    def _read_pipes(self, seconds: float) -> bool:
+        """Read what there is, or comes in time; return whether there was something."""
+        found = self._selector.select(seconds)
+        for key, _ in found:
+            self._receive_from(key.data)
+        if not found:
+            # a process that a dead worker's functions have started can hold its pipe open
+            for number, process in enumerate(self._processes):
+                if not process.is_alive() and not self._receivers[number].pipe.poll():
+                    self._report_death(number)
+        return bool(found)
+
+    def _receive_from(self, number: int) -> None:
+        receiver = self._receivers[number]
+        try:
+            part = receiver.receive()
+        except (EOFError, OSError):
+            self._report_death(number)
+        except BaseException as error:  # raised again, with no half message left
+            self._stop_after_interrupt(error)
+            raise
+        else:
+            if part is not None:
+                self._ready.append(part)
+
+    def _report_death(self, number: int) -> None:
+        """End the others, and say what happened.
+
+        Raises:
+            WorkerDied: always.
+        """
+        process = self._processes[number]
+        process.join(_PATIENCE_SECONDS)
+        code, pid = process.exitcode, process.pid
+        index, key, url = self._boards[number].load() if self._boards else (None, "", "")
+        self.close()
+        error = WorkerDied(
+            f"worker {number} of {self.workers} (process {pid}) {_describe_exit(code)} {_describe_index(index)}; "
+            "iterate again to start new workers, from the state behind the last batch if the dataset is elastic",
+            url=url or None,
+            key=key or None,
+        )
+        error.worker, error.exit_code = number, code
+        raise error
+
+    def describe_position(self, worker: int) -> str:
+        """Return words on what a worker read last, and which process it is."""
+        index, key, url = self._boards[worker].load()
+        read = f"{key!r} " * bool(key) + f"of {redact(url)} " * bool(url)
+        return f" (process {self._processes[worker].pid}, {read}{_describe_index(index)})"
+
+    def close(self) -> None:
+        """End the processes; one that does not listen is terminated, and then killed."""
+        if not self.living:
+            return
+        self._living = False
+        self._selector.close()
+        for receiver in self._receivers:
+            with contextlib.suppress(OSError):
+                receiver.pipe.send(("end",))
+        for end in (None, "terminate", "kill"):
+            until = time.monotonic() + _PATIENCE_SECONDS
+            for process in self._processes:
+                if end is not None and process.is_alive():
+                    getattr(process, end)()
+            for process in self._processes:
+                process.join(max(0.0, until - time.monotonic()))
+            if not any(process.is_alive() for process in self._processes):
+                break
+        for receiver in self._receivers:
+            receiver.pipe.close()
+        for process in self._processes:
+            with contextlib.suppress(ValueError):  # the system has not ended it yet
+                process.close()
+        self._processes = []
+
+
+def _choose_context(start_method: str | None) -> Any:
+    if multiprocessing.current_process().daemon:
+        raise UsageError(
+            "this process is a worker itself (of a torch DataLoader, say) and may have no children: use "
+            "workers=0 or mode='threads' here"
+        )
+    try:
+        return multiprocessing.get_context(start_method)
+    except ValueError as error:
+        known = ", ".join(multiprocessing.get_all_start_methods())
+        raise UsageError(f"start_method={start_method!r}: this system has {known}") from error
+
+
+class _PickledAdapter:
+    """An origin that is pickled with lambdas and local functions."""
+
+    def __init__(self, origin: DatasetAdapter) -> None:
+        self.origin = origin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            return _restore_adapter, (pickle_by_value(self.origin),)
+        except Exception as error:  # whatever pickling a user's object raises
+            stage = _find_unpicklable(self.origin)
+            raise UsageError(
+                f"the dataset cannot be sent to worker processes, since {stage} cannot be pickled: {describe_error(error)}. Make "
+                "what it holds (a lock, an open file, a connection) in the worker, when the function is first called; "
+                "or use mode='threads', or start_method='fork'"
+            ) from error
+
+
+def _find_unpicklable(origin: Any) -> str:
+    """Return the stage of a dataset that cannot be pickled, in words."""
+    for dataset in (part for part in vars(origin).values() if isinstance(part, DataPipeline)):
+        for number, stage in enumerate(dataset.pipeline):
+            try:
+                pickle_by_value(stage)
+            except Exception:  # noqa: BLE001  whatever pickling a user's object raises
+                given = [part for part in getattr(stage, "args", ()) if callable(part)]
+                about = f" with {format_function(given[0])}" if given else ""
+                return f"its stage {number}, {format_function(getattr(stage, 'f', stage)).lstrip('_')}{about},"
+    return "it"
+
+
+def _restore_adapter(parcel: bytes) -> Any:
+    import cloudpickle  # noqa: PLC0415  only travellers pay for it
+
+    return cloudpickle.loads(parcel)
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe and still runs"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", as the system does where memory is short" if name == "SIGKILL" else ""
+    return f"was killed by {name} (exit code {code}{hint})"
+
+
+def _describe_index(index: int | None) -> str:
+    return "before its first sample" if index is None else f"after the sample of index {index}"

@@ -1,0 +1,270 @@
+"""Memory for batches: blocks that are leased and used again, and the layout of columns in them.
+
+Theory. New memory is slow: the system clears each page when it is first touched, which takes longer than writing a
+batch into warm memory. A block is therefore leased: arrays over it refer to a *lease*, and when the last of them is
+gone (batch, view of a batch, tensor, JAX array alike) the block is free again. A program that keeps its batches keeps
+their memory, and gets new blocks. The code that notices the end of a lease runs no Python: a keyboard interrupt that
+came within it would be lost.
+
+A layout says which fields of a sample (a dictionary, tuple, list, or one value) are arrays of one shape, and where
+their columns stand; every worker makes the same numpy views of one block from it. Fields that are no arrays have no
+column: they travel beside the block. Nothing is copied here.
+
+No block is ever written to while an array over it lives.
+"""
+
+import contextlib
+import ctypes
+import math
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from webdataset.core.optional_imports import loaded_module
+
+
+class MemoryBlock:
+    """A block of memory that can be lent, once at a time.
+
+    Args:
+        number: names it between processes.
+        memory: an anonymous or shared map, which lives as long as any array over it.
+    """
+
+    def __init__(self, number: int, memory: mmap.mmap) -> None:
+        self.number = number
+        self.memory = memory
+        with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)  # one address translation for 2 MB in place of 512
+        self.size_bytes = len(memory)
+
+    def lend(self, loans: "Leases | None" = None, note: Any = None) -> Any:
+        """Return a uint8 array over the block.
+
+        Args:
+            loans: learns when the last array over it is gone.
+            note: what is to be known then.
+        """
+        lease = (ctypes.c_ubyte * self.size_bytes).from_buffer(self.memory)
+        if loans is not None:
+            loans.add(lease, note)
+        return np.frombuffer(lease, np.uint8)  # type: ignore[call-overload]  # a buffer, though not in its list
+
+
+class _Lease(weakref.ref[Any]):
+    """Dead when a block is back; what is to be known then."""
+
+    __slots__ = ("note",)
+
+    note: Any
+
+
+class Leases:
+    """Blocks that are lent, and those of them that are back."""
+
+    def __init__(self) -> None:
+        self._lent: dict[int, _Lease] = {}  # a weak reference that is not kept tells nobody anything
+        self._back: deque[_Lease] = deque()  # appended to in any thread
+
+    def add(self, lease: Any, note: Any) -> None:
+        """Take note of a loan.
+
+        Args:
+            lease: goes with the last array over the block.
+            note: anything but None.
+        """
+        loan = _Lease(lease, self._back.append)
+        loan.note = note
+        self._lent[id(loan)] = loan
+
+    def back(self) -> Any:
+        """Return the note on the loan that ended last and was not told of yet; None where there is none."""
+        try:
+            loan = self._back.pop()
+        except IndexError:
+            return None
+        return self._lent.pop(id(loan)).note
+
+
+class BlockPool:
+    """Blocks of one size, made when none is free.
+
+    Args:
+        size_bytes: of each.
+        make: from a number to a block; None for private memory.
+        most: how many there may be before batches are copied out of them; None for no limit.
+    """
+
+    def __init__(
+        self, size_bytes: int, make: Callable[[int], MemoryBlock] | None = None, *, most: int | None = None
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.made = 0
+        self.most = most
+        self._make = make or self._private
+        self._free: deque[MemoryBlock] = deque()  # appended to by finalizers, in any thread
+
+    @property
+    def scarce(self) -> bool:
+        """True where about as many blocks are in use as there may be."""
+        return self.most is not None and self.made >= self.most and len(self._free) < self.most // 2
+
+    def take(self) -> MemoryBlock:
+        """Return a block that nobody uses."""
+        try:
+            return self._free.pop()  # the warmest
+        except IndexError:
+            self.made += 1
+            return self._make(self.made - 1)
+
+    def give_back(self, block: MemoryBlock) -> None:
+        """Let a block be used again."""
+        self._free.append(block)
+
+    def _private(self, number: int) -> MemoryBlock:
+        return MemoryBlock(number, mmap.mmap(-1, max(self.size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def create_shared_file(size_bytes: int) -> int:
+    """Return the descriptor of a new file in memory that has no name, so that nothing can be left behind.
+
+    Args:
+        size_bytes: of the file.
+
+    Raises:
+        OSError: no memory.
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("webdataset", os.MFD_CLOEXEC)
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="webdataset-")
+        os.unlink(path)  # noqa: PTH108  before anything can happen
+    os.ftruncate(descriptor, max(size_bytes, 1))
+    return descriptor
+
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class BatchColumn:
+    """One field's column: an array ``dtype[rows, *shape]``.
+
+    Args:
+        place: index of the field among the sample's fields.
+        shape: of one row.
+        dtype: of its values.
+        offset: byte at which the column starts.
+        tensor: the samples hold torch tensors here.
+    """
+
+    place: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    tensor: bool = False
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """The memory of a batch.
+
+    Args:
+        kind: ``dict``, ``tuple`` or ``bare``: what samples are.
+        keys: the fields' keys in order (a tuple's are its indices, a bare value's is 0).
+        columns: those fields that have a column.
+        rows: rows of each column.
+        size_bytes: of the block.
+    """
+
+    kind: str
+    keys: tuple[Any, ...]
+    columns: tuple[BatchColumn, ...]
+    rows: int
+    size_bytes: int
+
+    def views(self, memory: Any) -> list[Any]:
+        """Return the columns as arrays over a block.
+
+        Args:
+            memory: a writable uint8 array of at least ``size_bytes``.
+        """
+        found = []
+        for column in self.columns:
+            count = self.rows * math.prod(column.shape)
+            stop = column.offset + count * column.dtype.itemsize
+            view = memory[column.offset : stop].view(column.dtype)
+            found.append(view.reshape((self.rows, *column.shape)))
+        return found
+
+    def values(self, sample: Any) -> Any:
+        """Return a sample's fields in the order of ``keys``, or None where it has others.
+
+        Args:
+            sample: any sample.
+        """
+        kind = type(sample)
+        if self.kind == "dict":
+            if kind is not dict or len(sample) != len(self.keys):
+                return None
+            try:
+                return [sample[key] for key in self.keys]
+            except KeyError:
+                return None
+        if self.kind == "tuple":
+            return sample if kind in (tuple, list) and len(sample) == len(self.keys) else None
+        return None if kind in (dict, tuple, list) else (sample,)
+
+
+def infer_layout(sample: Any, rows: int) -> BatchLayout | None:
+    """Return the layout of batches of samples like this one.
+
+    Args:
+        sample: one sample.
+        rows: samples in a batch.
+
+    Returns:
+        None where no field is an array that can lie in a block: the samples then travel as they are.
+    """
+    if type(sample) is dict:
+        kind, keys, values = "dict", tuple(sample), list(sample.values())
+    elif type(sample) in (tuple, list):
+        kind, keys, values = "tuple", tuple(range(len(sample))), list(sample)
+    else:
+        kind, keys, values = "bare", (0,), [sample]
+    columns = []
+    offset = 0
+    for place, value in enumerate(values):
+        array = as_array(value)
+        if array is None:
+            continue
+        columns.append(BatchColumn(place, array.shape, array.dtype, offset, array is not value))
+        size = rows * array.nbytes
+        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return BatchLayout(kind, keys, tuple(columns), rows, offset) if offset else None
+
+
+def as_array(value: Any) -> Any:
+    """Return a value as an array that a column can hold, without a copy; None where it is none.
+
+    Args:
+        value: a numpy array, or a torch tensor on the CPU of a type that numpy has.
+    """
+    if type(value) is np.ndarray:
+        kind = value.dtype
+        # stacking makes foreign byte orders native; a column would not
+        return None if kind.hasobject or kind.fields or not kind.isnative else value
+    torch = loaded_module("torch")
+    if torch is not None and type(value) is torch.Tensor:
+        from webdataset.codecs.torch_codecs import tensor_to_array  # noqa: PLC0415  torch is loaded already, this module not
+
+        return tensor_to_array(value)
+    return None

@@ -1,0 +1,214 @@
+"""The workers of a loader in this process: none of their own, or threads.
+
+Threads suit decoders that release the interpreter's lock while they work (simplejpeg, Pillow, zlib, zstd do).
+"""
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from webdataset.core import distributed
+from webdataset.core.errors import FlowError
+from webdataset.loading.partition import DatasetAdapter, EpochStart
+from webdataset.loading.rows import RowAllocator
+from webdataset.loading.shared_memory import BatchLayout, BlockPool
+from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, WindowPart, WorkerLoop
+
+_PATIENCE_SECONDS = 5.0  # for a thread that sits in a read, when the loader is closed
+
+
+class BaseWorkerPool:
+    """A crew lives in the process that hired it: a fork inherits the object, but nobody who works."""
+
+    def __init__(self) -> None:
+        self._living = True
+        self._owner = os.getpid()
+
+    @property
+    def living(self) -> bool:
+        """True until the crew is closed, in the process that hired it."""
+        return self._living and os.getpid() == self._owner
+
+    def describe_position(self, worker: int) -> str:  # noqa: ARG002  known of processes only
+        """Return nothing: what the worker read last is not known."""
+        return ""
+
+
+class InlineWorkers(BaseWorkerPool):
+    """No workers: samples are made when they are asked for.
+
+    Args:
+        origin: the dataset.
+        span: indices in a window.
+    """
+
+    workers = 1
+
+    def __init__(self, origin: DatasetAdapter, span: int) -> None:
+        super().__init__()
+        self._origin = origin
+        self._span = span
+        self._grants: deque[WindowCredit] = deque()
+        self._stopped = False
+        self._lender = RowAllocator()
+        self._parts: Iterator[WindowPart] = iter(())
+
+    def begin(self, beginning: EpochStart) -> None:
+        """Start an epoch."""
+        self._grants.clear()
+        self._stopped = False
+        share = self._origin.share(beginning, 0, 1)
+        work = EpochWork(share, self._span, beginning.start, 0, self._leave, None, self._lender)
+        self._parts = WorkerLoop(work).parts()
+
+    def _leave(self, window: int) -> WindowCredit:
+        while self._grants:
+            grant = self._grants.popleft()
+            if grant.window == window:
+                return grant
+        if self._stopped:
+            raise EpochCancelled
+        raise FlowError(f"window {window} was begun without leave")
+
+    def stop(self) -> None:
+        """Give up the epoch; nothing runs between two parts."""
+        self._stopped = True
+        self._grants.clear()
+
+    def grant(self, grant: WindowCredit) -> None:
+        """Let the window be written."""
+        self._grants.append(grant)
+
+    def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nobody is waited for
+        """Make the next part."""
+        part = next(self._parts, None)
+        if part is None:
+            raise FlowError("the epoch is over, and more was asked for")
+        return part
+
+    def blocks(self, layout: BatchLayout) -> BlockPool:
+        """Return memory of this process."""
+        return BlockPool(layout.size_bytes)
+
+    def close(self) -> None:
+        """End it; nothing runs."""
+        self._living = False
+
+
+class _WorkerThread:
+    """What a thread and the consumer share; it does not refer to the loader, which may thus be forgotten."""
+
+    def __init__(
+        self, origin: DatasetAdapter, span: int, number: int, workers: int, parts: "queue.SimpleQueue[WindowPart]"
+    ) -> None:
+        self.origin = origin
+        self.span = span
+        self.number = number
+        self.workers = workers
+        self.parts = parts
+        self.orders: queue.SimpleQueue[WindowCredit | EpochStart | None] = queue.SimpleQueue()
+        self.stopped = False
+        self.lender = RowAllocator()
+        self.thread = threading.Thread(target=self.run, name=f"webdataset-loader-{number}", daemon=True)
+
+    def run(self) -> None:
+        """Work on one epoch after the other until there is an order to end."""
+        distributed.thread_context.worker = self.number, self.workers
+        while (order := self.orders.get()) is not None:
+            if isinstance(order, EpochStart):
+                self._epoch(order)
+
+    def _epoch(self, beginning: EpochStart) -> None:
+        filling: WorkerLoop | None = None
+        try:
+            share = self.origin.share(beginning, self.number, self.workers)
+            work = EpochWork(share, self.span, beginning.start, self.number, self._leave, self._watch, self.lender)
+            filling = WorkerLoop(work)
+            for part in filling.parts():
+                self.parts.put(part)
+        except BaseException as error:  # noqa: BLE001  user code, SystemExit too: it goes to the consumer, who raises it
+            window = 0 if filling is None else filling.window
+            self.parts.put(WindowPart(self.number, window, over=True, busy=self.lender.busy(), error=error))
+
+    def _leave(self, window: int) -> WindowCredit:
+        while True:
+            order = self.orders.get()
+            if order is None:
+                self.orders.put(None)  # for run()
+                raise EpochCancelled
+            if self.stopped:
+                raise EpochCancelled
+            if isinstance(order, WindowCredit) and order.window == window:
+                return order
+
+    def _watch(self, index: int, sample: Any) -> None:  # noqa: ARG002
+        if self.stopped:
+            raise EpochCancelled
+
+
+class ThreadWorkers(BaseWorkerPool):
+    """Workers that are threads; they live until the crew is closed.
+
+    Args:
+        origin: the dataset.
+        span: indices in a window.
+        workers: how many.
+    """
+
+    def __init__(self, origin: DatasetAdapter, span: int, workers: int) -> None:
+        super().__init__()
+        self.workers = workers
+        self._parts: queue.SimpleQueue[WindowPart] = queue.SimpleQueue()
+        self._threads = [_WorkerThread(origin, span, number, workers, self._parts) for number in range(workers)]
+        try:
+            for each in self._threads:
+                each.thread.start()
+        except BaseException:  # raised again, with no thread left behind
+            self.close()
+            raise
+
+    def begin(self, beginning: EpochStart) -> None:
+        """Start an epoch."""
+        for each in self._threads:
+            each.stopped = False
+            each.orders.put(beginning)
+
+    def stop(self) -> None:
+        """Give up the epoch."""
+        for each in self._threads:
+            each.stopped = True
+            each.orders.put(WindowCredit(-1))  # wakes one that waits
+
+    def grant(self, grant: WindowCredit) -> None:
+        """Let all threads write the window."""
+        for each in self._threads:
+            each.orders.put(grant)
+
+    def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
+        """Wait for a part; None where the time is over."""
+        try:
+            return self._parts.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+
+    def blocks(self, layout: BatchLayout) -> BlockPool:
+        """Return memory of this process."""
+        return BlockPool(layout.size_bytes)
+
+    def close(self) -> None:
+        """End the threads. One that sits in a read is waited for briefly, and ends when the read does."""
+        if not self.living:
+            return
+        self._living = False
+        for each in self._threads:
+            each.stopped = True
+            each.orders.put(None)
+        until = time.monotonic() + _PATIENCE_SECONDS
+        for each in self._threads:
+            # this thread may be the one that forgets the loader; and a thread may not have started
+            if each.thread is not threading.current_thread() and each.thread.is_alive():
+                each.thread.join(max(0.0, until - time.monotonic()))

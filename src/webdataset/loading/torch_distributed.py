@@ -1,0 +1,350 @@
+"""Compares the ranks of a job, and gives equally many batches on all of them.
+
+``check_ranks`` compares a rank's fingerprint (seed, shards, stages, the order in which shards are about to be split)
+with those of the others, in one collective; the error names what differs and on which rank. Shards are listed, none
+is opened.
+
+Theory of equal steps. Before each step (or each ``every`` steps) the ranks tell each other how many batches they have
+ready: one number each, in one collective. All give the fewest (drop) or the most (pad) of them. A rank whose loader
+raises says so in the same collective, so that the others raise too and never wait for it.
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from webdataset.caching.names import object_key
+from webdataset.core.distributed import worker_context
+from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.optional_imports import require
+from webdataset.flow.fingerprint import fingerprint
+from webdataset.flow.pipeline import DataPipeline
+from webdataset.flow.run import Bounds, Flow, expand_stages, item_bound
+from webdataset.shards.directory import DirectoryShardList
+from webdataset.shards.lists import ResampledShards
+from webdataset.shards.split import single_node_only
+from webdataset.stages.mix import Mixture
+from webdataset.stages.read_shards import ReadShards
+
+_MAX_SHARDS = 1_000_000  # shards whose order is compared
+
+
+def compute_rank_fingerprint(dataset: Any) -> dict[str, Any]:
+    """Return what decides which samples a rank gives; equal on all ranks where they are set up alike.
+
+    Args:
+        dataset: a pipeline, or a loader over one.
+
+    Raises:
+        UsageError: neither.
+    """
+    pipeline, loader = _find_pipeline(dataset)
+    described = fingerprint(pipeline.pipeline, Bounds(pipeline.repetitions, item_bound(pipeline)))
+    stages = described.pop("stages")
+    run = pipeline._begin()  # noqa: SLF001  the seed of its next run
+    common = run.seed if run.common is None else run.common
+    found = {
+        "seed": pipeline.seed if pipeline.seed is not None else "none",
+        "epoch": run.epoch,
+        "streams": getattr(pipeline, "streams", "none"),
+        "equal epochs": str(pipeline.evenness or "none"),
+        **described,
+        "workers": getattr(loader, "num_workers", getattr(loader, "workers", "none")),
+        "batch size": str(getattr(loader, "batch_size", None)),
+        "ranks": worker_context().world_size,
+    }
+    found["order of shards before they are shared out"] = _digest_shard_order(
+        pipeline, replace(run, seed=common, common=common)
+    )
+    return {**found, **{f"stage {number}": stage for number, stage in enumerate(stages)}}
+
+
+def _find_pipeline(dataset: Any) -> tuple[DataPipeline, Any]:
+    """Return the pipeline that reads shards, and the loader over it where there is one."""
+    loader = None
+    while True:
+        inner = dataset.pipeline[0] if isinstance(dataset, DataPipeline) and dataset.pipeline else None
+        inner = getattr(inner, "loader", inner)  # a loader as a stage
+        if inner is not None and hasattr(inner, "dataset") and hasattr(inner, "num_workers"):
+            dataset = inner
+        elif not isinstance(dataset, DataPipeline) and hasattr(dataset, "dataset"):
+            loader, dataset = dataset if loader is None else loader, dataset.dataset
+        elif not isinstance(dataset, DataPipeline) and hasattr(dataset, "loader"):
+            dataset = dataset.loader
+        elif isinstance(dataset, DataPipeline):
+            return dataset, loader
+        else:
+            raise UsageError(f"expected a dataset, or a loader over one, and {type(dataset).__name__} is neither")
+
+
+def _pass_all(shards: Iterable[Any]) -> Iterator[Any]:
+    return iter(shards)
+
+
+_pass_all.splits = True  # type: ignore[attr-defined]
+
+
+def _digest_shard_order(pipeline: DataPipeline, run: Any) -> str:
+    """Return a digest of the shards in the order in which they come to the first split in the next epoch."""
+    flat = expand_stages(pipeline.pipeline)
+    if not flat or isinstance(flat[0], Mixture | ResampledShards | DirectoryShardList):
+        return "drawn by each worker"
+    ends = (
+        number
+        for number, stage in enumerate(flat)
+        if number and (isinstance(stage, ReadShards) or getattr(stage, "splits", False) or stage is single_node_only)
+    )
+    before = flat[: next(ends, len(flat))]
+    digest = hashlib.blake2b(digest_size=8)
+    with Flow([*copy.deepcopy(before), _pass_all], run) as flow:
+        for shard in islice(flow, _MAX_SHARDS):
+            url = str(shard.get("url") if isinstance(shard, dict) else shard)
+            digest.update(object_key(url).encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
+def is_split_between_ranks(dataset: Any) -> bool:
+    """Tell whether ranks read different samples: something shares out, or each draws its own.
+
+    Args:
+        dataset: a pipeline, or a loader over one.
+    """
+    pipeline, _ = _find_pipeline(dataset)
+    if getattr(pipeline, "streams", None) or pipeline.evenness is not None:
+        return True
+    flat = expand_stages(pipeline.pipeline)
+    if not flat or isinstance(flat[0], Mixture | ResampledShards | DirectoryShardList):
+        return True
+    reader = next((number for number, stage in enumerate(flat) if isinstance(stage, ReadShards)), len(flat))
+    ours = {"split_by_worker", "single_node_only"}
+    return any(
+        getattr(stage, "splits", False) or not hasattr(stage, "flow")
+        for stage in flat[1:reader]
+        if getattr(stage, "__name__", "") not in ours
+    )
+
+
+_FAILED = -1
+
+
+class EqualSteps:
+    """The batches of a loader, equally many on all ranks; see :func:`equal_steps`.
+
+    Args:
+        loader: what gives the batches.
+        how: ``drop`` or ``pad``.
+        every: batches between two words with the other ranks.
+        group: a process group; None for the default one.
+    """
+
+    def __init__(self, loader: Any, how: str, every: int, group: Any) -> None:
+        self.loader = loader
+        self.how = how
+        self.every = every
+        self._distributed = require("torch.distributed", extra="torch", purpose="equal_steps")
+        self._group = group
+        self._own: Any = None  # a group of ours, where the default one has no tensors of the CPU
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the number of the next epoch.
+
+        Args:
+            epoch: from 0.
+        """
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches.
+
+        Raises:
+            FlowError: another rank has failed, or some rank has no batch at all; the message names it.
+        """
+        batches = iter(self.loader)
+        first: Any = None
+        given = 0
+        try:
+            while True:
+                ready = self._ready(batches)
+                if given == 0 and ready:
+                    first = ready[0]
+                counts = self._exchange_counts(len(ready))
+                self._check(counts, given)
+                many = min(counts) if self.how == "drop" else max(counts)
+                last = min(counts) < self.every if self.how == "drop" else many < self.every
+                ready += [_pad_batch(first) for _ in range(many - len(ready))]
+                given += many
+                yield from ready[:many]
+                if last:
+                    return
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+
+    def _ready(self, batches: Iterator[Any]) -> list[Any]:
+        """Return the next batches; tell the others where that fails."""
+        try:
+            return list(islice(batches, self.every))
+        except Exception:  # whatever it is: the others must not wait for this rank
+            self._exchange_counts(_FAILED)
+            raise
+
+    def _exchange_counts(self, count: int) -> list[int]:
+        """Tell all ranks a number; return those of all."""
+        distributed = self._distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return [count]
+        torch = require("torch", extra="torch", purpose="equal_steps")
+        group = self._cpu_group()
+        told = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size(group=group))]
+        distributed.all_gather(told, torch.tensor([count], dtype=torch.int64), group=group)
+        return [int(number) for number in told]
+
+    def _cpu_group(self) -> Any:
+        distributed = self._distributed
+        if "gloo" in str(distributed.get_backend(group=self._group)):
+            return self._group
+        if self._own is None:
+            ranks = None if self._group is None else distributed.get_process_group_ranks(self._group)
+            self._own = distributed.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+        return self._own
+
+    def _check(self, counts: list[int], given: int) -> None:
+        failed = [rank for rank, count in enumerate(counts) if count == _FAILED]
+        if failed:
+            raise FlowError(f"the loader of {_format_ranks(failed)} failed after {given} batches: see the error there")
+        without = [rank for rank, count in enumerate(counts) if count == 0]
+        if without and not given and max(counts):
+            raise FlowError(
+                f"{_format_ranks(without)} of {len(counts)} gave no batch at all: fewer shards than workers, or smaller ones "
+                "than a batch. Pass nodesplitter=wds.split_by_sample, or partial=True to batched()"
+            )
+
+    def __repr__(self) -> str:
+        return f"equal_steps({self.loader!r}, {self.how!r}, every={self.every})"
+
+
+def _format_ranks(numbers: list[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _pad_batch(batch: Any) -> Any:
+    return {**batch, "__pad__": True} if isinstance(batch, dict) else batch
+
+
+def equal_steps(loader: Any, how: str = "drop", *, every: int = 1, group: Any = None) -> EqualSteps:
+    """Give equally many batches on every rank, by one small collective before each step.
+
+    For datasets of unknown length, or with filters; where the numbers of samples are known, ``dataset.equal_epochs()``
+    needs no words at all. All ranks must iterate it, in the process that torch.distributed was initialised in; without
+    torch.distributed it gives what the loader gives.
+
+    Args:
+        loader: a loader, or anything else that can be iterated.
+        how: ``drop`` stops where the first rank has no batch left; ``pad`` goes on to the last one: ranks that have
+            none left give their first batch again (with ``__pad__``, where it is a dict).
+        every: batches between two collectives; so many batches are held at a time.
+        group: a process group; None for the default one.
+
+    Raises:
+        UsageError: arguments that cannot mean anything.
+        MissingExtra: torch is not installed.
+    """
+    if how not in ("drop", "pad"):
+        raise UsageError(f"equal_steps(…, {how!r}): there are 'drop' and 'pad'")
+    if every < 1:
+        raise UsageError(f"every={every!r}: at least one batch")
+    return EqualSteps(loader, how, every, group)
+
+
+_ORDER = "order of shards before they are shared out"
+_WAYS_OUT = {
+    "seed": "give all ranks the same seed=",
+    "urls": "give all ranks the same list of shards in the same order (sort what a folder listing gives)",
+    "shards": "give all ranks the same list of shards",
+    _ORDER: (
+        "a shuffle before the split draws differently: give the dataset a seed=, or put the shuffle behind the split"
+    ),
+    "ranks": "one process does not know of the others: set WDS_RANK and WDS_WORLD_SIZE, or unset RANK and WORLD_SIZE",
+    "workers": "use the same num_workers on all ranks",
+    "epoch": "call set_epoch on all ranks alike",
+}
+_MAX_SHOWN = 60
+
+
+def check_ranks(dataset: Any, *, same_samples: bool = False, group: Any = None) -> None:
+    """Compare a dataset between all ranks, and raise on all of them where it is not set up alike.
+
+    Call it on every rank, before the first epoch, in the process that torch.distributed was initialised in. Shards are
+    listed, none is opened. Without torch.distributed it does nothing.
+
+    Args:
+        dataset: a dataset, or a loader over one.
+        same_samples: all ranks are meant to read all samples (``nodesplitter=None``).
+        group: a process group; None for the default one.
+
+    Raises:
+        UsageError: ranks differ in seed, shards, stages, workers, the order before a split, …; or all would read the
+            same shards; the message says what differs on which rank, and what to do.
+        MissingExtra: torch is not installed.
+    """
+    distributed = require("torch.distributed", extra="torch", purpose="check_ranks")
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    world, own = distributed.get_world_size(group=group), distributed.get_rank(group=group)
+    found: list[Any] = [None] * world
+    distributed.all_gather_object(found, _describe_rank(dataset, own, world, whole=group is None), group=group)
+    failed = {rank: told["error"] for rank, told in enumerate(found) if "error" in told}
+    if failed:
+        raise UsageError("; ".join(f"rank {rank}: {error}" for rank, error in failed.items()))
+    differing = [
+        line
+        for name in _select_names(found)
+        if (line := _describe_difference(name, [told.get(name) for told in found]))
+    ]
+    if differing:
+        raise UsageError(f"the {world} ranks are not set up alike: {'; '.join(differing)}")
+    if world > 1 and not same_samples and not all(told["shared"] for told in found):
+        raise UsageError(
+            f"all {world} ranks would read the same {found[0]['shards']} shards, as nothing shares them out: pass "
+            "nodesplitter=wds.split_by_node (in a DataPipeline: put wds.split_by_node behind the list of shards), or "
+            "same_samples=True where it is meant so"
+        )
+
+
+def _describe_rank(dataset: Any, own: int, world: int, *, whole: bool) -> dict[str, Any]:
+    """Return what a rank says of itself; an error is said too, so that no rank waits for it."""
+    try:
+        where = worker_context()
+        if whole and (where.rank, where.world_size) != (own, world):
+            return {"error": f"torch.distributed says {own} of {world}, and the dataset sees {where.rank} of "
+                             f"{where.world_size}: {_WAYS_OUT['ranks']}"}  # fmt: skip
+        return {**compute_rank_fingerprint(dataset), "shared": is_split_between_ranks(dataset)}
+    except Exception as error:  # noqa: BLE001  whatever a source of the user's raised: all ranks are to hear of it
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _select_names(found: list[dict[str, Any]]) -> list[str]:
+    """Return what is compared; where the shards are others, so is their order."""
+    names = dict.fromkeys(name for told in found for name in told)
+    if len({told["urls"] for told in found}) > 1:
+        del names[_ORDER]
+    return list(names)
+
+
+def _describe_difference(name: str, values: list[Any]) -> str:
+    """Return a line on one part, where it is not the same on all ranks."""
+    if all(value == values[0] for value in values):
+        return ""
+    by_value: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        by_value.setdefault(str(value)[:_MAX_SHOWN], []).append(rank)
+    shown = ", ".join(
+        f"{value} on rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
+        for value, ranks in by_value.items()
+    )
+    advice = _WAYS_OUT.get(name)
+    return f"{name}: {shown}" + (f" ({advice})" if advice else "")

@@ -1,0 +1,359 @@
+"""The loop of a worker: draws its share of an epoch's samples and writes them into the rows of batches.
+
+Theory. Every sample of a rank has an index; the samples of all workers together have every index once, apart from
+holes where a stream of samples has ended. Window ``s`` is the indices ``[s·span, (s+1)·span)``: the row of a sample
+in its window follows from its index alone, so workers fill one batch together without communication, and the order is
+the same for any number of them. A *part* is one worker's rows of one window.
+
+With a part travel the worker's metrics: stage times, at most four times a second and at the end, and counts of
+skipped and dropped samples, by the index of the sample that they belong to (see
+:mod:`webdataset.core.error_handlers`).
+
+Gives parts by rising window. Never waits for samples of another worker, and keeps no sample.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from webdataset.codecs.images.output_buffer import use_provider
+from webdataset.core.error_handlers import SkipCounts, count_skipped
+from webdataset.flow.outcomes import StageOutcome
+from webdataset.flow.timing import Row
+from webdataset.flow.virtual_stream import END
+from webdataset.loading.rows import OFF, RowAllocator, WindowRows
+from webdataset.loading.shared_memory import BatchLayout
+
+_OFTEN_SECONDS = 0.25
+
+
+@dataclass
+class WorkerMetrics:
+    """What a worker found since it last said so.
+
+    Args:
+        stages: name, samples and seconds of each stage, in the order of the pipeline.
+    """
+
+    stages: list[Row] = field(default_factory=list)
+
+
+class RowCounts(NamedTuple):
+    """What was gone on without while one sample of a window was made, or while the end of its stream was found.
+
+    Args:
+        row: of the sample, or where it would stand.
+        skips: failures that handlers let pass, by stage.
+        drops: samples that functions dropped, by stage.
+    """
+
+    row: int
+    skips: dict[str, int]
+    drops: dict[str, int]
+
+
+def sum_counts(counted: Iterable[RowCounts]) -> tuple[SkipCounts, SkipCounts]:
+    """Return the sums of some counts: failures that handlers let pass, and samples that functions dropped, by stage."""
+    skips, drops = SkipCounts(), SkipCounts()
+    for each in counted:
+        skips.update(each.skips)
+        drops.update(each.drops)
+    return skips, drops
+
+
+class MetricsRecorder:
+    """A worker's notes on one epoch.
+
+    Args:
+        share: its samples; has a ``meter`` where its stages are timed.
+    """
+
+    def __init__(self, share: Any) -> None:
+        self._meter = getattr(share, "meter", None)
+        self.skips, self.drops = SkipCounts(), SkipCounts()
+        self.counting = count_skipped(self.skips, self.drops)
+        self._drawn = 0
+        self._told = time.perf_counter()
+
+    def count_row(self, row: int) -> RowCounts:
+        """Return what was counted since the last time, as what belongs to a row."""
+        found = RowCounts(row, dict(self.skips), dict(self.drops))
+        self.skips.clear()
+        self.drops.clear()
+        return found
+
+    def report(self, count: int, *, over: bool) -> WorkerMetrics | None:
+        """Return what is to be told about stages with a part.
+
+        Args:
+            count: samples in the part.
+            over: nothing comes after it.
+
+        Returns:
+            What came since the last time; None where it is too early, or there is nothing.
+        """
+        self._drawn += count
+        now = time.perf_counter()
+        if not over and now - self._told < _OFTEN_SECONDS:
+            return None
+        self._told = now
+        stages = [] if self._meter is None else self._meter.estimate(self._drawn)
+        return WorkerMetrics(stages) if stages else None
+
+
+_SAVING = 100  # at most 1 % of the time goes into states that nobody may want
+NEVER = 1 << 62  # an index that is never reached
+
+
+class WorkerShare(Protocol):
+    """One worker's samples of one epoch, by rising index.
+
+    Attributes:
+        turn: samples after which whatever gave the first of them has been asked again.
+        following: the lowest index that the next sample can have: one that no other worker has. NEVER: there is none.
+            Whoever draws samples keeps it.
+    """
+
+    turn: int
+    following: int
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield (sample, what follows): the sample's index is what followed before; END where that only moved on."""
+
+    def reading(self) -> str:
+        """Return the url of the shard that is being read; nothing where that is not known."""
+
+    def progress(self) -> Any:
+        """Return what changed in the state since the last call, as a JSON value; None where there is none."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+@dataclass
+class WindowCredit:
+    """Leave to write a window.
+
+    Args:
+        window: its number.
+        block: the number of its block; -1 for none.
+        layout: of the block, or None: samples travel as they are.
+        columns: the block's arrays.
+        eager: the part must say what changed in the worker's state.
+    """
+
+    window: int
+    block: int = -1
+    layout: BatchLayout | None = None
+    columns: list[Any] = field(default_factory=list)
+    eager: bool = False
+
+
+@dataclass
+class WindowPart:
+    """One worker's rows of one window.
+
+    Args:
+        worker: its number.
+        window: the window's number; the worker has done with all windows up to it.
+        rows: rows in order.
+        beside: for each row, the fields without a column (where ``placed``), or the whole sample.
+        placed: for each row, whether its columns are written.
+        progress: what changed in the worker's state since the last part that said so; None: this one does not.
+        over: the worker has no more samples.
+        busy: blocks of earlier windows that the worker's pipeline still refers to.
+        error: what ended the worker, where something did.
+        timings: seconds spent on samples and on waiting for leave to go on.
+        findings: what the worker found since it last said so; None: this part does not say.
+        turns: samples, and ends of streams, that were drawn.
+        counted: what was gone on without, by rising row.
+        outcomes: what became of the samples of stages that may drop some; None before the end of the worker's share.
+    """
+
+    worker: int
+    window: int
+    rows: list[int] = field(default_factory=list)
+    beside: list[Any] = field(default_factory=list)
+    placed: list[bool] = field(default_factory=list)
+    progress: Any = None
+    over: bool = False
+    busy: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+    timings: tuple[float, float] = (0.0, 0.0)
+    findings: WorkerMetrics | None = None
+    turns: int = 0
+    counted: list[RowCounts] = field(default_factory=list)
+    outcomes: list[StageOutcome] | None = None
+
+
+class EpochCancelled(Exception):
+    """Nobody wants the rest of the epoch."""
+
+
+@dataclass
+class EpochWork:
+    """One worker's work on one epoch.
+
+    Args:
+        share: its samples.
+        span: indices in a window.
+        start: index at which window 0 begins.
+        worker: its number.
+        leave: waits until a window may be written; raises EpochCancelled.
+        watch: called with each sample's index and the sample, before it is written; may raise EpochCancelled. None for nobody.
+        lender: offers rows to decoders; kept from epoch to epoch.
+    """
+
+    share: WorkerShare
+    span: int
+    start: int
+    worker: int
+    leave: Callable[[int], WindowCredit]
+    watch: Callable[[int, Any], None] | None
+    lender: RowAllocator
+
+
+class WorkerLoop:
+    """One worker at work.
+
+    Args:
+        work: what it does.
+    """
+
+    def __init__(self, work: EpochWork) -> None:
+        self.work = work
+        self.share = work.share
+        self.notes = MetricsRecorder(work.share)
+        self.window = 0  # that it works on
+        self._open: tuple[WindowRows, int] | None = None  # its rows and block, until they are looked at
+        self._part: WindowPart | None = None  # that is being filled
+        self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
+        self._working = self._waiting = 0.0
+
+    def parts(self) -> Iterator[WindowPart]:
+        """Yield the worker's parts; the last one says that it is over, and what went wrong, if something did."""
+        part, given_up = WindowPart(self.work.worker, 0), False
+        try:
+            for part in self._parts():  # the last one is looked at below
+                if part.over:
+                    break
+                yield part
+        except EpochCancelled:
+            part, given_up = self._last(part.window + 1), True
+        except Exception as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
+            part = self._make_failure_part(error)
+        finally:
+            if self._open is not None:
+                rows, block = self._open
+                self.work.lender.take_back(rows, block, 0, self.share.turn)
+            self.share.close()
+        if part.findings is None:
+            part.findings = self.notes.report(0, over=True)
+        part.busy = self.work.lender.busy()
+        if part.over and part.error is None and not given_up:
+            outcomes = getattr(self.share, "outcomes", None)
+            part.outcomes = [] if outcomes is None else outcomes.summarize()
+        yield part
+
+    def _last(self, window: int) -> WindowPart:
+        return WindowPart(self.work.worker, window, over=True)
+
+    def _make_failure_part(self, error: BaseException) -> WindowPart:
+        """Say what ended the worker, and what it went on without in the window that nobody receives."""
+        part, filled = self._last(self.window), self._part
+        part.error = error
+        part.counted = [] if filled is None else filled.counted
+        if self.notes.skips or self.notes.drops:
+            part.counted.append(self.notes.count_row(self.work.span))
+        return part
+
+    def _make_empty_part(self, window: int) -> WindowPart:
+        """Say that the worker has nothing up to a window, whose parts others need not wait for."""
+        return WindowPart(self.work.worker, window, busy=self.work.lender.busy())
+
+    def _parts(self) -> Iterator[WindowPart]:
+        if self.share.following >= NEVER:
+            yield self._last(0)
+            return
+        window = self._window(self.share.following)
+        if window > 0:
+            yield self._make_empty_part(window - 1)
+        samples = iter(self.share)
+        while True:
+            self.window = window
+            granted = self._await_credit(window)
+            rows = self.work.lender.rows(granted.layout, granted.columns)
+            self._open = rows, granted.block
+            self._part = part = WindowPart(self.work.worker, window)
+            self._fill(part, rows, samples)
+            self._part = None
+            yield self._finish_part(part, rows, granted)
+            if part.over:
+                return
+            window = self._window(self.share.following)
+            if window > part.window + 1:
+                yield self._make_empty_part(window - 1)
+
+    def _window(self, index: int) -> int:
+        return (index - self.work.start) // self.work.span
+
+    def _await_credit(self, window: int) -> WindowCredit:
+        before = time.perf_counter()
+        granted = self.work.leave(window)
+        self._waiting += time.perf_counter() - before
+        return granted
+
+    def _fill(self, part: WindowPart, rows: WindowRows, samples: Iterator[tuple[Any, int]]) -> None:
+        """Write samples into the window's rows."""
+        share, watch, expect, put = self.share, self.work.watch, rows.expect, rows.write_sample
+        numbers, placed, beside = part.rows.append, part.placed.append, part.beside.append
+        skips, drops, ends = self.notes.skips, self.notes.drops, 0
+        first = self.work.start + part.window * self.work.span
+        following, stop = share.following, first + self.work.span
+        began = time.perf_counter()
+        with use_provider(rows.give if rows.mode != OFF else None), self.notes.counting:
+            while following < stop:
+                row = following - first
+                expect(row)
+                drawn = next(samples, None)
+                if skips or drops:
+                    part.counted.append(self.notes.count_row(row))
+                if drawn is None:
+                    part.over = True
+                    break
+                index = following
+                sample, share.following = drawn
+                following = share.following
+                if sample is not END:
+                    if watch is not None:
+                        watch(index, sample)
+                    lies, rest = put(row, sample)
+                    numbers(row)
+                    placed(lies)
+                    beside(rest)
+                else:
+                    ends += 1
+                drawn = sample = rest = None
+        part.over = part.over or following >= NEVER
+        part.turns = len(part.rows) + ends
+        self._working += time.perf_counter() - began
+
+    def _finish_part(self, part: WindowPart, rows: WindowRows, granted: WindowCredit) -> WindowPart:
+        part.progress = self._progress(due=granted.eager or part.over)
+        part.busy = self.work.lender.take_back(rows, granted.block, len(part.rows), self.share.turn)
+        self._open = None
+        part.timings = self._working, self._waiting
+        part.findings = self.notes.report(len(part.rows), over=part.over)
+        self._working = self._waiting = 0.0
+        return part
+
+    def _progress(self, *, due: bool) -> Any:
+        """Return what changed in the state: where it must be said, or where saying it takes little of the time."""
+        self._since += self._working
+        if not due and self._since < self._cost * _SAVING:
+            return None
+        began = time.perf_counter()
+        progress = self.share.progress()
+        self._cost, self._since = time.perf_counter() - began, 0.0
+        return progress

@@ -1,0 +1,294 @@
+"""Runs a worker in a process of its own, and records its progress where the parent can read it.
+
+The process gets orders through a pipe and sends parts. It ends when it is told to, when its pipe breaks, or when its
+parent is gone, and says nothing then. Ctrl-C is its parent's business.
+
+What each worker read last stands in a page of shared memory, written once a sample without a system call, and is
+readable after the process has died.
+"""
+
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing import connection, parent_process
+from typing import Any, NoReturn
+
+import numpy as np
+
+from webdataset.core import distributed
+from webdataset.core.errors import FlowError, describe_error
+from webdataset.core.optional_imports import loaded_module
+from webdataset.core.redaction import redact
+from webdataset.core.seeds import hash_seed
+from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block
+from webdataset.loading.partition import DatasetAdapter, EpochStart
+from webdataset.loading.rows import RowAllocator
+from webdataset.loading.shared_memory import BatchLayout
+from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, WindowPart, WorkerLoop, WorkerShare
+
+_BYTES = 1024
+_HEAD = struct.Struct("qHH")  # index, bytes of the key, bytes of the url
+
+
+class WorkerProgressPage:
+    """One worker's lines.
+
+    Args:
+        memory: uint8 array over the page.
+        number: the worker's.
+    """
+
+    def __init__(self, memory: Any, number: int) -> None:
+        self._memory = memoryview(memory)[number * _BYTES : (number + 1) * _BYTES]
+
+    @staticmethod
+    def size_bytes(workers: int) -> int:
+        """Return the size of a page for so many workers."""
+        return workers * _BYTES
+
+    def write(self, index: int, sample: Any, reading: bytes) -> None:
+        """Note a sample.
+
+        Args:
+            index: its index.
+            sample: any; key and url are known where it is a dictionary that has them.
+            reading: url of the shard, for other samples.
+        """
+        key, url = b"", reading
+        if type(sample) is dict:
+            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:200]
+            url = str(sample.get("__url__", "")).encode("utf-8", "replace") or reading
+        url = url[:800]
+        memory = self._memory
+        end = _HEAD.size + len(key) + len(url)
+        memory[_HEAD.size : end] = key + url
+        _HEAD.pack_into(memory, 0, index + 1, len(key), len(url))
+
+    def load(self) -> tuple[int | None, str, str]:
+        """Return index, key and url of the sample noted last; None and nothing before the first."""
+        index, key, url = _HEAD.unpack_from(self._memory, 0)
+        middle = _HEAD.size + key
+        shown = bytes(self._memory[_HEAD.size : middle]).decode("utf-8", "replace")
+        where = bytes(self._memory[middle : middle + url]).decode("utf-8", "replace")
+        return (index - 1 if index else None), shown, where
+
+
+_LOOK_SECONDS = 0.05  # how often a worker looks for orders while it works
+_PARENT_SECONDS = 1.0  # how often it looks for its parent
+_ALONE_SECONDS = 1.5  # to notice by its pipe that the parent is gone, and to close what is open
+_GRACE_SECONDS = 2.0  # for the same when it was told
+
+
+@dataclass
+class WorkerConfig:
+    """What a worker process is told when it starts; pickled under spawn and forkserver.
+
+    Args:
+        origin: the dataset.
+        span: indices in a window.
+        number: the worker's.
+        workers: how many there are.
+        pipe: to the consumer.
+        others: the consumer's ends of pipes, which a fork has inherited.
+    """
+
+    origin: DatasetAdapter
+    span: int
+    number: int
+    workers: int
+    pipe: Any
+    others: list[Any]
+
+
+def run_worker(duty: WorkerConfig) -> None:
+    """Work until there is nothing to do any more.
+
+    Args:
+        duty: what to do.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    for pipe in duty.others:
+        pipe.close()
+    threading.Thread(target=_watch_parent, name="webdataset-parent", daemon=True).start()
+    distributed.thread_context.worker = duty.number, duty.workers
+    try:
+        WorkerProcess(duty).work()
+    except (EOFError, OSError, SystemExit):  # the consumer is gone, or wants nothing more
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pipeline is closed after this, and not in the midst of it
+
+
+def _exit_on_signal(number: int, frame: Any) -> NoReturn:  # noqa: ARG001  what signal handlers get
+    sys.exit(0)
+
+
+def _watch_parent() -> None:
+    """End this process soon after its parent."""
+    parent = parent_process()
+    if parent is None:
+        return
+    here = os.getppid()
+    while os.getppid() == here and not connection.wait([parent.sentinel], _PARENT_SECONDS):
+        pass
+    time.sleep(_ALONE_SECONDS)  # what interrupts a pipeline that is being closed is lost, and printed
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    os._exit(1)
+
+
+class WorkerProcess:
+    """The worker.
+
+    Args:
+        duty: what to do.
+    """
+
+    def __init__(self, duty: WorkerConfig) -> None:
+        self._duty = duty
+        self._pipe = duty.pipe
+        heard = select.poll()
+        heard.register(duty.pipe, select.POLLIN)
+        self._poll = heard.poll
+        self._sender = PartSender(duty.pipe)
+        self._board: WorkerProgressPage | None = None
+        self._layouts: dict[int, BatchLayout] = {}
+        self._blocks: dict[int, tuple[BatchLayout, list[Any]]] = {}
+        self._grants: list[WindowCredit] = []
+        self._beginning: EpochStart | None = None
+        self._running = self._stopped = False
+        self._lender = RowAllocator()
+        self._looked = 0.0
+        self._share: WorkerShare | None = None
+        self._reading = b""
+
+    def work(self) -> None:
+        """Work on one epoch after the other."""
+        while True:
+            try:
+                self._receive_order()
+            except SharedMemoryError as error:  # without the block, samples travel beside it
+                self._send_failure(error, 0)
+            if self._beginning is not None:
+                beginning, self._beginning = self._beginning, None
+                self._running, self._stopped = True, False
+                self._epoch(beginning)
+                self._running = False
+
+    def _receive_order(self) -> None:
+        """Wait for an order and take note of it."""
+        kind, *rest = self._pipe.recv()
+        if kind == "begin":
+            (self._beginning,) = rest
+            self._grants.clear()
+        elif kind == "grant":
+            window, number, eager = rest
+            layout, columns = self._blocks.get(number, (None, []))
+            self._grants.append(WindowCredit(window, number, layout, columns, eager))
+        elif kind == "stop":
+            self._stopped = True
+        elif kind == "free":
+            self._sender.release_segment(rest[0])
+        elif kind == "layout":
+            self._blocks.clear()
+            self._layouts = {rest[0]: rest[1]}
+        elif kind == "block":
+            number, size, layout_number = rest
+            block = receive_block(self._pipe, number, size)
+            layout = self._layouts[layout_number]
+            self._blocks[number] = layout, layout.views(block.lend())
+        elif kind == "board":
+            self._board = WorkerProgressPage(receive_block(self._pipe, 0, rest[0]).lend(), self._duty.number)
+        elif kind == "end":
+            sys.exit(0)
+
+    def _receive_orders(self) -> None:
+        while self._poll(0):
+            self._receive_order()
+
+    def _epoch(self, beginning: EpochStart) -> None:
+        duty = self._duty
+        _seed_generators(hash_seed("loader", beginning.seed, beginning.epoch, beginning.place.rank, duty.number))
+        sent = 0
+        filling: WorkerLoop | None = None
+        try:
+            share = self._share = duty.origin.share(beginning, duty.number, duty.workers)
+            work = EpochWork(
+                share, duty.span, beginning.start, duty.number, self._leave, self._report_position, self._lender
+            )
+            filling = WorkerLoop(work)
+            for part in filling.parts():
+                sent = part.window
+                self._send(part)
+        except (EOFError, OSError, SystemExit) as error:
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError | ConnectionError):
+                self._send_failure(error, sent)
+                return
+            raise
+        except BaseException as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
+            self._send_failure(error, sent if filling is None else max(sent, filling.window))
+
+    def _send_failure(self, error: BaseException, window: int) -> None:
+        self._send(WindowPart(self._duty.number, window, over=True, busy=self._lender.busy(), error=error))
+
+    def _send(self, part: WindowPart) -> None:
+        if part.error is not None:
+            part.error = _make_portable(part.error, self._duty.number)
+        self._sender.send(part)
+
+    def _leave(self, window: int) -> WindowCredit:
+        while True:
+            while self._grants:
+                grant = self._grants.pop(0)
+                if grant.window == window:
+                    return grant
+            if self._stopped:
+                raise EpochCancelled
+            self._receive_order()
+            self._receive_orders()  # a pipe full of orders would let the consumer wait
+
+    def _report_position(self, index: int, sample: Any) -> None:
+        """Say what was read last, and look for orders now and then."""
+        now = time.monotonic()
+        due = now - self._looked > _LOOK_SECONDS
+        if due and self._share is not None:
+            self._reading = self._share.reading().encode("utf-8", "replace")
+        if self._board is not None:
+            self._board.write(index, sample, self._reading)
+        if due:
+            self._looked = now
+            self._receive_orders()
+            if self._stopped:
+                raise EpochCancelled
+
+
+def _seed_generators(seed: int) -> None:
+    """Give this worker global generators of its own: forked ones would all draw the same."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))  # noqa: NPY002  what users' functions may draw from
+    if loaded_module("torch") is not None:
+        from webdataset.codecs.torch_codecs import seed_torch_worker  # noqa: PLC0415  torch is loaded already, this module not
+
+        seed_torch_worker(seed)
+
+
+def _make_portable(error: BaseException, worker: int) -> BaseException:
+    """Return an error that can be pickled, with a note of where it was raised."""
+    import pickle  # noqa: PLC0415  only where something failed
+
+    text = redact("".join(traceback.format_exception(error)))
+    try:
+        copied = pickle.loads(pickle.dumps(error))  # noqa: S301  what was just pickled here
+        fits = type(copied) is type(error) and str(copied) == str(error)
+    except Exception:  # noqa: BLE001  whatever a user's exception does when it is pickled
+        fits = False
+    found = error if fits else FlowError(f"a worker process failed: {describe_error(error)}")
+    found.__cause__ = found.__context__ = None
+    found.add_note(f"in worker {worker} (process {os.getpid()}):\n{text}")
+    return found

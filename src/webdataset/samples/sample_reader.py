@@ -1,0 +1,378 @@
+"""Reads opened shards as samples, and keeps the reader's position.
+
+``{"url", "stream"}`` dicts feed the tar scanner and the grouper. The :class:`Position` holds the address of the
+sample given last, and what tells whether the shard is still the same when that address is used. It takes the lists of
+samples that a reader makes, and the offsets of their first headers; nothing is counted per sample.
+
+Each stream is closed when its shard ends, fails or is left. The reader never gives a sample that an error
+interrupted, and never joins two shards.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
+from webdataset.core.errors import StaleIndex, UsageError
+from webdataset.core.seeds import hash_seed
+from webdataset.samples.address import Address, CheckedAddress
+from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, is_meta
+from webdataset.samples.shard_identity import CHECK, ShardIdentity, sum_size, sum_text
+from webdataset.samples.shard_reader import ReadingRules, ShardReader, StopReading, Watch
+from webdataset.samples.split_samples import check_policy
+from webdataset.storage.profile_pickling import PicklesProfiles
+from webdataset.storage.streams import stream_identity
+from webdataset.tar.header import Limits
+
+
+class Position:
+    """Where a reader is: the shard, and how far its present list of samples has been given.
+
+    Args:
+        tracked: addresses are asked for, so that keys are remembered as long as their list of samples.
+
+    Attributes:
+        shard: index of the present shard.
+        ordinal: index in the shard of the first sample of the present list.
+        offsets: where the samples of the present list start.
+        pending: samples of the present list that have not been given, the next one last; how many are left tells which
+            one was given last, so that nothing has to be counted. Given samples are let go at once.
+        failures: errors that a handler stepped over so far.
+        reader: of the present shard, whose ``stream`` tells which object is read; None before the first.
+    """
+
+    def __init__(self, *, tracked: bool = False) -> None:
+        self.shard = 0
+        self.ordinal = 0
+        self.offsets: list[int] = []
+        self.pending: list[Sample] = []
+        self.failures = 0
+        self.reader: Any = None
+        self.tracked = tracked
+        self._keys: list[str | None] = []  # of the present list, None for a sample without one
+        self._chain = 0  # sum of the keys before the present list, of all shards of the run
+        self._identity: ShardIdentity | None = None
+        self._size_sum: int | None = None
+        self._url = ""
+        self._url_hash: int | None = None
+
+    def address(self) -> CheckedAddress:
+        """Return the address of the sample given last."""
+        index = len(self.offsets) - len(self.pending) - 1
+        offset = self.offsets[index]
+        key = self._keys[index] if self._keys else None
+        if key is None:
+            return CheckedAddress(self.shard, self.ordinal + index, offset)
+        size_sum = self._size_sum
+        if size_sum is None:
+            size_sum = self._size_sum = sum_size(self.identity().size)
+        return CheckedAddress(self.shard, self.ordinal + index, offset, (sum_text(str(key)) ^ size_sum) & CHECK)
+
+    def key_sum(self) -> int:
+        """Return the sum of the key of the sample given last; 0 where it has none."""
+        key = self._keys[len(self.offsets) - len(self.pending) - 1] if self._keys else None
+        return 0 if key is None else sum_text(str(key))
+
+    def chain(self) -> int:
+        """Return a sum of the keys of all samples given so far, in their order."""
+        return _chain_keys(self._chain, self._keys[: len(self.offsets) - len(self.pending)])
+
+    def identity(self) -> ShardIdentity:
+        """Return which object the present shard is read from."""
+        if self._identity is None:
+            found = ShardIdentity.of(*stream_identity(getattr(self.reader, "stream", None)))
+            if found.size is None:
+                return found
+            self._identity = found
+        return self._identity
+
+    @property
+    def present_url(self) -> str:
+        """The present shard's url, for messages about this process; nothing before the first shard."""
+        return self._url
+
+    @property
+    def rising(self) -> bool:
+        """Whether the keys of the present shard rise so far; a state keeps it, see ``ShardReader.rising``."""
+        return bool(getattr(self.reader, "rising", True))
+
+    @property
+    def url(self) -> int:
+        """A hash of the present shard's url, for snapshots (a url may hold secrets)."""
+        if self._url_hash is None:
+            self._url_hash = hash_url(self._url)
+        return self._url_hash
+
+    def begin(self, shard: int, url: str) -> None:
+        """Enter a shard."""
+        self._url, self._url_hash = url, None
+        self._close_list()
+        self.reader = self._identity = self._size_sum = None
+        self.shard, self.ordinal, self.offsets, self.pending = shard, 0, [], []
+
+    def present(self, samples: list[Sample], offsets: list[int]) -> list[Sample]:
+        """Take the next list of samples of the shard; return it in the order in which to pop them."""
+        self.ordinal += len(self.offsets)
+        self.offsets = offsets
+        if self.tracked:
+            self._close_list()
+            self._keys = _list_keys(samples)
+        samples.reverse()
+        self.pending = samples
+        return samples
+
+    def _close_list(self) -> None:
+        self._chain, self._keys = _chain_keys(self._chain, self._keys), []
+
+
+def _list_keys(samples: list[Any]) -> list[str | None]:
+    try:
+        return [sample["__key__"] for sample in samples]
+    except (KeyError, TypeError, IndexError):  # records need not be samples
+        return [sample.get("__key__") if isinstance(sample, dict) else None for sample in samples]
+
+
+def _chain_keys(chain: int, keys: list[str | None]) -> int:
+    if not keys:
+        return chain
+    return zlib.crc32("".join(f"{key}\0" for key in keys).encode("utf-8", "surrogatepass"), chain)
+
+
+def take_share(
+    lists: Iterator[tuple[list[Any], list[int]]], shard: dict[str, Any], resumed: int | None
+) -> Iterator[tuple[list[Any], list[int]]]:
+    """Return the lists of samples that a reader makes, without those that belong to other streams or workers.
+
+    Args:
+        lists: samples and where they start.
+        shard: ``share``, where the shard is shared by sample: (number of the first sample, step to the next); or
+            ``part``, where it is cut: (number of the first sample, number behind the last, samples in the shard).
+        resumed: the lists begin with this sample of the share; None: with the shard's first.
+    """
+    if "part" in shard:
+        start, stop, count = shard["part"]
+        return _take_range(lists, start, stop, count, resumed)
+    share = shard.get("share")
+    return lists if share is None else _take_every(lists, share[0] if resumed is None else 0, share[1])
+
+
+def _take_range(
+    lists: Iterator[tuple[list[Any], list[int]]], start: int, stop: int, count: int, resumed: int | None
+) -> Iterator[tuple[list[Any], list[int]]]:
+    """Yield the samples ``[start, stop)`` of a shard that is said to hold ``count``.
+
+    Whoever reads the shard's last samples sees whether that is so, before the last of them are given: behind these,
+    nobody may ask for more.
+
+    Raises:
+        StaleIndex: it holds another number.
+    """
+    here = 0 if resumed is None else start + resumed
+    held: list[tuple[list[Any], list[int]]] = []
+    try:
+        for samples, offsets in lists:
+            low, high = max(start - here, 0), max(stop - here, 0)
+            here += len(samples)
+            kept = samples[low:high], offsets[low:high]
+            del samples
+            if here > count:
+                break
+            if here == count:
+                held += [kept] if kept[0] else []
+            elif kept[0]:
+                yield kept
+            if here >= stop and stop < count:
+                return
+    except Exception:  # whatever the shard's end is like, its samples are good
+        yield from held
+        raise
+    if here != count:
+        holds = "more" if here > count else f"{here}"
+        raise StaleIndex(f"the shard is said to hold {count} samples, and holds {holds}: count them again")
+    yield from held
+
+
+def _take_every(
+    lists: Iterator[tuple[list[Any], list[int]]], first: int, step: int
+) -> Iterator[tuple[list[Any], list[int]]]:
+    for samples, offsets in lists:
+        kept = samples[first::step]
+        starts = offsets[first::step]
+        first = (first - len(samples)) % step
+        del samples
+        if kept:
+            yield kept, starts
+
+
+def hash_url(url: str) -> int:
+    """Return a number that tells shards apart (53 bits, exact in JSON everywhere); signatures do not enter it."""
+    from webdataset.caching.names import object_key  # noqa: PLC0415  most runs keep no addresses
+
+    return hash_seed("url", object_key(url)) >> 11
+
+
+ENDS = ("warn", "error", "ignore")
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Keyword arguments that datasets pass on to :class:`Reading`, whose documentation explains them."""
+
+    keys: Keys
+    lcase: bool
+    suffixes: Container[str] | None
+    duplicates: Literal["error", "first", "last", "new"]
+    split_samples: Literal["error", "warn", "ignore"]
+    missing_end: Literal["error", "warn", "ignore"] | None
+    addresses: bool
+    limits: Limits
+    observer: Callable[[str, Any], Watch] | None
+    storage_options: Any
+    prefetch: int | None
+
+
+@dataclass(frozen=True)
+class Reading(PicklesProfiles):
+    """How shards are read.
+
+    Args:
+        handler: asked when a shard or sample fails; true goes on with the next shard.
+        select_files: full member name to bool; members for which it is false are stepped over.
+        rename_files: full member name to full member name; applied before ``select_files``.
+        keys: splits a name into key and extension.
+        lcase: lower-case extensions.
+        suffixes: keep only these full extensions; None keeps all.
+        duplicates: ``error``, ``first``, ``last`` or ``new``; see :class:`~webdataset.samples.grouping.Grouper`.
+        split_samples: ``error``, ``warn`` or ``ignore`` a key that comes again in its shard with other fields: a part
+            of a sample whose members do not stand next to each other. The handler is asked about each part; true
+            leaves it out. One that comes again with the same fields is delivered, with a warning for each shard unless
+            it is ``ignore``.
+        missing_end: ``error``, ``warn`` or ``ignore`` a tar stream without its end mark. An error withholds the sample
+            in progress; the others deliver it. None is ``WDS_MISSING_END``, and else ``error``.
+        addresses: add ``__address__`` (:class:`Address`) to every sample.
+        trust: trust level under which shards are opened; None is the process's.
+        limits: bounds on headers and sparse members.
+        cache: a :class:`webdataset.caching.shard_cache.ShardCache` to open shards through; None opens their sources.
+        observer: called with the url and these rules for each shard that is read from its start; what it returns sees
+            the shard's bytes. See :class:`webdataset.index.publish.IndexWhileReading`.
+        storage_options: what S3 urls are opened with: ``{"profile": NAME}``, or fields of a profile.
+        prefetch: bytes of the next shards that may be read ahead, where they are not local; 0 for none, None is
+            ``WDS_PREFETCH_BYTES``.
+    """
+
+    handler: Handler = reraise_exception
+    select_files: Callable[[str], bool] | None = None
+    rename_files: Callable[[str], str] | None = None
+    keys: Keys = base_plus_ext
+    lcase: bool = True
+    suffixes: Container[str] | None = None
+    duplicates: str = "error"
+    split_samples: str = "error"
+    missing_end: str | None = None
+    addresses: bool = False
+    trust: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    cache: Any = None
+    observer: Callable[[str, Any], Watch] | None = None
+    storage_options: Any = None
+    prefetch: int | None = None
+
+    def __post_init__(self) -> None:
+        check_policy(self.split_samples)
+        if self.missing_end is not None and self.missing_end not in ENDS:
+            raise UsageError(f"missing_end={self.missing_end!r} is not one of {', '.join(ENDS)}")
+        if self.prefetch is not None and (not isinstance(self.prefetch, int) or self.prefetch < 0):
+            raise UsageError(f"prefetch={self.prefetch!r} is a number of bytes, 0 for none")
+        if self.storage_options is not None:
+            from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
+
+            object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
+
+    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
+        """Return the reader of one shard, which begins at the sample at ``start``."""
+        return ShardReader(shard, self, start)
+
+    def grouper(self) -> Grouper:
+        """Return a grouper under these rules."""
+        return Grouper(keys=self.keys, lcase=self.lcase, suffixes=self.suffixes, duplicates=self.duplicates)
+
+    def admit(self) -> Callable[[str], str | None] | None:
+        """Return the rule that names or leaves out a member, or None where all keep their names."""
+        rename, select = self.rename_files, self.select_files
+        if rename is None and select is None:
+            return None
+
+        def admit_name(name: str) -> str | None:
+            if rename is not None:
+                if is_meta(name):  # metadata is known by the name in the archive
+                    return None
+                name = rename(name)
+            return name if select is None or select(name) else None
+
+        return admit_name
+
+
+@functools.cache
+def configure_allocator() -> None:
+    """Let malloc keep blocks of up to 16 MB for reuse instead of returning each to the system.
+
+    glibc raises its thresholds once a large block has been freed. Until then every large chunk is mapped, faulted in
+    page by page and unmapped again, which takes longer than reading it. The block is never touched, so this costs
+    nothing.
+    """
+    bytearray(16 << 20)
+
+
+def read_samples(
+    shards: Iterable[dict[str, Any]],
+    reading: ReadingRules,
+    position: Position | None = None,
+    start: Address | None = None,
+) -> Iterator[Sample]:
+    """Read opened shards one after the other.
+
+    Args:
+        shards: dicts with ``url`` and ``stream`` (an object with ``read(n)`` and ``close()``), and perhaps ``number``,
+            the shard's place in the run where some could not be opened.
+        reading: how to read.
+        position: kept up to date for the caller.
+        start: the address of the sample to start at; ``shards`` begins with its shard.
+
+    Yields:
+        Samples: ``__key__``, ``__url__``, and one field of bytes for each member.
+
+    Raises:
+        WebDatasetError: what ``reading.handler`` does not step over, with url, key and offset.
+    """
+    configure_allocator()
+    position = position or Position()
+    first = start.shard if start is not None else 0
+    for index, shard in enumerate(shards, first):
+        position.begin(shard.get("number", index), str(shard["url"]))
+        position.reader = reader = reading.reader(shard, start if index == first else None)
+        resumed = start.ordinal if start is not None and index == first else None
+        if resumed is not None:
+            position.ordinal = resumed
+        try:
+            for samples, offsets in take_share(reader.lists(), shard, resumed):
+                if reading.addresses:
+                    _stamp_addresses(samples, offsets, position)
+                pending = position.present(samples, offsets)
+                pop = pending.pop
+                while pending:
+                    yield pop()
+        except StopReading:
+            return
+        except Exception as error:  # noqa: BLE001  the handler decides, whatever a source or a user's function raised
+            position.failures += 1
+            if not should_continue(reading.handler, reader.explain_error(error), "reading"):
+                return
+        finally:
+            reader.close()
+
+
+def _stamp_addresses(samples: list[Sample], offsets: list[int], position: Position) -> None:
+    ordinal = position.ordinal + len(position.offsets)
+    for index, (sample, offset) in enumerate(zip(samples, offsets, strict=True)):
+        sample["__address__"] = Address(position.shard, ordinal + index, offset)

@@ -1,0 +1,158 @@
+"""Decides whether a shard is still the one that a state was saved of.
+
+Theory. A state says where samples stand: in which shard, at which byte. If the shard has been replaced since, other
+samples stand there. So for the shard that is being read a state also holds its size, its validator (ETag, generation
+or time of the last change) and the sum of the key of the sample given last; for each sample in a buffer it holds six
+bits from the sum of its key and the shard's size: one other sample in 64 would pass, but hardly all of a shard's. A
+shard of another size, or another key at a saved address, is another shard: an error. Another validator alone is a
+copy, or a file that was touched: the keys are compared, and one warning is given. The inode never counts. What is
+replayed from the start of an epoch is compared by the sum of all keys.
+
+A mismatch is a warning or StateMismatch; a replaced shard is never read on silently.
+"""
+
+import zlib
+from typing import Any, NamedTuple
+
+from webdataset.core import settings
+from webdataset.core.errors import StateMismatch
+from webdataset.core.redaction import redact
+from webdataset.core.seeds import hash_seed
+from webdataset.core.tracebacks import warn_user
+
+CHECK = 63  # the bits of a check
+_WAYS_OUT = (
+    "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn goes on behind as many samples of it as "
+    "were given"
+)
+
+
+class ShardIdentity(NamedTuple):
+    """Which object a shard was read from.
+
+    Args:
+        size: bytes of the stored object, or None where nobody knows.
+        validator: a number drawn from its ETag, generation or time of the last change; None where there is none.
+    """
+
+    size: int | None = None
+    validator: int | None = None
+
+    @classmethod
+    def of(cls, size: int | None, validator: str | None) -> "ShardIdentity":
+        """Return the identity of a stored object.
+
+        Args:
+            size: in bytes.
+            validator: as the store writes it.
+        """
+        return cls(size, None if validator is None else hash_seed("validator", validator) >> 11)
+
+
+def sum_key(sample: Any) -> int:
+    """Return the CRC-32 of a sample's key; 0 where it has none.
+
+    Args:
+        sample: of any type.
+    """
+    key = sample.get("__key__") if isinstance(sample, dict) else None
+    return 0 if key is None else sum_text(str(key))
+
+
+def sum_text(text: str) -> int:
+    """Return the CRC-32 of a key."""
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def sum_size(size: int | None) -> int:
+    """Return the CRC-32 of a shard's size; 0 where it is not known."""
+    return 0 if size is None else zlib.crc32(b"%d" % size)
+
+
+def matches_sample(check: int, key_sum: int, size: int | None) -> bool:
+    """Tell whether a saved check is that of a key in a shard of some size.
+
+    The size may not have been known when the check was made.
+
+    Args:
+        check: from 0 to 63.
+        key_sum: of the sample that stands at the place now.
+        size: of the shard now; None where it is not known, which no check contradicts.
+    """
+    return size is None or check in {(key_sum ^ sum_size(size)) & CHECK, key_sum & CHECK}
+
+
+def is_lenient() -> bool:
+    """Tell whether a run may go on in shards that were replaced."""
+    return settings.CHANGED_SHARDS.get() == "warn"
+
+
+def changed_shard_error(url: str, what: str, cause: BaseException | None = None) -> StateMismatch:
+    """Return the error about a shard that is not the one that the state was saved of.
+
+    Args:
+        url: of the shard.
+        what: how that shows.
+        cause: an error that it shows by.
+    """
+    error = StateMismatch(f"the shard was replaced since the state was saved: {what}; {_WAYS_OUT}", url=url)
+    error.__cause__ = cause
+    return error
+
+
+def warn_changed_shard(url: str, error: Exception) -> None:
+    """Warn that a run goes on in a shard that was replaced."""
+    warn_user(f"{redact(url)}: going on by the number of samples, since WDS_CHANGED_SHARDS=warn: {error}")
+
+
+def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, told: set[str]) -> None:
+    """Compare which object a shard was read from with the one that is read now.
+
+    Args:
+        url: of the shard.
+        saved: what the state holds.
+        now: what is read now.
+        told: what this run has warned of already.
+
+    Raises:
+        StateMismatch: the sizes differ.
+    """
+    if saved.size is not None and now.size is not None and saved.size != now.size:
+        raise changed_shard_error(url, f"it had {saved.size} bytes, and has {now.size}")
+    if saved.validator is None or now.validator is None or saved.validator == now.validator or "copy" in told:
+        return
+    told.add("copy")
+    warn_user(
+        f"{redact(url)}: the shard has another ETag, generation or time of change than when the state was saved, and "
+        "the same size: a copy, or touched since. The keys at the saved places are compared (told once for all shards)",
+    )
+
+
+def compare_traces(saved: Any, now: Any, url: str, told: set[str]) -> None:
+    """Compare how far a replay has read with how far the run had when the state was saved.
+
+    Args:
+        saved: what ``trace`` methods returned then: nested lists and dictionaries.
+        now: the same of the replay.
+        url: of a shard that the replay reads, for the message.
+        told: what this run has warned of already.
+
+    Raises:
+        StateMismatch: the replay has read other samples.
+    """
+    if saved == now:
+        return
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
+        if "keys" in saved and all(saved[name] == now[name] for name in ("at", "keys", "shard")):
+            compare_identities(url, ShardIdentity(*saved["object"]), ShardIdentity(*now["object"]), told)
+            return
+        pairs = [(saved[name], now[name]) for name in saved]
+    elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
+        pairs = list(zip(saved, now, strict=True))
+    if not pairs:
+        raise changed_shard_error(
+            url, "what was read again from the start of the epoch, up to here, holds other samples"
+        )
+    for one, other in pairs:
+        compare_traces(one, other, url, told)

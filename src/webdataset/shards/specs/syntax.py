@@ -1,0 +1,381 @@
+"""Parses YAML, JSON or Python values to a tree of values, each with its place.
+
+A place is ``file:line:column`` (for Python values the path to them). The tree comes with every mistake that was found
+in it, at once; text that is not YAML or JSON at all gives one error with line and column.
+
+Of JSON, the standard library reads the scalars; only the structure is walked here, because nothing else says where a
+value stands. Of YAML, only plain scalars, lists and mappings are built: a tag that names anything else is refused,
+and so are duplicate keys, values that contain themselves, and aliases that multiply beyond 300 000 values. No
+constructor runs but YAML's safe scalars.
+"""
+
+import difflib
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from webdataset.core import settings
+from webdataset.core.errors import SpecError, UnsafeSpec, UsageError
+
+MAX_NODES = 300_000
+MAX_DEPTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SpecTree:
+    """One value of a specification.
+
+    Args:
+        value: a scalar, a list of trees, or a dict from name to tree.
+        place: where it stands.
+        keys: for a dict, where each name stands.
+        filled: the text was filled in from the environment, so that it may stand for a number.
+    """
+
+    value: Any
+    place: str
+    keys: dict[str, str] = field(default_factory=dict)
+    filled: bool = False
+
+    def plain(self) -> Any:
+        """Return the value without places."""
+        if isinstance(self.value, dict):
+            return {name: tree.plain() for name, tree in self.value.items()}
+        if isinstance(self.value, list):
+            return [tree.plain() for tree in self.value]
+        return self.value
+
+    def get(self, name: str) -> "SpecTree | None":
+        """Return a member of a mapping, or None."""
+        return self.value.get(name) if isinstance(self.value, dict) else None
+
+
+@dataclass
+class SpecProblems:
+    """Every mistake of one specification, collected so that all can be told at once."""
+
+    found: list[str] = field(default_factory=list)
+    unsafe: bool = False
+
+    def add(self, place: str, message: str, *, unsafe: bool = False) -> None:
+        """Note a mistake.
+
+        Args:
+            place: where.
+            message: what is wrong, and what to write.
+            unsafe: the specification came from the network and asks for what such a one may not have.
+        """
+        text = f"{place}: {message}"
+        if text not in self.found:
+            self.found.append(text)
+        self.unsafe = self.unsafe or unsafe
+
+    def raise_any(self) -> None:
+        """Raise if there is any.
+
+        Raises:
+            SpecError: with all mistakes; UnsafeSpec where one of them is a matter of security.
+        """
+        if self.found:
+            raise spec_error(self.found, unsafe=self.unsafe)
+
+
+def spec_error(problems: Iterable[str], *, unsafe: bool = False) -> SpecError:
+    """Return the error for some mistakes."""
+    told = tuple(problems)
+    error = (UnsafeSpec if unsafe else SpecError)("\n".join(told))
+    error.problems = told
+    return error
+
+
+def unknown_name_message(name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is none of the known ones."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f", did you mean {near[0]!r}?" if near else f"; known are {', '.join(names)}"
+    return f"unknown key {name!r}{hint}"
+
+
+def tree_from_python(value: Any, place: str = "specification", depth: int = 0) -> SpecTree:
+    """Return the tree of a dictionary that a program made.
+
+    Args:
+        value: mappings, lists and scalars.
+        place: what to call it in messages.
+        depth: of the nesting so far.
+
+    Raises:
+        SpecError: a structure that contains itself.
+    """
+    if depth > MAX_DEPTH:
+        raise spec_error([f"{place}: more than {MAX_DEPTH} levels deep"])
+    if isinstance(value, Mapping):
+        members = {str(name): tree_from_python(part, f"{place}.{name}", depth + 1) for name, part in value.items()}
+        return SpecTree(members, place, {name: part.place for name, part in members.items()})
+    if isinstance(value, list | tuple):
+        return SpecTree([tree_from_python(part, f"{place}[{n}]", depth + 1) for n, part in enumerate(value)], place)
+    return SpecTree(value, place)
+
+
+def substitute_tree(tree: SpecTree, problems: SpecProblems, *, allowed: bool) -> SpecTree:
+    """Return the tree with ``${NAME}`` and ``${NAME:-default}`` replaced in every text.
+
+    Args:
+        tree: as it was written.
+        problems: where a variable that is not set is noted.
+        allowed: false for a specification from the network, which may not read the environment.
+    """
+    value = tree.value
+    if isinstance(value, dict):
+        return replace(
+            tree, value={name: substitute_tree(part, problems, allowed=allowed) for name, part in value.items()}
+        )
+    if isinstance(value, list):
+        return replace(tree, value=[substitute_tree(part, problems, allowed=allowed) for part in value])
+    if not isinstance(value, str) or "$" not in value:
+        return tree
+    if not allowed:
+        if "${" in value:
+            problems.add(
+                tree.place, f"a specification from the network cannot read the environment: {value!r}", unsafe=True
+            )
+        return replace(tree, value=value.replace("$$", "$"))
+    try:
+        text = settings.interpolate(value)
+    except UsageError as error:
+        problems.add(tree.place, error.message)
+        return tree
+    return replace(tree, value=text, filled=text != value)
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_STRANGE = re.compile(r"-?(?:NaN|Infinity)")
+
+
+def parse_json(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
+    """Read JSON.
+
+    Args:
+        text: the whole file, UTF-8.
+        file: its name, for messages.
+        problems: where duplicate keys are noted.
+
+    Raises:
+        SpecError: it is not JSON.
+    """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise spec_error([f"{file}:1:1: not JSON: {error}"]) from error
+    walker = _JsonWalker(text, file, problems)
+    tree, end = walker.value(walker.skip_space(0), 0)
+    if walker.skip_space(end) != len(text):
+        raise walker.wrong(walker.skip_space(end), "something stands behind the value")
+    return tree
+
+
+class _JsonWalker:
+    """Walks one text.
+
+    Args:
+        text: the whole file.
+        file: name for messages.
+        problems: where duplicate keys are noted.
+    """
+
+    def __init__(self, text: str, file: str, problems: SpecProblems) -> None:
+        self.text = text
+        self.file = file
+        self.problems = problems
+        self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self.scalar = json.JSONDecoder().raw_decode
+
+    def place(self, at: int) -> str:
+        """Return ``file:line:column`` of a position."""
+        line = bisect_right(self.lines, at)
+        return f"{self.file}:{line}:{at - self.lines[line - 1] + 1}"
+
+    def wrong(self, at: int, message: str) -> SpecError:
+        """Return the error for a position."""
+        return spec_error([f"{self.place(at)}: not JSON: {message}"])
+
+    def skip_space(self, at: int) -> int:
+        """Return the position of the next character that is no space."""
+        match = _SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def value(self, at: int, depth: int) -> tuple[SpecTree, int]:
+        """Return the tree of the value at a position, and the position behind it."""
+        if depth > MAX_DEPTH:
+            raise self.wrong(at, f"more than {MAX_DEPTH} levels deep")
+        opening = self.text[at : at + 1]
+        if opening == "{":
+            return self._mapping(at, depth)
+        if opening == "[":
+            return self._list(at, depth)
+        scalar, end = self._scalar(at)
+        return SpecTree(scalar, self.place(at)), end
+
+    def _scalar(self, at: int) -> tuple[Any, int]:
+        if _STRANGE.match(self.text, at):
+            raise self.wrong(at, "NaN and Infinity are no JSON")
+        try:
+            return self.scalar(self.text, at)
+        except json.JSONDecodeError as error:
+            raise self.wrong(error.pos, error.msg) from error
+        except ValueError as error:  # a number of thousands of digits
+            raise self.wrong(at, str(error)) from error
+
+    def _list(self, at: int, depth: int) -> tuple[SpecTree, int]:
+        parts: list[SpecTree] = []
+        here = self.skip_space(at + 1)
+        while self.text[here : here + 1] != "]":
+            if parts:
+                here = self._over(here, ",")
+            part, here = self.value(here, depth + 1)
+            parts.append(part)
+            here = self.skip_space(here)
+        return SpecTree(parts, self.place(at)), here + 1
+
+    def _mapping(self, at: int, depth: int) -> tuple[SpecTree, int]:
+        members: dict[str, SpecTree] = {}
+        keys: dict[str, str] = {}
+        here, first = self.skip_space(at + 1), True
+        while self.text[here : here + 1] != "}":
+            if not first:
+                here = self._over(here, ",")
+            first = False
+            if self.text[here : here + 1] != '"':
+                raise self.wrong(here, "a key in double quotes was expected")
+            name, end = self._scalar(here)
+            if name in members:
+                self.problems.add(self.place(here), f"duplicate key {name!r}: it stands at {keys[name]} already")
+            keys.setdefault(name, self.place(here))
+            part, end = self.value(self._over(self.skip_space(end), ":"), depth + 1)
+            members.setdefault(name, part)
+            here = self.skip_space(end)
+        return SpecTree(members, self.place(at), keys), here + 1
+
+    def _over(self, at: int, mark: str) -> int:
+        if self.text[at : at + 1] != mark:
+            raise self.wrong(at, f"{mark!r} was expected")
+        return self.skip_space(at + 1)
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+_LISTS = ("tag:yaml.org,2002:seq",)
+_MAPPINGS = ("tag:yaml.org,2002:map",)
+
+
+def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
+    """Read YAML.
+
+    Args:
+        text: the whole file.
+        file: its name, for messages.
+        problems: where duplicate keys are noted.
+
+    Raises:
+        SpecError: it is not YAML, or not one that is read here.
+    """
+    import yaml  # noqa: PLC0415  only specifications need it
+
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        try:
+            node = loader.get_single_node()
+            return (
+                _YamlBuilder(loader, file, problems).build(node) if node is not None else SpecTree(None, f"{file}:1:1")
+            )
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        raise _yaml_error(error, file) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise spec_error([f"{file}:1:1: not YAML: {error}"]) from error
+
+
+def _yaml_error(error: Any, file: str) -> SpecError:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    return spec_error([f"{file}:{line}:{column}: not YAML: {error.problem or error.context}"])
+
+
+class _YamlBuilder:
+    """Builds the tree of one document.
+
+    Args:
+        loader: gives the scalars.
+        file: name for messages.
+        problems: where mistakes are noted.
+    """
+
+    def __init__(self, loader: Any, file: str, problems: SpecProblems) -> None:
+        self.loader = loader
+        self.file = file
+        self.problems = problems
+        self.nodes = 0
+
+    def place(self, node: Any) -> str:
+        """Return where a node stands."""
+        mark = node.start_mark
+        return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
+
+    def build(self, node: Any, depth: int = 0) -> SpecTree:
+        """Return the tree of a node.
+
+        Raises:
+            SpecError: too deep or too many values, as where it contains itself, or a tag that is not read.
+        """
+        self.nodes += 1
+        if self.nodes > MAX_NODES or depth > MAX_DEPTH:
+            raise spec_error(
+                [f"{self.place(node)}: more than {MAX_NODES} values or {MAX_DEPTH} levels, counting aliases"]
+            )
+        if node.id == "scalar":
+            return SpecTree(self.loader.construct_object(node), self.place(node))
+        if node.tag not in (_LISTS if node.id == "sequence" else _MAPPINGS):
+            raise spec_error([f"{self.place(node)}: the tag {node.tag!r} is not read here"])
+        if node.id == "sequence":
+            return SpecTree([self.build(part, depth + 1) for part in node.value], self.place(node))
+        return self._mapping(node, depth)
+
+    def _mapping(self, node: Any, depth: int) -> SpecTree:
+        members: dict[str, SpecTree] = {}
+        merged: dict[str, SpecTree] = {}
+        keys: dict[str, str] = {}
+        for name_node, part in node.value:
+            if name_node.tag == _MERGE:
+                merged = {**self._merge_mappings(part, depth + 1), **merged}
+                continue
+            if name_node.id != "scalar":
+                self.problems.add(self.place(name_node), "a key is a text")
+                continue
+            name = str(name_node.value)
+            if name in members:
+                first = keys[name].rpartition(":")[0].rpartition(":")[2]
+                self.problems.add(self.place(name_node), f"duplicate key {name!r}: it stands in line {first} already")
+                continue
+            keys[name] = self.place(name_node)
+            members[name] = self.build(part, depth + 1)
+        inherited = {name: tree for name, tree in merged.items() if name not in members}
+        return SpecTree(
+            {**inherited, **members}, self.place(node), {**{n: t.place for n, t in inherited.items()}, **keys}
+        )
+
+    def _merge_mappings(self, node: Any, depth: int) -> dict[str, SpecTree]:
+        trees = [self.build(node, depth)]
+        if isinstance(trees[0].value, list):
+            trees = trees[0].value
+        members: dict[str, SpecTree] = {}
+        for tree in trees:
+            if not isinstance(tree.value, dict):
+                raise spec_error([f"{tree.place}: '<<' takes a mapping or a list of mappings"])
+            members = {**tree.value, **members}
+        return members

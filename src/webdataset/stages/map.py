@@ -1,0 +1,483 @@
+"""Applies functions to samples: map, map_dict, map_tuple, decode, xdecode, labels, info and log_keys.
+
+Results come in the order of the samples; no sample is held back. The error of a user's function names the function
+and its place in the code, and the stage's handler decides what happens.
+
+Decoding turns the bytes of fields into values; the codecs are loaded when the stage begins to flow, so that building
+a pipeline costs nothing. Labels add ``__source__`` and ``__tags__``, or keep some of the fields. ``info`` and
+``log_keys`` pass the samples unchanged, and write to a text stream or a log file.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TextIO
+
+from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
+from webdataset.core.errors import DecodingError, UsageError
+from webdataset.stages.base import (
+    Outcome,
+    TransparentFunction,
+    map_items,
+    observation,
+    stage_title,
+    transform,
+    with_blame,
+)
+from webdataset.stages.fields import missing
+
+StreamDecoder = Callable[[io.BytesIO], Any]
+Rule = tuple[str, StreamDecoder | Literal[False] | None]
+
+
+def _decode(
+    source: Iterator[Any],
+    *args: str | Callable[[str, bytes], Any],
+    handler: Handler = reraise_exception,
+    pre: Iterable[Callable[[str, bytes], Any]] | None = None,
+    post: Iterable[Callable[[str, bytes], Any]] | None = None,
+    only: str | Iterable[str] | None = None,
+    partial: bool = False,
+    trust: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Decode fields by their extensions.
+
+    Args:
+        source: samples whose fields are bytes.
+        *args: image specs (``"rgb"``, ``"pil"``, ``"torchrgb8"``, …) or functions ``f(key, bytes)``, where key is
+            ``".jpg"`` and None leaves the field to the next one; asked in turn, before the basic decoders. ``"auto"``
+            also decodes the formats that no published version of webdataset decodes (YAML, JSON lines, safetensors,
+            zst, …); their names (``"yaml zst"``) decode some of them.
+        handler: what to do about a sample that cannot be decoded: true skips it, false ends the stage.
+        pre: functions that are asked first, instead of the decompression of ``.gz`` fields.
+        post: functions that are asked last, instead of the basic decoders (json, txt, cls, npy, …).
+        only: names of the fields to decode; all of them without it.
+        partial: leave fields alone that are no bytes; otherwise they are errors.
+        trust: ``strict``, ``safe`` or ``full``: what decoding may execute.
+
+    Yields:
+        New dictionaries with values.
+
+    Raises:
+        DecodingError: a field that cannot be decoded; url, key and field are named and the cause is chained.
+        UnsafeContent: a field that would run code.
+        UsageError: an argument that is neither a spec nor a function.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    from webdataset.codecs.decoder import Decoder  # noqa: PLC0415  codecs are loaded when they are used
+
+    for given in args:
+        if not isinstance(given, str) and not callable(given):
+            raise UsageError(f"decode takes image specs and functions f(key, bytes), not {given!r}")
+    decoder = Decoder(list(args), pre=pre, post=post, only=only, partial=partial, trust=trust)
+    return map_items(source, decoder.decode, handler, "decode")
+
+
+def decode_bin(stream: io.BytesIO) -> bytes:
+    """Return the bytes of a stream."""
+    return stream.read()
+
+
+def decode_text(stream: io.BytesIO) -> str:
+    """Return the UTF-8 text of a stream."""
+    return stream.read().decode("utf-8")
+
+
+def decode_pickle(stream: io.BytesIO) -> Any:
+    """Return the value of a pickle, as far as the trust level in force allows.
+
+    Raises:
+        UnsafeContent: it would run code that is not on the allow-list.
+    """
+    from webdataset.codecs.safe_pickle import unpickle_loads  # noqa: PLC0415  codecs are loaded when they are used
+
+    return unpickle_loads(stream.read())
+
+
+default_decoders: list[Rule] = [("*.bin", decode_bin), ("*.txt", decode_text), ("*.pyd", decode_pickle)]
+
+
+def find_decoder(decoders: Sequence[Rule], path: str) -> Any:
+    """Return the decoder of the last rule that matches, or None.
+
+    Args:
+        decoders: pairs (pattern, decoder).
+        path: a field's name; its last path component in lower case is compared, with and without a dot before it.
+    """
+    name = path.rpartition("/")[2].lower()
+    for pattern, decoder in reversed(decoders):
+        if fnmatchcase(name, pattern) or fnmatchcase("." + name, pattern):
+            return decoder
+    return None
+
+
+def _xdecode(
+    source: Iterator[Any],
+    /,
+    *args: Rule,
+    must_decode: bool = True,
+    defaults: Sequence[Rule] = default_decoders,
+    handler: Handler = reraise_exception,
+    **kw: StreamDecoder | Literal[False] | None,
+) -> Iterator[dict[str, Any]]:
+    """Decode fields by file name patterns, with functions that read streams.
+
+    Args:
+        source: samples whose fields are bytes. Fields whose names start with ``__`` are left alone.
+        *args: rules (pattern, ``f(stream)``); a pattern is compared with the last path component in lower case. Where
+            several match, the last rule counts. False instead of a function leaves the field as it is.
+        must_decode: a field that no rule matches is an error; otherwise it is left as it is.
+        defaults: rules that come before all others: bin, txt, and pyd.
+        handler: what to do about a sample that cannot be decoded: true skips it, false ends the stage.
+        **kw: more rules, extension=f.
+
+    Yields:
+        New dictionaries.
+
+    Raises:
+        DecodingError: no rule matches a field.
+        Exception: whatever a rule's function raises.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    rules = [*defaults, *args, *((f"*.{extension}", function) for extension, function in kw.items())]
+
+    def decode_fields(sample: Mapping[str, Any]) -> dict[str, Any]:
+        result = dict(sample)
+        for name, value in sample.items():
+            if name.startswith("__"):
+                continue
+            function = find_decoder(rules, name)
+            if function:
+                result[name] = function(
+                    io.BytesIO(value) if isinstance(value, bytes | bytearray | memoryview) else value
+                )
+            elif function is None and must_decode:
+                raise DecodingError(message=f"no rule of xdecode matches field {name!r}", field=name)
+        return result
+
+    return map_items(source, decode_fields, handler, "xdecode")
+
+
+decode = transform(_decode)
+xdecode = transform(_xdecode)
+
+
+def _add_label(source: Iterator[Any], name: str, tags: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    """Say in each sample where it came from, in place.
+
+    Args:
+        source: samples that are dictionaries.
+        name: put into ``__source__``.
+        tags: copied into ``__tags__``, a dictionary of its own for each sample; None for no such field.
+
+    Yields:
+        The same dictionaries.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    for sample in source:
+        sample["__source__"] = name
+        if tags is not None:
+            sample["__tags__"] = dict(tags)
+        yield sample
+
+
+def _keep_fields(source: Iterator[Any], *names: str) -> Iterator[dict[str, Any]]:
+    """Keep some fields, and those whose names begin with ``__``.
+
+    Args:
+        source: samples that are dictionaries.
+        *names: the fields; one that a sample lacks is no error.
+
+    Yields:
+        New dictionaries.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    wanted = frozenset(names)
+    for sample in source:
+        yield {name: value for name, value in sample.items() if name in wanted or name[:2] == "__"}
+
+
+def _keep_first(source: Iterator[Any], *names: str) -> Iterator[dict[str, Any]]:
+    """Keep the first of some fields, under its last component (``nrm.jpg`` as ``jpg``), and what begins with ``__``.
+
+    Args:
+        source: samples that are dictionaries.
+        *names: the fields, in the order in which they are tried.
+
+    Yields:
+        New dictionaries.
+
+    Raises:
+        MissingField: a sample has none of them.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    for sample in source:
+        result = {name: value for name, value in sample.items() if name[:2] == "__"}
+        for name in names:
+            if name in sample:
+                result[name.rpartition(".")[2]] = sample[name]
+                break
+        else:
+            raise missing(list(names), sample)
+        yield result
+
+
+add_label = transform(_add_label)
+keep_fields = transform(_keep_fields)
+keep_first = transform(_keep_first)
+
+
+Function = Callable[[Any], Any]
+
+
+def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exception) -> Iterator[Any]:
+    """Apply a function to every sample.
+
+    Where sample and result are dictionaries, the result takes the sample's ``__key__`` (if it has one).
+
+    Args:
+        source: samples of any type.
+        f: from one sample to its result; None drops the sample.
+        handler: what to do when ``f`` raises: true skips the sample, false ends the stage.
+
+    Yields:
+        The results that are not None.
+
+    Raises:
+        Exception: whatever ``f`` raises, where the handler raises it; stage, function, key and url are noted on it.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    return _map_with_outcome(source, f, handler)
+
+
+def _map_with_outcome(
+    source: Iterator[Any], f: Function, handler: Handler = reraise_exception, *, outcome: Outcome | None = None
+) -> Iterator[Any]:
+    """Do what ``_map`` does, and say at the end whether all samples were dropped."""
+    last: type = type(None)
+    keyed = gave = False
+    dropped = 0
+    name = ""  # in reports, once a sample was dropped
+    for sample in source:
+        try:
+            result = f(sample)
+        except Exception as exn:  # noqa: BLE001  user code: the handler decides
+            if should_continue(handler, with_blame(exn, "map", sample, f), stage_title("map", f)):
+                continue
+            return
+        if result is None:
+            name = name or stage_title("map", f)
+            count_drop(name)
+            dropped += 1
+        else:
+            gave = True
+            if result is not sample:
+                if type(result) is not last:  # asked once for each kind of result: isinstance is slow to say no
+                    last = type(result)
+                    keyed = isinstance(result, dict)
+                if keyed and isinstance(sample, dict) and "__key__" in sample:
+                    result["__key__"] = sample["__key__"]
+            yield result
+    if outcome is not None:
+        outcome.end(dropped, gave=gave)
+
+
+class Map(TransparentFunction):
+    """A function applied to every sample; see :func:`map`."""
+
+    drops = True
+    name = "map"
+
+    @property
+    def function(self) -> Any:
+        """The user's function."""
+        return self.args[0] if self.args else self.kw.get("f")
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+        """Yield the results that are not None."""
+        return _map_with_outcome(upstream, *self.args, **self.kw, outcome=None if memory is None else memory.outcome)
+
+
+def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:
+    """Apply functions to named fields, in place.
+
+    Args:
+        source: samples that are dictionaries.
+        handler: what to do when a field is absent or a function raises: true skips the sample, false ends the stage.
+        **kw: field=function.
+
+    Yields:
+        The same dictionaries, updated.
+
+    Raises:
+        MissingField: a sample lacks one of the fields (a KeyError, too).
+        UsageError: a sample is not a dictionary.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    functions = list(kw.items())
+
+    def update(sample: Any) -> Any:
+        if not isinstance(sample, dict):
+            raise UsageError(f"map_dict works on dictionaries, and got {type(sample).__name__}; use map_tuple or map")
+        for name, function in functions:
+            if name not in sample:
+                raise missing([name], sample)
+            sample[name] = function(sample[name])
+        return sample
+
+    return map_items(source, update, handler, "map_dict")
+
+
+def _map_tuple(source: Iterator[Any], *args: Function | None, handler: Handler = reraise_exception) -> Iterator[Any]:
+    """Apply one function to each position of tuples.
+
+    Args:
+        source: samples that are tuples or lists.
+        *args: functions by position; None leaves its position alone, and so does a function too few. Functions too
+            many are ignored.
+        handler: what to do when a function raises: true skips the sample, false ends the stage.
+
+    Yields:
+        Tuples.
+
+    Raises:
+        Exception: whatever a function raises, where the handler raises it.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    places = [(place, function) for place, function in enumerate(args) if function is not None]
+
+    def update(sample: Any) -> tuple[Any, ...]:
+        values = list(sample)
+        for place, function in places:
+            if place >= len(values):
+                break
+            try:
+                values[place] = function(values[place])
+            except Exception as exn:  # user code: located and raised again
+                with_blame(exn, f"map_tuple: position {place}", sample, function)
+                raise
+        return tuple(values)
+
+    return map_items(source, update, handler, "map_tuple")
+
+
+map = transform(_map, Map)  # noqa: A001  upstream's name
+map_dict = transform(_map_dict)
+map_tuple = transform(_map_tuple)
+
+
+def transform_with(sample: Sequence[Any], transformers: Sequence[Function | None] | None) -> Sequence[Any]:
+    """Apply one function to each value of a sequence.
+
+    Args:
+        sample: the values.
+        transformers: functions by position, None for identity; shorter than ``sample`` is fine.
+
+    Returns:
+        A list of the results, or ``sample`` itself where there is nothing to apply.
+
+    Raises:
+        UsageError: more functions than values.
+    """
+    if not transformers:
+        return sample
+    if len(transformers) > len(sample):
+        raise UsageError(f"{len(transformers)} functions for {len(sample)} values")
+    results = list(sample)
+    for place, function in enumerate(transformers):
+        if function is not None:
+            results[place] = function(sample[place])
+    return results
+
+
+def _info(  # noqa: PLR0917  upstream's
+    source: Iterator[Any],
+    fmt: str | None = None,
+    n: int = 3,
+    every: int = -1,
+    width: int = 50,
+    stream: TextIO | None = None,
+    name: str = "",
+) -> Iterator[Any]:
+    """Show the first samples, and every so many after them.
+
+    Args:
+        source: samples of any type.
+        fmt: a format string over the sample's fields; without one, each field is shown on a line.
+        n: how many of the first samples to show.
+        every: show also every so many; below 1 none.
+        width: characters of a field to show.
+        stream: where to write; standard error where it is not given.
+        name: shown with each sample.
+
+    Yields:
+        The samples, untouched.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    for number, sample in enumerate(source, 1):
+        if number <= n or (every > 0 and number % every == 0):
+            (stream or sys.stderr).write(_format_sample(sample, fmt, width, name) + "\n")
+        yield sample
+
+
+def _format_sample(sample: Any, fmt: str | None, width: int, name: str) -> str:
+    fields = (
+        sample
+        if isinstance(sample, dict)
+        else dict(enumerate(sample if isinstance(sample, tuple | list) else [sample]))
+    )
+    if fmt is not None:
+        return fmt.format(**sample) if isinstance(sample, dict) else fmt.format(*fields.values())
+    return "\n".join([f"--- {name}", *(f"{field} {repr(value)[:width]}" for field, value in fields.items())])
+
+
+def _log_keys(source: Iterator[Any], logfile: str | os.PathLike[str] | None = None) -> Iterator[Any]:
+    """Write down which sample went where.
+
+    Args:
+        source: samples that are dictionaries.
+        logfile: appended to, one line a sample: its number here, ``__worker__``, ``__rank__`` and ``__key__``, joined
+            by tabs. The file is locked for each line. None or "" writes nothing.
+
+    Yields:
+        The samples, untouched.
+
+    Raises:
+        OSError: the file cannot be written.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    if not logfile:
+        yield from source
+        return
+    for number, sample in enumerate(source):
+        known = sample if isinstance(sample, dict) else {}
+        places = [number, *(known.get(name) for name in ("__worker__", "__rank__", "__key__"))]
+        with open(logfile, "a", encoding="utf-8") as log:  # noqa: PTH123  any path-like
+            _lock_file(log)
+            log.write("\t".join(str(place) for place in places) + "\n")
+        yield sample
+
+
+def _lock_file(file: TextIO) -> None:
+    """Lock a file until it is closed; on systems without ``fcntl`` single short appends must do."""
+    with suppress(ImportError):
+        import fcntl  # noqa: PLC0415  absent on Windows
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+
+
+info = observation(_info)
+log_keys = observation(_log_keys)

@@ -1,0 +1,424 @@
+"""Mixes several datasets into one: at random, evenly, in turn, or one after another.
+
+A mix is a source: it can be iterated alone or stand first in a pipeline. Its state holds the state of each of its
+sources, and of its generator. The plain functions of the compatibility module ``mix`` stand here too.
+
+Theory of even mixes. Drawing a source at random for each sample is off by one percent in 10 000 samples one time in
+twenty. Here the n-th draw is ``u = (start + n * g) mod 1``, with the golden section g and a start that the run's seed
+gives: the points of such a sequence fill every interval evenly, so that after N samples each share is off by no more
+than about log(N) / N, wherever the count begins, and the state is n alone.
+"""
+
+import random
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.optional_imports import IterableDataset
+from webdataset.core.seeds import make_rng
+from webdataset.stages import randomness
+from webdataset.stages.base import Address, Fetch, Json, Run, Stage, StageState
+from webdataset.stages.mix_sources import SourceFlow, start_source
+
+
+class MixState(StageState):
+    """What a mix remembers: its sources' flows, which of them still give, whose turn it is, and its generator.
+
+    Args:
+        datasets: the sources.
+        run: the mix's run.
+        rng: the generator of a random mix.
+    """
+
+    def __init__(self, datasets: Sequence[Any], run: Run, rng: Any = None) -> None:
+        self.datasets = datasets
+        self.run = run
+        self.rng = rng
+        self.live = list(range(len(datasets)))
+        self.turn = 0
+        self.flows: dict[int, SourceFlow] = {}
+        self.states: dict[int, Json] = {}
+
+    def flow(self, number: int) -> SourceFlow:
+        """Return the flow of one source, started where it is not yet."""
+        if number not in self.flows:
+            self.flows[number] = start_source(self.datasets[number], self.run, number, self.states.pop(number, None))
+        return self.flows[number]
+
+    def snapshot(self) -> Json:
+        """Return turn, generator and the states of the sources that still give."""
+        return {
+            "turn": self.turn,
+            "random": None if self.rng is None else randomness.rng_state(self.rng),
+            "live": {str(number): self.flow(number).snapshot() for number in self.live},
+        }
+
+    def present_url(self) -> str:
+        """Return the url of a shard that one of the sources reads."""
+        known = (getattr(flow, "present_url", None) for flow in self.flows.values())
+        return next((url for tell in known if tell is not None and (url := tell())), "")
+
+    def trace(self) -> Json:
+        """Return how far the sources that still give have been read, where they can tell."""
+        live = [(number, getattr(self.flows.get(number), "trace", None)) for number in self.live]
+        return {str(number): trace() for number, trace in live if trace is not None}
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Take up a snapshot; the sources start from it when they are first asked."""
+        self.states = {int(number): inner for number, inner in state["live"].items()}
+        # the order of the run, whatever order the keys were saved in
+        self.live = sorted(self.states)
+        self.turn = state["turn"]
+        if any(number >= len(self.datasets) for number in self.live):
+            raise StateMismatch(f"the snapshot mixes more sources than the {len(self.datasets)} that are here")
+        if self.rng is not None:
+            randomness.restore_rng(self.rng, state["random"])
+
+    def close(self) -> None:
+        """Close all sources."""
+        for flow in self.flows.values():
+            flow.close()
+
+
+class Mixture(Stage, IterableDataset):
+    """Several datasets as one; the subclasses say in which order.
+
+    Args:
+        datasets: datasets or other iterables, each read from its start in every epoch.
+        longest: go on until all sources have ended; otherwise end with the first that ends.
+    """
+
+    rewinds = True
+    epoch = 0  # number of the next epoch of a mix that is iterated by itself
+
+    def __init__(self, datasets: Iterable[Any], longest: bool) -> None:  # noqa: FBT001
+        self.datasets = list(datasets)
+        self.longest = longest
+
+    def begin(self, run: Run) -> MixState:
+        """Return the sources of one run, none of them started yet."""
+        return MixState(self.datasets, run)
+
+    def _places(self, memory: MixState) -> Iterator[int]:
+        """Yield, as long as sources give, the place in ``memory.live`` of the one that gives next."""
+        raise NotImplementedError
+
+    def _end_source(self, memory: MixState, place: int) -> None:
+        """Take note that the source at ``place`` has ended."""
+        del memory.live[place]
+
+    def flow(self, upstream: Iterator[Any], memory: MixState) -> Iterator[Any]:  # noqa: ARG002
+        """Yield the items of all sources; nothing is taken from ``upstream``."""
+        gives = [iter(memory.flow(number)) for number in memory.live]
+        live, tracked = memory.live, memory.run.tracked
+        try:
+            for place in self._places(memory):
+                try:
+                    item = next(gives[place])
+                except StopIteration:
+                    if not self.longest:
+                        live.clear()  # whoever restores this memory must not go on with the others
+                        return
+                    del gives[place]
+                    self._end_source(memory, place)
+                    continue
+                if tracked:
+                    number = live[place]
+                    memory.address = [number, memory.flows[number].address()]
+                yield item
+        finally:
+            memory.close()
+
+    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+        """Ask each source for its items.
+
+        Raises:
+            FlowError: without the memory of the run, the sources are not known.
+        """
+        if not isinstance(memory, MixState):
+            raise FlowError(f"{self!r} makes items again only in its own run")
+        found: dict[int, Iterator[Any]] = {}
+        for number in {number for number, _ in addresses}:
+            ended = number not in memory.live
+            source = start_source(self.datasets[number], memory.run, number) if ended else memory.flow(number)
+            found[number] = iter(source.fetch([address for n, address in addresses if n == number]))
+            if ended:
+                source.close()
+        return [next(found[number]) for number, _ in addresses]
+
+    def start(self, run: Run, state: Json = None, *, tracked: bool = True) -> "MixFlow":
+        """Start reading as a source of another mix.
+
+        Args:
+            run: seed and epoch.
+            state: what the flow's ``snapshot`` gave, or None.
+            tracked: keep addresses, so that snapshots can be taken.
+        """
+        return MixFlow(self, replace(run, tracked=tracked), state)
+
+    def __iter__(self) -> Iterator[Any]:
+        # the global generator decides, as upstream: random.seed(...) makes a bare mix reproducible
+        run = Run(seed=random.getrandbits(63), epoch=self.epoch)
+        self.epoch += 1
+        return self.flow(iter(()), self.begin(run))
+
+    def __call__(self, source: Iterable[Any] = ()) -> Iterator[Any]:
+        """Return an iterator over the mix.
+
+        Args:
+            source: nothing is taken from it.
+
+        Raises:
+            UsageError: there is a source: a mix stands first in a pipeline.
+        """
+        if source != ():
+            raise UsageError(f"{type(self).__name__} is a source: it stands first in a pipeline")
+        return iter(self)
+
+    __eq__ = object.__eq__  # a mix is itself: its datasets are not to be compared item by item
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.datasets)} sources{', longest=True' if self.longest else ''})"
+
+
+class MixFlow:
+    """A mix that is being read as a source of another mix.
+
+    Args:
+        mix: what is read.
+        run: seed and epoch.
+        state: what ``snapshot`` gave, or None.
+    """
+
+    def __init__(self, mix: Mixture, run: Run, state: Json) -> None:
+        self.mix = mix
+        self.memory = mix.begin(run)
+        if state is not None:
+            self.memory.restore(state, _fetch_nothing)
+        self.items = mix.flow(iter(()), self.memory)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items
+
+    def snapshot(self) -> Json:
+        """Return the state behind the item given last."""
+        return self.memory.snapshot()
+
+    def trace(self) -> Json:
+        """Return how far the sources have been read."""
+        return self.memory.trace()
+
+    def present_url(self) -> str:
+        """Return the url of a shard that one of the sources reads."""
+        return self.memory.present_url()
+
+    def address(self) -> Address:
+        """Return the address of the item given last."""
+        return self.memory.address
+
+    def fetch(self, addresses: list[Address]) -> list[Any]:
+        """Make items once more."""
+        return self.mix.refetch(addresses, _fetch_nothing, self.memory)
+
+    def close(self) -> None:
+        """Close all sources."""
+        self.memory.close()
+
+
+def _fetch_nothing(addresses: list[Address]) -> list[Any]:
+    raise FlowError(f"nothing stands before a mix that could give {len(addresses)} items")
+
+
+class RandomMix(Mixture):
+    """Mix datasets by chance.
+
+    Args:
+        datasets: datasets or other iterables.
+        probs: weight of each dataset, at least 0; all alike where it is None. They need not add up to 1.
+        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+        seed: seed of the draws of the first epoch, from which those of later epochs derive. None leaves it to the run
+            (or, iterated alone, to Python's global generator).
+
+    Raises:
+        UsageError: not one weight for each dataset, a negative weight, or no weight above 0.
+
+    Flow: random order, each source in its own order; holds nothing; resumes exactly where its sources do.
+    """
+
+    def __init__(
+        self,
+        datasets: Iterable[Any],
+        probs: Sequence[float] | None = None,
+        longest: bool = False,  # noqa: FBT001, FBT002  positional upstream
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(datasets, longest)
+        self.probs = [1.0] * len(self.datasets) if probs is None else [float(weight) for weight in probs]
+        self.seed = seed
+        if len(self.probs) != len(self.datasets):
+            raise UsageError(f"{len(self.probs)} weights for {len(self.datasets)} datasets: give one for each")
+        if self.probs and (min(self.probs) < 0 or not sum(self.probs) > 0):
+            raise UsageError(f"weights {self.probs} must not be negative, and at least one must be above 0")
+
+    def begin(self, run: Run) -> MixState:
+        """Return the sources and the generator of one run."""
+        if self.seed is None:
+            return MixState(self.datasets, run, randomness.run_rng(run, "mix"))
+        if run.stream is not None:
+            return MixState(self.datasets, run, randomness.run_rng(run, "mix", self.seed))
+        later = make_rng("mix", self.seed, run.epoch) if run.epoch else None
+        return MixState(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
+
+    def _places(self, memory: MixState) -> Iterator[int]:
+        draw, live, last = memory.rng.random, memory.live, -1
+        while live:
+            if last != len(live) - 1:  # at the start, and when a source has ended
+                weights = list(accumulate(self.probs[number] for number in live))
+                total, last = weights[-1], len(live) - 1
+            yield min(bisect(weights, draw() * total), last)
+
+
+class RoundRobin(Mixture):
+    """Mix datasets in turn.
+
+    Args:
+        datasets: datasets or other iterables.
+        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+
+    Flow: in turn, each source in its own order; holds nothing; resumes exactly where its sources do.
+    """
+
+    def __init__(self, datasets: Iterable[Any], longest: bool = False) -> None:  # noqa: FBT001, FBT002  positional upstream
+        super().__init__(datasets, longest)
+
+    def _places(self, memory: MixState) -> Iterator[int]:
+        live = memory.live
+        while live:
+            place = memory.turn
+            if place >= len(live):
+                place = 0
+            memory.turn = place + 1
+            yield place
+
+    def _end_source(self, memory: MixState, place: int) -> None:
+        super()._end_source(memory, place)
+        memory.turn = place
+
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 times the golden section
+_MASK = (1 << 64) - 1
+
+
+class EvenMix(RandomMix):
+    """Mix datasets by weight, evenly: the realised shares follow the weights within about log(N) / N.
+
+    Args:
+        datasets: datasets or other iterables.
+        probs: weight of each dataset, at least 0; all alike where it is None. They need not add up to 1.
+        longest: drop a dataset that has ended and go on with the others; otherwise end with the first that ends.
+
+    Raises:
+        UsageError: not one weight for each dataset, a negative weight, or no weight above 0.
+
+    Flow: in an order fixed by seed and epoch, each source in its own order; holds nothing; resumes exactly where its
+    sources do.
+    """
+
+    def __init__(self, datasets: Any, probs: Any = None, *, longest: bool = False) -> None:
+        super().__init__(datasets, probs, longest)
+
+    def begin(self, run: Run) -> MixState:
+        """Return the sources of one run."""
+        return MixState(self.datasets, run)
+
+    def _places(self, memory: MixState) -> Iterator[int]:
+        start, live = memory.run.random("evenly").getrandbits(64), memory.live
+        bounds: list[int] = []
+        while live:
+            if len(bounds) != len(live):  # at the start, and when a source has ended
+                bounds = _interval_bounds([self.probs[number] for number in live])
+                if bounds[-1] == 0:  # what is left has no weight, and never comes
+                    return
+            point = (start + memory.turn * _GOLDEN) & _MASK
+            memory.turn += 1
+            place = 0
+            while point >= bounds[place]:
+                place += 1
+            yield place
+
+
+def _interval_bounds(weights: list[float]) -> list[int]:
+    """Return the upper ends of the intervals that belong to the weights, in 2**64ths."""
+    sums = list(accumulate(weights))
+    total = sums[-1]
+    if not total > 0:
+        return [0] * len(sums)
+    ends = [int(part / total * (_MASK + 1)) for part in sums]
+    last = max(number for number, weight in enumerate(weights) if weight > 0)
+    return [end if number < last else _MASK + 1 for number, end in enumerate(ends)]
+
+
+class Concat(Mixture):
+    """Datasets one behind the other.
+
+    Args:
+        datasets: datasets or other iterables.
+
+    Flow: each source in its own order; holds nothing; resumes exactly where its sources do.
+    """
+
+    def __init__(self, datasets: Any) -> None:
+        super().__init__(datasets, True)
+
+    def _places(self, memory: MixState) -> Iterator[int]:
+        while memory.live:
+            yield 0
+
+
+def random_samples(
+    sources: Sequence[Iterable[Any]],
+    probs: Sequence[float] | None = None,
+    longest: bool = False,  # noqa: FBT001, FBT002  upstream's signature
+) -> Iterator[Any]:
+    """Yield items of randomly chosen sources.
+
+    Args:
+        sources: iterables.
+        probs: how likely each is; None for all alike.
+        longest: go on until all have ended; otherwise end with the first that ends.
+
+    Yields:
+        Items.
+
+    Raises:
+        UsageError: probabilities that fit no source, or are all zero.
+    """
+    return iter(RandomMix(sources, probs, longest))
+
+
+def round_robin_shortest(*sources: Iterable[Any]) -> Iterator[Any]:
+    """Yield one item of each source in turn, up to the first that has ended.
+
+    Args:
+        *sources: iterables.
+
+    Yields:
+        Items.
+    """
+    return iter(RoundRobin(sources))
+
+
+def round_robin_longest(*sources: Iterable[Any]) -> Iterator[Any]:
+    """Yield one item of each source in turn, until all have ended.
+
+    Args:
+        *sources: iterables.
+
+    Yields:
+        Items.
+    """
+    return iter(RoundRobin(sources, longest=True))

@@ -1,0 +1,150 @@
+"""Reads record shards as a stage: shards of CBOR or msgpack items in, the items out.
+
+Dicts get ``__url__``. The state is one address, as the tar reader's. A shard that was cut is never taken for a whole
+one.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.samples.records import RecordReading, RecordSplitter
+from webdataset.samples.sample_reader import read_samples
+from webdataset.samples.shard_opener import open_shards
+from webdataset.stages.read_shards import ReaderMemory, ReadShards
+
+
+def cbor_items(offset: int, limit_bytes: int) -> RecordSplitter:
+    """Return what cuts a stream into CBOR items.
+
+    Args:
+        offset: where in the shard its first byte stands.
+        limit_bytes: size of the largest item that is read.
+
+    Raises:
+        MissingExtra: cbor2 is not installed.
+    """
+    from webdataset.codecs.record_streams import CborItems  # noqa: PLC0415  brings numpy, for those who read records
+
+    return CborItems(offset, limit_bytes)
+
+
+def msgpack_items(offset: int, limit_bytes: int) -> RecordSplitter:
+    """Return what cuts a stream into msgpack items; see :func:`cbor_items`.
+
+    Raises:
+        MissingExtra: msgpack is not installed.
+    """
+    from webdataset.codecs.record_streams import MsgpackItems  # noqa: PLC0415  as above
+
+    return MsgpackItems(offset, limit_bytes)
+
+
+class ReadRecords(ReadShards):
+    """Opens record shards and reads their items.
+
+    Flow: in shard order; memory: the items of one 256 KB chunk, or one item where it is larger; resumes at a byte
+    offset.
+
+    Args:
+        reading: how to read.
+    """
+
+    reading: RecordReading  # type: ignore[assignment]
+
+    def __init__(self, reading: RecordReading) -> None:
+        self.reading = reading
+
+    def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Open each shard, through the cache if there is one."""
+        rules = self.reading
+        given = {"level": rules.trust, "storage_options": rules.storage_options, "prefetch": rules.prefetch}
+        options: dict[str, Any] = {name: rule for name, rule in given.items() if rule is not None}
+
+        def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
+            return open_shards(shards, handler=handler, **options)
+
+        if rules.cache is None:
+            return source(shards, rules.handler)
+        opened: Iterator[dict[str, Any]] = rules.cache.open_shards(
+            shards,
+            source,
+            rules.handler,
+            level=rules.trust,
+            storage_options=rules.storage_options,
+            prefetch=rules.prefetch,
+            archives=False,
+        )
+        return opened
+
+    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Any]:
+        """Yield items.
+
+        Raises:
+            MissingExtra: the format's library is not installed; no handler is asked.
+        """
+        self.reading.cut(0, 1)
+        return super().flow(upstream, memory)
+
+    def __repr__(self) -> str:
+        return f"{self.reading.name}({self.reading.handler.__name__})"
+
+
+def cbors_to_samples(handler: Handler = reraise_exception, **options: Any) -> ReadRecords:
+    """Return the stage that reads shards that are sequences of CBOR items (RFC 8742), compressed or not.
+
+    Args:
+        handler: asked where a shard cannot be opened or read; true goes on with the next shard.
+        **options: ``items`` ("any", the default, or "samples", which takes dicts only), ``addresses``,
+            ``limit_bytes`` (of one item), ``trust``, ``cache``, ``storage_options``, ``prefetch``; see
+            :class:`~webdataset.samples.records.RecordReading`.
+
+    Raises:
+        UsageError: an option that cannot mean anything.
+    """
+    return ReadRecords(RecordReading(cbor_items, "cbors_to_samples", handler, **options))
+
+
+def msgpacks_to_samples(handler: Handler = reraise_exception, **options: Any) -> ReadRecords:
+    """Return the stage that reads shards that are msgpack items one behind the other, compressed or not.
+
+    Args:
+        handler: asked where a shard cannot be opened or read; true goes on with the next shard.
+        **options: as for :func:`cbors_to_samples`; ``items`` is "samples" by default, for nearly any bytes are
+            msgpack items of some kind.
+
+    Raises:
+        UsageError: an option that cannot mean anything.
+    """
+    return ReadRecords(RecordReading(msgpack_items, "msgpacks_to_samples", handler, **{"items": "samples", **options}))
+
+
+def cbor_iterator(
+    data: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    info: Any = None,  # noqa: ARG001  accepted and not used, as ever
+) -> Iterator[Any]:
+    """Read opened shards of CBOR items one after the other.
+
+    Args:
+        data: dicts with ``url`` and ``stream``.
+        handler: asked where a shard fails; true goes on with the next one.
+        info: not used.
+
+    Yields:
+        The items.
+
+    Raises:
+        FormatError: what the handler does not step over.
+    """
+    return read_samples(data, RecordReading(cbor_items, "cbors_to_samples", handler))
+
+
+def cbors_samples(src: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Any]:
+    """Read shards of CBOR items one after the other.
+
+    Args:
+        src: dicts with ``url``.
+        handler: asked where a shard cannot be opened or read; true goes on with the next one.
+    """
+    return cbors_to_samples(handler)(src)

@@ -1,0 +1,228 @@
+"""Caches samples after the first complete pass, in memory or in an LMDB file.
+
+Later passes give the same samples, in the same order, without reading upstream.
+
+The file holds one record a sample, numbered in the order in which they came, and a last record that marks it
+complete. It is written under a hidden name and renamed when it is complete: a pass that is interrupted leaves no
+file, and passes that write at the same time, in this process or another, do not mix.
+"""
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from webdataset.caching.locks import sweep_downloads
+from webdataset.core.distributed import worker_context
+from webdataset.core.errors import FlowError, FormatError, UnsafeContent, UsageError
+from webdataset.core.fork_safety import ForkSafeLock
+from webdataset.core.optional_imports import require
+from webdataset.core.trust import trust_level
+from webdataset.core.upstream_utils import PipelineStage
+from webdataset.stages.base import Stage
+
+
+class Cached(Stage, PipelineStage):
+    """Keep all samples of the first complete pass in memory, and give them again in every later one.
+
+    Stages behind it may put other fields into a sample: what is kept stays as it came (fields themselves are not
+    copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. A pickled copy starts
+    empty, so each worker process keeps its own.
+
+    Flow: in order; holds all samples; resumes by replay.
+    """
+
+    def __init__(self) -> None:
+        self.cached: list[Any] | None = None
+        self.mark: str | None = None  # set while samples come from memory; part of snapshots
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Yield samples from memory where there are any, else from upstream."""
+        if self.cached is not None:
+            self.mark = "kept"
+            for sample in self.cached:
+                yield _copy_sample(sample)
+            return
+        kept = []
+        for sample in upstream:
+            kept.append(_copy_sample(sample))
+            yield sample
+        self.cached = kept
+
+    def recall(self, mark: str) -> None:
+        """Take up a snapshot that was taken while samples came from memory.
+
+        Args:
+            mark: what ``mark`` was.
+
+        Raises:
+            FlowError: the memory is empty: the order in which it was filled cannot be brought back.
+        """
+        if mark == "kept" and self.cached is None:
+            raise FlowError(
+                "the snapshot was taken while mcached() gave samples from memory, in the order of an earlier pass; "
+                "that memory is gone: take snapshots in the first pass"
+            )
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Run this stage alone over ``source``."""
+        return self(source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the samples."""
+        return {"cached": None, "mark": None}
+
+    def __repr__(self) -> str:
+        return "Cached()" if self.cached is None else f"Cached({len(self.cached)} samples)"
+
+
+def _copy_sample(sample: Any) -> Any:
+    """Return a sample that may be given other fields without changing this one."""
+    return sample.copy() if type(sample) in (dict, list) else sample
+
+
+_COMPLETE = b"_"  # upstream's mark: files of its making are read too
+_open: dict[tuple[int, int], list[Any]] = {}  # device and inode to the open file and its readers: LMDB opens it once
+_opening = ForkSafeLock()
+
+
+def _lmdb() -> Any:
+    return require("lmdb", extra="lmdb", purpose="LMDBCached")
+
+
+@contextlib.contextmanager
+def _open_for_reading(path: str) -> Iterator[Any]:
+    """Open a file for reading; None where there is none. What is open already is shared, also in a forked child."""
+    lmdb = _lmdb()
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        status = None
+    if status is None or not status.st_size:
+        yield None
+        return
+    inode = status.st_dev, status.st_ino
+    with _opening:
+        if inode not in _open:
+            try:
+                _open[inode] = [lmdb.open(path, subdir=False, readonly=True, lock=False), 0]
+            except lmdb.Error as error:
+                raise FormatError(
+                    f"no LMDB file ({error}): delete it, and the next pass writes it anew", url=path
+                ) from error
+        store = _open[inode][0]
+        _open[inode][1] += 1
+    try:
+        yield store
+    finally:
+        with _opening:
+            _open[inode][1] -= 1
+            if not _open[inode][1]:
+                _open.pop(inode)[0].close()
+
+
+class LMDBCached(Stage, PipelineStage):
+    """Keep all samples of the first complete pass in an LMDB file, and read them from there in every later one.
+
+    Where a job has several ranks or workers, each keeps the samples that it sees in a file of its own, named after it.
+
+    Args:
+        fname: the file; made where it is not there.
+        map_size: largest size of the file in bytes.
+        pickler: what turns samples into bytes and back: ``dumps`` and ``loads``.
+        chunksize: number of samples written at once.
+
+    Flow: in order; holds ``chunksize`` samples; resumes by replay.
+    """
+
+    def __init__(
+        self, fname: str | os.PathLike[str], map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500
+    ) -> None:
+        self.fname = os.fspath(fname)
+        self.map_size = int(map_size)
+        self.dumps, self.loads = pickler.dumps, pickler.loads
+        self.chunksize = chunksize
+
+    def path(self) -> str:
+        """Return the file of this process: ``fname``, with rank and worker behind it where there are several."""
+        where = worker_context()
+        if where.world_size * where.num_workers == 1:
+            return self.fname
+        return f"{self.fname}.{where.rank}of{where.world_size}-{where.worker}of{where.num_workers}"
+
+    def is_complete(self) -> bool:
+        """Tell whether the file holds a whole pass.
+
+        Raises:
+            MissingExtra: lmdb is not installed.
+            FormatError: the file is no LMDB file.
+        """
+        with _open_for_reading(self.path()) as store:
+            return _holds_whole_pass(store)
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+        """Yield samples from the file where it is complete, else from upstream, writing them down.
+
+        Raises:
+            MissingExtra: lmdb is not installed.
+            FormatError: the file is no LMDB file.
+            UsageError: ``map_size`` is too small.
+            UnsafeContent: samples would be unpickled at trust level ``strict``.
+        """
+        if self.loads is pickle.loads and trust_level() == "strict":
+            raise UnsafeContent(f"{self.fname}: a cache of pickled samples is refused at trust level 'strict'")
+        with _open_for_reading(self.path()) as store:
+            complete = _holds_whole_pass(store)
+            if complete:
+                yield from self._read_samples(store)
+        if not complete:
+            yield from self._write_through(upstream)
+
+    def _read_samples(self, store: Any) -> Iterator[Any]:
+        with store.begin() as reading, closing(reading.cursor()) as cursor:
+            for key, record in cursor:
+                if key != _COMPLETE:
+                    yield self.loads(record)
+
+    def _write_through(self, upstream: Iterator[Any]) -> Iterator[Any]:
+        lmdb, final = _lmdb(), Path(self.path()).absolute()
+        sweep_downloads(final.parent)
+        part = final.parent / f".wds-{os.getpid()}-{os.urandom(6).hex()}.part"
+        try:
+            with closing(lmdb.open(str(part), map_size=self.map_size, subdir=False, lock=False, sync=False)) as store:
+                written = 0
+                while chunk := list(islice(upstream, self.chunksize)):
+                    with store.begin(write=True) as writing:
+                        for number, sample in enumerate(chunk, written):
+                            writing.put(number.to_bytes(8, "big"), self.dumps(sample))
+                    written += len(chunk)
+                    yield from chunk
+                with store.begin(write=True) as writing:
+                    writing.put(_COMPLETE, b"")
+                store.sync(True)
+            part.replace(final)
+        except lmdb.MapFullError as error:
+            raise UsageError(
+                f"{self.fname}: more samples than map_size={self.map_size} bytes: pass a larger one"
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Run this stage alone over ``source``."""
+        return self(source)
+
+    def __repr__(self) -> str:
+        return f"LMDBCached({self.fname!r})"
+
+
+def _holds_whole_pass(store: Any) -> bool:
+    """Tell whether an open file holds a whole pass."""
+    if store is None:
+        return False
+    with store.begin() as reading:
+        return reading.get(_COMPLETE) is not None

@@ -1,0 +1,228 @@
+"""Selects samples: by a predicate, at random, or by position.
+
+Samples pass unchanged and in order. The state of a random selection is its generator, that of a slice the number of
+samples it gave.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from webdataset.core.distributed import StreamNumber
+from webdataset.stages import randomness
+from webdataset.stages.base import (
+    Fetch,
+    Json,
+    ObservingFunction,
+    Outcome,
+    PassThroughStage,
+    PassThroughState,
+    Run,
+    observation,
+    with_blame,
+)
+
+
+def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
+    """Let those samples pass for which a predicate is true.
+
+    Args:
+        source: samples of any type.
+        predicate: from a sample to anything that is true or false.
+
+    Yields:
+        The samples that pass.
+
+    Raises:
+        Exception: whatever the predicate raises; stage, function, key and url are noted on it.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    return _select_with_outcome(source, predicate)
+
+
+def _select_with_outcome(
+    source: Iterator[Any], predicate: Callable[[Any], Any], *, outcome: Outcome | None = None
+) -> Iterator[Any]:
+    """Do what ``_select`` does, and say at the end whether no sample passed."""
+    gave, dropped = False, 0
+    for sample in source:
+        try:
+            passes = predicate(sample)
+        except Exception as exn:  # user code: blamed, then raised
+            with_blame(exn, "select", sample, predicate)
+            raise
+        if passes:
+            gave = True
+            yield sample
+        else:
+            dropped += 1
+    if outcome is not None:
+        outcome.end(dropped, gave=gave)
+
+
+class Select(ObservingFunction):
+    """A predicate that says which samples pass; see :func:`select`."""
+
+    drops = True
+    name = "select"
+
+    @property
+    def function(self) -> Any:
+        """The user's predicate."""
+        return self.args[0] if self.args else self.kw.get("predicate")
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+        """Yield the samples that pass."""
+        return _select_with_outcome(upstream, *self.args, **self.kw, outcome=None if memory is None else memory.outcome)
+
+
+select = observation(_select, Select)
+
+
+class RsampleState(PassThroughState):
+    """What a chance selection remembers: its generator.
+
+    Args:
+        rng: the generator.
+    """
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def snapshot(self) -> Json:
+        """Return the state of the generator."""
+        return randomness.rng_state(self.rng)
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Set the generator."""
+        randomness.restore_rng(self.rng, state)
+
+
+class Rsample(PassThroughStage):
+    """Samples that pass by chance.
+
+    Args:
+        p: probability in [0, 1].
+    """
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def begin(self, run: Run) -> RsampleState:
+        """Return the generator of this run."""
+        return RsampleState(run.random() if run.stream is None else randomness.run_rng(run))
+
+    def flow(self, upstream: Iterator[Any], memory: RsampleState) -> Iterator[Any]:
+        """Yield a random part of the samples."""
+        p, draw = self.p, memory.rng.random
+        for sample in upstream:
+            if draw() < p:
+                yield sample
+
+    def __repr__(self) -> str:
+        return f"rsample({self.p!r})"
+
+
+def rsample(p: float = 0.5) -> Rsample:
+    """Let each sample pass with probability ``p``; the run's seed and epoch decide which.
+
+    Args:
+        p: probability in [0, 1].
+
+    Returns:
+        A stage.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    return Rsample(p)
+
+
+def _rsample(data: Iterator[Any], p: float = 0.5) -> Iterator[Any]:
+    """Yield a random part of ``data``; the plain function behind :func:`rsample`."""
+    return Rsample(p)(data)
+
+
+class SliceState(PassThroughState):
+    """What a slice remembers: how many samples it gave."""
+
+    count = 0
+
+    def snapshot(self) -> Json:
+        """Return the number of samples given."""
+        return self.count
+
+    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+        """Go on behind this many."""
+        self.count = int(state)
+
+
+class Slice(PassThroughStage):
+    """Samples by position, as ``itertools.islice`` gives them.
+
+    Args:
+        *args: stop; or start, stop; or start, stop, step.
+    """
+
+    def __init__(self, *args: int | None) -> None:
+        islice((), *args)  # the check of arguments is its own
+        self.args = args
+
+    def begin(self, run: Run) -> SliceState:  # noqa: ARG002
+        """Return a count of zero."""
+        return SliceState()
+
+    def flow(self, upstream: Iterator[Any], memory: SliceState) -> Iterator[Any]:
+        """Yield the samples of the slice."""
+        rest = islice(upstream, *(_remaining_slice(memory.count, *self._bounds()) if memory.count else self.args))
+        return rest if memory.origin is None else _count_given_samples(rest, memory)
+
+    def for_stream(self, stream: StreamNumber) -> "Slice":
+        """Return the slice of one stream: its n-th sample has the position ``n * streams + number`` among all."""
+        number, count = stream
+        start, stop, step = self._bounds()
+        first = max(-(-(start - number) // count), 0)
+        found = next((n for n in range(first, first + step) if (n * count + number - start) % step == 0), None)
+        if found is None:
+            return Slice(0)
+        end = None if stop is None else max(-(-(stop - number) // count), 0)
+        return Slice(found, end, step // math.gcd(step, count))
+
+    def _bounds(self) -> tuple[int, int | None, int]:
+        start, stop, step = (0, *self.args, 1) if len(self.args) == 1 else (*self.args, 1)[:3]
+        return start or 0, stop, step or 1
+
+    def __repr__(self) -> str:
+        return f"slice({', '.join(map(repr, self.args))})"
+
+
+def _remaining_slice(given: int, start: int, stop: int | None, step: int) -> tuple[int, int | None, int]:
+    """Return the slice of what is left of the input after ``given`` samples of ``start:stop:step`` were taken."""
+    used = start + (given - 1) * step + 1
+    left = None if stop is None else max(stop - used, 0)
+    return step - 1 if left is None else min(step - 1, left), left, step
+
+
+def _count_given_samples(samples: Iterator[Any], memory: SliceState) -> Iterator[Any]:
+    for sample in samples:
+        memory.count += 1
+        yield sample
+
+
+def slice(*args: int | None) -> Slice:  # noqa: A001  upstream's name
+    """Take samples by position, as ``itertools.islice`` does.
+
+    Args:
+        *args: stop; or start, stop; or start, stop, step. None means to the end.
+
+    Returns:
+        A stage.
+
+    Raises:
+        ValueError: negative positions, or a step below 1.
+        TypeError: no arguments, or more than three.
+
+    Flow: in order; holds nothing; resumes exactly.
+    """
+    return Slice(*args)

@@ -1,0 +1,556 @@
+"""Shuffles samples through a buffer that is bounded by a number of samples or by bytes.
+
+Theory. The buffer grows by two items for each one given until it holds ``bufsize``; from then on each item that
+arrives replaces a random one, which leaves; at the end the buffer is emptied in random order. Each output is drawn
+uniformly from the buffer with the newest item in it. The draws, and so the order, are those of upstream for the same
+generator. Without one, they come from a :class:`~webdataset.core.seeds.CounterRng`, whose state is one number.
+Between two outputs the buffer is complete, so its addresses and the generator's state are the whole state.
+
+Theory of a bound in bytes. Samples arrive one at a time. While the buffer grows, every second arrival lets a random
+one leave (as soon as ``initial`` wait); when the newest makes the buffer too long or too heavy, random ones leave
+until it fits again. So besides the newest sample the buffer holds less than ``bufsize`` samples and at most
+``max_bytes`` bytes. A sample that is heavier than the bound alone bypasses the buffer. Weights count payloads in any
+state of decoding, not Python's own overhead; weighing never copies or decodes anything.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from webdataset.core.distributed import StreamNumber
+from webdataset.core.error_handlers import Handler
+from webdataset.core.errors import UsageError
+from webdataset.core.seeds import CounterRng
+from webdataset.core.upstream_utils import PipelineStage
+from webdataset.stages import randomness
+from webdataset.stages.address_codec import decode_addresses, encode_addresses
+from webdataset.stages.base import Fetch, Json, PassThroughStage, Run, StageState, deliver_pairs, pair_addresses
+from webdataset.stages.shuffle_journal import ShuffleJournal, WeighedShuffleJournal
+
+_NONE = object()
+
+
+def shuffle_buffer(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
+    """Yield the items of ``source`` in random order, keeping what waits in ``buffer``.
+
+    Args:
+        source: the items.
+        buffer: what waits; complete between two outputs. May hold items from an earlier run.
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        rng: ``random.Random`` or anything with ``randint``.
+    """
+    if isinstance(rng, CounterRng):
+        yield from _shuffle_with_words(source, buffer, bufsize, initial, rng)
+        return
+    last = bufsize - 1
+    yield from _grow_buffer(source, buffer, bufsize, min(initial, bufsize), rng)
+    draw, width = randomness.make_bit_source(rng, bufsize), bufsize.bit_length()
+    for newest in source:
+        place = draw(width)
+        while place > last:
+            place = draw(width)
+        if place == last:
+            yield newest
+            continue
+        picked = buffer[place]
+        buffer[place] = newest
+        yield picked
+    while buffer:
+        yield pick(buffer, rng)
+
+
+def _shuffle_with_words(
+    source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, draws: CounterRng
+) -> Iterator[Any]:
+    """Yield what ``shuffle_buffer`` does, with numbers from ``draws``."""
+    last = bufsize - 1
+    yield from _grow_buffer(source, buffer, bufsize, min(initial, bufsize), draws)
+    words = draws.words
+    for newest in source:
+        if not words:
+            draws.refill()
+        place = words.pop() * bufsize >> 32
+        if place == last:
+            yield newest
+            continue
+        picked = buffer[place]
+        buffer[place] = newest
+        yield picked
+    while buffer:
+        yield pick(buffer, draws)
+
+
+def _grow_buffer(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
+    """Fill the buffer up to one item less than ``bufsize``: two in, and one out as soon as ``initial`` are there."""
+    while len(buffer) < bufsize - 1:
+        newest = next(source, _NONE)
+        if newest is _NONE:
+            return
+        buffer.append(newest)
+        if len(buffer) < bufsize:
+            newest = next(source, _NONE)
+            if newest is not _NONE:
+                buffer.append(newest)
+        if len(buffer) >= initial:
+            yield pick(buffer, rng)
+
+
+def pick(buf: list[Any], rng: Any) -> Any:
+    """Take a random item out of a list; the last one takes its place.
+
+    Args:
+        buf: at least one item; changed in place.
+        rng: ``random.Random`` or anything with ``randint``.
+    """
+    place = randomness.randbelow(rng, len(buf))
+    picked = buf[place]
+    newest = buf.pop()
+    if place < len(buf):
+        buf[place] = newest
+    return picked
+
+
+class ShuffleState(StageState):
+    """What a shuffle remembers: its buffer and its generator.
+
+    Args:
+        rng: the generator.
+    """
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+        self.waiting: list[Any] = []  # items; in a tracked run, (address, item)
+
+    def snapshot(self) -> Json:
+        """Return the addresses of the buffer and the state of the generator."""
+        return {
+            "waiting": encode_addresses([address for address, _ in self.waiting]),
+            "random": randomness.rng_state(self.rng),
+        }
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Fetch the buffer's items again and set the generator."""
+        addresses = decode_addresses(state["waiting"])
+        self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
+        randomness.restore_rng(self.rng, state["random"])
+
+
+class JournaledShuffleState(ShuffleState):
+    """A buffer whose generator is the run's own, so that it can be followed by addresses alone.
+
+    Args:
+        rng: the generator.
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        sorts: put the buffer into the order of addresses now and then; see :mod:`webdataset.stages.shuffle_journal`.
+    """
+
+    plain = True
+
+    def __init__(self, rng: CounterRng, bufsize: int, initial: int, *, sorts: bool) -> None:
+        super().__init__(rng)
+        self.bufsize = bufsize
+        self.initial = initial
+        self.journal = ShuffleJournal(bufsize, self.waiting, lambda: rng.position, sorts=sorts)
+
+    def snapshot(self) -> Json:
+        """Return an earlier buffer, and what came in since."""
+        return self.journal.save()
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Follow the buffer to where it was, and fetch its items again."""
+        randomness.restore_rng(self.rng, state["random"])
+        addresses = self.journal.reread(
+            state, lambda entered, buffer: shuffle_buffer(entered, buffer, self.bufsize, self.initial, self.rng)
+        )
+        self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
+
+
+class Shuffle(PassThroughStage):
+    """A shuffle through a buffer.
+
+    Args:
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        rng: a generator, or None.
+        seed: a seed, or None.
+
+    Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
+    """
+
+    name = "shuffle"
+
+    def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None) -> None:
+        self.bufsize = bufsize
+        self.initial = initial
+        self.rng = rng
+        self.seed = seed
+
+    def begin(self, run: Run) -> ShuffleState:
+        """Return an empty buffer and the generator of this run."""
+        return self._empty(randomness.select_rng(run, self.rng, self.seed), run)
+
+    def _empty(self, rng: Any, run: Run) -> ShuffleState:
+        if not isinstance(rng, CounterRng):
+            return ShuffleState(rng)
+        return JournaledShuffleState(rng, max(self.bufsize, 1), self.initial, sorts=run.stream is not None)
+
+    def for_stream(self, stream: StreamNumber) -> "Shuffle":
+        """Return the shuffle of one stream: the buffers of all streams together are as large as this one."""
+        part = copy.copy(self)
+        part.bufsize, part.initial = -(-self.bufsize // stream.of), -(-self.initial // stream.of)
+        return part
+
+    def flow(self, upstream: Iterator[Any], memory: ShuffleState) -> Iterator[Any]:
+        """Yield the items in random order."""
+        origin, waiting = memory.origin, memory.waiting
+        bufsize = max(self.bufsize, 1)
+        if origin is None:
+            waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
+            kind = _shuffle_with_words if isinstance(memory.rng, CounterRng) else shuffle_buffer
+            return kind(upstream, waiting, bufsize, self.initial, memory.rng)
+        if not isinstance(memory, JournaledShuffleState):
+            return deliver_pairs(
+                shuffle_buffer(pair_addresses(upstream, origin), waiting, bufsize, self.initial, memory.rng), memory
+            )
+        pairs = memory.journal.note_addresses(upstream, origin)
+        return memory.journal.deliver(shuffle_buffer(pairs, waiting, bufsize, self.initial, memory.rng), memory)
+
+    def __repr__(self) -> str:
+        named = [
+            f"{name}={value!r}" for name, value in self.__dict__.items() if name != "bufsize" and value is not None
+        ]
+        return f"{self.name}({', '.join([repr(self.bufsize), *named])})"
+
+
+_FLAT = (int, float, bool, type(None))
+_UNKNOWN = 64  # the same on every Python: orders depend on it
+
+
+def sample_size_bytes(value: Any) -> int:
+    """Return the bytes that a sample or a value holds.
+
+    Args:
+        value: bytes, text (one byte a character), arrays and tensors (``nbytes``), Pillow images (pixels times bands),
+            and dictionaries, lists and tuples of these; not ``__key__``, ``__url__`` and
+            their like. Of dataclasses, their fields; anything else counts 64.
+    """
+    kind = value.__class__
+    if kind is bytes or kind is str:
+        return len(value)
+    if kind is dict:
+        total = 0
+        for name, part in value.items():
+            if part.__class__ is bytes:
+                total += len(part)
+            elif name.__class__ is not str or name[:2] != "__":  # where a shard lies must not decide an order
+                total += sample_size_bytes(part)
+        return total
+    if isinstance(value, _FLAT):
+        return 8
+    return _other_size(value)
+
+
+def _other_size(value: Any) -> int:
+    if isinstance(value, bytearray | memoryview):
+        return memoryview(value).nbytes
+    if isinstance(value, dict):
+        return sample_size_bytes(dict(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(sample_size_bytes(part) for part in value)
+    counted = getattr(value, "nbytes", None)
+    return counted if isinstance(counted, int) else _object_size(value)
+
+
+def _object_size(value: Any) -> int:
+    bands = getattr(value, "getbands", None)
+    if bands is not None:
+        width, height = value.size
+        return int(width) * int(height) * len(bands())
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(sample_size_bytes(getattr(value, field.name)) for field in fields(value))
+    return _UNKNOWN
+
+
+_PARTS = ("given", "odd", "outs", "phase", "random", "since", "tail", "waiting")
+
+
+def _pair_weight(pair: tuple[Any, Any]) -> int:
+    return sample_size_bytes(pair[1])
+
+
+class WeighedShuffleState(ShuffleState):
+    """What a shuffle with a bound in bytes remembers: buffer, weights, generator, and whether a sample stands alone.
+
+    Args:
+        rng: the generator.
+    """
+
+    def __init__(self, rng: Any) -> None:
+        super().__init__(rng)
+        self.weights: list[int] = []
+        self.total = 0
+        self.odd = False  # an odd number of samples has come in
+        self.codes: list[int] | None = None  # what is to be told of what went out; see journal_weighed
+
+    def snapshot(self) -> Json:
+        """Return the addresses of the buffer, the generator's state, and whether an odd number came in."""
+        return {**super().snapshot(), "odd": self.odd}
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Fetch the buffer's samples again."""
+        super().restore(state, fetch)
+        self.odd = bool(state["odd"])
+
+    def insert(self, entry: Any, weight: int) -> None:
+        """Take one in."""
+        self.waiting.append(entry)
+        self.weights.append(weight)
+        self.total += weight
+        if self.codes is not None:
+            self.codes.append(0)
+
+    def note_bypass(self) -> None:
+        """Take note of one that passes by the buffer."""
+        if self.codes is not None:
+            self.codes.append(1)
+
+    def pick(self) -> Any:
+        """Take a random one out; the last one takes its place."""
+        if self.codes is not None:
+            self.codes[-1] += 2
+        place = randomness.randbelow(self.rng, len(self.waiting))
+        self.waiting[place], self.waiting[-1] = self.waiting[-1], self.waiting[place]
+        self.weights[place], self.weights[-1] = self.weights[-1], self.weights[place]
+        self.total -= self.weights.pop()
+        return self.waiting.pop()
+
+
+class JournaledWeighedState(WeighedShuffleState):
+    """The same with the run's own generator, so that it can be followed by addresses alone.
+
+    Args:
+        rng: the generator.
+        bufsize: largest number of samples that wait.
+    """
+
+    plain = True
+
+    def __init__(self, rng: CounterRng, bufsize: int) -> None:
+        super().__init__(rng)
+        self.journal = WeighedShuffleJournal(bufsize, self.waiting, lambda: rng.position)
+
+    def snapshot(self) -> Json:
+        """Return an earlier buffer, what came in since, how many went out for each, and whether one stands alone."""
+        parts = {**self.journal.save(), "odd": self.odd, "outs": self.journal.outs()}
+        return {name: parts[name] for name in _PARTS}
+
+    def restore(self, state: Json, fetch: Fetch) -> None:
+        """Follow the buffer to where it was, and fetch its samples again."""
+        randomness.restore_rng(self.rng, state["random"])
+        addresses = self.journal.follow(state, lambda buffer: pick(buffer, self.rng))
+        self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
+        self.odd = bool(state["odd"])
+
+
+class ShuffleBytes(Shuffle):
+    """A shuffle through a buffer of bounded length and weight; see :func:`webdataset.stages.shuffle.shuffle`.
+
+    Args:
+        bufsize: largest number of samples that wait.
+        initial: number of samples to gather before the first one is given.
+        rng: a generator, or None.
+        seed: a seed, or None.
+        max_bytes: bytes that may wait, at least 1.
+
+    Raises:
+        UsageError: ``max_bytes`` below 1.
+
+    Flow: random order within the buffer; holds ``bufsize`` samples and ``max_bytes`` bytes, and one sample more;
+    resumes exactly.
+    """
+
+    def __init__(self, bufsize: int, initial: int, rng: Any, seed: Any, max_bytes: int) -> None:
+        super().__init__(bufsize, initial, rng, seed)
+        if max_bytes < 1:
+            raise UsageError(f"max_bytes={max_bytes!r}: a buffer needs room for at least one byte")
+        self.max_bytes = int(max_bytes)
+
+    def begin(self, run: Run) -> WeighedShuffleState:
+        """Return an empty buffer and the generator of this run."""
+        rng = randomness.select_rng(run, self.rng, self.seed)
+        return (
+            JournaledWeighedState(rng, max(self.bufsize, 1))
+            if isinstance(rng, CounterRng)
+            else WeighedShuffleState(rng)
+        )
+
+    def for_stream(self, stream: StreamNumber) -> "ShuffleBytes":
+        """Return the shuffle of one stream: the buffers of all streams together are as large as this one."""
+        return ShuffleBytes(
+            -(-self.bufsize // stream.of),
+            -(-self.initial // stream.of),
+            self.rng,
+            self.seed,
+            -(-self.max_bytes // stream.of),
+        )
+
+    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+        """Yield the samples in random order."""
+        origin = memory.origin
+        memory.weights[:] = [sample_size_bytes(item) for _, item in memory.waiting]
+        memory.total = sum(memory.weights)
+        if origin is None:
+            memory.waiting[:] = [item for _, item in memory.waiting]  # restored into a run that keeps no addresses
+            return self._shuffle_pairs(upstream, memory, sample_size_bytes)
+        if not isinstance(memory, JournaledWeighedState):
+            return deliver_pairs(self._shuffle_pairs(pair_addresses(upstream, origin), memory, _pair_weight), memory)
+        memory.codes = memory.journal.codes
+        return memory.journal.deliver(
+            self._shuffle_pairs(memory.journal.note_addresses(upstream, origin), memory, _pair_weight), memory
+        )
+
+    def _shuffle_pairs(
+        self, source: Iterator[Any], memory: WeighedShuffleState, weigh: Callable[[Any], int]
+    ) -> Iterator[Any]:
+        waiting, size, most = memory.waiting, max(self.bufsize, 1), self.max_bytes
+        initial = min(self.initial, size)
+        while len(waiting) >= size or memory.total > most:  # a restored run may stand here
+            yield memory.pick()
+        for newest in source:
+            weight = weigh(newest)
+            if weight > most:
+                memory.note_bypass()
+                yield newest
+                continue
+            memory.insert(newest, weight)
+            memory.odd = not memory.odd
+            if len(waiting) < size and memory.total <= most:
+                if not memory.odd and len(waiting) >= initial:
+                    yield memory.pick()
+                continue
+            while len(waiting) >= size or memory.total > most:
+                yield memory.pick()
+        while waiting:
+            yield memory.pick()
+
+
+class DetShuffle(Shuffle, PipelineStage):
+    """A shuffle whose order is a function of seed and epoch alone.
+
+    Args:
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        seed: first number of the generators' seeds.
+        epoch: the epoch before the first one: epoch ``n`` of a run draws from ``Random(seed + epoch + 1 + n)``.
+
+    Attributes:
+        epoch: number of the pass begun last; where it is set, the next pass has the number after it.
+
+    Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
+    """
+
+    name = "detshuffle"
+
+    def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:
+        super().__init__(bufsize, initial, None, seed)
+        self.first = epoch + 1
+        self._begun: int | None = None  # the pass begun last
+        self._set: int | None = None  # since then
+
+    @property
+    def epoch(self) -> int:
+        """Number of the pass begun last."""
+        if self._set is not None:
+            return self._set
+        return self.first - 1 if self._begun is None else self._begun
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._set = epoch
+
+    def begin(self, run: Run) -> ShuffleState:
+        """Return an empty buffer and the generator of seed and epoch."""
+        if self._set is not None:
+            self.first, self._set = self._set + 1 - run.epoch, None
+        self._begun = self.first + run.epoch
+        return self._empty(randomness.select_rng(run, None, self.seed + self._begun), run)
+
+    def run(self, src: Iterable[Any]) -> Iterator[Any]:
+        """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it.
+
+        Args:
+            src: the items.
+        """
+        self._set = self.epoch  # the pass after it is the next one
+        return self.flow(iter(src), self.begin(Run()))
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Shuffle ``source`` alone, as ``run`` does."""
+        return self.run(source)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.bufsize!r}, initial={self.initial}, seed={self.seed}, epoch={self.epoch})"
+
+
+detshuffle = DetShuffle
+
+
+def shuffle(
+    bufsize: int = 1000,
+    initial: int = 100,
+    rng: Any = None,
+    seed: Any = None,
+    handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it: nothing can fail here
+    *,
+    max_bytes: int | None = None,
+) -> Shuffle:
+    """Shuffle samples through a buffer.
+
+    Args:
+        bufsize: largest number of samples that wait; below 2 the order is left alone.
+        initial: number of samples to gather before the first one is given.
+        rng: a ``random.Random``; its state moves on from epoch to epoch.
+        seed: seed of a generator that starts afresh in every epoch. With neither, the run's seed and epoch decide. A
+            function in this place is the handler, which stands here in webdataset 0.2.86.
+        handler: accepted for compatibility.
+        max_bytes: bound on the bytes that wait (payloads of fields, arrays, images); samples go out earlier where it
+            would be exceeded. None for no bound.
+
+    Returns:
+        A stage.
+
+    Raises:
+        UsageError: both ``rng`` and ``seed`` are given (when it runs); ``max_bytes`` below 1.
+
+    Flow: random order within the buffer; holds ``bufsize`` items, and ``max_bytes`` bytes besides one sample; resumes
+    exactly.
+    """
+    seed = None if callable(seed) else seed
+    if max_bytes is None:
+        return Shuffle(bufsize, initial, rng, seed)
+    return ShuffleBytes(bufsize, initial, rng, seed, max_bytes)
+
+
+def _shuffle(  # noqa: PLR0917  called by position
+    data: Iterable[Any],
+    bufsize: int = 1000,
+    initial: int = 100,
+    rng: Any = None,
+    seed: Any = None,
+    handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it
+) -> Iterator[Any]:
+    """Yield the items of ``data`` in random order; the plain function behind :func:`shuffle`.
+
+    Args:
+        data: the items.
+        bufsize: largest number of items that wait.
+        initial: number of items to gather before the first one is given.
+        rng: a ``random.Random``.
+        seed: seed of a generator, instead of ``rng``; a function in this place is the handler, as in 0.2.86.
+        handler: accepted for compatibility.
+    """
+    seed = None if callable(seed) else seed
+    return shuffle_buffer(iter(data), [], max(bufsize, 1), initial, randomness.select_rng(Run(), rng, seed))

@@ -1,0 +1,365 @@
+"""Hugging Face locations, requests to the hub and the servers that it redirects to, and error translation.
+
+A url has the form of the hub's own file system: ``hf://datasets/user/repo@revision/path``. The revision is
+percent-decoded (``refs%2Fpr%2F1``), as ``huggingface_hub`` does; nothing in the path is.
+
+The token goes to the address of the hub and nowhere else: the urls that it redirects to carry signatures of their
+own, and are requested without it. They expire soon, so that every attempt begins at the hub.
+
+A refused request raises ``RetryableError`` where a retry may help, else an error that says what to do.
+"""
+
+import json
+import re
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from webdataset.core import settings
+from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
+from webdataset.core.redaction import redact
+from webdataset.storage import http_client
+from webdataset.storage.http_client import BUSY
+from webdataset.storage.object_store import RetryableError, object_changed_error
+from webdataset.storage.profile_selection import options_for, refuse_login
+from webdataset.storage.resumable_stream import parse_retry_after
+from webdataset.storage.s3_profile import Secret
+
+_ABSENT = {
+    "RepoNotFound": "there is no such repository, or it is private: check the name, log in (hf auth login, HF_TOKEN)",
+    "RevisionNotFound": "the repository has no such branch, tag or commit",
+    "EntryNotFound": "the repository has no such file in this revision",
+}
+_RESET = re.compile(r"\bt=(\d{1,5})\b")
+
+
+def translate_refusal(status: int, headers: Mapping[str, str], url: str, page: str) -> RetryableError | SourceError:
+    """Return the error to raise for an answer of the hub.
+
+    Args:
+        status: of the answer.
+        headers: of the answer.
+        url: what was asked for, as the user calls it.
+        page: where people look at the repository.
+    """
+    code, said = headers.get("X-Error-Code", ""), headers.get("X-Error-Message", "")
+    text = redact(f"the hub answered {status}" + (f" {code}" if code else "") + (f": {said[:300]}" if said else ""))
+    if status in BUSY:
+        reset = _RESET.search(headers.get("RateLimit", "")) if status == 429 else None
+        wish = headers.get("Retry-After") or (reset[1] if reset else None)
+        return RetryableError(text, wait_seconds=parse_retry_after(wish, headers.get("Date")))
+    if status in (412, 416):
+        return object_changed_error(url, 0)
+    if code == "GatedRepo":
+        return SourceError(
+            f"{text}; the repository is gated: accept its terms at {page}, and give a token of that account "
+            "(hf auth login, or HF_TOKEN)",
+            url=url,
+        )
+    if code in _ABSENT or status in (404, 410):
+        return NotFound(f"{text}; {_ABSENT.get(code, 'check repository, revision and path')}", url=url)
+    hint = {
+        401: "; the repository is private or does not exist, or the token is not valid: hf auth login, or HF_TOKEN",
+        403: f"; this token may not read it: see {page}, and the token's permissions",
+    }.get(status, "")
+    return SourceError(text + hint, url=url)
+
+
+def translate_storage_refusal(status: int, headers: Mapping[str, str], url: str) -> RetryableError | SourceError:
+    """Return the error to raise for an answer of the server that has the bytes: its signed urls expire.
+
+    Args:
+        status: of the answer.
+        headers: of the answer.
+        url: what was asked for, as the user calls it.
+    """
+    if status in (412, 416):
+        return object_changed_error(url, 0)
+    return RetryableError(
+        f"the server that the hub names answered {status}",
+        wait_seconds=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
+        expired=status in (400, 401, 403),
+    )
+
+
+MAIN = "main"
+_REVISION = r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?"
+_KIND = r"hf://(?:(?P<kind>datasets|spaces|models)/)?(?!(?:datasets|spaces|models)/)"
+_URLS = (
+    re.compile(rf"{_KIND}(?P<repo>[\w.-]+/[\w.-]+){_REVISION}(?:/(?P<path>.*))", re.IGNORECASE | re.DOTALL),
+    re.compile(rf"{_KIND}(?P<repo>[\w.-]+){_REVISION}(?:/(?P<path>.*))", re.IGNORECASE | re.DOTALL),
+)
+
+
+class HubLocation(NamedTuple):
+    """Where a file lies.
+
+    Args:
+        kind: ``datasets``, ``spaces`` or ``models``.
+        repo: ``user/name``, or ``name`` alone for the oldest repositories.
+        revision: branch, tag or commit.
+        path: of the file in the repository; may be empty where the repository is meant.
+    """
+
+    kind: str
+    repo: str
+    revision: str
+    path: str
+
+    def resolve(self) -> str:
+        """Return the path of the url that leads to the file's bytes."""
+        prefix = "" if self.kind == "models" else f"{self.kind}/"
+        revision = urllib.parse.quote(self.revision, safe="")
+        return f"/{prefix}{self.repo}/resolve/{revision}/{urllib.parse.quote(self.path, safe='/')}"
+
+    def tree(self, folder: str) -> str:
+        """Return the path of the url that lists a folder.
+
+        Args:
+            folder: in the repository; empty for all of it.
+        """
+        revision = urllib.parse.quote(self.revision, safe="")
+        return f"/api/{self.kind}/{self.repo}/tree/{revision}/{urllib.parse.quote(folder, safe='/')}".rstrip("/")
+
+    def page(self) -> str:
+        """Return the path of the page where people look at the repository."""
+        return f"/{self.repo}" if self.kind == "models" else f"/{self.kind}/{self.repo}"
+
+
+def parse_url(url: str) -> HubLocation:
+    """Return what a url names.
+
+    Args:
+        url: the url.
+
+    Raises:
+        UsageError: it names no repository.
+    """
+    match = next(filter(None, (pattern.fullmatch(url) for pattern in _URLS)), None)
+    if match is None or url.lower().startswith("hf://buckets/"):
+        raise UsageError("a url of the hub is hf://datasets/user/repo[@revision]/path or hf://user/model/path", url=url)
+    if {".", ".."}.intersection((*match["path"].split("/"), *match["repo"].split("/"))):
+        raise UsageError("a path in a repository has no parts '.' and '..'", url=url)
+    revision = urllib.parse.unquote(match["revision"] or MAIN)
+    if revision in (".", ".."):
+        raise UsageError("no revision has the name '.' or '..'", url=url)
+    return HubLocation((match["kind"] or "models").lower(), match["repo"], revision, match["path"])
+
+
+def split(url: str) -> tuple[str, str]:
+    """Return a url up to its path, and the path; see :mod:`webdataset.storage.open_url`."""
+    path = parse_url(url).path
+    return (url[: len(url) - len(path)], path) if path else (url, "")
+
+
+HOPS = 8
+REDIRECTED = frozenset((301, 302, 303, 307, 308))
+_NEXT = re.compile(r"<([^>]*)>\s*;\s*rel=\"?next\"?")
+
+
+class HubFile(NamedTuple):
+    """An answer, and what the hub's own headers said on the way to it.
+
+    Args:
+        response: its body is still to be read; the status is below 300.
+        headers: of the hub's last answer: of the file, where the bytes come from elsewhere.
+        elsewhere: the signed url where the bytes come from; empty where it is the hub itself.
+    """
+
+    response: Any
+    headers: Mapping[str, str]
+    elsewhere: str
+
+
+class HubClient:
+    """The hub, as one dataset or one process knows it.
+
+    Args:
+        storage_options: ``token``, ``endpoint_url``; what they leave out says the environment.
+        url: what is to be opened, for errors.
+
+    Attributes:
+        endpoint: url, without a slash at its end.
+
+    Raises:
+        ConfigError: options that make no sense.
+    """
+
+    def __init__(self, storage_options: Any, url: str) -> None:
+        self._options = options_for("hf", storage_options, url)
+        self._url = url
+        self.endpoint = str(self._options.get("endpoint_url") or settings.HF_ENDPOINT.get()).rstrip("/")
+        refuse_login(self.endpoint, "HF_ENDPOINT", url)
+        if not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError(f"HF_ENDPOINT is {self.endpoint!r}: the hub's url is http(s)://host", url=url)
+
+    def get(self, path: str, headers: Mapping[str, str], place: HubLocation) -> HubFile:
+        """Ask the hub once, and whom it names.
+
+        Args:
+            path: of the url on the hub, or a whole url that the hub gave.
+            headers: request headers.
+            place: what is asked for, for errors.
+
+        Raises:
+            Again: asking again, at the hub, may help.
+            NotFound: nothing is there.
+            ShardChanged: a range that the file does not have.
+            SourceError: the hub refuses.
+        """
+        target = path if path.startswith(("http://", "https://")) else f"{self.endpoint}{path}"
+        heard: Mapping[str, str] = {}
+        for _ in range(HOPS):
+            ours = self._is_hub(target)
+            response = self._send_request(target, {**headers, **(self.authorization() if ours else {})})
+            heard = response.headers if ours else heard
+            if response.status not in REDIRECTED:
+                break
+            response.close()
+            target = self._redirect_target(target, response.headers.get("Location", ""))
+        else:
+            raise SourceError(f"the hub redirected the request more than {HOPS} times", url=self._url)
+        if response.status < 300:
+            return HubFile(response, heard, "" if ours else target)
+        response.close()
+        if ours:
+            raise translate_refusal(response.status, response.headers, self._url, self.endpoint + place.page())
+        raise translate_storage_refusal(response.status, response.headers, self._url)
+
+    def get_again(self, told: HubFile, headers: Mapping[str, str]) -> HubFile | None:
+        """Ask the server that the hub named before, by the same signed url; None where it does not answer with bytes.
+
+        Args:
+            told: an earlier answer whose bytes came from elsewhere.
+            headers: request headers.
+        """
+        try:
+            response = self._send_request(told.elsewhere, headers)
+        except (RetryableError, SourceError):
+            return None
+        if response.status in (200, 206):
+            return told._replace(response=response)
+        response.close()
+        return None
+
+    def pages(self, path: str, place: HubLocation) -> Any:
+        """Give what a list of the hub holds, page by page.
+
+        Args:
+            path: of the url on the hub.
+            place: what is asked for, for errors.
+
+        Yields:
+            Values of JSON.
+
+        Raises:
+            NotFound: no such repository, revision or folder.
+            SourceError: the hub refuses, or does not answer.
+        """
+        following: str | None = path
+        while following is not None:
+            page, link = self._page(following, place)
+            yield from page
+            found = _NEXT.search(link)
+            there = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
+            following = http_client.next_page(there, following, self._url)
+            if following is not None and not self._is_hub(following):
+                raise SourceError("the hub's list goes on at another address: not followed", url=self._url)
+
+    def _page(self, target: str, place: HubLocation) -> tuple[list[Any], str]:
+        def once() -> tuple[list[Any], str]:
+            told = self.get(target, {"Accept": "application/json"}, place)
+            return self._parse(told.response), told.headers.get("Link", "")
+
+        return http_client.retry(once, self._url, lambda: None)
+
+    def _parse(self, response: Any) -> list[Any]:
+        known: tuple[type[Exception], ...] = (*http_client.failures(), ValueError)
+        try:
+            found = json.loads(response.read())
+        except known as error:
+            failure = redact(f"{type(error).__name__}: {error}")
+        else:
+            if isinstance(found, list):
+                return found
+            failure = "it is no list"
+        finally:
+            response.close()
+        raise RetryableError(f"the answer is not what was asked for: {failure}")
+
+    def _send_request(self, target: str, headers: Mapping[str, str]) -> Any:
+        try:
+            return http_client.send(
+                "GET", target, headers, (http_client.CONNECT_SECONDS, http_client.READ_SECONDS), redirects=0
+            )
+        except http_client.no_answer_errors() as error:
+            said = redact(str(getattr(error, "reason", None) or error))
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            raise SourceError(f"the server's certificate is not trusted: {said}", url=self._url)
+        raise RetryableError(
+            f"no answer from {_host_name(target)}: {said}"
+        )  # here: the error of urllib3 shows the signed url
+
+    def _is_hub(self, target: str) -> bool:
+        """Tell whether a url is at the hub's own address: scheme, host and port."""
+        return _split_address(target) == _split_address(self.endpoint)
+
+    def _redirect_target(self, target: str, location: str) -> str:
+        there = urllib.parse.urljoin(target, location)
+        secure = there.lower().startswith("https://")
+        if not location or not (secure or (there.lower().startswith("http://") and target.startswith("http://"))):
+            raise SourceError("redirected to something that is no http url, or from https to http", url=self._url)
+        return there
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header with the token, looked up now; empty without one."""
+        token = self.token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def token(self) -> str:
+        """Return the token: of the options, the environment, or the file that ``hf auth login`` writes; or empty.
+
+        Raises:
+            ConfigError: a token is named and cannot be found.
+        """
+        given = self._options.get("token")
+        if isinstance(given, Secret):
+            return given.reveal()
+        if given is False:
+            return ""
+        found = settings.HF_TOKEN.get() or settings.HUGGING_FACE_HUB_TOKEN.get()
+        return (found or _token_from_file()).strip()
+
+    def service(self) -> str:
+        """Return which hub this is where it is not the one of everybody."""
+        return "" if self.endpoint == settings.HF_ENDPOINT.default else f"hf {self.endpoint}"
+
+
+def _token_from_file() -> str:
+    home = settings.HF_HOME.get() or f"{settings.CACHE_HOME.get()}/huggingface"
+    place = settings.HF_TOKEN_PATH.get() or f"{home}/token"
+    try:
+        with Path(settings.expand_environment(place)).open("rb") as file:
+            return file.read(1 << 12).decode("ascii", "ignore").strip()
+    except OSError:
+        return ""
+
+
+def _split_address(url: str) -> tuple[str, str | None, int | None] | None:
+    """Return scheme, host and port, or None for what is no url."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    return parts.scheme, parts.hostname, port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _host_name(url: str) -> str:
+    return (_split_address(url) or ("", "?", 0))[1] or "?"
+
+
+def service_id(url: str, storage_options: Any = None) -> str:
+    """Return which hub serves a url, where it is not the one of everybody; see :mod:`webdataset.storage.open_url`."""
+    return HubClient(storage_options, url).service()

@@ -1,0 +1,489 @@
+"""S3 locations, botocore clients, requests with retries, error translation and masked logs.
+
+One botocore client per process and profile: credentials by the whole chain of AWS (environment, ``~/.aws``, SSO,
+roles, containers, instances), endpoints, signatures. The client of botocore is used rather than its signatures alone,
+since it knows regions, redirects, access points, and what ``~/.aws/config`` may say; bodies are read from the
+connection below it. It never retries by itself: the reader does, as for every scheme. No client survives a fork: two
+processes that share a connection would read each other's answers.
+
+Requests that may be sent twice (parts, lists, heads) are retried while that may help; expired credentials are looked
+up again. Errors of botocore become errors of this library: ``RetryableError`` where a retry may help, else one that
+says what to do. Nothing of the request is kept, and the original error is not chained: what the service sends back
+may quote the name of the key and the signature.
+
+In the DEBUG log records of botocore, which hold requests with their headers and answers of token services, every
+secret is replaced by ``***``. Records of other levels and other loggers are not changed. Parsing a url asks no
+service.
+"""
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import re
+import threading
+import urllib.parse
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from webdataset.core import settings
+from webdataset.core.errors import NotFound, SourceError, UsageError, WebDatasetError
+from webdataset.core.fork_safety import PerProcessCache
+from webdataset.core.optional_imports import require
+from webdataset.storage.http_client import retry
+from webdataset.storage.object_store import RetryableError, object_changed_error
+from webdataset.storage.profile_selection import profile_for
+from webdataset.storage.resumable_stream import parse_retry_after
+from webdataset.storage.s3_profile import Profile
+from webdataset.storage.tls import plain_context
+
+_ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
+_CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))
+_EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"))
+_BUSY = frozenset((
+    "SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException", "TooManyRequests",
+    "InternalError", "BandwidthLimitExceeded", "RequestLimitExceeded", "RequestThrottled", "ServiceUnavailable",
+))  # fmt: skip
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
+_WAYS_OUT = {
+    "AccessDenied": "these credentials may not do this; check the bucket's policy, or anonymous=true for public data",
+    "InvalidAccessKeyId": "the service does not know this key: check which profile and endpoint are used",
+    "SignatureDoesNotMatch": "the secret key is wrong, or something between here and the service changes requests",
+    "AuthorizationHeaderMalformed": "the region is wrong: set region in the profile, or AWS_REGION",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "NoSuchBucket": "check the bucket's name, the endpoint and the profile",
+    "InvalidObjectState": "the object is in an archive (Glacier and the like): restore it before it is read",
+    "PermanentRedirect": "the bucket is in another region: set region in the profile, or AWS_REGION, and its endpoint",
+    "301": "the bucket is in another region: set region in the profile, or AWS_REGION, and its endpoint",
+    "401": "check the credentials",
+    "403": "check the credentials, or anonymous=true for public data",
+}
+# by the name of botocore's class: the first that is found among an error's classes
+_LOCAL = {
+    "NoCredentialsError": "no credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "name a profile of ours (s3+NAME://bucket/key), or use one with anonymous=true for public data",
+    "PartialCredentialsError": "the credentials are incomplete: both the key id and the secret key are needed",
+    "ProfileNotFound": "the AWS profile does not exist: check AWS_PROFILE and ~/.aws/config",
+    "UnauthorizedSSOTokenError": "the SSO session has ended: run 'aws sso login'",
+    "SSOTokenLoadError": "there is no SSO session: run 'aws sso login'",
+    "TokenRetrievalError": "the SSO session has ended: run 'aws sso login'",
+    "NoRegionError": "no region is known: set region in the profile, or AWS_REGION",
+}
+_UNSENDABLE = (
+    "the credentials hold a line break, or a character that no header may have: check them where they come from"
+)
+_TRANSIENT_ERRORS = ("CredentialRetrievalError", "MetadataRetrievalError")
+_CONNECTION_ERRORS = (
+    "HTTPClientError",
+    "ConnectionError",
+    "OSError",
+)  # botocore's own: a refused connection is no OSError
+_DOUBTFUL_CREDENTIALS = frozenset((
+    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity", "AccessDenied", "401", "403",
+    "Forbidden", "Unauthorized",
+))  # fmt: skip
+
+
+def doubts_credentials(error: Exception) -> bool:
+    """Tell whether a service refused who asked, or nobody could: there may be other keys by now, where they come from.
+
+    Args:
+        error: an error of botocore.
+    """
+    if not _LOCAL.keys().isdisjoint(kind.__name__ for kind in type(error).__mro__):
+        return True
+    response = getattr(error, "response", None)
+    return isinstance(response, Mapping) and str(response.get("Error", {}).get("Code", "")) in _DOUBTFUL_CREDENTIALS
+
+
+def response_status(error: Exception) -> int:
+    """Return the status of the answer that an error is about, 0 where there was none.
+
+    Args:
+        error: an error of botocore.
+    """
+    response = getattr(error, "response", None)
+    facts = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
+    return int(facts.get("HTTPStatusCode", 0))
+
+
+def translate_error(
+    error: Exception, url: str, *, offset: int = 0, profile: Profile | None = None
+) -> RetryableError | SourceError:
+    """Return the error to raise in place of one of botocore's.
+
+    Args:
+        error: a ``ClientError``, ``BotoCoreError`` or the like.
+        url: the object as the user calls it.
+        offset: bytes of the object read before.
+        profile: what the request was made with; named where that may be the reason.
+    """
+    by = f"; asked with {profile.description}" if profile is not None else ""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        return _translate_answer(response, url, offset, by)
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    said = f"{type(error).__name__}: {error}"
+    hint = next((text for name, text in _LOCAL.items() if name in kinds), None)
+    if "header value" in said or "codec can't encode" in said:  # it would be quoted, and may be a secret
+        hint = _UNSENDABLE
+    if hint is not None:
+        return SourceError(hint + by, url=url)
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
+    if kinds.intersection(_TRANSIENT_ERRORS):
+        return RetryableError(said, expired=True)
+    if kinds.intersection(_CONNECTION_ERRORS):
+        return RetryableError(said)
+    return SourceError(f"the request could not be made: {said}", url=url)
+
+
+def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: str) -> RetryableError | SourceError:
+    """Judge an answer of the service with an error status."""
+    fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
+    code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
+    said = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
+    if code in _BUSY or (status in _BUSY_STATUS and code not in _EXPIRED):
+        headers = facts.get("HTTPHeaders", {})
+        return RetryableError(said, wait_seconds=parse_retry_after(headers.get("retry-after"), headers.get("date")))
+    if code in _EXPIRED:
+        return RetryableError(f"{said}; the credentials have expired", expired=True)
+    if code in _CHANGED or status in (412, 416):
+        return object_changed_error(url, offset)
+    hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
+    headers = facts.get("HTTPHeaders", {})
+    if status in _REDIRECTS:
+        hint = _describe_redirect(headers, hint)
+    kind = NotFound if code in _ABSENT or status == 404 else SourceError
+    return kind(f"{said}; {hint}{by}" if hint else said, url=url)
+
+
+def _describe_redirect(headers: Mapping[str, str], hint: str | None) -> str:
+    """Say where a redirect leads; it is not followed, since the request is signed for one host by secret keys."""
+    region = headers.get("x-amz-bucket-region")
+    if region:
+        return f"{_WAYS_OUT['301']}: the service says {region!r}"
+    try:
+        parts = urllib.parse.urlsplit(headers.get("location", ""))
+        host = f"{parts.scheme}://{parts.hostname}" if parts.hostname else ""
+    except ValueError:
+        host = ""
+    place = f" to {host}" if host else ""
+    return f"it redirects{place}, and redirects are not followed: check endpoint_url and region" + (
+        f"; {hint}" if hint else ""
+    )
+
+
+LOGGERS = ("auth", "awsrequest", "credentials", "endpoint", "hooks", "httpsession", "parsers", "signers", "tokens")
+
+_HEADER = re.compile(
+    r"(?P<name>(?:x-amz-security-token|authorization)['\"]?\s*:\s*)(?:b?'[^']*'|b?\"[^\"]*\"|[^\n]*)", re.IGNORECASE
+)
+_BODY = re.compile(
+    r"(?P<name><(?:SecretAccessKey|SessionToken|AccessKeyId|AWSAccessKeyId|Token(?:-\d+)?|SignatureProvided|StringToSign(?:Bytes)?|"
+    r"CanonicalRequest(?:Bytes)?)>|"
+    r"['\"](?:secretAccessKey|sessionToken|accessKeyId|accessToken|refreshToken|Token(?:-\d+)?)['\"]\s*:\s*['\"])[^<'\"]*",
+    re.IGNORECASE,
+)
+
+
+class _BotocoreMask(logging.Filter):
+    """Rewrites records."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Replace what is secret; every record is kept."""
+        if record.levelno <= logging.DEBUG:
+            said = record.getMessage()
+            shown = _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", said))
+            if shown != said:
+                record.msg, record.args = shown, ()
+        return True
+
+
+_mask = _BotocoreMask()
+
+
+def mask_botocore_logs() -> None:
+    """Mask botocore's records in this process; called as often as one likes."""
+    for name in LOGGERS:
+        logging.getLogger(f"botocore.{name}").addFilter(_mask)
+
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+CONNECTIONS = 16
+
+_clients: PerProcessCache[Any] = PerProcessCache()
+_request_state = threading.local()
+
+
+def import_botocore(part: str) -> ModuleType:
+    """Import a part of botocore.
+
+    Args:
+        part: ``session``, ``config`` ….
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    return require(f"botocore.{part}".rstrip("."), extra="s3", purpose="reading and writing s3:// urls")
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return the errors that a request raises.
+
+    Raises:
+        MissingExtra: botocore is not installed.
+    """
+    known = import_botocore("exceptions")
+    return (known.ClientError, known.BotoCoreError, known.HTTPClientError, OSError)
+
+
+def client_for(profile: Profile, url: str) -> Any:
+    """Return this process's client for a profile.
+
+    Args:
+        profile: endpoint and credentials; what it leaves open is found by botocore.
+        url: what is to be opened, for errors.
+
+    Raises:
+        MissingExtra: botocore is not installed.
+        SourceError: a profile of ``~/.aws`` that does not exist, an endpoint that is no url.
+    """
+    return _clients.get(profile, lambda: _make_client(profile, url))
+
+
+def forget_client(profile: Profile) -> None:
+    """Let go of a profile's client, so that the next one looks for credentials anew.
+
+    Args:
+        profile: the profile.
+    """
+    _clients.forget(profile)
+
+
+def _make_client(profile: Profile, url: str) -> Any:
+    """Make a client; of services other than AWS, buckets stand in the path unless somebody decided otherwise."""
+    known: tuple[type[Exception], ...] = (*failures(), ValueError)  # the latter: an endpoint that is no url
+    mask_botocore_logs()
+    try:
+        session = import_botocore("session").Session(profile=profile.aws_profile)
+        session.user_agent_name = "webdataset"
+        session.register_component("data_loader", _service_descriptions())
+        if profile.access_key_id is not None and profile.secret_access_key is not None:
+            token = None if profile.session_token is None else profile.session_token.reveal()
+            session.set_credentials(profile.access_key_id.reveal(), profile.secret_access_key.reveal(), token)
+        style = profile.addressing_style or _configured_style(session)
+        client = _create_client(session, profile, style)
+        if style is None and not _is_aws(client.meta.endpoint_url):
+            client = _create_client(session, profile, "path")
+    except WebDatasetError:
+        raise
+    except known as error:
+        failure = translate_error(error, url, profile=profile)
+    else:
+        return client
+    raise failure if isinstance(failure, SourceError) else SourceError(str(failure), url=url)
+
+
+@functools.cache
+def _service_descriptions() -> Any:
+    """Return botocore's descriptions of services: 0.1 s to read, the same for all sessions, inherited over forks."""
+    return import_botocore("session").Session().get_component("data_loader")
+
+
+def _create_client(session: Any, profile: Profile, style: str | None) -> Any:
+    config = import_botocore("config").Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=CONNECTIONS,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        tcp_keepalive=True,
+        request_checksum_calculation="when_required",  # other services refuse checksums that they do not know
+        response_checksum_validation="when_required",  # the reader verifies, over all connections of one object
+        **({"s3": {"addressing_style": style}} if style else {}),
+        **({"signature_version": import_botocore("").UNSIGNED} if profile.anonymous else {}),
+    )
+    client = session.create_client(
+        "s3",
+        region_name=profile.region,
+        endpoint_url=profile.endpoint_url,
+        verify=_ca_bundle(session) if profile.verify is None else profile.verify,
+        config=config,
+    )
+    _secure(client)
+    client.meta.events.register("before-call.s3.HeadBucket", _refuse_nested_redirect)
+    client.meta.events.register("after-call.s3.HeadBucket", _allow_redirect)
+    client.meta.events.register("after-call-error.s3.HeadBucket", _allow_redirect)
+    return client
+
+
+def _secure(client: Any) -> None:
+    """Give a client's connections a context whose handshakes forks wait for; botocore has no argument for it."""
+    manager = getattr(getattr(client._endpoint, "http_session", None), "_manager", None)  # noqa: SLF001
+    given = getattr(manager, "connection_pool_kw", {})
+    if "ssl_context" in given:
+        context = plain_context(importlib.import_module("urllib3"))
+        context.check_hostname = False  # as botocore's: urllib3 compares the name by itself then
+        given["ssl_context"] = context
+
+
+def _ca_bundle(session: Any) -> str | None:
+    """Return the certificates that the environment names, as for other https urls; None for botocore's own."""
+    if session.get_config_variable("ca_bundle"):  # AWS_CA_BUNDLE, or in ~/.aws/config
+        return None
+    for named in (settings.REQUESTS_CA_BUNDLE.get(), settings.SSL_CERT_FILE.get()):
+        path = settings.expand_home(named) if named else ""
+        if path and os.path.isfile(path):  # noqa: PTH113  OpenSSL passes over what is not there, too
+            return path
+    return None
+
+
+def _refuse_nested_redirect(**_: Any) -> None:
+    """Let botocore ask for a bucket's region once: where that answer is a redirect, too, it would ask without end."""
+    if getattr(_request_state, "region", False):
+        refusal: Exception = import_botocore("exceptions").ClientError(
+            {"Error": {"Code": "301"}, "ResponseMetadata": {"HTTPStatusCode": 301, "HTTPHeaders": {}}}, "HeadBucket"
+        )
+        raise refusal
+    _request_state.region = True
+
+
+def _allow_redirect(**_: Any) -> None:
+    _request_state.region = False
+
+
+def _configured_style(session: Any) -> str | None:
+    """Return the addressing style that ``~/.aws/config`` names."""
+    with contextlib.suppress(*failures()):
+        section = session.get_scoped_config().get("s3")
+        return section.get("addressing_style") if isinstance(section, dict) else None
+    return None
+
+
+def _is_aws(endpoint: str) -> bool:
+    host = urllib.parse.urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+
+
+class S3Client:
+    """Requests with one profile.
+
+    Args:
+        profile: service and credentials.
+        url: what the user calls it, for errors.
+        attempts: failures in a row after which a request is given up.
+
+    Raises:
+        MissingExtra: botocore is not installed.
+    """
+
+    def __init__(self, profile: Profile, url: str, attempts: int | None = None) -> None:
+        self._profile = profile
+        self._url = url
+        self._attempts = attempts
+        self._failures = failures()
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Send a request until it is answered.
+
+        Args:
+            name: a method of botocore's client.
+            **arguments: its arguments.
+
+        Raises:
+            NotFound: nothing is there.
+            SourceError: the service refuses, or does not answer.
+        """
+        return retry(
+            lambda: self._request(name, arguments),
+            self._url,
+            lambda: forget_client(self._profile),
+            self._attempts,
+        )
+
+    def _request(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        client = client_for(self._profile, self._url)
+        try:
+            answer: dict[str, Any] = getattr(client, name)(**arguments)
+        except self._failures as error:
+            failure = translate_error(error, self._url, profile=self._profile)
+            if doubts_credentials(error):
+                forget_client(self._profile)  # the next request looks for credentials anew
+        else:
+            return answer
+        raise failure
+
+
+_URL = re.compile(
+    r"s3://(?P<bucket>arn:[^/]+:accesspoint/[^/]+|[^/]+)/(?P<key>.*?)(?:\?versionId=(?P<version>[\w.~-]+))?\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+_WRITTEN = re.compile(r"%((?:25)*)3[fF](?=versionId=)", re.IGNORECASE)
+_MEANT = re.compile(r"\?(?=versionId=)|%(?=(?:25)*3[fF]versionId=)", re.IGNORECASE)
+
+
+def parse_key(written: str) -> str:
+    """Return the key that a url names: as it stands, but ``%3FversionId=`` is ``?versionId=``.
+
+    Args:
+        written: what stands in the url.
+    """
+    return _WRITTEN.sub(lambda found: f"%{found[1][2:]}3F" if found[1] else "?", written)
+
+
+def escape_key(key: str) -> str:
+    """Return what names a key in a url; the opposite of :func:`key_of`.
+
+    Args:
+        key: the key.
+    """
+    return _MEANT.sub(lambda found: "%3F" if found[0] == "?" else "%25", key)
+
+
+class S3Location(NamedTuple):
+    """Where an object lies.
+
+    Args:
+        profile: service and credentials.
+        bucket: the bucket, or the ARN of an access point.
+        key: the object's key; see :func:`key_of`.
+        version: one version of it, or None for the latest.
+    """
+
+    profile: Profile
+    bucket: str
+    key: str
+    version: str | None
+
+    def request_arguments(self) -> dict[str, str]:
+        """Return the arguments of a request about this object."""
+        payer = {"RequestPayer": "requester"} if self.profile.request_payer else {}
+        return {"Bucket": self.bucket, "Key": self.key, **payer}
+
+
+def parse_url(url: str, storage_options: Mapping[str, Any] | None = None) -> S3Location:
+    """Return the object that a url names.
+
+    Args:
+        url: the url.
+        storage_options: fields of the profile that a dataset gives.
+
+    Raises:
+        UsageError: no bucket, credentials in its place, or no such profile.
+    """
+    profile, plain = profile_for(url, storage_options)
+    match = _URL.match(plain)
+    if match is None:
+        raise UsageError("an S3 url is s3://bucket/key", url=url)
+    if "@" in match["bucket"]:
+        # botocore would repeat it in its message
+        raise UsageError(
+            "an S3 url holds no credentials: put them into a profile, the environment, or storage_options", url=url
+        )
+    return S3Location(profile, match["bucket"], parse_key(match["key"]), match["version"])

@@ -1,0 +1,485 @@
+"""Files on other machines, by SFTP: reads, uploads and lists ``ssh:``, ``sftp:`` and ``scp:`` urls.
+
+Some requests are always in flight ahead of the reader, so that a distant server is as fast as a near one. Length and
+time of last change, in whole seconds, identify a file: that is all that SFTP says. A file that is replaced while it
+is open is read to its end as it was; one that is overwritten in place is noticed by its time, which is read again at
+the end.
+
+An upload appears when it is complete, and never before. It is written beside the final path, under a name of its own
+that begins with a dot, a few requests at a time, and renamed by the last one. Pieces that the server has not
+confirmed are kept: if the connection drops, they are written again to the same offset, over another connection.
+
+A list walks through folders. Names that begin with a dot are left out, as by shells. Links to files count as files;
+links to folders are followed only where the depth is bounded.
+"""
+
+import asyncio
+import collections
+import contextlib
+import os
+import posixpath
+import stat
+import urllib.parse
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from webdataset.core.errors import SourceError, UsageError
+from webdataset.core.seeds import random_seed
+from webdataset.storage.backends import sftp_client
+from webdataset.storage.backends.sftp_client import (
+    SftpLocation,
+    SshLogin,
+    parse_login,
+    parse_url,
+    server_path,
+    split,
+    translate_error,
+)
+from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, object_changed_error
+from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
+from webdataset.storage.uploads import AtomicUpload
+
+LISTING_SECONDS = 600.0
+
+
+def list_keys(stem: str, prefix: str, storage_options: Any = None, *, depth: int | None = None) -> Iterator[str]:
+    """Give the paths that begin with a text.
+
+    Args:
+        stem: ``ssh://host/``, as the user writes it.
+        prefix: what paths begin with.
+        storage_options: options of this store.
+        depth: slashes that a path may have after the prefix; None for any number.
+
+    Raises:
+        NotFound: no such folder.
+        SourceError: the server refuses, or does not answer.
+        MissingExtra: asyncssh is not installed.
+    """
+    login, patience = parse_login(stem, storage_options), RetryBudget()
+    known = sftp_client.failures()
+    while True:
+        try:
+            return iter(sftp_client.run_coroutine(_find_paths(login, prefix, depth), LISTING_SECONDS))
+        except known as error:
+            failure = translate_error(error, stem + prefix, login)
+        if not isinstance(failure, RetryableError):
+            raise failure
+        if patience.spent():
+            raise SourceError(f"no answer after {ATTEMPTS} attempts: {failure}", url=stem + prefix)
+        patience.pause()
+
+
+async def _find_paths(login: SshLogin, prefix: str, depth: int | None) -> list[str]:
+    session = await sftp_client.session_for(login)
+    folder, slash, name = prefix.rpartition("/")
+    found: list[str] = []
+    folders = [(folder + slash, name, depth)]
+    while folders:
+        inside, beginning, left = folders.pop()
+        for entry in await session.files.readdir(server_path(inside) if inside != "~/" else "."):
+            called = str(entry.filename)
+            if called.startswith(".") > beginning.startswith(".") or not called.startswith(beginning):
+                continue
+            if called in (".", ".."):
+                continue
+            mode = entry.attrs.permissions or 0
+            linked = stat.S_ISLNK(mode)
+            if linked:
+                mode = await _target_mode(session, server_path(inside + called))
+            if stat.S_ISDIR(mode):
+                if left is None and not linked:
+                    folders.append((f"{inside}{called}/", "", None))
+                elif left:
+                    folders.append((f"{inside}{called}/", "", left - 1))
+            elif stat.S_ISREG(mode):
+                found.append(inside + called)
+    return found
+
+
+async def _target_mode(session: sftp_client.SftpSession, path: str) -> int:
+    """Return the mode of what a link leads to; 0 where that is nothing."""
+    try:
+        return (await session.files.stat(path)).permissions or 0
+    except sftp_client.import_asyncssh().SFTPError:
+        return 0
+
+
+FIRST_BYTES = 1 << 18
+PIECE_BYTES = 1 << 20
+AHEAD = 6
+
+
+class SftpObject:
+    """One file, as the resuming reader asks for it.
+
+    Args:
+        url: the url as the user wrote it.
+        storage_options: options of this store.
+
+    Raises:
+        UsageError: the url names no file.
+        MissingExtra: asyncssh is not installed.
+    """
+
+    def __init__(self, url: str, storage_options: Any = None) -> None:
+        self.url = url
+        self.place = parse_url(url, storage_options)
+        if self.place.path.endswith("/") or not split(url)[1]:
+            raise UsageError("names no file: write ssh://[user@]host[:port]/path", url=url)
+        self._failures = sftp_client.failures()
+
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Return the errors that reading a body raises."""
+        return self._failures
+
+    def refresh(self) -> None:
+        """Log in anew."""
+        sftp_client.run_coroutine(sftp_client.drop_session(self.place.login), sftp_client.READ_SECONDS)
+
+    def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
+        """Open the file once; see :class:`~webdataset.storage.object_store.RemoteObject`.
+
+        Args:
+            offset: the first byte wanted.
+            known: who the file was at first.
+            size: bytes wanted; None for all.
+
+        Raises:
+            Again: asking again may help.
+            NotFound: nothing is there.
+            ShardChanged: it is another file by now.
+            SourceError: the server refuses.
+        """
+        patience = sftp_client.CONNECT_SECONDS + sftp_client.READ_SECONDS
+        try:
+            body, identity = sftp_client.run_coroutine(_open_reader(self.place, offset, size), patience)
+        except self._failures as error:
+            failure = translate_error(error, self.url, self.place.login)
+            if isinstance(failure, RetryableError):
+                sftp_client.submit(sftp_client.drop_session(self.place.login))
+            raise failure from None
+        if known is not None and known.contradicts(identity):
+            body.close()
+            raise object_changed_error(self.url, offset)
+        return ObjectResponse(body, offset, identity, body.size)
+
+
+class SftpBody:
+    """A part of an open file, read front to back; the requests for what follows are on their way.
+
+    Args:
+        place: the file.
+        session: the connection.
+        handle: the open file, of asyncssh.
+        first: the first piece.
+        span: where it begins, and where the part ends.
+        whole: whether the part ends with the file.
+        identity: who the file is.
+    """
+
+    def __init__(
+        self, place: SftpLocation, session: sftp_client.SftpSession, handle: Any, first: bytes, span: tuple[int, int], *,
+        whole: bool, identity: ObjectVersion,
+    ) -> None:  # fmt: skip
+        self._place, self._session, self._handle = place, session, handle
+        self._whole, self._identity = whole, identity
+        self._piece, self._used = first, 0
+        self._asked = span[0] + len(first)
+        self._end = max(span)
+        self.size = self._end - span[0]
+        self._coming: collections.deque[Future[bytes]] = collections.deque()
+        self._owner = os.getpid()
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes, ``b""`` at the end.
+
+        Raises:
+            Exception: one of ``failures()``.
+        """
+        if self._used == len(self._piece):
+            self._piece, self._used = self._next(), 0
+        if self._used == 0 and size >= len(self._piece):
+            self._used = len(self._piece)
+            return self._piece
+        start = self._used
+        self._used = min(start + size, len(self._piece))
+        return self._piece[start : self._used]
+
+    def _next(self) -> bytes:
+        if self._handle is None:
+            return b""
+        while self._asked < self._end and len(self._coming) < AHEAD:
+            size = min(PIECE_BYTES, self._end - self._asked)
+            self._coming.append(sftp_client.submit(self._fetch(self._asked, size)))
+            self._asked += size
+        if not self._coming:
+            return b""
+        try:
+            piece = self._coming.popleft().result(sftp_client.READ_SECONDS)
+        except TimeoutError:
+            sftp_client.submit(sftp_client.drop_session(self._place.login, self._session))
+            raise
+        return piece
+
+    async def _fetch(self, offset: int, size: int) -> bytes:
+        piece: bytes = await self._handle.read(size, offset)
+        last = self._whole and offset + size == self._end
+        if len(piece) < size or (last and _parse_version(await self._handle.stat()) != self._identity):
+            raise ConnectionError("the file changed while it was being read")  # the reader asks again, and sees how
+        return piece
+
+    def close(self) -> None:
+        """Let go of the file; nothing is waited for."""
+        handle, self._handle = self._handle, None
+        if handle is None or self._owner != os.getpid():
+            return
+        for coming in self._coming:
+            coming.cancel()
+        self._coming.clear()
+        sftp_client.submit(_close_handle(handle))
+
+
+async def _close_handle(handle: Any) -> None:
+    with contextlib.suppress(*sftp_client.failures()):
+        await handle.close()
+
+
+async def _open_reader(place: SftpLocation, offset: int, size: int | None) -> tuple[SftpBody, ObjectVersion]:
+    """Open a file; its first piece and who it is are asked for together."""
+    session = await sftp_client.session_for(place.login)
+    handle = await _open_handle(session, place.path)
+    try:
+        first = FIRST_BYTES if size is None else min(size, PIECE_BYTES)
+        facts, piece = await asyncio.gather(handle.stat(), handle.read(first, offset))
+    except BaseException:  # also where it was cancelled
+        await _close_handle(handle)
+        raise
+    identity = _parse_version(facts)
+    length = identity.length or 0
+    whole = size is None or offset + size >= length
+    end = length if size is None else min(length, offset + size)
+    body = SftpBody(
+        place, session, handle, piece[: max(0, end - offset)], (offset, end), whole=whole, identity=identity
+    )
+    return body, identity
+
+
+async def _open_handle(session: sftp_client.SftpSession, path: str) -> Any:
+    """Open a file by its name as it stands, else with percent escapes decoded, as other clients take it."""
+    try:
+        return await session.files.open(path, "rb", encoding=None)
+    except sftp_client.import_asyncssh().SFTPNoSuchFile:
+        decoded = urllib.parse.unquote(path, errors="surrogateescape")
+        if decoded == path:
+            raise
+        return await session.files.open(decoded, "rb", encoding=None)
+
+
+def _parse_version(facts: Any) -> ObjectVersion:
+    return ObjectVersion(modified=f"{facts.mtime}.{facts.mtime_ns or 0:09}", length=facts.size)
+
+
+def remote_object(url: str, storage_options: Any = None) -> SftpObject:
+    """Return the object of a url; see :mod:`webdataset.storage.open_url`."""
+    return SftpObject(url, storage_options)
+
+
+def create_upload(url: str, storage_options: Any = None, **options: Any) -> Any:
+    """Return a stream to a new file; see :class:`~webdataset.storage.backends.sftp.SftpUpload`."""
+    return SftpUpload(url, storage_options, **options)
+
+
+BY_FOLDER = True
+"""Lists are made by walking through folders: ``keys`` takes the depth beyond which nothing can match."""
+
+
+AT_ONCE = 4
+
+
+class SftpUpload(AtomicUpload):
+    """A stream to a new file, in a folder that is there.
+
+    Args:
+        url: the file.
+        storage_options: options of this store.
+        attempts: failures in a row after which the upload is given up.
+
+    Raises:
+        UsageError: the url names no file.
+        NotFound: no such folder.
+        SourceError: the server refuses.
+        MissingExtra: asyncssh is not installed.
+    """
+
+    def __init__(self, url: str, storage_options: Any = None, *, attempts: int = ATTEMPTS, **_options: Any) -> None:
+        self._login, self._path = parse_url(url, storage_options)
+        if self._path.endswith("/") or not split(url)[1]:
+            raise UsageError("names no file: write ssh://[user@]host[:port]/path", url=url)
+        folder, name = posixpath.split(self._path)
+        self._beside = posixpath.join(folder, f".{name[:200]}.{random_seed():016x}.part")
+        self._failures = sftp_client.failures()
+        self._patience, self._attempts = RetryBudget(attempts), attempts
+        self._buffer = bytearray()
+        self._pending: collections.deque[tuple[int, bytes, Future[None]]] = collections.deque()
+        self._handle: Any = None
+        super().__init__(url)
+        self._retry(self._begin, "xb")
+
+    def _accept(self, view: memoryview) -> None:
+        """Take bytes; a full piece is sent while the next one fills."""
+        for start in range(0, len(view), PIECE_BYTES):
+            self._buffer += view[start : start + PIECE_BYTES]
+            if len(self._buffer) >= PIECE_BYTES:
+                self._send()
+
+    def _send(self) -> None:
+        """Hand the buffer over; wait where enough pieces are on their way."""
+        offset = self._pending[-1][0] + len(self._pending[-1][1]) if self._pending else self._confirmed
+        body, self._buffer = bytes(self._buffer), bytearray()
+        self._pending.append((offset, body, self._submit_piece(offset, body)))
+        while len(self._pending) > AT_ONCE:
+            self._confirm()
+
+    _confirmed = 0
+
+    def _submit_piece(self, offset: int, body: bytes) -> Future[None]:
+        return sftp_client.submit(_write_piece(self._handle, offset, body))
+
+    def _confirm(self) -> None:
+        """Wait until the oldest piece is there; after a drop, write everything unconfirmed again."""
+        again = False
+
+        def attempt() -> None:
+            nonlocal again
+            if again:
+                self._begin("r+b")
+                self._pending = collections.deque(
+                    (offset, body, self._submit_piece(offset, body)) for offset, body, _ in self._pending
+                )
+            again = True
+            self._pending[0][2].result(sftp_client.READ_SECONDS)
+
+        self._retry(attempt)
+        offset, body, _ = self._pending.popleft()
+        self._confirmed = offset + len(body)
+        self._patience.progress(self._confirmed)
+
+    def _begin(self, mode: str) -> None:
+        self._handle = sftp_client.run_coroutine(
+            _open_writer(self._login, self._beside, mode), sftp_client.READ_SECONDS
+        )
+
+    def _retry(self, attempt: Any, *words: Any) -> Any:
+        """Do something until it works, with patience.
+
+        Raises:
+            SourceError: the server refuses, or does not answer.
+        """
+        while True:
+            try:
+                return attempt(*words)
+            except self._failures as error:
+                failure = translate_error(error, self.name, self._login)
+            if not isinstance(failure, RetryableError):
+                self._broken = failure
+                raise failure
+            if self._patience.spent():
+                self._broken = SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self.name)
+                raise self._broken
+            sftp_client.submit(sftp_client.drop_session(self._login))
+            self._patience.pause()
+
+    def close(self) -> None:
+        """Publish the file.
+
+        Raises:
+            SourceError: the server refuses, now or earlier; nothing is published.
+        """
+        if self.closed:
+            return
+        if self._owner != os.getpid():  # a copy in a forked process: the upload belongs to its parent
+            super().close()
+            return
+        try:
+            self._finish()
+        except BaseException:  # an interrupt, too, must not leave anything behind
+            self.abort()
+            raise
+        super().close()
+
+    def _finish(self) -> None:
+        """Send what is left, and publish."""
+        if self._broken is not None:
+            raise self._broken
+        if self._buffer:
+            self._send()
+        while self._pending:
+            self._confirm()
+        self._retry(self._publish)
+
+    def _publish(self) -> None:
+        done = _publish_file(self._login, self._handle, (self._beside, self._path), self._size)
+        sftp_client.run_coroutine(done, sftp_client.READ_SECONDS)
+
+    def abort(self) -> None:
+        """Stop the upload; nothing is published, and what was sent is removed."""
+        if self.closed:
+            return
+        if self._owner == os.getpid() and self._handle is not None:
+            for _, _, future in self._pending:
+                future.cancel()
+            with contextlib.suppress(*self._failures):
+                sftp_client.run_coroutine(
+                    _remove_file(self._login, self._handle, self._beside), sftp_client.CONNECT_SECONDS
+                )
+        super().close()
+
+
+async def _open_writer(login: Any, path: str, mode: str) -> Any:
+    session = await sftp_client.session_for(login)
+    try:
+        return await session.files.open(path, mode, encoding=None)
+    except sftp_client.import_asyncssh().SFTPFileAlreadyExists:  # an answer was lost, and this is our own
+        return await session.files.open(path, "r+b", encoding=None)
+
+
+async def _write_piece(handle: Any, offset: int, body: bytes) -> None:
+    await handle.write(body, offset)
+
+
+async def _publish_file(login: Any, handle: Any, paths: tuple[str, str], size: int) -> None:
+    """Give the file its name, once all of it is there.
+
+    Raises:
+        Exception: one of ``sessions.failures()``.
+    """
+    known = sftp_client.import_asyncssh()
+    beside, path = paths
+    session = await sftp_client.session_for(login)
+    with contextlib.suppress(known.Error, OSError):  # of a connection that is gone, or a server that cannot
+        await handle.fsync()
+    with contextlib.suppress(known.Error, OSError):
+        await handle.close()
+    try:
+        there = (await session.files.stat(beside)).size
+    except known.SFTPNoSuchFile:
+        if (await session.files.stat(path)).size == size:  # renamed already: the answer was lost
+            return
+        raise
+    if there != size:
+        raise ValueError(f"{there} bytes are there instead of {size}")
+    try:
+        await session.files.posix_rename(beside, path)
+    except known.SFTPOpUnsupported:
+        with contextlib.suppress(known.SFTPNoSuchFile):
+            await session.files.remove(path)
+        await session.files.rename(beside, path)
+
+
+async def _remove_file(login: Any, handle: Any, path: str) -> None:
+    session = await sftp_client.session_for(login)
+    with contextlib.suppress(sftp_client.import_asyncssh().Error, OSError):
+        await handle.close()
+    await session.files.remove(path)

@@ -1,0 +1,328 @@
+"""The protocol of a remote object: one request, its response, and which version of the object it is about.
+
+A request takes an offset and the first version that was seen; the response holds a body, the offset at which it
+begins, the length of the object and its version. A backend opens and reports; it never retries and never waits: the
+reader does (:mod:`webdataset.storage.resumable_stream`), in the same way for every scheme.
+"""
+
+import base64
+import binascii
+import functools
+import hashlib
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from webdataset.core.errors import ShardChanged
+from webdataset.core.optional_imports import import_if_available
+
+_FIRST_STRIDE = 128 << 10
+_LONGEST_STRIDE = 1 << 20
+_DIGESTS = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}
+_DIGITS = re.compile(r"[0-9a-fA-F]{1,256}\Z")
+
+ChecksumFunction = Callable[[bytes, int], int]
+"""A piece, and the checksum of what came before it, to the checksum of both."""
+
+
+class ObjectVersion(NamedTuple):
+    """What must not change between two answers about one object.
+
+    Args:
+        etag: a strong ETag, as the server writes it.
+        version: a version or generation, where the store has them.
+        modified: the time of the last change, as the server writes it.
+        length: bytes of the whole object.
+    """
+
+    etag: str | None = None
+    version: str | None = None
+    modified: str | None = None
+    length: int | None = None
+
+    def validator(self) -> str | None:
+        """Return what tells this version of the object from another: its ETag, else its version, else its date."""
+        return self.etag or self.version or self.modified
+
+    def provable(self) -> bool:
+        """Tell whether a second answer can be recognised as being about the same bytes."""
+        return self.length is not None and self.validator() is not None
+
+    def same(self, other: "ObjectVersion") -> bool:
+        """Tell whether another answer is about the same bytes: by ETag, else by version, else by date; and by length.
+
+        Args:
+            other: who the later answer says it is.
+        """
+        if not self.provable() or self.length != other.length:
+            return False
+        if self.etag is not None:
+            return self.etag == other.etag and self.version in (None, other.version)
+        if self.version is not None:
+            return self.version == other.version
+        return self.modified == other.modified
+
+    def contradicts(self, other: "ObjectVersion") -> bool:
+        """Tell whether another answer is certainly about other bytes; an answer that says less does not contradict.
+
+        Args:
+            other: who the later answer says it is.
+        """
+        names = ("etag", "version", "length") if self.etag or self.version else ("modified", "length")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+
+
+class ObjectResponse(NamedTuple):
+    """One answer of a store.
+
+    Args:
+        body: an object with ``read(size)``, which returns ``b""`` at its end, and ``close()``.
+        start: offset in the object of the first byte of the body.
+        identity: which object this is.
+        size: bytes of the body, where they are known.
+        crc32: checksum of the whole object, where the store vouches for it.
+        crc32c: the same, by Castagnoli's polynomial.
+        crc64nvme: the same, of 64 bits.
+        digest: another checksum of the whole object: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
+    """
+
+    body: Any
+    start: int
+    identity: ObjectVersion
+    size: int | None = None
+    crc32: int | None = None
+    crc32c: int | None = None
+    digest: tuple[str, str] | None = None
+    crc64nvme: int | None = None
+
+    def expected_checksum(self) -> "tuple[int | None, ChecksumFunction]":
+        """Return the checksum that the whole object must have, or None where none can be computed; and by what.
+
+        Asked once for each reading: a digest is computed by something that remembers what it was given.
+        """
+        if self.crc32 is not None:
+            return self.crc32, update_crc32
+        for expected, library in ((self.crc32c, _crc32c_function), (self.crc64nvme, _crc64nvme_function)):
+            summing = library() if expected is not None else None
+            if summing is not None:
+                return expected, summing
+        kind, written = self.digest or ("", "")
+        summing, digits = _digest_function(kind), _DIGITS.match(written)
+        return (None, update_crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
+
+
+class LosslessBody:
+    """A body none of whose bytes are lost where its connection fails.
+
+    ``read(size)`` of urllib3 and of the standard library throws away what came in front of the failure. Here those
+    bytes are given first; the next read raises.
+
+    Args:
+        body: of an answer. Bodies without ``read1`` are asked by ``read``.
+        failures: the errors that reading it raises when its connection fails.
+    """
+
+    def __init__(self, body: Any, failures: tuple[type[Exception], ...]) -> None:
+        self._body = body
+        self._failures = failures
+        self._once: Callable[[int], bytes] | None = getattr(body, "read1", None)
+        self._failure: Exception | None = None
+        self._stride = _FIRST_STRIDE
+        self.close = body.close
+        shutdown = getattr(body, "shutdown", None)
+        if shutdown is not None:
+            self.shutdown = shutdown
+
+    def read(self, size: int) -> bytes:
+        """Return ``size`` bytes, fewer where the connection fails or the body ends, ``b""`` at its end.
+
+        Args:
+            size: how many.
+
+        Raises:
+            Exception: one of the failures, where no byte came in front of it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        once = self._once
+        if once is None:
+            content: bytes = self._body.read(size)
+            return content
+        pieces: list[bytes] = []
+        got = 0
+        while got < size:
+            # a read of n bytes allocates n bytes, and TLS gives 16 KiB at most
+            wanted = min(size - got, self._stride)
+            try:
+                piece = once(wanted)
+            except self._failures as error:
+                if not pieces:
+                    raise
+                self._failure = error
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            got += len(piece)
+            if len(piece) == self._stride:
+                self._stride = min(2 * self._stride, _LONGEST_STRIDE)
+            elif len(piece) < self._stride // 4:
+                self._stride //= 2
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class RetryableError(Exception):
+    """No answer this time, and asking again may help. Never leaves this folder.
+
+    Args:
+        reason: what happened, without secrets.
+        wait_seconds: how long the server wants to be left alone, or None.
+        expired: the credentials are said to be too old.
+    """
+
+    def __init__(self, reason: str, *, wait_seconds: float | None = None, expired: bool = False) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+        self.expired = expired
+
+
+class RemoteObject(Protocol):
+    """One object of a store.
+
+    It may also have ``latency_bytes`` (how many bytes could be read in the time that one more request takes), and
+    ``judges_ranges = True`` where it refuses by itself what is no answer to a request for a range.
+
+    Attributes:
+        url: what the user calls it; no secrets.
+    """
+
+    url: str
+
+    def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
+        """Ask once for the object from ``offset`` on.
+
+        Args:
+            offset: the first byte wanted.
+            known: who the object was at the first answer: the request names it (``If-Match``, version).
+            size: bytes wanted; None for all to the end.
+
+        Raises:
+            Again: asking again may help.
+            NotFound: nothing is there.
+            ShardChanged: the store says that it is another object by now.
+            SourceError: it refuses.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Look for new credentials, and resolve the url anew."""
+        ...
+
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Return the errors that reading a body raises when its connection fails."""
+        ...
+
+
+def object_changed_error(url: str, offset: int) -> ShardChanged:
+    """Return the error to raise where an object was replaced while it was being read.
+
+    Args:
+        url: the object.
+        offset: where in it we were.
+    """
+    return ShardChanged(
+        f"the object was replaced on the server while it was being read (at byte {offset}): open it again, and write "
+        "new contents under new names",
+        url=url,
+    )
+
+
+def parse_crc32(text: str | None, size_bytes: int = 4) -> int | None:
+    """Return the checksum that a header holds, in base64; None for anything else (parts, other kinds).
+
+    Args:
+        text: the header.
+        size_bytes: of the checksum.
+    """
+    raw = _decode_base64(text)
+    return int.from_bytes(raw, "big") if raw is not None and len(raw) == size_bytes else None
+
+
+def parse_digest(text: str | None, kind: str) -> tuple[str, str] | None:
+    """Return the digest that a header holds, in base64; None for anything else.
+
+    Args:
+        text: the header.
+        kind: ``md5``, ``sha1``, ``sha256`` or ``sha512``.
+    """
+    raw = _decode_base64(text)
+    return (kind, raw.hex()) if raw is not None and len(raw) == _DIGESTS[kind] else None
+
+
+def find_digest(headers: Mapping[str, str], *, whole: bool) -> tuple[str, str] | None:
+    """Return the digest of the whole object that a web server names: ``Repr-Digest`` (RFC 9530), ``Content-MD5``.
+
+    Args:
+        headers: of an answer.
+        whole: whether the whole object comes; ``Content-MD5`` is about what comes.
+    """
+    named = dict(text.strip().partition("=")[::2] for text in headers.get("Repr-Digest", "").split(","))
+    for kind, name in (("sha256", "sha-256"), ("sha512", "sha-512"), ("md5", "md5")):
+        found = parse_digest(named.get(name, "").partition(";")[0].strip().strip(":") or None, kind)
+        if found is not None:
+            return found
+    return parse_digest(headers.get("Content-MD5"), "md5") if whole else None
+
+
+def _decode_base64(text: str | None) -> bytes | None:
+    try:
+        return base64.b64decode(text or "", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def update_crc32(piece: bytes, before: int) -> int:
+    """Return the checksum of what came before and a piece.
+
+    Args:
+        piece: further bytes.
+        before: checksum of the bytes before.
+    """
+    return zlib.crc32(piece, before)
+
+
+@functools.cache
+def _crc32c_function() -> ChecksumFunction | None:
+    """Return what computes CRC32C, where a package for it is installed: in Python it would take longer than reading."""
+    library = import_if_available("google_crc32c")
+    if library is None or library.implementation != "c":
+        return None
+    extend = library.extend
+    return lambda piece, before: int(extend(before, bytes(piece)))  # it takes nothing else; bytes are not copied
+
+
+@functools.cache
+def _crc64nvme_function() -> ChecksumFunction | None:
+    """Return what computes CRC64NVME, where a package for it is installed."""
+    library = import_if_available("awscrt.checksums")
+    extend = getattr(library, "crc64nvme", None)
+    return None if extend is None else lambda piece, before: int(extend(bytes(piece), before))
+
+
+def _digest_function(kind: str) -> ChecksumFunction | None:
+    """Return what computes a digest, by the name that stores give it; None where nothing here can."""
+    if kind in ("xxhash", "xxhash2", "xxh64"):
+        library = import_if_available("xxhash")
+        hasher: Any = None if library is None else library.xxh64()
+    else:
+        hasher = getattr(hashlib, kind)(usedforsecurity=False) if kind in _DIGESTS else None
+    if hasher is None:
+        return None
+
+    def summing(piece: bytes, _before: int) -> int:
+        hasher.update(piece)
+        return int(hasher.hexdigest(), 16)
+
+    return summing

@@ -1,0 +1,537 @@
+"""Opens a url, a path, ``-`` or an open object as a stream, by the backend of its scheme.
+
+A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names
+with ``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is
+added or replaced.
+
+A backend is a module of :mod:`webdataset.storage.backends` with
+
+* ``remote_object(url, storage_options)``: the :class:`~webdataset.storage.object_store.RemoteObject` of a url;
+* ``create_upload(url, storage_options, **options)``: a writable stream whose ``close`` publishes the object, whose
+  ``abort`` does not, and which is a context manager that chooses between them;
+* ``split(url)``: the url up to the key of the object, and the key (may be empty); absent where nothing can be listed;
+* ``list_keys(stem, prefix, storage_options)``: the keys below ``stem`` (from ``split``) that begin with a text;
+* ``service_id(url, storage_options)``: which service and account this is, without secrets, for the names of copies;
+  absent where the url determines it;
+* ``BY_FOLDER``: True where ``list_keys`` walks through folders; it then takes ``depth``, beyond which nothing
+  matches.
+
+Everything else is written once, above the backends: waiting and retries (``resumable_stream``), positioned reads
+(``random_access``), several connections, the cache, folders and wildcards (``listing``).
+
+Rewriting: ``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
+``regex=replacement;regex=replacement``; a regex must match at the start, and the first that changes the url wins. The
+replacement may be a ``pipe:`` command, since the environment belongs to the user. Strict trust forbids commands, url
+rewriting and, through ``gopen``, local files.
+
+Backends are imported when the first url of theirs is opened. A forked worker has what its parent has imported; what
+is missing each worker imports again, while its threads open shards. :func:`load_openers` therefore imports the
+backends of a list of urls in the process that starts the workers. It opens nothing, and ignores what cannot be
+imported: opening such a url raises the error.
+"""
+
+import contextlib
+import functools
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from webdataset.core import settings, trust
+from webdataset.core.errors import UsageError, WebDatasetError
+from webdataset.core.fork_safety import fork_lock
+from webdataset.core.logs import log
+from webdataset.core.redaction import redact
+from webdataset.storage import streams
+from webdataset.storage.streams import BorrowedStream, Stream
+
+if TYPE_CHECKING:
+    from webdataset.storage.object_store import RemoteObject
+
+
+def refuse_if_strict(action: str, *, level: str | None = None, url: str | None = None) -> None:
+    """Raise if trust is strict.
+
+    Args:
+        action: what is asked for and refused; begins with the name of the function.
+        level: a trust level that a dataset or call names.
+        url: the url concerned.
+
+    Raises:
+        UsageError: trust is strict.
+    """
+    if trust.trust_level(level) == "strict":
+        raise UsageError(
+            f"{action}: trust is strict (trust='strict', WDS_SECURE, WDS_TRUST or utils.enforce_security)", url=url
+        )
+
+
+def rewrite_url(url: str, *, level: str | None = None) -> str:
+    """Return the url to open in place of ``url``.
+
+    Args:
+        url: a url or a local path.
+        level: a trust level that a dataset names; ``strict`` refuses to rewrite.
+
+    Raises:
+        UsageError: a variable that cannot be read, or rewriting under strict trust.
+    """
+    for variable in (settings.WDS_REWRITE, settings.GOPEN_REWRITE):
+        text = variable.get()
+        if not text:
+            continue
+        refuse_if_strict(
+            "rewrite_url: unsafe_gopen is False, cannot rewrite URLs using environment variables", level=level, url=url
+        )
+        url = _apply_rules(url, _parse_rules(variable.name, text))
+    return url
+
+
+def _apply_rules(url: str, rules: tuple[tuple[re.Pattern[str], str], ...]) -> str:
+    for pattern, replacement in rules:
+        match = pattern.match(url)
+        if match is not None:
+            changed = match.expand(replacement) + url[match.end() :]
+            if changed != url:
+                return changed
+    return url
+
+
+@functools.lru_cache(maxsize=8)
+def _parse_rules(name: str, text: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+    rules = []
+    for rule in filter(None, text.split(";")):
+        regex, separator, replacement = rule.partition("=")
+        try:
+            pattern = re.compile(regex)
+        except re.error as error:
+            raise UsageError(f"environment variable {name}: {regex!r} is no regular expression: {error}") from error
+        if not separator or not regex:
+            raise UsageError(f"environment variable {name}: {rule!r} is not of the form regex=replacement")
+        rules.append((pattern, replacement))
+    return tuple(rules)
+
+
+Opener = Callable[..., Any]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def make_opener(name: str) -> Opener:
+    """Return the opener of a store, for ``gopen_schemes``.
+
+    Args:
+        name: the store's module in this folder.
+    """
+
+    def opener(
+        url: str,
+        mode: str = "rb",
+        bufsize: int = 8192,  # noqa: ARG001  an opener's signature
+        *,
+        storage_options: Any = None,
+        **options: Any,
+    ) -> Any:
+        refuse_unnameable(url, name)
+        store = load_backend(name)
+        if mode == "rb":
+            from webdataset.storage.resumable_stream import ResumableStream  # noqa: PLC0415  local files need none of it
+
+            return ResumableStream(store.remote_object(url, storage_options), **options)
+        return store.create_upload(url, storage_options, **options)
+
+    opener.__name__ = opener.__qualname__ = f"gopen_{name}"
+    opener.__doc__ = f"Open a url of the store {name!r}: ``rb`` or ``wb``."
+    opener.store = opener.room = name  # type: ignore[attr-defined]  # see preparing
+    return opener
+
+
+def refuse_unnameable(url: str, name: str) -> None:
+    """Refuse a url that is no text: names of files may hold any bytes, names of objects may not.
+
+    Args:
+        url: the url.
+        name: the store's module in this folder.
+
+    Raises:
+        UsageError: half a surrogate pair, which stands for a byte of a file's name.
+    """
+    if name != "ssh" and _SURROGATE.search(url):
+        raise UsageError(
+            "no object can have this name: it is not Unicode text", url=url.encode("utf-8", "replace").decode()
+        )
+
+
+def load_backend(name: str) -> Any:
+    """Return a store's module.
+
+    Args:
+        name: its name in this folder.
+    """
+    with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+        return importlib.import_module(f"{__package__}.{name}")
+
+
+def find_backend(target: str) -> Any:
+    """Return the store of a url, or None where it is served by something else: a file, a command, a user's opener.
+
+    Args:
+        target: a url, after rewriting.
+    """
+    name = getattr(find_opener(target), "store", None)
+    return None if name is None else load_backend(name)
+
+
+def remote_object(target: str, storage_options: Any = None) -> "RemoteObject | None":
+    """Return a url's object, or None where it is no object of a store.
+
+    Args:
+        target: a url, after rewriting.
+        storage_options: what a dataset says about its storage.
+
+    Raises:
+        UsageError: the url names no object.
+        ConfigError: options that make no sense for this store.
+        MissingExtra: the package for this scheme is not installed.
+    """
+    store = find_backend(target)
+    if store is not None:
+        refuse_unnameable(target, store.__name__.rpartition(".")[2])
+    found: RemoteObject | None = None if store is None else store.remote_object(target, storage_options)
+    return found
+
+
+def service_id(target: str, storage_options: Any = None) -> str:
+    """Return which service and account a url is of, for the names of copies; empty where the url says it all.
+
+    Args:
+        target: a url, after rewriting.
+        storage_options: what a dataset says about its storage.
+
+    Raises:
+        ConfigError: no such profile, or options that make no sense.
+    """
+    tell = getattr(find_backend(target), "service_id", None)
+    return "" if tell is None else str(tell(target, storage_options))
+
+
+ENTRY_POINTS = "webdataset.storage"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
+_LATER = {
+    "hdfs": "pipe:hdfs dfs -cat {url}",
+    "htgs": "the https: url of each block that the server lists",
+    "oss": "pipe:ossutil cat {url}",
+    "r2": "pipe:rclone cat {url}",
+}
+
+_BY_CURL = frozenset(("http", "https", "sftp", "scp"))
+
+
+def _make_lazy_opener(module: str, name: str) -> Opener:
+    """Return an opener that imports its module when it is first called."""
+
+    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
+        with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+            home = importlib.import_module(f"{__package__}.{module}")
+        return getattr(home, name)(url, mode, bufsize, **options)
+
+    opener.__name__ = opener.__qualname__ = name
+    opener.__doc__ = f"Open a url by ``{module}.{name}``."
+    opener.room = module  # type: ignore[attr-defined]  # see preparing
+    return opener
+
+
+def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
+    """Refuse a url whose scheme nobody serves (the ``__default__`` entry).
+
+    Raises:
+        UsageError: always; it names the schemes that are served.
+    """
+    scheme = url.partition(":")[0]
+    known = ", ".join(sorted(name for name, opener in gopen_schemes.items() if opener is not gopen_error))
+    way_out = _LATER.get(scheme.lower())
+    hint = f"; meanwhile write {redact(way_out.format(url=_quote_url(url)))}" if way_out else ""
+    raise UsageError(
+        f"no gopen handler defined for scheme {scheme!r}{hint}. Served are: file, {known}; more come from packages "
+        f"with entry points in {ENTRY_POINTS!r}, from fsspec (pip install 'webdataset[fsspec]'), from "
+        f"gopen_schemes[{scheme!r}] = f(url, mode, bufsize, **kw), or by a pipe: url",
+        url=url,
+    )
+
+
+def _quote_url(url: str) -> str:
+    import shlex  # noqa: PLC0415  only for a scheme that nobody serves
+
+    return shlex.quote(url)
+
+
+gopen_htgs = gopen_error
+gopen_pipe = _make_lazy_opener("pipe", "gopen_pipe")
+gopen_http = _make_lazy_opener("http", "gopen_http")
+gopen_http.store = "http"  # type: ignore[attr-defined]
+gopen_s3 = make_opener("s3")
+gopen_gs = make_opener("gs")
+gopen_azure = make_opener("azure")
+gopen_memory = make_opener("memory")
+gopen_ssh = make_opener("ssh")
+gopen_hf = make_opener("hf")
+gopen_ais = _make_lazy_opener("ais", "gopen_ais")
+gopen_ais.store = "ais"  # type: ignore[attr-defined]
+gopen_fsspec = make_opener("fsspec_store")
+gopen_curl = _make_lazy_opener("commands", "gopen_curl")
+gopen_command = _make_lazy_opener("commands", "gopen_command")
+gopen_ais_program = _make_lazy_opener("commands", "gopen_ais_program")
+
+gopen_schemes: dict[str, Opener] = {
+    "__default__": gopen_error,
+    "pipe": gopen_pipe,
+    **dict.fromkeys(("http", "https"), gopen_http),
+    "s3": gopen_s3,
+    **dict.fromkeys(("gs", "gcs"), gopen_gs),
+    **dict.fromkeys(("az", "abfs", "abfss"), gopen_azure),
+    "memory": gopen_memory,
+    **dict.fromkeys(("ssh", "sftp", "scp"), gopen_ssh),
+    **dict.fromkeys(("ftp", "ftps"), gopen_curl),
+    "ais": gopen_ais,
+    "hf": gopen_hf,
+    "htgs": gopen_htgs,
+}
+
+
+def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener | None:
+    """Return what opens a url, or None for a local path.
+
+    Args:
+        url: a url or path, rewritten already.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+    """
+    served = gopen_schemes if schemes is None else schemes
+    match = _SCHEME.match(url)
+    chosen = None if match is None else _environment_opener(match[1].lower(), served)
+    if chosen is not None:
+        return chosen
+    if "://" in url and "s3" in served and _has_route(url):
+        return served["s3"]
+    if match is None:
+        return None
+    scheme = match[1]
+    found = (
+        served.get(scheme)
+        or served.get(scheme.lower())
+        or (None if scheme.lower() == "file" else _plugin_opener(scheme))
+    )
+    if found is not None or scheme.lower() == "file":
+        return found
+    default = served.get("__default__", gopen_error)
+    if default is gopen_error and match[2] and _is_fsspec_scheme(scheme):
+        return gopen_fsspec
+    return default if match[2] or (default is not gopen_error and not os.path.lexists(url)) else None
+
+
+def _has_route(url: str) -> bool:
+    """Tell whether a route leads a url to S3, by the profiles that there are."""
+    from webdataset.storage import profile_selection  # noqa: PLC0415  local files need none of it
+
+    return profile_selection.has_route(url)
+
+
+def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | None:
+    """Return what the environment has a scheme opened by: AIStore, or a program; None where it says nothing.
+
+    An opener that is not of this library was put there by the user, and stays.
+    """
+    found = served.get(scheme)
+    if found is not None and not getattr(found, "__module__", "").startswith(str(__package__)):
+        return None
+    through_ais = scheme in settings.USE_AIS_FOR.get()
+    if settings.GOPEN_BACKEND.get() == "cli":
+        if through_ais or scheme == "ais":
+            return gopen_ais_program
+        return gopen_command if scheme == "gs" else gopen_curl if scheme in _BY_CURL else None
+    return served.get("ais") if through_ais else None
+
+
+def is_local(url: str) -> bool:
+    """Tell whether a url or path names a local file.
+
+    Args:
+        url: a url or path, as the user wrote it.
+    """
+    return url != "-" and find_opener(url) is None
+
+
+def is_remote(url: Any, *, level: str | None = None) -> bool:
+    """Tell whether a url leads to another machine or to a command, by an opener of this library.
+
+    Args:
+        url: what a shard's ``url`` is.
+        level: a trust level that a dataset names.
+
+    Raises:
+        UsageError: the rewriting rules cannot be read.
+    """
+    if not isinstance(url, str) or url == "-":
+        return False
+    target = rewrite_url(url, level=level)
+    opener = find_opener(target)
+    if opener is None or opener is gopen_error or target[:7].lower() == "memory:":
+        return False
+    return getattr(opener, "__module__", "").startswith(__package__)
+
+
+def _is_fsspec_scheme(scheme: str) -> bool:
+    """Tell whether fsspec is to open what nobody else here serves."""
+    return bool(load_backend("fsspec_store").serves(scheme))
+
+
+@functools.cache
+def _plugin_opener(scheme: str) -> Opener | None:
+    """Return the opener that an installed package declares for a scheme."""
+    import importlib.metadata  # noqa: PLC0415  20 ms, for a scheme that is not ours
+
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if point.name.lower() == scheme.lower():
+            opener: Opener = point.load()
+            return opener
+    return None
+
+
+def open_url(
+    url: Any,
+    mode: str = "rb",
+    bufsize: int = 8192,
+    *,
+    schemes: Mapping[str, Opener] | None = None,
+    raw: bool = False,
+    level: str | None = None,
+    **options: Any,
+) -> Any:
+    """Open a url, a path, ``-``, or pass on an object that is open.
+
+    Args:
+        url: what to open.
+        mode: ``rb`` or ``wb``.
+        bufsize: bytes; handed to the scheme's opener.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+        raw: for the shard reader: local files come unbuffered, and are allowed under strict trust.
+        level: a trust level that a dataset names.
+        **options: handed to the scheme's opener; local files have none.
+
+    Raises:
+        UsageError: another mode, an unknown scheme, or something that trust forbids.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+    """
+    if mode not in ("rb", "wb"):
+        raise UsageError(f"mode must be 'rb' or 'wb', not {mode!r}")
+    reading = mode == "rb"
+    if hasattr(url, "read" if reading else "write"):
+        return BorrowedStream(url)
+    if url == "-" and isinstance(url, str):
+        return BorrowedStream(sys.stdin.buffer if reading else sys.stdout.buffer)
+    target, opener = _resolve(url, schemes, level)
+    if settings.GOPEN_VERBOSE.get():
+        log.warning("gopen %s %s", redact(target), mode)
+    if opener is None:
+        return _open_local(target, mode, raw=raw, level=level)
+    if target[:5].lower() == "pipe:":
+        refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
+    refuse_options(target, opener, options.get("storage_options"))
+    return opener(target, mode, bufsize, **options)
+
+
+def refuse_options(target: str, opener: Opener, storage_options: Any) -> None:
+    """Raise where storage options would be lost.
+
+    Args:
+        target: a url that is not local, rewritten already.
+        opener: what opens it.
+        storage_options: what a dataset says about its storage.
+
+    Raises:
+        UsageError: there are some, and nobody would read them.
+    """
+    if storage_options is not None and not hasattr(opener, "store"):
+        raise UsageError(
+            "storage_options are for stores (s3, gs, az, http …): what opens this url takes none", url=target
+        )
+
+
+def _resolve(url: Any, schemes: Mapping[str, Opener] | None, level: str | None) -> tuple[str, Opener | None]:
+    """Return what to open after rewriting, and by whom; a Path that is not rewritten stays a path."""
+    if not isinstance(url, str | os.PathLike):
+        raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
+    given = os.fsdecode(url)
+    target = rewrite_url(given, level=level)
+    if target == given and not isinstance(url, str):
+        return target, None
+    opener = find_opener(target, schemes)
+    if opener is None and target[:5].lower() == "file:":
+        target = streams.path_of(target)
+    return target, opener
+
+
+def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
+    if raw:
+        return streams.open_raw(path)
+    refuse_if_strict("gopen: unsafe_gopen is False, cannot open local files", level=level, url=path)
+    return streams.open_buffered(path, mode)
+
+
+def open_stream(
+    url: Any,
+    *,
+    level: str | None = None,
+    schemes: Mapping[str, Opener] | None = None,
+    storage_options: Any = None,
+) -> Stream:
+    """Open a url for the shard reader.
+
+    Args:
+        url: a url, a path, ``-``, or an object with ``read`` (which stays open when the stream is closed).
+        level: a trust level that a dataset names.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+        storage_options: what urls of stores are opened with; see :mod:`webdataset.storage.profile_selection`.
+
+    Returns:
+        A stream to be read in large pieces; see :func:`webdataset.storage.streams.length_known`.
+
+    Raises:
+        UsageError: an unknown scheme, or something that trust forbids.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+    """
+    options = {} if storage_options is None else {"storage_options": storage_options}
+    stream: Stream = open_url(url, "rb", schemes=schemes, raw=True, level=level, **options)
+    return stream
+
+
+_MOST_URLS = 100  # a list has few schemes, and they show early
+
+
+def load_openers(urls: Iterable[Any]) -> None:
+    """Load what opens some urls.
+
+    Args:
+        urls: as they stand in a list of shards; one of each scheme is looked at, among the first hundred.
+    """
+    seen = set()
+    for url in islice(urls, _MOST_URLS):
+        if isinstance(url, str):
+            before, colon, _ = url.partition(":")
+            scheme = before if colon else ""
+            if scheme not in seen:
+                seen.add(scheme)
+                with contextlib.suppress(WebDatasetError, ImportError):
+                    _load_opener(find_opener(rewrite_url(url)))
+
+
+def _load_opener(opener: Any) -> None:
+    room = getattr(opener, "room", None)
+    if room is not None:
+        load_backend(room)
+        if hasattr(opener, "store"):
+            load_backend("resuming")

@@ -1,0 +1,224 @@
+"""Reads one object over several connections, where a single connection starves its reader.
+
+A store (or the network) often bounds each connection, not their sum. A reader that mostly waits, for bytes that come
+slower than from a machine nearby, requests the stretches ahead of it by aligned ranges over further connections,
+while its first connection continues to where these begin. A range is as long as eight times its latency is worth, so
+that latency costs little; as many are requested at once as the budget of the process and the settings allow, fewer
+once the reader waits no more.
+
+Each range is read by a bounded resumable stream: each response must begin where it was requested and be about the
+same object, and is resumed where it breaks off. A permanent failure (a server that ignores ranges, refuses further
+connections, has another object by now) is no error here: the reader continues with one connection from the offset
+that it has reached, and meets the error there, or not at all.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from webdataset.core import settings
+from webdataset.storage.object_store import ObjectVersion
+from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, close_tasks, prefetch_budget
+
+ALIGNMENT_BYTES = 8 << 20
+LONGEST_BYTES = 32 << 20
+ATTEMPTS = 4
+PATIENT_SHARE = 0.1
+REFUSED_SECONDS = 60.0
+
+PartOpener = Callable[[int, int], object]
+
+
+_refusal_times: dict[str, float] = {}
+
+
+class ParallelRanges:
+    """The further connections of one stream.
+
+    Args:
+        identity: who the object is.
+        open_part: gives the stream of the bytes from one offset up to another.
+        url: of the object.
+
+    Attributes:
+        ranges: ranges asked for so far.
+    """
+
+    def __init__(self, identity: ObjectVersion, open_part: PartOpener, url: str) -> None:
+        self._place = _server_of(url)
+        self._length = identity.length or 0
+        self._open_part = open_part
+        self._most = settings.CONNECTIONS.get()
+        self._pace = ReadRate()
+        self._lock = threading.RLock()  # a finaliser may want to stop what is being begun
+        self._parts: deque[PrefetchTask] = deque()
+        self._ends: deque[int] = deque()
+        self._rest = memoryview(b"")
+        self._active = self._ended = self._alone = False
+        self._boundary = self._next = self._running = self._wanted = self._part_bytes = 0
+        self._owner = os.getpid()
+        self.ranges = 0
+
+    @classmethod
+    def worthwhile(cls, identity: ObjectVersion, url: str) -> bool:
+        """Tell whether an object is long enough, and known well enough, to be read in parts.
+
+        Args:
+            identity: who it is.
+            url: where it lies.
+        """
+        long = identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
+        return long and _refusal_times.get(_server_of(url), 0.0) < time.monotonic()
+
+    def note(self, offset: int, moments: tuple[float, float, float], given_bytes: int, latency_seconds: float) -> None:
+        """Take note of a read, and decide how many connections there should be.
+
+        Args:
+            offset: where the reader stands now.
+            moments: when the read before ended, when this one began and ended.
+            given_bytes: what it gave.
+            latency_seconds: how long the store took to answer a request.
+        """
+        pace = self._pace
+        pace.note(*moments, given_bytes)
+        if not pace.telling:
+            return
+        if self._active:
+            more = 1 if pace.share > PATIENT_SHARE else -1
+            self._wanted = min(max(1, self._wanted + more), self._most)
+        elif pace.starving and not self._ended:
+            self._begin(offset, pace.bytes_per_second, latency_seconds)
+        pace.begin()
+
+    def _begin(self, offset: int, bytes_per_second: float, latency_seconds: float) -> None:
+        """Ask for what lies ahead of the first connection, if there are further ones to be had."""
+        left = self._length - offset
+        connections = min(self._most, left // ALIGNMENT_BYTES, 1 + prefetch_budget.idle_connections)
+        if connections < 2:
+            return
+        wish = min(8 * latency_seconds * bytes_per_second, LONGEST_BYTES, left / connections)
+        self._part_bytes = max(_align(wish), ALIGNMENT_BYTES)
+        self._boundary = self._next = max(_align(offset + self._part_bytes), offset)
+        self._wanted = connections - 1
+        self._active, self._alone = True, False
+        self._launch()
+        self._active = bool(self._parts)
+
+    def _launch(self) -> None:
+        """Ask for further ranges, as many as there may be."""
+        with self._lock:
+            while (
+                self._active
+                and self._next < self._length
+                and self._running < self._wanted
+                and len(self._parts) <= self._wanted
+            ):
+                grant = prefetch_budget.take(self._part_bytes, spare=1 if self._alone else 0)
+                if grant is None:
+                    break
+                start, end = self._next, self._end_of_next()
+                grant.shrink(self._part_bytes - (end - start))
+                try:
+                    part = PrefetchTask(lambda: self._open_part(start, end), end - start, grant, self._done, exact=True)  # noqa: B023
+                except RuntimeError:  # no more threads
+                    grant.release()
+                    break
+                self._running += 1
+                if self._ended:  # a finaliser has run in between
+                    part.close()
+                    break
+                self._parts.append(part)
+                self._ends.append(end)
+                self._next = end
+                self.ranges += 1
+
+    def _end_of_next(self) -> int:
+        """Return where the next range ends: ranges near the end are shorter, so that all come at once."""
+        left = self._length - self._next
+        size_bytes = min(self._part_bytes, max(_align(left / max(1, self._wanted)), ALIGNMENT_BYTES))
+        return self._length if left < size_bytes + ALIGNMENT_BYTES // 2 else self._next + size_bytes
+
+    def _done(self, part: PrefetchTask) -> None:
+        """Let another range take the place of one that has come; called in its thread."""
+        with self._lock:
+            self._running -= 1
+        if part.failure is None and part.refused is None:
+            self._launch()
+
+    def bound(self, offset: int, size: int) -> int:
+        """Return how many of ``size`` bytes the first connection should give.
+
+        Args:
+            offset: where the reader stands.
+            size: bytes wanted.
+        """
+        return min(size, self._boundary - offset) if self._active else size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the ranges, ``b""`` where the stream should read by itself.
+
+        Args:
+            offset: where the reader stands.
+            size: bytes wanted.
+        """
+        if not self._active or offset < self._boundary:
+            return b""
+        if not self._alone:  # the first connection is given up for one more range
+            self._alone = True
+            self._launch()
+        while not self._rest:
+            with self._lock:  # a thread may be adding one at this moment
+                self._active = bool(self._parts)
+            if not self._active:  # no room for further ones: the first connection goes on, for now
+                return b""
+            piece = self._parts[0].piece()
+            if piece is None:
+                if offset != self._ends[0]:
+                    self._remember_refusal(self._parts[0])
+                    self.stop()
+                    return b""
+                self._leave_range()
+            elif len(piece) <= size:
+                return piece
+            else:
+                self._rest = memoryview(piece)
+        content, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return content
+
+    def _remember_refusal(self, part: PrefetchTask) -> None:
+        """Remember a place that gives no ranges: its other objects are spared the asking, for a while."""
+        if part.stream is None:
+            _refusal_times[self._place] = time.monotonic() + REFUSED_SECONDS
+
+    def _leave_range(self) -> None:
+        """Leave a range behind."""
+        with self._lock:
+            part = self._parts.popleft()
+            self._ends.popleft()
+        part.stream.close()
+        part.release()
+        self._launch()
+
+    def stop(self) -> None:
+        """Give up the ranges: one connection reads on from here."""
+        self._active, self._ended = False, True
+        self._rest = memoryview(b"")
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            parts = list(self._parts)
+            self._parts.clear()
+            self._ends.clear()
+        close_tasks(parts)
+
+
+def _align(offset: float) -> int:
+    """Return the multiple of 8 MiB nearest to an offset."""
+    return round(offset / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _server_of(url: str) -> str:
+    """Return the server, or container, of a url."""
+    return "/".join(url.split("/", 3)[:3])

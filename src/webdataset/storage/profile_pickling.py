@@ -1,0 +1,32 @@
+"""A base class of objects that are pickled together with the profiles that Python has defined in this process.
+
+Nothing about profiles is imported before one is defined.
+"""
+
+from typing import Any
+
+from webdataset.core.optional_imports import loaded_module
+
+_KEY = "S3 profiles"
+
+
+class PicklesProfiles:
+    """Something that is pickled together with the profiles that Python has defined."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the attributes, and the profiles."""
+        if loaded_module(f"{__package__}.profiles.registry") is None:  # then nobody has defined any
+            return self.__dict__
+        from webdataset.storage import profile_registry  # noqa: PLC0415  see above
+
+        luggage = profile_registry.collect_profiles()
+        return self.__dict__ if luggage is None else {**self.__dict__, _KEY: luggage}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the attributes back, and the profiles where this is another process."""
+        luggage = state.get(_KEY)
+        if luggage is not None:
+            from webdataset.storage import profile_registry  # noqa: PLC0415  only where there are profiles
+
+            profile_registry.restore_profiles(luggage)
+        self.__dict__.update((name, value) for name, value in state.items() if name != _KEY)

@@ -1,0 +1,442 @@
+"""Selects the credentials that open a url, and checks ``storage_options``.
+
+``s3://bucket/key``, ``s3+NAME://bucket/key``, ``NAME:s3://bucket/key``, or a scheme that a route leads to S3, becomes
+a :class:`~webdataset.storage.s3_profile.Profile` and the plain ``s3://bucket/key``. The first of these that applies
+wins: storage options, the name in the url, the longest route, the environment, the default chain of AWS.
+
+Storage options are checked and frozen, with everything that may be a secret behind a
+:class:`~webdataset.storage.s3_profile.Secret`; each backend gets its own part. A name that no backend knows is an
+error at once; a name of another backend is an error when the url is opened.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from webdataset.core import settings
+from webdataset.core.errors import ConfigError
+from webdataset.core.redaction import redact
+from webdataset.storage import profile_files as profile_imports
+from webdataset.storage import profile_registry
+from webdataset.storage.s3_profile import FIELDS, NAME, UNROUTED, Profile, Route, Secret, make_profile, suggest_name
+
+S3_ALIASES = {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token", "anon": "anonymous"}
+"""fsspec's names for fields of a profile."""
+
+OPTION_NAMES: dict[str, tuple[str, ...]] = {
+    "s3": ("profile", *S3_ALIASES, *FIELDS),
+    "http": ("headers", "token", "verify"),
+    "gs": ("token", "credentials", "anonymous", "endpoint_url", "user_project"),
+    "azure": (
+        "account_name", "account_key", "sas_token", "connection_string", "credential", "anonymous", "endpoint_url",
+    ),
+    "hf": ("token", "endpoint_url"),
+    "ais": ("token", "endpoint_url", "provider", "verify"),
+    "ssh": ("username", "password", "key_filename", "passphrase", "port", "known_hosts"),
+    "fsspec": ("fsspec",),
+    "memory": (),
+}  # fmt: skip
+"""Store to the names of its options."""
+
+SECRET_OPTIONS = frozenset(
+    {
+        "secret", "token", "account_key", "sas_token", "connection_string", "password", "passphrase",
+        "secret_access_key", "session_token", "access_key_id", "key", "credential", "credentials",
+    }
+)  # fmt: skip
+"""Names whose texts are secrets: ``env:NAME``, ``file:PATH``, or the secret itself, which stays out of pickles."""
+
+GS_TOKENS = frozenset(("anon", "cloud", "google_default"))
+"""Words that gcsfs takes as ``token``; as it does, ``gs:`` urls also take the path of a file of credentials."""
+
+_SECRET_WORD = re.compile(
+    r"secret|token|passw|passphrase|pwd|(?:^|_)pass$|credential|auth|sas|key$|signature|cookie|bearer|jwt|connection_string",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class StorageOptions:
+    """Options, checked and frozen.
+
+    Args:
+        options: name to value; texts that are secrets are hidden.
+    """
+
+    options: tuple[tuple[str, Any], ...]
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return name to value."""
+        return dict(self.options)
+
+
+class OpaqueOption:
+    """An object that may know secrets: used where it is, never pickled, never shown.
+
+    Args:
+        value: credentials, as some other package makes them.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<{type(self.value).__name__}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"storage_options: a {type(self.value).__name__} may hold secrets, and is not put into a pickle: leave it "
+            "out where the machine has credentials, give a path, 'env:NAME' or 'file:PATH', or start workers by fork"
+        )
+
+
+def check_options(given: Any) -> StorageOptions | None:
+    """Return storage options, checked.
+
+    Args:
+        given: a mapping of names in :data:`NAMES` to values, or None.
+
+    Raises:
+        ConfigError: an option that no store has.
+    """
+    if given is None or isinstance(given, StorageOptions):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"storage_options is a mapping of options to values, not {type(given).__name__}")
+    known = sorted({name for names in OPTION_NAMES.values() for name in names})
+    unknown = next((str(name) for name in given if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"storage_options has no {unknown!r}{suggest_name(unknown, known)}")
+    return StorageOptions(tuple((str(name), _hide_option(str(name), value)) for name, value in given.items()))
+
+
+def options_for(store: str, given: Any, url: str | None = None) -> dict[str, Any]:
+    """Return the options of one store; texts that are secrets are revealed by ``.reveal()``.
+
+    Args:
+        store: a name in :data:`NAMES`.
+        given: storage options, checked or as the user gave them.
+        url: what is being opened, for messages.
+
+    Raises:
+        ConfigError: an option of another store.
+    """
+    checked = check_options(given)
+    if checked is None:
+        return {}
+    names = OPTION_NAMES[store]
+    found = checked.as_mapping()
+    other = next((name for name in found if name not in names), None)
+    if other is not None:
+        listed = ", ".join(names) or "none"
+        raise ConfigError(
+            f"storage_options: {other!r} does not apply here; options of this scheme are: {listed}",
+            url=None if url is None else redact(url),
+        )
+    if store != "gs" and isinstance(found.get("token"), str):
+        found["token"] = Secret(found["token"])
+    return {name: value.value if isinstance(value, OpaqueOption) else value for name, value in found.items()}
+
+
+def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
+    """Refuse a user or password in the address of a service: addresses are shown.
+
+    Args:
+        endpoint: the address.
+        name: what names it.
+        url: what is being opened, for messages.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if "@" in endpoint.partition("://")[2].partition("/")[0] or ("@" in endpoint and "://" not in endpoint):
+        raise ConfigError(f"{name} must not hold a user or password: it is shown in messages", url=url)
+
+
+def _hide_option(name: str, value: Any) -> Any:
+    """Return a value, behind a :class:`Secret` where it may be one."""
+    if name == "headers":
+        if not isinstance(value, Mapping):
+            raise ConfigError("storage_options: headers is a mapping of names to texts")
+        return tuple((str(key), _wrap_secret(text)) for key, text in value.items())
+    if name == "endpoint_url" and isinstance(value, str):
+        refuse_login(value, "storage_options: endpoint_url")
+    if name == "fsspec" and isinstance(value, Mapping):
+        return _check_foreign_options(value, secret=False)
+    if name.startswith(("token", "credential")) and isinstance(value, Mapping):  # a file of Google's, as its content
+        return Secret.literal(json.dumps(dict(value)))
+    if name == "token" and isinstance(value, str) and (value in GS_TOKENS or _is_path(value)):
+        return value
+    if name == "credentials" and isinstance(value, str) and _is_path(value, ""):
+        return value  # it must get into workers
+    return _wrap_secret(value) if name in SECRET_OPTIONS else value
+
+
+def _is_path(text: str, ending: str = ".json") -> bool:
+    return text.endswith(ending) and not text.lstrip().startswith(("env:", "file:", "{"))
+
+
+def _check_foreign_options(given: Mapping[Any, Any], *, secret: bool) -> StorageOptions:
+    """Return options whose names are somebody else's: what may be a secret is told by what it is called."""
+    found: list[tuple[str, Any]] = []
+    for key, value in given.items():
+        hidden = secret or _SECRET_WORD.search(str(key)) is not None
+        if isinstance(value, Mapping):
+            value = _check_foreign_options(value, secret=hidden or "headers" in str(key).lower())  # noqa: PLW2901  the same, hidden
+        found.append((str(key), _wrap_secret(value) if hidden else value))
+    return StorageOptions(tuple(found))
+
+
+def _wrap_secret(value: Any) -> Any:
+    """Return a value that may be a secret so that it is neither shown nor pickled."""
+    if isinstance(value, str):
+        return Secret(value)
+    if isinstance(value, bytes | bytearray):
+        return Secret.literal(bytes(value).decode("utf-8", "surrogateescape"))
+    if value is None or isinstance(value, bool | Secret | OpaqueOption | StorageOptions):
+        return value
+    return Secret.literal(str(value)) if isinstance(value, int | float) else OpaqueOption(value)
+
+
+_S3 = re.compile(rf"(?:(?P<before>{NAME}):)?s3(?:\+(?P<after>{NAME}))?://", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)://")
+_S3_ALL = frozenset(OPTION_NAMES["s3"])
+_S3_ONLY = _S3_ALL.difference(*(names for store, names in OPTION_NAMES.items() if store != "s3"))
+
+
+@dataclass(frozen=True)
+class S3Options:
+    """What a dataset says about S3, checked.
+
+    Args:
+        profile: name of the profile; None leaves it to the url.
+        fields: fields that replace those of the profile.
+    """
+
+    profile: str | None
+    fields: tuple[tuple[str, Any], ...]
+
+    def apply_to(self, base: Profile) -> Profile:
+        """Return a profile with these fields in the place of its own.
+
+        Args:
+            base: the profile.
+        """
+        return profile_imports.override_fields(base, dict(self.fields), "storage_options")
+
+
+def check_storage_options(given: Any) -> StorageOptions | None:
+    """Return storage options, checked; S3's values, too, where the names are S3's.
+
+    Args:
+        given: a mapping of option names to values; None.
+
+    Raises:
+        ConfigError: an unknown option, or one that makes no sense.
+    """
+    checked = check_options(given)
+    if checked is not None and _S3_ONLY.intersection(checked.as_mapping()) and _S3_ALL.issuperset(checked.as_mapping()):
+        _parse_s3_options(checked)
+    return checked
+
+
+def _parse_s3_options(given: Any, url: str | None = None) -> S3Options | None:
+    """Return what storage options say about S3."""
+    if given is None:
+        return None
+    options = options_for("s3", given, url)
+    fields = {S3_ALIASES.get(name, name): value for name, value in options.items() if name != "profile"}
+    name = options.get("profile")
+    if name is not None and not isinstance(name, str):
+        raise ConfigError("storage_options: profile is the name of a profile")
+    made = make_profile("", fields, origin="storage_options")
+    return S3Options(name, tuple((field, getattr(made, field)) for field in fields))
+
+
+def profile(name: str, /, **fields: Any) -> Profile:
+    """Define an S3 profile for this process, or return the one that is defined.
+
+    Args:
+        name: its name: ``s3+NAME://bucket/key`` and ``NAME:s3://bucket/key`` use it.
+        **fields: fields of :class:`Profile`; keys are given as ``env:NAME``, ``file:PATH`` or as text, which is never
+            shown, and does not travel to other processes. Without fields, nothing is defined.
+
+    Returns:
+        The profile.
+
+    Raises:
+        ConfigError: an unknown field, one that makes no sense; no such profile.
+    """
+    return profile_registry.register(name, fields) if fields else find_profile(name)
+
+
+def find_profile(name: str) -> Profile:
+    """Return the profile of a name: of Python, of a file, of the environment, of petrel, of AWS.
+
+    Args:
+        name: the profile's name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    layers, others = profile_registry.python_layers()
+    for layer in layers:
+        if name in layer.profiles:
+            return layer.profiles[name]
+    found = _find_outside(name) if others else None
+    if found is None:
+        if profile_registry.is_withheld(name):
+            raise ConfigError(
+                f"S3 profile {name!r} was defined in another process with a secret as text, which does not travel: "
+                "give 'env:NAME' or 'file:PATH', or define it in the configuration file"
+            )
+        looked = "python, WDS_S3_* variables, the configuration file, petreloss.conf, ~/.aws" if others else "python"
+        raise ConfigError(f"there is no S3 profile {name!r}{suggest_name(name, profiles())} (looked in {looked})")
+    return found
+
+
+def _find_outside(name: str) -> Profile | None:
+    """Return the profile of a name that files or the environment define; variables of ours replace its fields."""
+    fields = profile_imports.read_profile_variables(name)
+    files = profile_registry.file_definitions()
+    base = next((found.profiles[name] for found in files if name in found.profiles), None)
+    base = (
+        base or profile_imports.read_megfile_profile(name) or profile_registry.petrel_definitions().profiles.get(name)
+    )
+    base = base or profile_imports.read_aws_profiles().get(name)
+    if base is None:
+        return make_profile(name, fields, origin="environment") if fields else None
+    return profile_imports.override_fields(base, fields, "environment")
+
+
+def profiles() -> dict[str, Profile]:
+    """Return all profiles that Python and files define, by name; those of variables are known only when asked for.
+
+    Raises:
+        ConfigError: a file has a mistake.
+    """
+    layers, others = profile_registry.python_layers()
+    found: dict[str, Profile] = {}
+    if others:
+        found.update(profile_imports.read_aws_profiles())
+        found.update(profile_registry.petrel_definitions().profiles)
+        for file in reversed(profile_registry.file_definitions()):
+            found.update(file.profiles)
+    for layer in reversed(layers):
+        found.update(layer.profiles)
+    return found
+
+
+def is_s3(url: str) -> bool:
+    """Tell whether a url is served by S3: by its scheme, or because a route leads there.
+
+    Args:
+        url: a url or path.
+
+    Raises:
+        ConfigError: a configuration file with a mistake, asked for a scheme that is not S3's own.
+    """
+    match = _S3.match(url)
+    if match is not None:
+        return (match["before"] or "").lower() not in UNROUTED
+    scheme = _SCHEME.match(url)
+    return scheme is not None and scheme[1].lower() not in UNROUTED and _find_route(_plain_scheme(url)) is not None
+
+
+def has_route(url: str) -> bool:
+    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same.
+
+    Args:
+        url: a url or path.
+
+    Raises:
+        ConfigError: a configuration file with a mistake.
+    """
+    return url[:5].lower() != "s3://" and "://" in url and is_s3(url)
+
+
+def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
+    """Return the profile that a url is opened with, and the url as ``s3://bucket/key``.
+
+    Args:
+        url: a url for which :func:`is_s3` is true.
+        storage_options: options of the dataset, as a mapping, or checked.
+
+    Raises:
+        ConfigError: no such profile, a configuration file with a mistake, options that make no sense.
+    """
+    options = _parse_s3_options(storage_options, url)
+    name, plain = _split_profile(url)
+    chosen = options.profile if options is not None and options.profile is not None else name
+    base = find_profile(chosen) if chosen else _default_profile()
+    return (base if options is None else options.apply_to(base)), plain
+
+
+def service_id(url: str, storage_options: Any = None) -> str:
+    """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
+
+    Args:
+        url: a url, after rewriting.
+        storage_options: options of the dataset, as a mapping, or checked.
+
+    Raises:
+        ConfigError: as :func:`profile_for`.
+    """
+    if not is_s3(url):
+        return ""
+    chosen = profile_for(url, storage_options)[0]
+    return chosen.identity if chosen.name or chosen.endpoint_url else ""
+
+
+def _split_profile(url: str) -> tuple[str | None, str]:
+    """Return the name of a url's profile, in it or on its route, and the plain url."""
+    match = _S3.match(url)
+    name = match and (match["before"] or match["after"])
+    if match is not None and match["before"] and match["after"]:
+        raise ConfigError("a url names one profile: NAME:s3://bucket/key, or s3+NAME://bucket/key", url=url)
+    if match is not None and name:
+        return name, "s3://" + url[match.end() :]
+    plain = _plain_scheme(url)
+    route = _find_route(plain)
+    if route is not None:
+        return route.profile, route.target_url(plain)
+    if match is None:
+        raise ConfigError("no route leads this url to S3: wds.config.route('scheme://', 'NAME') makes one", url=url)
+    return None, plain
+
+
+def _plain_scheme(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return scheme.lower() + mark + rest
+
+
+def _find_route(url: str) -> Route | None:
+    """Return the longest route for a url; of the same length the exact one, then the one defined latest."""
+    layers, others = profile_registry.python_layers()
+    routes = [route for layer in layers for route in layer.routes.values()]
+    if others:
+        routes += [route for file in profile_registry.file_definitions() for route in file.routes]
+    taking = [route for route in routes if route.takes(url)]
+    if taking:
+        return max(taking, key=lambda route: (len(route.prefix), not route.match.endswith("*")))
+    scheme = url.partition("://")[0]
+    return profile_imports.read_megfile_alias(scheme) if others and scheme != "s3" else None
+
+
+def _default_profile() -> Profile:
+    """Return the profile of plain urls: of the environment, else petrel's default cluster, else AWS's own."""
+    if not profile_registry.python_layers()[1]:
+        return Profile("", origin="default chain")
+    chosen = settings.S3_PROFILE.get()
+    if chosen is not None:
+        return find_profile(chosen)
+    around, said = profile_imports.environment_profile()
+    petrel = None if said else profile_registry.petrel_definitions()
+    return petrel.profiles[petrel.default] if petrel is not None and petrel.default else around

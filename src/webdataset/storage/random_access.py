@@ -1,0 +1,349 @@
+"""Positioned reads: some bytes at any offset of a local file or a remote object.
+
+Local files are read by ``pread``; objects of stores (http, s3, sftp, ...) by :class:`ObjectRanges`. Each of its
+responses must begin where it was requested and be about the same object; what breaks off is requested again from
+there. Sources that cannot do this raise :class:`~webdataset.core.errors.NoRandomAccess`. Safe after a fork and from
+several threads: no position and no connection is kept between two reads.
+"""
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+from webdataset.core import settings
+from webdataset.core.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError, UsageError
+from webdataset.core.redaction import redact
+from webdataset.storage import streams
+from webdataset.storage.object_store import (
+    LosslessBody,
+    ObjectResponse,
+    ObjectVersion,
+    RemoteObject,
+    RetryableError,
+    object_changed_error,
+)
+from webdataset.storage.open_url import find_opener, refuse_options, remote_object, rewrite_url
+from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
+from webdataset.storage.streams import file_identity
+
+LATENCY_BYTES = 256 * 1024
+
+
+class ObjectRanges:
+    """An object that is read anywhere.
+
+    Args:
+        source: the object.
+        head: bytes to ask for at once, from the start; they are kept for the first reads.
+        attempts: failures in a row after which a read is given up.
+
+    Attributes:
+        requests: requests sent so far.
+        received: bytes of body received so far.
+        latency_bytes: how many bytes could be read in the time that one more request takes, as the source says.
+
+    Raises:
+        NotFound: nothing is there.
+        NoRandomAccess: the service ignores ranges.
+        SourceError: it refuses, or does not answer.
+    """
+
+    def __init__(self, source: RemoteObject, *, head: int = 64 * 1024, attempts: int = ATTEMPTS) -> None:
+        self.url = source.url
+        self.latency_bytes: int = getattr(source, "latency_bytes", LATENCY_BYTES)
+        self.requests = self.received = 0
+        self._source = source
+        self._attempts = attempts
+        self._failures = source.failures()
+        self._known: ObjectVersion | None = None
+        self.length = -1
+        self._head = b""
+        self._head = self.read_at(0, head)
+
+    @property
+    def identity(self) -> ObjectVersion | None:
+        """Who the object is."""
+        return self._known
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return bytes from a place; fewer only at the end of the object.
+
+        Args:
+            offset: where, in bytes.
+            size: how many.
+
+        Raises:
+            ShardChanged: the object is another one by now.
+            ShortRead: the service gave less than it said, several times.
+            SourceError: it refuses, or does not answer.
+        """
+        size = min(size, self.length - offset) if self.length >= 0 else size
+        if size <= 0:
+            return b""
+        if offset + size <= len(self._head):
+            return self._head[offset : offset + size]
+        pieces: list[bytes] = []
+        patience, got = RetryBudget(self._attempts), 0
+        while got < size:
+            try:
+                answer = self._request(offset + got, size - got)
+                if answer is None:
+                    return b""
+                size = min(size, self.length - offset)
+                before, got = got, got + self._drain(answer, size - got, pieces)
+                patience.progress(got)
+                wish, said = None, f"{got - before} bytes came"
+            except RetryableError as error:
+                wish, said = error, str(error)
+            if got < size:
+                self._wait(patience, wish, said, offset + got)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _wait(self, patience: RetryBudget, wish: RetryableError | None, said: str, offset: int) -> None:
+        if patience.spent():
+            kind = SourceError if self._known is None else ShortRead
+            raise kind(
+                f"{self._attempts} attempts to read a range gave nothing; the last time: {said}",
+                url=self.url,
+                offset=offset,
+            )
+        patience.pause(None if wish is None else wish.wait_seconds)
+        if wish is not None and wish.expired:
+            self._source.refresh()
+
+    def _request(self, offset: int, size: int) -> ObjectResponse | None:
+        """Ask once; learn who the object is from the first answer. None where the first answer says: it is empty."""
+        self.requests += 1
+        try:
+            answer = self._source.open_at(offset, self._known, size)
+        except ShardChanged:
+            if self._known is None and self._empty():
+                return None
+            raise
+        if answer.start == offset and self._known is not None and _is_same_object(self._known, answer.identity):
+            return answer
+        if self._known is None and self._is_range(answer, offset, size) and answer.identity.length is not None:
+            self._known, self.length = answer.identity, answer.identity.length
+            return answer
+        answer.body.close()
+        if self._known is not None and self._known.contradicts(answer.identity):
+            raise object_changed_error(self.url, offset)
+        if self._known is None:
+            raise NoRandomAccess("the service does not answer range requests: read it front to back", url=self.url)
+        raise RetryableError("the service answered with something else than the range that it was asked for")
+
+    def _is_range(self, answer: ObjectResponse, offset: int, size: int) -> bool:
+        """Tell whether the first answer shows that ranges are heeded; some sources judge that themselves."""
+        if answer.start != offset or answer.size is None:
+            return False
+        return answer.size <= size or bool(getattr(self._source, "judges_ranges", False))
+
+    def _empty(self) -> bool:
+        """Tell whether the object has no bytes: services refuse any range of it."""
+        answer = self._source.open_at(0, None)
+        answer.body.close()
+        if answer.identity.length == 0:
+            self._known, self.length = answer.identity, 0
+        return self.length == 0
+
+    def _drain(self, answer: ObjectResponse, size: int, pieces: list[bytes]) -> int:
+        """Read an answer's body; return how many bytes came."""
+        got, body = 0, LosslessBody(answer.body, self._failures)
+        try:
+            while got < size and (piece := body.read(size - got)):
+                pieces.append(piece)
+                got += len(piece)
+        except self._failures as error:
+            if not got:
+                raise RetryableError(redact(f"{type(error).__name__}: {error}")) from error
+        finally:
+            self.received += got
+            if got < size or answer.size != got:  # a connection with a rest in it would be read as the next answer
+                answer.body.close()
+        return got
+
+    def close(self) -> None:
+        """Forget what was kept."""
+        self._head = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_head": b""}
+
+
+def _is_same_object(known: ObjectVersion, answered: ObjectVersion) -> bool:
+    """Tell whether an answer is about the object known; where a server never says more, by its length alone."""
+    return known.same(answered) if known.provable() else known.length == answered.length
+
+
+_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)  # not on every system
+
+log = logging.getLogger("webdataset")
+
+
+class RandomAccess(Protocol):
+    """A source that can be read anywhere.
+
+    Attributes:
+        url: what is read.
+        length: bytes of it.
+        latency_bytes: how many bytes could be read in the time that one more read takes: gaps smaller than this are
+            read rather than left out.
+    """
+
+    url: str
+    length: int
+    latency_bytes: int
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset`` on; fewer only at the end."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held."""
+        ...
+
+
+class LocalRanges:
+    """A local file.
+
+    Args:
+        path: the file.
+        url: what the user calls it.
+
+    Attributes:
+        identity: size and time of the last change when it was opened.
+        walked: whether all headers of this open file have been verified.
+
+    Raises:
+        NotFound: no such file.
+        NoRandomAccess: it is no regular file (a named pipe, a device).
+        SourceError: it cannot be opened.
+    """
+
+    latency_bytes = 16 * 1024
+    walked = False
+
+    def __init__(self, path: str, url: str | None = None) -> None:
+        self.url = url or path
+        self._path = path
+        self._stream = streams.open_raw(path)
+        self._lock = threading.Lock()
+        status = os.fstat(self._stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            self._stream.close()
+            raise NoRandomAccess("not a regular file: it can be read front to back only", url=self.url)
+        self.length = status.st_size
+        self.identity = file_identity(status)
+        self._descriptor = self._stream.fileno()
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return bytes from a place.
+
+        Args:
+            offset: where, in bytes.
+            size: how many.
+
+        Raises:
+            ShardChanged: the file has been written to since it was opened.
+            SourceError: the system refuses.
+        """
+        size = min(size, self.length - offset)
+        if size <= 0:
+            return b""
+        try:
+            piece = _pread(self._descriptor, size, offset) if _pread is not None else self._read_at_offset(size, offset)
+            while len(piece) < size:  # a large read may come in parts
+                more = self._read_at_offset(size - len(piece), offset + len(piece))
+                if not more:
+                    break
+                piece += more
+            self.identity.check(self._descriptor, self.url, offset)
+        except ShardChanged:
+            raise
+        except OSError as error:
+            raise streams.translate_os_error(error, self._path) from error
+        return piece
+
+    def _read_at_offset(self, size: int, offset: int) -> bytes:
+        if _pread is not None:
+            return _pread(self._descriptor, size, offset)
+        with self._lock:
+            self._stream.seek(offset)
+            return self._stream.read(size) or b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def __del__(self) -> None:
+        """Close the file when the last reader has let go of it."""
+        stream = self.__dict__.get("_stream")
+        if stream is not None:
+            stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str | None:
+    """Return the local path that a url means, or None where it is not local.
+
+    Args:
+        url: a url or path as the user wrote it; rewriting applies.
+        level: a trust level that a dataset names.
+    """
+    if not isinstance(url, str):
+        return os.fsdecode(url)
+    target = rewrite_url(url, level=level)
+    if target == "-" or find_opener(target) is not None:
+        return None
+    return streams.path_of(target) if target[:5].lower() == "file:" else target
+
+
+def open_ranges(
+    url: str | os.PathLike[str], *, level: str | None = None, storage_options: Any = None
+) -> LocalRanges | ObjectRanges:
+    """Open a url for positioned reads.
+
+    Args:
+        url: a url or path.
+        level: a trust level that a dataset names.
+        storage_options: what urls of stores are opened with; see :mod:`webdataset.storage.profile_selection`.
+
+    Raises:
+        NoRandomAccess: a scheme, or a server, that gives bytes front to back only.
+        NotFound: nothing is there.
+        SourceError: it cannot be opened.
+        UsageError: not a url.
+    """
+    if not isinstance(url, str | os.PathLike):
+        raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
+    path = local_path(url, level=level)
+    if path is not None:
+        return LocalRanges(path, os.fspath(url))
+    target = rewrite_url(os.fspath(url), level=level)
+    opener = find_opener(target)
+    if opener is not None:
+        refuse_options(target, opener, storage_options)
+    if settings.GOPEN_VERBOSE.get():
+        log.warning("open for random access %s", redact(target))
+    source = remote_object(target, storage_options)
+    if source is None:
+        raise NoRandomAccess(
+            f"{target.partition(':')[0]}: urls are read front to back only: for random access use a local file, or a "
+            "url of a store (http, s3, gs, az …)",
+            url=target,
+        )
+    return ObjectRanges(source)

@@ -1,0 +1,451 @@
+"""Reads one object of any store: all bytes, each once and in order, or an error that says why not.
+
+Whenever a connection drops, stalls or ends early, the stream requests the rest, and accepts a response only if it
+begins at the current offset and has the same total and the same ETag (or version, or date). A server that ignores
+ranges may send the whole object again: the stream skips the known part, if it is the same object. Anything else is
+``ShardChanged`` or ``ShortRead``; never a quiet end, never a byte of another version.
+
+A slow consumer costs nothing: time that passes between two reads is no failure. A reader that waits for a slow
+connection gets further ones (:mod:`webdataset.storage.parallel_ranges`). A stream that is used after a fork requests
+a connection of its own, so that two processes never read from one socket.
+
+Retries: :class:`RetryBudget` counts failures *without progress*: a shard may be read for days over a line that drops
+every minute, but a server that gives nothing is given up soon. The first retry comes within 0.2 s, later ones double
+up to a bound, spread so that many ranks do not return together; ``Retry-After`` of the server is honoured.
+"""
+
+import contextlib
+import datetime as dt
+import email.utils
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from webdataset.core.errors import ShortRead, SourceError
+from webdataset.core.redaction import redact
+from webdataset.core.seeds import random_seed
+from webdataset.storage.object_store import (
+    LosslessBody,
+    ObjectResponse,
+    ObjectVersion,
+    RemoteObject,
+    RetryableError,
+    object_changed_error,
+    update_crc32,
+)
+from webdataset.storage.parallel_ranges import ATTEMPTS as PART_ATTEMPTS
+from webdataset.storage.parallel_ranges import ParallelRanges
+
+ATTEMPTS = 8
+FIRST_SECONDS = 0.1
+LONGEST_SECONDS = 20.0
+LONGEST_WISH_SECONDS = 120.0
+PROGRESS_BYTES = 4_000
+"""Bytes that make up for all failures before: a line that drops after each 4 kB is read to its end."""
+
+sleep = time.sleep
+
+
+class RetryBudget:
+    """Counts failures without progress.
+
+    Args:
+        attempts: failures in a row after which no more attempt is made.
+    """
+
+    def __init__(self, attempts: int = ATTEMPTS) -> None:
+        self._attempts = attempts
+        self._failures = 0
+        self._mark = 0
+
+    def progress(self, received: int) -> None:
+        """Forget the failures before, if enough bytes came since the first of them.
+
+        Args:
+            received: bytes received since the beginning.
+        """
+        if received - self._mark >= PROGRESS_BYTES:
+            self._failures = 0
+            self._mark = received
+
+    def spent(self) -> bool:
+        """Count a failure, and tell whether it was the last one allowed."""
+        self._failures += 1
+        return self._failures >= self._attempts
+
+    def pause(self, wish_seconds: float | None = None, wait: Callable[[float], object] | None = None) -> None:
+        """Wait before the next attempt.
+
+        Args:
+            wish_seconds: what the server asked for.
+            wait: waits so many seconds, or less where it is interrupted.
+        """
+        (wait or sleep)(pause_seconds(max(0, self._failures - 1), wish_seconds))
+
+
+def pause_seconds(failures: int, wish_seconds: float | None = None) -> float:
+    """Return seconds to wait after some failures in a row.
+
+    Args:
+        failures: how many there were before the present one.
+        wish_seconds: what the server asked for; at most two minutes are granted.
+    """
+    spread = 0.5 + random_seed() / 2**64
+    pause = min(FIRST_SECONDS * 2.0 ** min(failures, 30) * spread, LONGEST_SECONDS)
+    return pause if wish_seconds is None else max(pause, min(wish_seconds * (1 + spread / 10), LONGEST_WISH_SECONDS))
+
+
+def parse_retry_after(header: str | None, now: str | None = None) -> float | None:
+    """Return the seconds that a ``Retry-After`` header asks for: a number, or a date (RFC 9110, 10.2.3).
+
+    Args:
+        header: the header's text, or None.
+        now: ``Date`` of the same answer: clocks differ, and a date is one of the server's clock.
+    """
+    text = (header or "").strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return float(text)
+    until = _parse_http_date(text)
+    if until is None:
+        return None
+    answered = _parse_http_date(now or "")
+    return max(0.0, until - (time.time() if answered is None else answered))
+
+
+def _parse_http_date(date: str) -> float | None:
+    """Return the seconds since 1970 that a date of a header stands for; None where it is none."""
+    try:
+        moment = email.utils.parsedate_to_datetime(date)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)  # "-0000", or no zone at all
+    return utc.timestamp()
+
+
+_IDLE_SECONDS = 5.0
+_PIECE = 1 << 20
+
+
+class ResumableStream(io.RawIOBase):
+    """The bytes of one object, front to back, unbuffered.
+
+    Args:
+        source: the object.
+        attempts: failures in a row, without progress between them, after which reading is given up.
+        start: byte to begin at, before the end of the object.
+        known: who the object was when the bytes before ``start`` were read; has to be given with a ``start``.
+        end: byte to end before, where this is one of several connections; None for the end of the object.
+
+    Attributes:
+        ahead: whether a thread reads this before its turn: it may be interrupted, and has no further connections.
+        name: the url.
+        identity: who the object is.
+        length: bytes of the whole object, or None where the store does not say.
+        vouched: checksum of the whole object, or None where the store names none, and what computes it. It is compared
+            at the end, unless reading began in the middle: then whoever has the bytes before has to compare.
+        resumes: how often the connection was taken up again.
+
+    Raises:
+        NotFound: nothing is there.
+        ShardChanged: the object is not the known one.
+        SourceError: the store refuses, or does not answer.
+    """
+
+    def __init__(
+        self,
+        source: RemoteObject,
+        *,
+        attempts: int = ATTEMPTS,
+        start: int = 0,
+        known: ObjectVersion | None = None,
+        end: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.ahead = end is not None
+        self.name = source.url
+        self.resumes = 0
+        self._source = source
+        self._attempts = attempts
+        self._patience = RetryBudget(attempts)
+        self._failures = source.failures()
+        self._received = start
+        self._end = end
+        self._latency_seconds = 0.0
+        self._parallel: ParallelRanges | None = None
+        self._interrupted = threading.Event()
+        self._body: Any = None
+        self._owner = os.getpid()
+        self._broken: SourceError | None = None
+        answer = self._first(known)
+        self.identity = answer.identity
+        self.length = answer.identity.length
+        self.vouched = answer.expected_checksum()
+        self._crc32, self._summing = (None, update_crc32) if start else self.vouched
+        self._sum = 0
+        self._body = answer.body
+        if end is None and ParallelRanges.worthwhile(answer.identity, source.url):
+            self._parallel = ParallelRanges(answer.identity, _part_opener(source, answer.identity), source.url)
+        self._left = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {redact(self.name)} at {self._received} of {getattr(self, 'length', None)}>"
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
+
+        Raises:
+            ShortRead: the body ended early and could not be taken up again, or fails its checksum.
+            ShardChanged: it could not be taken up again, since the object is another one by now.
+            SourceError: the store refuses to give the rest.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        if self.closed:
+            raise ValueError("read from a closed stream")
+        if self._broken is not None:  # whoever swallows the first error must not take what follows for the end
+            raise self._broken
+        try:
+            return self._some(size)
+        except SourceError as error:
+            self._broken = error
+            self._drop()
+            raise
+
+    def _some(self, size: int) -> bytes:
+        end = self.length if self._end is None else self._end
+        if end is not None:
+            size = min(size, end - self._received)
+        if size == 0:
+            return b""
+        if self._owner != os.getpid():
+            self._adopt()
+        before, began = self._left, time.monotonic()
+        idle = began - before > _IDLE_SECONDS
+        parallel = self._parallel
+        if parallel is None:
+            return self._of_connection(size, idle=idle)
+        content = parallel.read(self._received, size)
+        if content:
+            self._drop()  # the first connection has come to where the others begin
+            self._take(content)
+        else:
+            content = self._of_connection(parallel.bound(self._received, size), idle=idle)
+        if not self.ahead:
+            parallel.note(self._received, (before, began, self._left), len(content), self._latency_seconds)
+        return content
+
+    def _of_connection(self, size: int, *, idle: bool) -> bytes:
+        """Read from the connection; where it breaks off, take it up again."""
+        if self._body is None:
+            self._return()
+        while True:
+            try:
+                content: bytes = self._body.read(size)
+            except self._failures as error:
+                self._resume(error, idle=idle)
+            else:
+                if content:
+                    self._take(content)
+                    return content
+                if self.length is None:
+                    return b""
+                self._resume(None, idle=idle)
+            idle = False
+
+    def _take(self, content: bytes) -> None:
+        self._received += len(content)
+        if self._crc32 is not None:
+            self._sum = self._summing(content, self._sum)
+            if self._received == self.length and self._sum != self._crc32:
+                raise ShortRead(
+                    f"all {self.length} bytes came, but their checksum is not the one that the store names: they were "
+                    "damaged on the way; open it again",
+                    url=self.name,
+                )
+        self._left = time.monotonic()
+
+    def readall(self) -> bytes:
+        """Return the rest."""
+        return b"".join(iter(lambda: self.read(_PIECE), b""))
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def readable(self) -> bool:
+        """Tell that this can be read."""
+        return True
+
+    def tell(self) -> int:
+        """Return the number of bytes read so far."""
+        return self._received
+
+    def close(self) -> None:
+        """Let go of the connection; one whose body was read to the end has gone back to the pool already."""
+        if not self.closed:
+            super().close()
+            self._drop()
+            parallel = self.__dict__.get("_parallel")
+            if parallel is not None:
+                parallel.stop()
+
+    def interrupt(self) -> None:
+        """Let a read that waits in another thread fail soon, and every later one."""
+        self._interrupted.set()
+        shutdown = getattr(self._body, "shutdown", None)
+        if shutdown is not None:
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended by itself
+                shutdown()
+
+    def reopen_at(self, offset: int) -> "ResumableStream | None":
+        """Close this stream, and return one of the same object from another byte on.
+
+        Args:
+            offset: the first byte to give, before the end of the object.
+
+        Returns:
+            The stream; None, and nothing is closed, where the store does not tell one object from another.
+        """
+        if not self.identity.provable():
+            return None
+        self.close()
+        return ResumableStream(self._source, attempts=self._attempts, start=offset, known=self.identity)
+
+    def rewind(self, offset: int) -> None:
+        """Go on from an offset, in a forked child that does not know how far its parent's thread had come.
+
+        Args:
+            offset: the next byte to give. The store's checksum is not compared any more; ETag and length are.
+        """
+        self._received = offset
+        self._crc32 = None
+
+    def _drop(self) -> None:
+        body, self._body = self.__dict__.get("_body"), None
+        if body is not None and self._owner == os.getpid():  # the socket belongs to the process that opened it
+            body.close()
+
+    def _adopt(self) -> None:
+        """Take up the object in a forked process, which must not read its parent's socket."""
+        self._drop()
+        self._parallel = None  # its threads have stayed behind
+        self._owner = os.getpid()
+        if not self.identity.provable():
+            raise self._short("this stream was opened before a fork, and cannot be taken up after it")
+        self._patience = RetryBudget(self._attempts)
+        self._reconnect("there was a fork")
+
+    def _first(self, known: ObjectVersion | None) -> ObjectResponse:
+        """Open the object, with patience."""
+        failure = RetryableError("")
+        while True:
+            try:
+                return self._request(self._received, known)
+            except RetryableError as error:
+                failure = error
+            if self._patience.spent():
+                break
+            self._wait(failure)
+        raise SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self.name)
+
+    def _request(self, offset: int, known: ObjectVersion | None) -> ObjectResponse:
+        """Ask once; check that the answer begins where it should."""
+        began = time.monotonic()
+        if self._end is None:
+            answer = self._source.open_at(offset, known)
+        else:
+            answer = self._source.open_at(offset, known, self._end - offset)
+        answer = answer._replace(body=LosslessBody(answer.body, self._failures))
+        self._latency_seconds = time.monotonic() - began
+        if known is None:
+            if answer.start == offset:
+                return answer
+        elif known.same(answer.identity):
+            if answer.start == offset:
+                return answer
+            if self._end is not None:
+                answer.body.close()
+                raise SourceError("the server ignores ranges", url=self.name)
+            if answer.start == 0 and self._skip_head(answer.body, offset):
+                return answer
+        elif known.contradicts(answer.identity):
+            answer.body.close()
+            raise object_changed_error(self.name, self._received)
+        answer.body.close()
+        raise RetryableError("the server answered with something else than the bytes that it was asked for")
+
+    def _skip_head(self, body: Any, count: int) -> bool:
+        """Read past what is known already of an answer that holds the whole object."""
+        while count:
+            try:
+                piece = body.read(min(count, _PIECE))
+            except self._failures as error:
+                body.close()
+                raise RetryableError(_describe_error(error)) from None
+            if not piece:
+                return False
+            count -= len(piece)
+        return True
+
+    def _resume(self, cause: Exception | None, *, idle: bool) -> None:
+        """Ask for the rest of the same object, or raise."""
+        self._drop()
+        if self._interrupted.is_set():
+            raise self._short("nobody wants the rest") from cause
+        if not self.identity.provable():
+            raise self._short(
+                "the server gives no length and ETag or date by which the rest could be asked for"
+            ) from cause
+        if idle:  # servers close connections that nobody reads from
+            self._patience = RetryBudget(self._attempts)
+        self._patience.progress(self._received)
+        self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
+
+    def _return(self) -> None:
+        """Ask for the rest after other connections: nothing has failed, so that nothing is waited for."""
+        try:
+            self._body = self._request(self._received, self.identity).body
+        except RetryableError:
+            self._resume(None, idle=True)
+
+    def _reconnect(self, said: str) -> None:
+        wish: RetryableError | None = None
+        while not self._patience.spent():
+            self._wait(wish)
+            try:
+                answer = self._request(self._received, self.identity)
+            except RetryableError as error:
+                wish, said = error, str(error)
+                continue
+            self.resumes += 1
+            self._body = answer.body
+            return
+        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {said}")
+
+    def _wait(self, error: RetryableError | None) -> None:
+        wait = self._interrupted.wait if self.ahead else None
+        self._patience.pause(None if error is None else error.wait_seconds, wait)
+        if self._interrupted.is_set():
+            raise self._short("nobody wants the rest")
+        if error is not None and error.expired:
+            self._source.refresh()
+
+    def _short(self, reason: str) -> ShortRead:
+        promised = "an unknown number of" if self.length is None else self.length
+        return ShortRead(f"the body ended after {self._received} of {promised} bytes, and {reason}", url=self.name)
+
+
+def _part_opener(source: RemoteObject, identity: ObjectVersion) -> Callable[[int, int], ResumableStream]:
+    """Return what opens parts of an object, and does not keep the stream of the whole alive."""
+    return lambda start, end: ResumableStream(source, attempts=PART_ATTEMPTS, start=start, known=identity, end=end)
+
+
+def _describe_error(error: Exception) -> str:
+    return redact(f"{type(error).__name__}: {error}")

@@ -1,0 +1,345 @@
+"""Streams of bytes: their length and identity, and local files as streams.
+
+A stream is any object with ``read``. The tar reader asks whether a stream knows how many bytes it owes, to judge an
+archive without its end mark; a saved state keeps which version of which object the stream reads, to recognise a shard
+that was replaced.
+
+Local files are unbuffered for the shard reader (it reads in large pieces itself) and buffered for ``gopen``. Every
+error names the path.
+"""
+
+import contextlib
+import io
+import os
+import re
+import stat
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+
+from webdataset.core import settings
+from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
+
+_SECOND_NS = 1_000_000_000
+
+
+class Stream(Protocol):
+    """Bytes of one url, read front to back.
+
+    ``read(n)`` returns 1 to ``n`` bytes, or ``b""`` at the end; a source that fails or ends early raises instead of
+    returning ``b""``. ``read()`` returns the rest. ``close()`` may be called at any time and twice; closing early
+    is silent. A stream may further have ``readinto``, ``seekable``/``seek``, ``name`` (its url), ``length`` (the
+    total number of bytes that it vouches for, or None) and ``identity`` (which object it reads: something with
+    ``length`` and ``validator()``, see :func:`identity_of`; it outlives ``close``).
+    """
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end."""
+        ...
+
+    def close(self) -> None:
+        """Give back descriptor, connection or child process."""
+        ...
+
+
+def stream_length(stream: Any) -> int | None:
+    """Return the total length in bytes that a stream vouches for, or None where it does not know.
+
+    Args:
+        stream: any object with ``read``. Its attribute ``length`` decides; open regular files are asked for their size.
+            A decompressor over a file is not asked: its descriptor tells the compressed size.
+    """
+    if isinstance(stream, BorrowedStream):
+        stream = stream.kept
+    length = getattr(stream, "length", None)
+    if isinstance(length, int):
+        return length
+    if isinstance(stream, io.BytesIO):
+        return stream.getbuffer().nbytes
+    raw = getattr(stream, "raw", stream)
+    if not isinstance(raw, io.FileIO):
+        return None
+    status = os.fstat(raw.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def length_known(stream: Any) -> bool:
+    """Tell whether a stream knows how many bytes it owes, so that a clean end is a verified end.
+
+    Args:
+        stream: any object with ``read``.
+
+    Returns:
+        True for regular local files and for HTTP bodies whose Content-Length is verified; False for pipes, stdin from
+        a pipe and objects that cannot say.
+    """
+    return stream_length(stream) is not None
+
+
+class FileIdentity(NamedTuple):
+    """Which version of a local file was opened. Never the inode: a copy of a file is the same shard.
+
+    Args:
+        length: bytes of the file.
+        changed_ns: time of the last change, in nanoseconds since 1970.
+    """
+
+    length: int
+    changed_ns: int
+
+    def validator(self) -> str:
+        """Return the time of the last change, in nanoseconds, as text."""
+        return str(self.changed_ns)
+
+    def check(self, descriptor: int, url: str, offset: int | None = None) -> None:
+        """Raise where an open file has been written to since it was opened.
+
+        A file that takes the name of this one does not matter: the open file stays as it is. Nor do further names,
+        owners and permissions. Where a file system keeps times of whole seconds, or caches them (NFS), a change
+        within that time is seen late.
+
+        Args:
+            descriptor: the file.
+            url: what the user calls it.
+            offset: how far it has been read, in bytes.
+
+        Raises:
+            ShardChanged: it is larger, smaller or younger than it was.
+        """
+        status = os.fstat(descriptor)
+        size, changed_ns = status.st_size, status.st_mtime_ns
+        if size == self.length and changed_ns == self.changed_ns:
+            return
+        # some file systems forget the fraction of a second once the file leaves their memory
+        if size == self.length and changed_ns == self.changed_ns // _SECOND_NS * _SECOND_NS:
+            return
+        seen = f"its size went from {self.length} to {size} bytes" if size != self.length else "its mtime changed"
+        raise ShardChanged(
+            f"the file was overwritten while it was being read ({seen}): read it again, and put new contents into a "
+            "new file that is renamed to this one",
+            url=url,
+            offset=offset,
+        )
+
+
+def stream_identity(stream: Any) -> tuple[int | None, str | None]:
+    """Return which object a stream reads: how large it is as it is stored, and what changes when it is replaced.
+
+    Sends no request: it tells what is known since the stream was opened. Streams of this library tell it after
+    ``close`` too.
+
+    Args:
+        stream: any object with ``read``, opened by this library or by somebody else.
+
+    Returns:
+        The size in bytes of the stored object (of the compressed file, where it is compressed), or None; and its
+        validator, or None: the time of the last change in nanoseconds for local files; the strong ETag, else the
+        version or generation, else the date, as the store writes it, for objects, whether they come out of the cache
+        or not. Both are None for pipes and for objects that do not say.
+    """
+    if isinstance(stream, BorrowedStream):
+        stream = stream.kept
+    identity = getattr(stream, "identity", None)
+    if not callable(getattr(identity, "validator", None)):
+        identity = _foreign_identity(stream)
+    if identity is None:
+        return stream_length(stream), None
+    return identity.length, identity.validator()
+
+
+def _foreign_identity(stream: Any) -> Any:
+    """Return the identity of a stream that somebody else opened: of fsspec, or a file; None for anything else."""
+    facts = getattr(stream, "_details", None)
+    if isinstance(facts, dict) and hasattr(stream, "fs"):
+        # an open file of fsspec: this module is imported already where the library opens such objects by itself
+        from webdataset.storage.backends.fsspec_store import parse_version  # noqa: PLC0415
+
+        return parse_version(facts)
+    # a spooled file answers by moving to the disk
+    if hasattr(stream, "rollover"):
+        return None
+    try:
+        status = os.fstat(stream.fileno())
+    except (AttributeError, TypeError, ValueError, OSError):
+        return None
+    return file_identity(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def file_identity(status: os.stat_result) -> FileIdentity:
+    """Return the identity of a regular file.
+
+    Args:
+        status: what the system says of it.
+    """
+    return FileIdentity(status.st_size, status.st_mtime_ns)
+
+
+class BorrowedStream:
+    """A stream that belongs to somebody else: everything passes through except ``close``, which only flushes.
+
+    Args:
+        stream: the stream (``sys.stdin.buffer``, an object the caller opened).
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.kept = stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on to the stream."""
+        if name == "kept":
+            raise AttributeError(name)
+        return getattr(self.kept, name)
+
+    def __iter__(self) -> Any:
+        return iter(self.kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flush what was written; leave the stream open."""
+        flush = getattr(self.kept, "flush", None)
+        if flush is not None:
+            with contextlib.suppress(ValueError):
+                flush()
+
+
+_LOCAL_HOSTS = ("", "localhost")
+
+
+def path_of(url: str) -> str:
+    """Return the path that a ``file:`` url names: ``file:rel``, ``file:/abs``, ``file:///abs``.
+
+    Args:
+        url: the url. Percent escapes are decoded, unless only a file with the undecoded name exists.
+
+    Raises:
+        UsageError: it names a host other than this one.
+    """
+    rest = url[len("file:") :]
+    if rest.startswith("//"):
+        host, slash, tail = rest[2:].partition("/")
+        if host.lower() not in _LOCAL_HOSTS:
+            raise UsageError(f"names the host {host!r}: write file:relative/path or file:///absolute/path", url=url)
+        rest = slash + tail
+    if "%" not in rest:
+        return rest
+    import urllib.parse  # noqa: PLC0415  only where something is escaped
+
+    decoded = urllib.parse.unquote(rest)
+    return rest if rest != decoded and os.path.lexists(rest) and not os.path.lexists(decoded) else decoded
+
+
+def is_nameable(name: str) -> bool:
+    """Tell whether a file or url could have this name; names of files that are no UTF-8 may.
+
+    Args:
+        name: what somebody wrote.
+    """
+    try:
+        return b"\0" not in name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+class LocalFileStream(io.FileIO):
+    """A local file, opened for reading. Never gives bytes that were written after it was opened.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        identity: size and time of the last change when it was opened; None where it is no regular file.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: no file can have this name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path, "rb")
+        status = os.fstat(self.fileno())
+        self.identity: FileIdentity | None = file_identity(status) if stat.S_ISREG(status.st_mode) else None
+
+    def _check(self) -> None:
+        if self.identity is not None:
+            self.identity.check(self.fileno(), os.fsdecode(self.name))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
+
+        Raises:
+            ShardChanged: the file has been written to since it was opened; these bytes may be old or new.
+        """
+        content = super().read(size)
+        self._check()
+        return content
+
+    def readall(self) -> bytes:
+        """Return the rest; raises as ``read`` does."""
+        content = super().readall()
+        self._check()
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
+        count = super().readinto(buffer)
+        self._check()
+        return count
+
+
+def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
+    """Open a local file for the shard reader: one system call a read, nothing copied twice.
+
+    Args:
+        path: the file.
+
+    Raises:
+        NotFound: no such file.
+        SourceError: it cannot be opened (a directory, no permission).
+        UsageError: no file can have this name.
+    """
+    try:
+        return LocalFileStream(path)
+    except OSError as error:
+        raise translate_os_error(error, path) from error
+    except ValueError as error:
+        raise unnameable_error(path) from error
+
+
+def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
+    """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes.
+
+    Args:
+        path: the file.
+        mode: ``rb`` or ``wb``.
+
+    Raises:
+        NotFound: no such file.
+        SourceError: it cannot be opened.
+        UsageError: no file can have this name.
+    """
+    try:
+        stream: Any = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
+    except OSError as error:
+        raise translate_os_error(error, path) from error
+    except ValueError as error:
+        raise unnameable_error(path) from error
+    return stream  # type: ignore[no-any-return]
+
+
+def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceError:
+    """Return the error to raise where the operating system refused a path; ``errno`` and ``filename`` are kept."""
+    name = os.fspath(path)
+    kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
+    braces = re.sub(r"\{(\d+)-(\d+)\}", r"{\1..\2}", str(name))
+    hint = "" if braces == str(name) else f"; did you mean {braces!r}?"
+    found = kind(f"cannot open: {error.strerror or error}{hint}", url=str(name))
+    found.errno, found.strerror, found.filename = error.errno, error.strerror, name
+    return found
+
+
+def unnameable_error(path: str | os.PathLike[str]) -> UsageError:
+    """Return the error to raise for a path with a null byte, or with characters that no file name can hold."""
+    return UsageError(f"no file can be called {os.fspath(path)!r}: look where this name came from", url=ascii(path))

@@ -1,0 +1,184 @@
+"""A local file that appears under its name when it is complete, and never before.
+
+It is written as ``.name.pid-random.partial`` beside its final place, synced to the disk, and renamed; so, however the
+program ends, the final name holds the old file, the whole new one, or nothing.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import stat
+from collections.abc import Sequence
+
+from webdataset.core.errors import AlreadyExists, NotFound, SourceError
+
+Buffer = bytes | bytearray | memoryview
+
+_MAX_PIECES = 1024 if hasattr(os, "writev") else 0  # IOV_MAX of every system that has it
+_LONGEST_NAME = 200
+_NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR}
+_DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
+
+
+class LocalFileOutput:
+    """An output that renames on commit.
+
+    Args:
+        path: where the file shall be.
+        overwrite: replace a file that is there already.
+
+    Raises:
+        AlreadyExists: a file is there, and ``overwrite`` is false.
+        NotFound: the folder does not exist.
+        SourceError: the folder cannot be written to.
+    """
+
+    def __init__(self, path: str, *, overwrite: bool = True) -> None:
+        self.path = os.path.realpath(path)  # a symbolic link goes on pointing to its target
+        self.overwrite = overwrite
+        self._shown = path
+        self._found = _find_identity(self.path)
+        self._kept = False
+        if self._found is not None and not overwrite:
+            raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
+        folder, name = os.path.split(self.path)
+        unique = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self.partial = os.path.join(folder, f".{_shorten_name(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
+        try:
+            self.stream = io.FileIO(self.partial, "xb")
+        except OSError as error:
+            raise make_source_error(error, path, "create") from error
+        self._descriptor = self.stream.fileno()
+
+    def write(self, pieces: Sequence[Buffer], size: int) -> None:
+        """Write pieces without joining them.
+
+        Args:
+            pieces: what to write, in order.
+            size: sum of their lengths in bytes.
+
+        Raises:
+            SourceError: the system refuses (disk full, quota, input/output error).
+        """
+        try:
+            written = os.writev(self._descriptor, pieces) if len(pieces) <= _MAX_PIECES else 0
+            if written != size:
+                self._write_rest(b"".join(pieces), written)
+        except OSError as error:
+            raise make_source_error(error, self._shown, "write") from error
+
+    def _write_rest(self, joined: bytes, written: int) -> None:
+        rest = memoryview(joined)[written:]
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def commit(self) -> None:
+        """Bring the file to the disk and give it its name.
+
+        Raises:
+            AlreadyExists: another writer finished a file of this name meanwhile; ours stays under its partial name.
+            SourceError: the system refuses.
+        """
+        try:
+            os.fsync(self._descriptor)
+            self.stream.close()
+            self._rename()
+            _sync_folder(os.path.dirname(self.path))  # noqa: PTH120
+        except AlreadyExists:
+            raise
+        except OSError as error:
+            raise make_source_error(error, self._shown, "complete") from error
+
+    def _rename(self) -> None:
+        if self.overwrite:
+            if _find_identity(self.path) not in (None, self._found):
+                raise self._make_conflict_error()
+            os.replace(self.partial, self.path)  # noqa: PTH105
+            return
+        try:
+            os.link(self.partial, self.path)
+        except FileExistsError as error:
+            raise self._make_conflict_error() from error
+        except OSError as error:  # a file system without hard links
+            if _find_identity(self.path) is not None:
+                raise self._make_conflict_error() from error
+            os.replace(self.partial, self.path)  # noqa: PTH105
+            return
+        os.unlink(self.partial)  # noqa: PTH108
+
+    def _make_conflict_error(self) -> AlreadyExists:
+        self._kept = True
+        return AlreadyExists(
+            f"another writer made this file while it was being written; the complete new file is kept as {self.partial}"
+            ": give each writer its own name, for example with {rank} and {worker} in the pattern",
+            url=self._shown,
+        )
+
+    def abort(self) -> None:
+        """Remove what was written, unless it is complete and only its name was taken; that name is left as it was."""
+        self.stream.close()
+        if self._kept:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.partial)  # noqa: PTH108
+
+    def abandon(self) -> str:
+        """Close the unfinished file and leave it under its partial name.
+
+        Returns:
+            That name.
+        """
+        self.stream.close()
+        return self.partial
+
+
+def is_special(path: str) -> bool:
+    """Tell whether a path is no regular file but is there (a device, a named pipe, a folder), or names a descriptor."""
+    if path.startswith(_DESCRIPTORS):
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def make_source_error(error: OSError, path: str, verb: str) -> SourceError:
+    """Return the error to raise where the system refused; ``errno`` and ``filename`` are kept.
+
+    Args:
+        error: what the system said.
+        path: the file concerned.
+        verb: what was tried.
+    """
+    kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
+    found = kind(f"cannot {verb}: {error.strerror or error}", url=path)
+    found.errno, found.strerror, found.filename = error.errno, error.strerror, path
+    return found
+
+
+def _find_identity(path: str) -> tuple[int, int, int, int] | None:
+    """Return what tells one state of a file from another, or None where there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _shorten_name(name: str) -> str:
+    """Return a name cut so that the partial name fits a folder entry."""
+    return os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new name durable; file systems that cannot sync folders do without."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_FOR_FOLDERS:
+            raise

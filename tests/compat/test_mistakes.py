@@ -1,0 +1,178 @@
+"""What users get wrong, and the message that each mistake gets: short, typed, and with what to do next."""
+
+import gzip
+import os
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+import zipfile
+
+import pytest
+
+import webdataset as wds
+
+LOCK = threading.Lock()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a shard, and with files that are none."""
+    path = tmp_path_factory.mktemp("mistakes")
+    with wds.TarWriter(str(path / "s-0000.tar")) as sink:
+        for number in range(5):
+            sink.write({"__key__": f"{number:03d}", "txt": "text", "cls": number, "jpg": b"\xff\xd8bad"})
+    (path / "html.tar").write_text("<!DOCTYPE html><html>Sign in</html>".ljust(600))
+    (path / "xml.tar").write_text("<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>".ljust(600))
+    with zipfile.ZipFile(path / "zip.tar", "w") as archive:
+        archive.writestr("a.txt", "x" * 1000)
+    (path / "parquet.tar").write_bytes(b"PAR1" + bytes(1000))
+    (path / "json.tar.gz").write_bytes(gzip.compress(b'{"a": 1}' * 1000))
+    (path / "lfs.tar").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n".ljust(600))
+    return path
+
+
+def read(folder, name="s-0000.tar", **options):
+    """Return a dataset of a file."""
+    return wds.WebDataset(str(folder / name), shardshuffle=False, **options)
+
+
+def spawn_loader(dataset):
+    """Return what a loader of spawned processes gives."""
+    with wds.Loader(dataset, 2, workers=1, mode="processes", start_method="spawn") as loader:
+        return list(loader)
+
+
+MISTAKES = {
+    "an HTML page": (lambda f: list(read(f, "html.tar")), "its content is an HTML page: the server sent it"),
+    "an XML answer": (lambda f: list(read(f, "xml.tar")), "its content is XML, perhaps a server's error message"),
+    "a zip archive": (lambda f: list(read(f, "zip.tar")), "its content is a zip archive; write the files into a tar"),
+    "a Parquet file": (lambda f: list(read(f, "parquet.tar")), "its content is a Parquet file; write its rows with"),
+    "gzip of JSON": (lambda f: list(read(f, "json.tar.gz")), "its content is JSON"),
+    "a Git LFS pointer": (
+        lambda f: list(read(f, "lfs.tar")),
+        "its content is a Git LFS pointer; fetch the file itself",
+    ),
+    "no such file": (lambda f: list(read(f, "none.tar")), "cannot open: No such file or directory .*none.tar"),
+    "a range with a dash": (lambda f: list(read(f, "s-{0000-0002}.tar")), r"did you mean '.*s-\{0000..0002\}.tar'\?"),
+    "shuffle=": (
+        lambda f: read(f, shuffle=True),
+        r"'shuffle'; shardshuffle=100 shuffles the shards, .*\.shuffle\(1000\)",
+    ),
+    "shardshufle=": (lambda f: wds.WebDataset("x.tar", shardshufle=1), "did you mean 'shardshuffle'"),  # type: ignore[call-arg]
+    "batch_size=": (lambda f: read(f, batch_size=4), r"\.batched\(64\) makes batches"),
+    "num_workers=": (lambda f: read(f, num_workers=4), r"wds.Loader\(dataset, 64, workers=4\)"),
+    "a field that is not there": (lambda f: list(read(f).to_tuple("jpeg")), "no field 'jpeg'; .* did you mean 'jpg'"),
+    "map_dict of another field": (
+        lambda f: list(read(f).map_dict(jpeg=len)),
+        "no field 'jpeg'; the sample has __key__, ",
+    ),
+    "a damaged image": (
+        lambda f: list(read(f).decode("rgb")),
+        r"could not be decoded: UnidentifiedImageError.*key='000'",
+    ),
+    "an unknown decoder": (
+        lambda f: list(read(f).decode("RGB")),
+        "unknown image spec or format 'RGB'; there are the specs l8",
+    ),
+    "decoding twice": (lambda f: list(read(f).decode().decode()), "has the sample been decoded already"),
+    "a key in place of a number": (
+        lambda f: wds.IndexedDataset(str(f / "s-0000.tar"))["003"],  # type: ignore[call-overload]
+        r"write dataset.by_key\('003'\)",
+    ),
+    "a sample beyond the last": (
+        lambda f: wds.IndexedDataset(str(f / "s-0000.tar"))[99],
+        "no sample 99: the dataset has 5",
+    ),
+    "a lock in a lambda": (
+        lambda f: spawn_loader(read(f).map(lambda sample: (LOCK, sample)[1])),
+        r"its stage 5, map with <lambda> \(.*test_mistakes.py:\d+\), cannot be pickled: .*lock.*mode='threads'",
+    ),
+    "a state of a plain dataset": (lambda f: read(f).state_dict(), r"make it elastic, dataset.elastic\(\)"),
+    "a state of its iterator": (lambda f: iter(read(f)).state_dict(), r"make it elastic, dataset.elastic\(\)"),
+    "a sample without a key": (
+        lambda f: wds.TarWriter(str(f / "o.tar")).write({"txt": ""}),
+        "a sample is a dict with a __key__",
+    ),
+    "a map that returns nothing": (lambda f: list(read(f).map(lambda sample: None)), "returned None for"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_a_message(mistake, folder, recwarn):
+    """Each is an error of a class that programs can catch, whose text says what to do."""
+    make, message = MISTAKES[mistake]
+    with pytest.raises((wds.WebDatasetError, TypeError, AttributeError), match=f"(?s){message}"):
+        make(folder)
+
+
+SHORT = ["an HTML page", "no such file", "a field that is not there", "map_dict of another field", "a damaged image",
+         "decoding twice", "a sample beyond the last", "a map that returns nothing", "a lock in a lambda"]  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", SHORT)
+def test_tracebacks_show_users_frames_alone(mistake, folder, monkeypatch):
+    """No frame of this library, nor of those that it calls; a setting shows them."""
+    make, _ = MISTAKES[mistake]
+    ours = os.path.dirname(wds.__file__)
+    for full in ("1", "0"):
+        monkeypatch.setenv("WDS_FULL_TRACEBACKS", full)
+        with pytest.raises(wds.WebDatasetError) as failure:
+            make(folder)
+        text = "".join(traceback.format_exception(failure.value))
+        assert (f'File "{ours}' in text) is (full == "1")
+        assert full == "1" or len(text.splitlines()) <= 14, text
+        assert "test_mistakes.py" in text
+
+
+def test_frames_of_users_functions_stay(folder, monkeypatch):
+    """Of a stage of theirs through which an error passes, and of all that errors of other classes have."""
+    monkeypatch.setenv("WDS_FULL_TRACEBACKS", "0")
+
+    def stage_of_mine(samples):
+        yield from samples
+
+    for dataset in (
+        read(folder).compose(stage_of_mine).to_tuple("none"),
+        read(folder, "zip.tar").compose(stage_of_mine),
+    ):
+        with pytest.raises(wds.WebDatasetError) as failure:
+            list(dataset)
+        names = [frame.name for frame in traceback.extract_tb(failure.value.__traceback__)]
+        assert ("stage_of_mine" in names) is (dataset.pipeline[0] is not None and "zip" in str(failure.value.url))
+    with pytest.raises(ZeroDivisionError) as failure:
+        list(read(folder).map(lambda sample: 1 / 0))
+    assert len(traceback.extract_tb(failure.value.__traceback__)) > 3
+
+
+def test_a_program_that_fails_prints_few_lines(folder):
+    """As a user sees it, in a process of its own."""
+    program = "import webdataset as wds\nlist(wds.WebDataset('none.tar', shardshuffle=False).to_tuple('a'))\n"
+    environment = {name: value for name, value in os.environ.items() if name != "WDS_FULL_TRACEBACKS"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 9
+    assert [line for line in lines if line.startswith('  File "')] == ['  File "<string>", line 2, in <module>']
+    assert lines[-1].startswith("webdataset.core.errors.NotFound: cannot open: No such file")
+
+
+def test_warnings_point_at_the_users_line(folder):
+    """Of reading, handlers, writers and lists, however deep they are: the file that is shown is the user's."""
+    cut = folder / "cut.tar"
+    cut.write_bytes((folder / "s-0000.tar").read_bytes()[:1024])
+    uses = {
+        "damage": lambda: list(wds.WebDataset([str(cut), str(folder / "s-0000.tar")], handler=wds.warn_and_continue)),
+        "end": lambda: list(read(folder, "cut.tar", missing_end="warn")),
+        "keys": lambda: wds.TarWriter(str(folder / "k.tar")).write({"__key__": "a.b", "txt": ""}),
+        "length": lambda: [list(dataset) for dataset in [read(folder).with_length(3)]],
+    }
+    for name, use in uses.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            use()
+        shown = [each.filename for each in caught if issubclass(each.category, UserWarning)]
+        assert shown, name
+        assert set(shown) == {__file__}, name

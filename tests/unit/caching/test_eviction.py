@@ -1,0 +1,118 @@
+"""A directory kept below a size, and names of cached shards."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from webdataset.caching import locks
+from webdataset.caching.eviction import LRUCleanup
+from webdataset.caching.locks import CachedFile
+from webdataset.caching.names import pipe_cleaner
+from webdataset.core.errors import UsageError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six files of 1000 bytes, the first the oldest."""
+    for n in range(6):
+        path = tmp_path / ("sub" if n % 2 else ".") / str(n)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 1000)
+        os.utime(path, (n, n))
+    return tmp_path
+
+
+def left(folder):
+    """List the files that are left."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_oldest_go_first(folder, caplog):
+    """Files are deleted by age until the rest fits."""
+    LRUCleanup(folder, 3500, keyfn=os.path.getmtime, verbose=True, interval=0).cleanup()
+    assert left(folder) == ["3", "4", "5"]
+    assert "deleting" in caplog.text
+
+
+def test_not_too_often(folder, caplog):
+    """A second call within the interval does nothing; nothing is said where nobody asks for it."""
+    cleanup = LRUCleanup(folder, 3500, keyfn=os.path.getmtime)
+    assert (cleanup.interval, LRUCleanup().cache_size) == (30, 10**12)
+    cleanup.cleanup()
+    assert caplog.text == ""
+    (folder / "6").write_bytes(b"x" * 1000)
+    cleanup.cleanup()
+    assert left(folder) == ["3", "4", "5", "6"]
+
+
+def test_directories(folder):
+    """No directory is an error, a missing one is empty, and it may be chosen later."""
+    with pytest.raises(UsageError):
+        LRUCleanup().cleanup()
+    LRUCleanup(folder / "none", 0).cleanup()
+    cleanup = LRUCleanup(cache_size=0)
+    cleanup.set_cache_dir(folder)
+    cleanup.cleanup()
+    assert left(folder) == []
+
+
+def test_files_that_vanish(folder):
+    """A file that somebody else deletes meanwhile is no error."""
+
+    def age(path):
+        if path.endswith("0"):
+            os.unlink(path)
+            raise FileNotFoundError
+        return os.path.getmtime(path)
+
+    LRUCleanup(folder, 3500, keyfn=age, interval=None).cleanup()
+    assert left(folder) == ["3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "url"),
+    [
+        ("pipe:curl http://h/a.tar", "http://h/a.tar"),
+        ("pipe:aws s3 cp s3://b/k.tar -", "s3://b/k.tar"),
+        ("pipe: gsutil cat gs://b/x?y=1 | foo", "gs://b/x?y=1"),
+        ("pipe:hdfs dfs -cat hdfs://a/b", "hdfs://a/b"),
+        ("pipe:cat a.tar", "cat a.tar"),
+        ('pipe:curl "http://h/a.tar"', 'curl "http://h/a.tar"'),
+        ("pipe:x HTTP://h", "x HTTP://h"),
+        ("a.tar", "a.tar"),
+        ("http://x/y z", "http://x/y z"),
+    ],
+)
+def test_pipe_cleaner(spec, url):
+    """The first word of a command that begins with a remote scheme."""
+    assert pipe_cleaner(spec) == url
+
+
+def test_what_is_in_use_stays(tmp_path):
+    """Cached files that are open here, and downloads of processes that live, are not deleted, whatever the bound."""
+    (tmp_path / "idle").write_bytes(b"x" * 9)
+    (tmp_path / "open").write_bytes(b"x" * 9)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    live, left = f".wds-{os.getppid()}-00.part", f".wds-{int(dead.stdout)}-00.part"
+    for name in (live, left):
+        (tmp_path / name).write_bytes(b"x" * 9)
+    with CachedFile(str(tmp_path / "open")):
+        LRUCleanup(tmp_path, 0, interval=None).cleanup()
+    assert {path.name for path in tmp_path.iterdir()} == {"open", live}
+    LRUCleanup(tmp_path, 0, interval=None).cleanup()
+    assert [path.name for path in tmp_path.iterdir()] == [live]
+
+
+def test_what_others_read_stays(tmp_path):
+    """A shard on which somebody has a lease stays, and so does what belongs to the cache itself; records go along."""
+    pytest.importorskip("fcntl")
+    (tmp_path / ".wds").mkdir()
+    for name in ("read.tar", "idle.tar", ".wds/read.tar.json", ".wds/idle.tar.json", ".wds/new.tar.part"):
+        (tmp_path / name).write_bytes(b"x" * 9)
+    with (tmp_path / "read.tar").open("rb") as stream:
+        assert locks.take_lease(stream.fileno())
+        LRUCleanup(tmp_path, 0, interval=None).cleanup()
+    left_over = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left_over == {"read.tar", ".wds/read.tar.json", ".wds/new.tar.part"}

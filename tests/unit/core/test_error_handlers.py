@@ -1,0 +1,73 @@
+"""Counting what handlers let pass, and what functions drop."""
+
+import threading
+
+import pytest
+
+from webdataset.core.error_handlers import (
+    SkipCounts,
+    count_drop,
+    count_skipped,
+    ignore_and_continue,
+    ignore_and_stop,
+    reraise_exception,
+    should_continue,
+    skip_items,
+)
+
+
+def test_what_a_handler_lets_pass_is_counted():
+    """True is counted under the stage's name; false and errors are not."""
+    skips = SkipCounts()
+    with count_skipped(skips):
+        assert should_continue(ignore_and_continue, ValueError(), "map") is True
+        assert should_continue(lambda error: 1, ValueError(), "map") is True  # type: ignore[arg-type,return-value]
+        assert should_continue(ignore_and_stop, ValueError(), "map") is False
+        with pytest.raises(ValueError, match="this"):
+            should_continue(reraise_exception, ValueError("this"), "map")
+    assert should_continue(ignore_and_continue, ValueError(), "map") is True
+    assert skips == {"map": 2}
+
+
+def test_counts_are_of_this_thread_and_the_innermost():
+    """Other threads do not count here; what counts within counts alone."""
+    outer, inner = SkipCounts(), SkipCounts()
+    within = count_skipped(inner)
+    with count_skipped(outer):
+        for _ in range(2):
+            with within:
+                should_continue(ignore_and_continue, ValueError(), "inner")
+        should_continue(ignore_and_continue, ValueError(), "outer")
+        thread = threading.Thread(target=should_continue, args=(ignore_and_continue, ValueError(), "thread"))
+        thread.start()
+        thread.join()
+    assert (outer, inner) == ({"outer": 1}, {"inner": 2})
+
+
+def test_what_is_dropped_has_a_number_of_its_own():
+    """Drops are no failures; who counts failures alone is told of none."""
+    skips, drops = SkipCounts(), SkipCounts()
+    count_drop("map")
+    with count_skipped(skips, drops):
+        count_drop("map")
+        with count_skipped(skips):
+            count_drop("map")
+        count_drop("map")
+    assert (skips, drops) == ({}, {"map": 2})
+
+
+def test_what_is_passed_over_was_counted_before():
+    """Items that are drawn once more count nothing; the next one does."""
+    skips = SkipCounts()
+
+    def items():
+        for number in range(4):
+            should_continue(ignore_and_continue, ValueError(), "map")
+            yield number
+
+    with count_skipped(skips):
+        again = items()
+        assert skip_items(again, 2) == 2
+        assert next(again) == 2
+        assert skip_items(again, 5) == 1
+    assert skips == {"map": 1}

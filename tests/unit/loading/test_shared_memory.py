@@ -1,0 +1,55 @@
+"""Memory that is lent, and comes back when nobody looks at it any more."""
+
+import gc
+import mmap
+import sys
+
+from webdataset.loading.shared_memory import Leases, MemoryBlock
+
+
+def block(number=0):
+    """A block of one page."""
+    return MemoryBlock(number, mmap.mmap(-1, mmap.PAGESIZE))
+
+
+def test_a_block_is_back_with_the_last_array_over_it():
+    """A view is as good as the array; blocks come back with what was noted, the last first, once each."""
+    loans, blocks = Leases(), [block(number) for number in range(2)]
+    arrays = [one.lend(loans, note=f"note {one.number}") for one in blocks]
+    view = arrays[0][10:20].reshape(2, 5)
+    arrays.clear()
+    assert loans.back() == "note 1"
+    assert loans.back() is None
+    del view
+    assert loans.back() == "note 0"
+    assert loans.back() is None
+
+
+def test_a_block_in_a_circle_of_references_is_back_when_that_is_collected():
+    """As where a batch hangs on a traceback."""
+    loans, circle = Leases(), []
+    circle += [circle, block().lend(loans, note=0)]
+    del circle
+    assert loans.back() is None
+    gc.collect()
+    assert loans.back() == 0
+
+
+def test_who_has_lent_may_be_gone_first():
+    """The array lives on, and nothing is left of it afterwards."""
+    loans, one = Leases(), block()
+    array = one.lend(loans, note=0)
+    del loans, one
+    array[:] = 7
+    assert array.sum() == 7 * mmap.PAGESIZE
+
+
+def test_no_interrupt_can_be_lost_where_a_block_comes_back():
+    """Python drops a KeyboardInterrupt that is raised in a finaliser: so no code of Python's runs in this one."""
+    loans = Leases()
+    array, called = block().lend(loans, note=0), []
+    sys.setprofile(lambda frame, event, _argument: called.append((event, frame.f_code.co_name)))
+    del array
+    sys.setprofile(None)
+    assert [name for event, name in called if event == "call"] == []
+    assert loans.back() == 0

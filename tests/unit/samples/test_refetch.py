@@ -1,0 +1,179 @@
+"""Single samples out of a shard, and streams taken to other offsets."""
+
+import gzip
+import io
+import itertools
+import tarfile
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import webdataset as wds
+from webdataset.core.errors import DuplicateField, FlowError, NoRandomAccess, Truncated, WebDatasetError
+from webdataset.samples.address import Address
+from webdataset.samples.refetch import refetch
+from webdataset.samples.sample_reader import Reading
+from webdataset.samples.shard_reader import RESTART_BYTES, SeekableSource
+from webdataset.testing.sources import FaultyStream
+
+
+def made(count=30):
+    """Return the bytes of a shard with members of many sizes, long names among them."""
+    stream = io.BytesIO()
+    with wds.TarWriter(stream) as sink:
+        for index in range(count):
+            name = f"{index:03d}" if index % 7 else f"{'long/' * 30}{index:03d}"
+            sink.write(
+                {"__key__": name, "bin": bytes([index]) * (index * index * 97 % 200_000), "cls": index, "txt": ""}
+            )
+    return stream.getvalue()
+
+
+SHARD = made()
+
+
+def read(content, **rules):
+    """Return all samples of a shard, with addresses."""
+    reading = Reading(addresses=True, **rules)
+    reader = reading.reader({"url": "x", "stream": io.BytesIO(content)})
+    found = []
+    for samples, offsets in reader.lists():
+        found += zip(samples, offsets, strict=True)
+    return [(Address(0, number, offset), sample) for number, (sample, offset) in enumerate(found)]
+
+
+ALL = read(SHARD)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(0, 29), min_size=1), st.sampled_from(["seek", "pipe", "gz"]))
+def test_any_samples(numbers, kind):
+    """Whatever samples of whatever source: those that the reader gives there, with all their fields."""
+    wanted = [ALL[number] for number in sorted(numbers)]
+    stream = {
+        "seek": lambda: io.BytesIO(SHARD),
+        "pipe": lambda: FaultyStream(SHARD, seed=1),
+        "gz": lambda: io.BytesIO(gzip.compress(SHARD, 1)),
+    }[kind]()
+    found = list(refetch({"url": "x", "stream": stream, "__tag__": 1}, Reading(), [address for address, _ in wanted]))
+    assert found == [(address, {**sample, "__tag__": 1}) for address, sample in wanted]
+    assert stream.closed
+
+
+def test_rules_hold():
+    """Members that are left out, renamed or repeated are so here as well."""
+    rules: dict[str, Any] = {
+        "select_files": lambda name: not name.endswith("cls"),
+        "rename_files": lambda name: name + "x",
+    }
+    whole = read(SHARD, **rules)
+    found = list(refetch({"url": "x", "stream": io.BytesIO(SHARD)}, Reading(addresses=True, **rules), [whole[3][0]]))
+    assert found == [(whole[3][0], {**whole[3][1], "__address__": whole[3][0]})]
+
+
+def test_reads_no_more_than_the_sample():
+    """A sample by itself costs its own bytes, one header behind it, and the look at the first bytes."""
+
+    class Counted(io.BytesIO):
+        total = 0
+
+        def read(self, size=-1):
+            content = super().read(size)
+            self.total += len(content)
+            return content
+
+    stream = Counted(SHARD)
+    chosen = [ALL[number][0] for number in (2, 11, 12, 28)]
+    list(refetch({"url": "x", "stream": stream}, Reading(), chosen))
+    sizes = {address.offset: after.offset - address.offset for (address, _), (after, _) in itertools.pairwise(ALL)}
+    assert stream.total <= 512 + sum(sizes[address.offset] + 512 for address in chosen)
+
+
+@pytest.mark.parametrize("offset", [700, 10_240_000])
+def test_no_sample_there(offset):
+    """An address at which no sample begins is an error."""
+    for stream in (io.BytesIO(SHARD), FaultyStream(SHARD)):
+        with pytest.raises((FlowError, WebDatasetError)):
+            list(refetch({"url": "x", "stream": stream}, Reading(), [Address(0, 1, offset)]))
+
+
+@pytest.mark.parametrize("way", ["one by one", "read through", "behind the first"])
+def test_samples_that_are_gone(way):
+    """A shard that ends where a sample was, or has none there, has changed since."""
+    with tarfile.open(fileobj=io.BytesIO(SHARD)) as tar:
+        end = max(member.offset_data + (member.size + 511 & -512) for member in tar)
+    stream = io.BytesIO(SHARD) if way == "one by one" else io.BytesIO(gzip.compress(SHARD, 1))
+    wanted = [ALL[0][0]] * (way == "behind the first") + [Address(0, 30, end)]
+    with pytest.raises(FlowError, match="no sample at .*: the shards have changed since the snapshot") as caught:
+        list(refetch({"url": "x.tar", "stream": stream}, Reading(), wanted))
+    assert caught.value.url == "x.tar"
+
+
+def test_a_cut_sample():
+    """A shard that ends in the sample is an error, not a shorter sample."""
+    address = ALL[29][0]
+    with pytest.raises(Truncated):
+        list(refetch({"url": "x", "stream": io.BytesIO(SHARD[: address.offset + 700])}, Reading(), [address]))
+
+
+class Store(FaultyStream):
+    """A stream that can be had anew from an offset, as those of stores can."""
+
+    def __init__(self, payload, log, start=0, *, knows=True):
+        super().__init__(payload[start:])
+        self.whole, self.log, self.knows = payload, log, knows
+        log.append(start)
+
+    def reopen_at(self, offset):
+        """Return the stream from an offset on; None where the store does not tell objects apart."""
+        return Store(self.whole, self.log, offset) if self.knows else None
+
+
+def test_going():
+    """By seeking, by asking anew over large gaps, by reading over small ones; back only where it can be."""
+    content = bytes(range(256)) * 8000
+    far = RESTART_BYTES + 1000
+    for stream in (io.BytesIO(content), Store(content, asked := [])):
+        going = SeekableSource(stream)
+        for offset in (5, 900, far, far + 77, 3):
+            going.to(offset)
+            assert going.offset == offset
+            assert going.read(9) == content[offset : offset + 9]
+    assert asked == [0, far, 3]
+    plain = SeekableSource(FaultyStream(content))
+    plain.to(far)
+    assert plain.read(3) == content[far : far + 3]
+    with pytest.raises(NoRandomAccess):
+        plain.to(1)
+    with pytest.raises(Truncated):
+        plain.to(len(content) + 1)
+    unsure = SeekableSource(Store(content, asked := [], knows=False))
+    unsure.to(far)
+    assert unsure.read(2) == content[far : far + 2]
+    assert asked == [0]
+    with pytest.raises(NoRandomAccess):
+        unsure.to(1)
+
+
+def test_members_that_were_stepped_over():
+    """A sample with a field twice, whose second member the handler stepped over, is found again as it was given."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as sink:
+        for name in ("a.txt", "a.txt", "a.cls", "b.txt", "b.cls", "b.cls", "b.cls", "b.jpg", "c.txt", "c.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 700
+            sink.addfile(member, io.BytesIO(name.encode() * 140))
+    told = []
+    given = read(whole.getvalue(), handler=lambda error: told.append(error) or True)
+    assert [sample["__key__"] for _, sample in given] == ["a", "b", "c"]
+    assert len(told) == 4
+    shard = lambda: {"url": "x", "stream": io.BytesIO(whole.getvalue())}
+    addresses = [address for address, _ in given]
+    again = Reading(handler=wds.ignore_and_continue)
+    assert list(refetch(shard(), again, addresses)) == given
+    with pytest.raises(DuplicateField):
+        list(refetch(shard(), Reading(), addresses))
+    with pytest.raises(DuplicateField):
+        list(refetch(shard(), Reading(handler=wds.ignore_and_stop), addresses))

@@ -1,0 +1,66 @@
+"""Urls rewritten by the environment."""
+
+import pytest
+
+from webdataset.core.errors import UsageError
+from webdataset.storage.open_url import open_stream, open_url, rewrite_url
+
+
+@pytest.mark.parametrize("name", ["WDS_REWRITE", "GOPEN_REWRITE"])
+@pytest.mark.parametrize(
+    ("rules", "url", "expected"),
+    [
+        ("aaa=f;bbb/=pipe:cat ", "aaa.bin", "f.bin"),
+        ("aaa=f;bbb/=pipe:cat ", "xaaa.bin", "xaaa.bin"),
+        ("aaa=f;bbb/=pipe:cat ", "bbb/f.bin", "pipe:cat f.bin"),
+        ("aaa=f;bbb/=pipe:cat ", "aaabbb/", "fbbb/"),
+        ("a=;(.)b=\\1c", "aab", "ab"),
+        ("a=;(.)b=\\1c", "xb", "xc"),
+        ("x=y=z", "xx", "y=zx"),
+        ("x=y;", "xa", "ya"),
+        ("a=a;a=b", "ax", "bx"),
+        ("gs://=pipe:ssh proxyhost gsutil cat ", "gs://b/x", "pipe:ssh proxyhost gsutil cat b/x"),
+    ],
+)
+def test_rules(monkeypatch, name, rules, url, expected):
+    """A rule matches at the start; the first that changes the url wins; both variables are read."""
+    monkeypatch.setenv(name, rules)
+    assert rewrite_url(url) == expected
+
+
+def test_both_variables(monkeypatch):
+    """WDS_REWRITE comes first, GOPEN_REWRITE rewrites its result."""
+    monkeypatch.setenv("WDS_REWRITE", "a=b")
+    monkeypatch.setenv("GOPEN_REWRITE", "b=c")
+    assert rewrite_url("ax") == "cx"
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"), [("a", "regex=replacement"), ("=b", "regex=replacement"), ("(=b", "regular expression")]
+)
+def test_rules_that_make_no_sense(monkeypatch, rules, reason):
+    """A rule that cannot be read is an error naming the variable."""
+    monkeypatch.setenv("WDS_REWRITE", rules)
+    with pytest.raises(UsageError, match=reason) as caught:
+        rewrite_url("x")
+    assert "WDS_REWRITE" in str(caught.value)
+
+
+def test_local_paths_are_rewritten(monkeypatch, tmp_path):
+    """Paths without a scheme are rewritten, for the reader and for gopen; also into commands."""
+    (tmp_path / "x").write_bytes(b"hello")
+    monkeypatch.setenv("WDS_REWRITE", f"/data/={tmp_path}/;remote/=pipe:cat {tmp_path}/")
+    for opened in (open_stream, open_url):
+        for url in ("/data/x", "remote/x"):
+            with opened(url) as stream:
+                assert stream.read() == b"hello"
+
+
+def test_a_path_object_is_rewritten(monkeypatch, tmp_path):
+    """Path objects are rewritten too, and may become urls."""
+    (tmp_path / "x").write_bytes(b"hello")
+    monkeypatch.setenv("WDS_REWRITE", f"/data/=pipe:cat {tmp_path}/")
+    from pathlib import Path
+
+    with open_stream(Path("/data/x")) as stream:
+        assert stream.read() == b"hello"
