@@ -5,17 +5,20 @@ A tensor inside a pickle carries its storage as the bytes of another ``torch.sav
 memory of arrays wherever they can; nothing is copied here.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-
 from webdataset.codecs.media.audio_codec import sound_loads
 from webdataset.codecs.media.video_decode import video_loads
 from webdataset.codecs.pickle_allowlist import unsafe_content_error
 from webdataset.codecs.torch_files import torch_loads
 from webdataset.core.errors import EncodingError, describe_error
 from webdataset.core.optional_imports import require
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = require("torch", extra="torch", purpose="reading and writing tensors")
 
 
 def image_tensor(pixels: Any, depth: str) -> torch.Tensor:

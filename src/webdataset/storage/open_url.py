@@ -120,11 +120,12 @@ Opener = Callable[..., Any]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def make_opener(name: str) -> Opener:
+def make_opener(name: str, *, scheme: str = "") -> Opener:
     """Return the opener of a store, for ``gopen_schemes``.
 
     Args:
-        name: the store's module in this folder.
+        name: the store's module in ``backends``.
+        scheme: what the opener is named after; the module by default.
     """
 
     def opener(
@@ -143,8 +144,8 @@ def make_opener(name: str) -> Opener:
             return ResumableStream(store.remote_object(url, storage_options), **options)
         return store.create_upload(url, storage_options, **options)
 
-    opener.__name__ = opener.__qualname__ = f"gopen_{name}"
-    opener.__doc__ = f"Open a url of the store {name!r}: ``rb`` or ``wb``."
+    opener.__name__ = opener.__qualname__ = f"gopen_{scheme or name}"
+    opener.__doc__ = f"Open a url of the store {scheme or name!r}: ``rb`` or ``wb``."
     opener.store = opener.room = name  # type: ignore[attr-defined]  # see preparing
     return opener
 
@@ -154,12 +155,12 @@ def refuse_unnameable(url: str, name: str) -> None:
 
     Args:
         url: the url.
-        name: the store's module in this folder.
+        name: the store's module in ``backends``.
 
     Raises:
         UsageError: half a surrogate pair, which stands for a byte of a file's name.
     """
-    if name != "ssh" and _SURROGATE.search(url):
+    if name != "sftp" and _SURROGATE.search(url):
         raise UsageError(
             "no object can have this name: it is not Unicode text", url=url.encode("utf-8", "replace").decode()
         )
@@ -169,10 +170,10 @@ def load_backend(name: str) -> Any:
     """Return a store's module.
 
     Args:
-        name: its name in this folder.
+        name: its name in ``backends``.
     """
     with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
-        return importlib.import_module(f"{__package__}.{name}")
+        return importlib.import_module(f"{__package__}.backends.{name}")
 
 
 def find_backend(target: str) -> Any:
@@ -235,7 +236,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
 
     def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
         with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
-            home = importlib.import_module(f"{__package__}.{module}")
+            home = importlib.import_module(f"{__package__}.backends.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
 
     opener.__name__ = opener.__qualname__ = name
@@ -273,17 +274,17 @@ gopen_pipe = _make_lazy_opener("pipe", "gopen_pipe")
 gopen_http = _make_lazy_opener("http", "gopen_http")
 gopen_http.store = "http"  # type: ignore[attr-defined]
 gopen_s3 = make_opener("s3")
-gopen_gs = make_opener("gs")
+gopen_gs = make_opener("gcs", scheme="gs")
 gopen_azure = make_opener("azure")
 gopen_memory = make_opener("memory")
-gopen_ssh = make_opener("ssh")
-gopen_hf = make_opener("hf")
-gopen_ais = _make_lazy_opener("ais", "gopen_ais")
-gopen_ais.store = "ais"  # type: ignore[attr-defined]
+gopen_ssh = make_opener("sftp", scheme="ssh")
+gopen_hf = make_opener("huggingface", scheme="hf")
+gopen_ais = _make_lazy_opener("aistore", "gopen_ais")
+gopen_ais.store = "aistore"  # type: ignore[attr-defined]
 gopen_fsspec = make_opener("fsspec_store")
-gopen_curl = _make_lazy_opener("commands", "gopen_curl")
-gopen_command = _make_lazy_opener("commands", "gopen_command")
-gopen_ais_program = _make_lazy_opener("commands", "gopen_ais_program")
+gopen_curl = _make_lazy_opener("pipe", "gopen_curl")
+gopen_command = _make_lazy_opener("pipe", "gopen_command")
+gopen_ais_program = _make_lazy_opener("pipe", "gopen_ais_program")
 
 gopen_schemes: dict[str, Opener] = {
     "__default__": gopen_error,

@@ -15,7 +15,7 @@ class PicklesProfiles:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the attributes, and the profiles."""
-        if loaded_module(f"{__package__}.profiles.registry") is None:  # then nobody has defined any
+        if loaded_module("webdataset.storage.profile_registry") is None:  # then nobody has defined any
             return self.__dict__
         from webdataset.storage import profile_registry  # noqa: PLC0415  see above
 

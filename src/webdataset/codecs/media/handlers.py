@@ -81,11 +81,11 @@ def video_clips(frames: int, **options: Any) -> MediaHandler:
     return MediaHandler(VIDEO_EXTENSIONS, VideoClips(frames, **options))
 
 
-_video = LazyCodec("media.video_decoding", "Video")
+_video = LazyCodec("media.video_decode", "Video")
 VIDEO_EXTENSIONS = "mp4 ogv mjpeg avi mov h264 mpg webm wmv mkv mpeg m4v"
 AUDIO_EXTENSIONS = "flac mp3 sox wav m4a ogg wma opus aac oga aif aiff"
-torch_video = MediaHandler(VIDEO_EXTENSIONS, LazyCodec("torch_media", "video"))
-torch_audio = MediaHandler(AUDIO_EXTENSIONS, LazyCodec("torch_media", "audio"))
+torch_video = MediaHandler(VIDEO_EXTENSIONS, LazyCodec("torch_codecs", "video"))
+torch_audio = MediaHandler(AUDIO_EXTENSIONS, LazyCodec("torch_codecs", "audio"))
 video = MediaHandler(VIDEO_EXTENSIONS, _video)
-audio = MediaHandler(AUDIO_EXTENSIONS, LazyCodec("media.sound_decoding", "sound_loads"))
-torch_safetensors = MediaHandler("safetensors", LazyCodec("torch_safetensors", "tensors_loads"))
+audio = MediaHandler(AUDIO_EXTENSIONS, LazyCodec("media.audio_codec", "sound_loads"))
+torch_safetensors = MediaHandler("safetensors", LazyCodec("torch_codecs", "tensors_loads"))

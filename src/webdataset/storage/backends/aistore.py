@@ -184,7 +184,7 @@ def create_upload(url: str, storage_options: Any = None, **options: Any) -> Any:
     return AistoreUpload(url, storage_options, **options)
 
 
-_open_natively = make_opener("ais")
+_open_natively = make_opener("aistore", scheme="ais")
 
 
 def gopen_ais(url: str, mode: str = "rb", bufsize: int = 8192, *, storage_options: Any = None, **options: Any) -> Any:
