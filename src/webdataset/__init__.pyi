@@ -61,6 +61,7 @@ from .compat import (
     WebDataset as WebDataset,
     WebLoader as WebLoader,
 )
+from .core.errors import WebDatasetError as WebDatasetError
 from .extradatasets import (
     AISBatch as AISBatch,
     MockDataset as MockDataset,
@@ -105,7 +106,6 @@ from .filters import (
     xdecode as xdecode,
 )
 from .gopen import gopen_schemes as gopen_schemes
-from .ground.errors import WebDatasetError as WebDatasetError
 from .handlers import (
     ignore_and_continue as ignore_and_continue,
     ignore_and_stop as ignore_and_stop,
@@ -113,18 +113,19 @@ from .handlers import (
     warn_and_continue as warn_and_continue,
     warn_and_stop as warn_and_stop,
 )
-from .index.building import index_shard as index_shard, index_shards as index_shards
-from .index.counts import sample_counts as sample_counts
+from .index.build import index_shard as index_shard, index_shards as index_shards
 from .index.indexed_dataset import IndexedDataset as IndexedDataset
 from .index.indexed_shard import IndexedShard as IndexedShard
-from .index.publishing import write_indexes as write_indexes
-from .index.recording import IndexWhileReading as IndexWhileReading
+from .index.lookup import sample_counts as sample_counts
+from .index.publish import IndexWhileReading as IndexWhileReading, write_indexes as write_indexes
 from .loading.loader import Loader as Loader
-from .loading.statistics import LoaderStats as LoaderStats
-from .loading.torch_equal import equal_steps as equal_steps
-from .loading.torch_nodes import DatasetNode as DatasetNode
-from .loading.torch_ranks import check_ranks as check_ranks
-from .loading.torch_trainers import for_accelerate as for_accelerate, for_trainer as for_trainer
+from .loading.stats import LoaderStats as LoaderStats
+from .loading.torch_distributed import check_ranks as check_ranks, equal_steps as equal_steps
+from .loading.torch_trainers import (
+    DatasetNode as DatasetNode,
+    for_accelerate as for_accelerate,
+    for_trainer as for_trainer,
+)
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
 from .shardlists import (

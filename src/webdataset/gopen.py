@@ -122,7 +122,7 @@ def reader(url: Any, **kw: Any) -> Any:
 def __getattr__(name: str) -> Any:
     """Import the room of pipes, which loads ``subprocess``, when one of its names is asked for."""
     if name in ("Pipe", "set_options"):
-        return getattr(importlib.import_module(".sources.pipe", __package__), name)
+        return getattr(importlib.import_module(".storage.backends.pipe", __package__), name)
     if name == "utils":
         return importlib.import_module("webdataset.utils")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,15 +21,15 @@ from webdataset.storage.open_url import load_openers
 from webdataset.testing import archives
 
 DOORS = [filters, shardlists, compat, writer]
-ROOMS_AFAR = ("http", "s3", "gs", "azure", "ais", "hf", "ssh", "pipe", "commands", "memory", "fsspec_store", "profiles")
+BACKENDS = "aistore azure fsspec_store gcs http huggingface memory pipe s3 sftp".split()
 FAR = [
     "_ssl", "asyncio", "boto3", "botocore", "bz2", "concurrent.futures", "email", "hashlib", "importlib.metadata",
     "logging", "lzma", "multiprocessing", "pickle", "socket", "ssl", "subprocess", "tarfile", "torch", "urllib.parse",
     "urllib.request", "urllib3",
     "webdataset.caching", "webdataset.flow.elastic", "webdataset.index", "webdataset.loading",
-    "webdataset.shards.specs", "webdataset.shards.wids", "webdataset.storage.listing", "webdataset.storage.object_store",
+    "webdataset.shards.specs", "webdataset.shards.wids_lists", "webdataset.storage.listing", "webdataset.storage.object_store",
     "webdataset.storage.parallel_ranges", "webdataset.storage.resumable_stream", "webdataset.writing",
-    *(f"webdataset.storage.{room}" for room in ROOMS_AFAR),
+    *(f"webdataset.storage.backends.{name}" for name in BACKENDS), "webdataset.storage.profile_selection",
 ]  # fmt: skip
 
 
@@ -261,16 +261,16 @@ def test_readings_travel_without_profiles(shard):
 
 
 @pytest.mark.parametrize(
-    ("url", "room"),
+    ("url", "backend"),
     [("https://host/a.tar", "http"), ("s3://bucket/a.tar", "s3"), ("pipe:cat a.tar", "pipe"), ("memory://a", "memory")],
 )
-def test_rooms_are_loaded_by_whoever_holds_their_urls(url, room):
+def test_backends_are_loaded_by_whoever_holds_their_urls(url, backend):
     """A list of shards loads what opens them, in the process that makes it; workers are forked from that."""
     code = "import webdataset as wds\nwds.WebDataset(['a.tar', sys.argv[1]])"
     modules = loaded(code, url)
-    assert f"webdataset.storage.{room}" in modules
+    assert f"webdataset.storage.backends.{backend}" in modules
     assert not modules.intersection(["urllib3", "botocore"])
-    assert not ours(loaded(code, "b.tar")).intersection(f"webdataset.storage.{name}" for name in ROOMS_AFAR)
+    assert not ours(loaded(code, "b.tar")).intersection(f"webdataset.storage.backends.{name}" for name in BACKENDS)
 
 
 def test_each_list_prepares(monkeypatch):

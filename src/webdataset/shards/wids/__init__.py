@@ -1,1 +1,0 @@
-"""wids JSON: indexes that say how many samples each shard of a dataset has."""
