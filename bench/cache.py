@@ -18,8 +18,11 @@ from typing import Any
 import webdataset as wds
 from harness import ROUNDS, SCALE, rounded, show
 from shards import workspace, write
-from support.paced_server import PacedServer
-from support.slow_line import slow_line
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.paced_server import PacedServer  # noqa: E402  beside the tests
+from support.slow_line import slow_line  # noqa: E402
 
 LATENCY_SECONDS = 0.01
 BYTES_PER_SECOND = 60e6

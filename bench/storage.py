@@ -23,6 +23,8 @@ from typing import Any
 from harness import ORACLE, ROUNDS, SCALE, Library, rounded, show
 from shards import workspace, write
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
 LATENCY_SECONDS = 0.05
 BYTES_PER_SECOND = 60e6
 CONNECTIONS = 5

@@ -27,6 +27,8 @@ settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 # what fails here is looked at by those who write the library
 os.environ.setdefault("WDS_FULL_TRACEBACKS", "1")
+# programs that tests start find the package `support` as the tests do
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
 
 PATIENCE_SECONDS = 10.0
 OURS = Path("/proc/self/cmdline")

@@ -14,7 +14,7 @@ from webdataset.storage.open_url import find_opener, is_local, rewrite_url
 from webdataset.storage.streams import path_of
 
 _MACHINE = "a machine that is logged in to, or a file system of another package"
-_MACHINES = frozenset(("ssh", "memory", "fsspec_store"))
+_MACHINES = frozenset(("sftp", "memory", "fsspec_store"))
 
 _ROOTED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/?#]*")
 

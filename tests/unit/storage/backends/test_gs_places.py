@@ -100,4 +100,4 @@ def test_two_credentials():
 
 def test_the_schemes_are_served():
     """``gs`` and ``gcs`` open by this store."""
-    assert wds.gopen_schemes["gs"].store == wds.gopen_schemes["gcs"].store == "gs"
+    assert wds.gopen_schemes["gs"].store == wds.gopen_schemes["gcs"].store == "gcs"
