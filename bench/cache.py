@@ -21,8 +21,8 @@ from shards import workspace, write
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.paced_server import PacedServer  # noqa: E402  beside the tests
-from support.slow_line import slow_line  # noqa: E402
+from support.paced_server import PacedServer
+from support.slow_line import slow_line
 
 LATENCY_SECONDS = 0.01
 BYTES_PER_SECOND = 60e6

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         find_decoder,
         info,
         log_keys,
-        map,
+        map,  # noqa: A004
         map_dict,
         map_tuple,
         transform_with,

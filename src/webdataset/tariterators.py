@@ -175,7 +175,8 @@ def tarfile_samples(
         handler: asked where a shard or sample fails.
         select_files: member name to bool.
         rename_files: member name to member name, applied first.
-        **options: further fields of :class:`~webdataset.samples.sample_reader.Reading`: ``keys``, ``lcase``, ``suffixes``,
+        **options: further fields of :class:`~webdataset.samples.sample_reader.Reading`: ``keys``, ``lcase``,
+            ``suffixes``,
             ``duplicates``, ``split_samples``, ``missing_end``, ``addresses``, ``limits``.
     """
     return tarfile_to_samples(handler, select_files, rename_files, **options)(src)

@@ -27,7 +27,8 @@ FAR = [
     "logging", "lzma", "multiprocessing", "pickle", "socket", "ssl", "subprocess", "tarfile", "torch", "urllib.parse",
     "urllib.request", "urllib3",
     "webdataset.caching", "webdataset.flow.elastic", "webdataset.index", "webdataset.loading",
-    "webdataset.shards.specs", "webdataset.shards.wids_lists", "webdataset.storage.listing", "webdataset.storage.object_store",
+    "webdataset.shards.specs", "webdataset.shards.wids_lists", "webdataset.storage.listing",
+    "webdataset.storage.object_store",
     "webdataset.storage.parallel_ranges", "webdataset.storage.resumable_stream", "webdataset.writing",
     *(f"webdataset.storage.backends.{name}" for name in BACKENDS), "webdataset.storage.profile_selection",
 ]  # fmt: skip

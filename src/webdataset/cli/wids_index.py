@@ -145,7 +145,8 @@ def info(chosen: argparse.Namespace) -> int:
             print(json.dumps(summary))
         elif chosen.table:
             print(
-                f"{summary['name'] or '-':<20} {summary['shards']:>8} shards {format_count(summary['samples']):>8} samples "
+                f"{summary['name'] or '-':<20} {summary['shards']:>8} shards {format_count(summary['samples']):>8} "
+                "samples "
                 f"{format_count(summary['bytes']):>8}B  {redact(name)}"
             )
         else:

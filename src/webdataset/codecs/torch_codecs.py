@@ -8,6 +8,7 @@ memory of arrays wherever they can; nothing is copied here.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from webdataset.codecs.media.audio_codec import sound_loads
 from webdataset.codecs.media.video_decode import video_loads
 from webdataset.codecs.pickle_allowlist import unsafe_content_error

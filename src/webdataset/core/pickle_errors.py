@@ -1,4 +1,4 @@
-"""The error that is a :mod:`pickle` error too; part of the tree in :mod:`webdataset.core.errors`, imported from there."""
+"""The error that is a :mod:`pickle` error too; part of the tree in :mod:`webdataset.core.errors`; import it there."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The errors that are :mod:`tarfile` errors too; part of the tree in :mod:`webdataset.core.errors`, imported from there."""
+"""Errors that are :mod:`tarfile` errors too; part of the tree in :mod:`webdataset.core.errors`; import them there."""
 
 import tarfile
 

@@ -202,8 +202,8 @@ def check_sum(state: Mapping[str, Any]) -> None:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
     if state.get(SUM_KEY, 0) != sum_state(state, memories):
         raise StateMismatch(
-            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, and does not "
-            "agree with 'memories', 'seed', 'epoch' and 'streams'. Load another one"
+            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, "
+            "and does not agree with 'memories', 'seed', 'epoch' and 'streams'. Load another one"
         )
 
 

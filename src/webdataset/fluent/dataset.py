@@ -119,7 +119,8 @@ class WebDataset(DataPipeline, FluidInterface):
 
             specs.check_servers(source, rules.get("storage_options"))
             building = specs.SourceOptions(
-                reader, interface.unwrap_splitter(nodesplitter), interface.unwrap_splitter(workersplitter), size or None,
+                reader, interface.unwrap_splitter(nodesplitter),
+                interface.unwrap_splitter(workersplitter), size or None,
                 detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
             self.append(specs.make_spec_source(source, building, mode))

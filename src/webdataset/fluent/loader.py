@@ -65,8 +65,8 @@ def check_loader_state(state: Mapping[str, Json]) -> None:
         raise StateMismatch("the state is incomplete: it has one of 'begin' and 'loop'")
     if state.get(SUM_KEY) != sum_json({name: part for name, part in state.items() if name != SUM_KEY}):
         raise StateMismatch(
-            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, and does not "
-            "agree with the rest. Load another one"
+            f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, "
+            "and does not agree with the rest. Load another one"
         )
 
 

@@ -23,6 +23,7 @@ from webdataset.fluent import interface
 from webdataset.shards.specs.mix import AllowedShards, Mix, MixedShards, Source, SourceShards
 from webdataset.stages import augment
 from webdataset.stages.base import Json, Run
+from webdataset.stages.checks import CheckSamples
 from webdataset.stages.map import add_label, keep_fields, keep_first
 from webdataset.stages.mix import Concat, EvenMix, Mixture, RoundRobin
 from webdataset.stages.sharding import ShareSamples, ShareShards
@@ -261,7 +262,7 @@ def _make_share_stages(shards: Any, cache: str | None, building: SourceOptions, 
 
 
 def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[Any]:
-    return [building.reader(cache), *([interface.CheckSamples()] if building.empty_check else [])]
+    return [building.reader(cache), *([CheckSamples()] if building.empty_check else [])]
 
 
 def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[Any]:

@@ -207,7 +207,8 @@ def index_shard(
         url: the shard.
         hashes: digests to compute of the shard as it is stored: ``md5``, ``sha1``, ``sha256``.
         reading: the rules of reading.
-        **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in place of ``reading``: ``keys``, ``lcase``,
+        **rules: fields of :class:`~webdataset.samples.sample_reader.Reading` in place of ``reading``: ``keys``,
+            ``lcase``,
             ``suffixes``, ``select_files``, ``rename_files``, ``duplicates``, ``split_samples``, ``missing_end``,
             ``limits``, ``trust``.
 

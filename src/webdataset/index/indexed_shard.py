@@ -248,7 +248,8 @@ def _scan_sample(
     except errors.LimitExceeded:
         raise
     except WebDatasetError as error:
-        raise stale_error(f"no sample can be read at byte {entry.offset}: {error.message}", url=index.url, key=entry.key,
+        raise stale_error(f"no sample can be read at byte {entry.offset}: {error.message}", url=index.url,
+                          key=entry.key,
                     offset=entry.offset) from error  # fmt: skip
     _read_links(entry, ranges, reading, payloads)
     for field in entry.fields:

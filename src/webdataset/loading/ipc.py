@@ -253,6 +253,7 @@ def _unpickle(content: Any, buffers: list[Any]) -> Any:
         return pickle.loads(content, buffers=buffers)  # noqa: S301  our own worker's
     except Exception as error:  # whatever unpickling a user's object raises
         raise FlowError(
-            f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, take the "
+            f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, "
+            "take the "
             "field out before the loader, or use mode='threads'"
         ) from error

@@ -288,8 +288,9 @@ class _PickledAdapter:
         except Exception as error:  # whatever pickling a user's object raises
             stage = _find_unpicklable(self.origin)
             raise UsageError(
-                f"the dataset cannot be sent to worker processes, since {stage} cannot be pickled: {describe_error(error)}. Make "
-                "what it holds (a lock, an open file, a connection) in the worker, when the function is first called; "
+                f"the dataset cannot be sent to worker processes, since {stage} cannot be pickled: "
+                f"{describe_error(error)}. Make what it holds (a lock, an open file, a "
+                "connection) in the worker, when the function is first called; "
                 "or use mode='threads', or start_method='fork'"
             ) from error
 

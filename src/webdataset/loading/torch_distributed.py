@@ -219,7 +219,8 @@ class EqualSteps:
         without = [rank for rank, count in enumerate(counts) if count == 0]
         if without and not given and max(counts):
             raise FlowError(
-                f"{_format_ranks(without)} of {len(counts)} gave no batch at all: fewer shards than workers, or smaller ones "
+                f"{_format_ranks(without)} of {len(counts)} gave no batch at all: fewer shards than workers, or "
+                "smaller ones "
                 "than a batch. Pass nodesplitter=wds.split_by_sample, or partial=True to batched()"
             )
 

@@ -201,7 +201,8 @@ class EpochWork:
         start: index at which window 0 begins.
         worker: its number.
         leave: waits until a window may be written; raises EpochCancelled.
-        watch: called with each sample's index and the sample, before it is written; may raise EpochCancelled. None for nobody.
+        watch: called with each sample's index and the sample, before it is written;
+            may raise EpochCancelled. None for none.
         lender: offers rows to decoders; kept from epoch to epoch.
     """
 

@@ -154,7 +154,8 @@ def group_members(
         handler: asked at a duplicate or a member without ``fname``.
         duplicates: see :class:`~webdataset.samples.grouping.Grouper`.
         split_samples: ``error``, ``warn`` or ``ignore`` parts of samples; see
-            :class:`~webdataset.samples.sample_reader.Reading`. Members that do not come out of this library's expander may be
+            :class:`~webdataset.samples.sample_reader.Reading`. Members that do not come out of this library's expander
+            may be
             of any number of shards under one url: their keys may come again.
 
     Yields:

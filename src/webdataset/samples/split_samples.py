@@ -305,7 +305,8 @@ def _count_repeat(seen: _Repeats | None, key: Any, offset: int) -> _Repeats:
 
 def _split_sample_error(key: Any, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
     return SplitSample(
-        f"a sample in parts: {_format_names(names)} does not stand next to {_format_names(before)}, which was delivered before as "
+        f"a sample in parts: {_format_names(names)} does not stand next to {_format_names(before)}, which was "
+        "delivered before as "
         "a sample of its own. Write the members of a sample one after another (tar --sort=name), or pass "
         "split_samples='warn' or 'ignore' to read parts as samples",
         key=key, url=url, offset=offset if offset >= 0 else None,

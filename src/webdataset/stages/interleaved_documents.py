@@ -292,7 +292,8 @@ class Interleaved(JoinStage):
         sample = group.items[0].sample
         if self.others == "error":
             raise SampleError(
-                f"this sample ({_list_field_names(sample)}) is no document, and no document next to it names it in its JSON; "
+                f"this sample ({_list_field_names(sample)}) is no document, and no document next to it names it in "
+                "its JSON; "
                 "pass others='pass' to let such samples pass, others='drop' to leave them out; if its document stands "
                 f"elsewhere: {self._advice(early=group.early)}"
             )
@@ -531,7 +532,8 @@ def sibling_fields(
 ) -> SiblingFields:
     """Make members ``D-<name>.jpg`` fields ``<name>.jpg`` of the sample ``D``, in whatever order they come.
 
-    For JSON of any kind; :func:`~webdataset.stages.interleaved_documents.interleaved` understands documents. Samples that are
+    For JSON of any kind; :func:`~webdataset.stages.interleaved_documents.interleaved` understands documents. Samples
+    that are
     not joined pass as they are.
 
     Args:

@@ -330,7 +330,8 @@ class MapWithRng(Stage):
         remade = list(self.flow(iter(fetch(addresses)), memory))
         if len(remade) != len(addresses):
             raise FlowError(
-                f"{self!r} made {len(remade)} of {len(addresses)} samples again: {describe_function(self.f)} is not pure"
+                f"{self!r} made {len(remade)} of {len(addresses)} samples again: {describe_function(self.f)} is not "
+                "pure"
             )
         return remade
 

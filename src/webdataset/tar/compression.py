@@ -251,7 +251,8 @@ class Decompressor:
             return engine.decompress(chunk, PIECE)
         except self._failures as error:
             raise errors.BadCompression(
-                f"the {self.kind} stream is damaged in the {self.taken} compressed bytes read so far: {describe_error(error)}"
+                f"the {self.kind} stream is damaged in the {self.taken} compressed bytes read so far: "
+                f"{describe_error(error)}"
             ) from error
 
     def finish(self) -> None:

@@ -200,8 +200,8 @@ def test_prometheus_labels_stages():
     """Stages are labels of counters whose names stay."""
     found = LoaderStats(workers=2)
     rows = [("reading", 10, 1.5), ('map("f" at x.py:1)', 8, 0.5)]
-    for worker in (0, 1):
-        found.count(WindowPart(worker, 0, findings=WorkerMetrics(rows)))
+    for number in (0, 1):
+        found.count(WindowPart(number, 0, findings=WorkerMetrics(rows)))
         found.receive([RowCounts(0, {"opening": 1}, {}), RowCounts(3, {"map": 3}, {"map": 2})])
     text = found.prometheus(rank="0")
     assert "webdataset_loader_skipped_total" + '{rank="0"} 8' in text

@@ -258,7 +258,8 @@ class EnergonDatasetWriter:
             index: of the shard.
 
         Raises:
-            NotRepresentable: as for :func:`webdataset.index.formats.energon.check_representable`; or a key stands elsewhere, too.
+            NotRepresentable: as for :func:`webdataset.index.formats.energon.check_representable`;
+                or a key stands elsewhere, too.
         """
         check_representable(index)
         tables, shard = self._open(), len(self._counts)

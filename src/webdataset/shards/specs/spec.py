@@ -31,8 +31,8 @@ def export_energon(splits: Mapping[str, Mix]) -> dict[str, Any]:
         UsageError: something that Energon cannot say; the message says what.
     """
     written = {name: _export_mix(mix, name) for name, mix in splits.items()}
-    for name, mix in splits.items():
-        _check_folders(mix, name, {})
+    for name, split in splits.items():
+        _check_folders(split, name, {})
     return {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": written}
 
 

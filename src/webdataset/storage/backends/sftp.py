@@ -180,8 +180,8 @@ class SftpBody:
     """
 
     def __init__(
-        self, place: SftpLocation, session: sftp_client.SftpSession, handle: Any, first: bytes, span: tuple[int, int], *,
-        whole: bool, identity: ObjectVersion,
+        self, place: SftpLocation, session: sftp_client.SftpSession, handle: Any, first: bytes, span: tuple[int, int],
+        *, whole: bool, identity: ObjectVersion,
     ) -> None:  # fmt: skip
         self._place, self._session, self._handle = place, session, handle
         self._whole, self._identity = whole, identity
