@@ -117,7 +117,7 @@ def vouching(monkeypatch):
     source = Vouching("vouching://bucket/x.tar", shard())
     monkeypatch.setitem(
         sys.modules,
-        "webdataset.storage.vouching",
+        "webdataset.storage.backends.vouching",
         types.SimpleNamespace(__name__="vouching", remote_object=lambda url, options: source),
     )
     monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", make_opener("vouching"))
@@ -380,7 +380,7 @@ def test_shards_that_are_no_archives_at_two_services():
         served.append((storage_options.as_mapping(), prefetch, others["archives"]))
         return iter(())
 
-    cache = types.SimpleNamespace(opened=opened)
+    cache = types.SimpleNamespace(open_shards=opened)
     stage = wds.msgpacks_to_samples(cache=cache, storage_options={"profile": "there"}, prefetch=7)
     assert list(stage([{"url": "s3://b/x.mp"}])) == []
     assert served == [({"profile": "there"}, 7, False)]

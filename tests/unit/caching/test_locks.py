@@ -108,7 +108,7 @@ from webdataset.caching import locks
 def refuse(*_):
     raise OSError(errno.ENOTSUP, "no locks here")
 fcntl.flock = refuse
-lock = locks.attempt(sys.argv[1])
+lock = locks.try_lock(sys.argv[1])
 os._exit(0 if lock else 1)
 """
     subprocess.run([sys.executable, "-c", program, path], check=True)
@@ -140,7 +140,7 @@ READER = """
 import os, sys
 from webdataset.caching import locks
 descriptor = os.open(sys.argv[1], os.O_RDONLY)
-assert locks.lease(descriptor)
+assert locks.take_lease(descriptor)
 print("open", flush=True)
 sys.stdin.read()
 """

@@ -488,7 +488,7 @@ def vouching(monkeypatch):
     source = Vouching("vouching://bucket/x.tar", body, zlib.crc32(body))
     monkeypatch.setitem(
         sys.modules,
-        "webdataset.storage.vouching",
+        "webdataset.storage.backends.vouching",
         types.SimpleNamespace(__name__="vouching", remote_object=lambda url, options: source),
     )
     monkeypatch.setitem(wds.gopen.gopen_schemes, "vouching", make_opener("vouching"))

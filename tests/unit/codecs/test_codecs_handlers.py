@@ -107,10 +107,10 @@ def test_deferred_codecs_load_at_first_use():
     """A deferred codec imports its module when it is first called, and pickles by name."""
     import pickle
 
-    deferred = registry.LazyCodec("arrays", "npy_loads")
+    deferred = registry.LazyCodec("numpy_arrays", "npy_loads")
     assert deferred._function is None
     again = pickle.loads(pickle.dumps(deferred))
-    assert repr(again) == "Deferred(arrays.npy_loads)"
+    assert repr(again) == "LazyCodec(numpy_arrays.npy_loads)"
     assert again.resolve() is sys.modules["webdataset.codecs.numpy_arrays"].npy_loads
 
 

@@ -67,7 +67,7 @@ def test_substitutions(monkeypatch):
 
 def test_seeds_do_not_depend_on_the_process():
     """``fold`` is the same in every process and distinguishes types and places."""
-    code = "from webdataset.core.seeds import fold; print(fold('a', 1, None))"
+    code = "from webdataset.core.seeds import hash_seed; print(hash_seed('a', 1, None))"
     found = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}

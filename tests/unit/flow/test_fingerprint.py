@@ -109,10 +109,10 @@ def test_rules_of_reading_are_described():
 
 PROBE = """
 import json
-from webdataset.flow.fingerprint import function_named
+from webdataset.flow.fingerprint import identify_function
 print(json.dumps([
-    function_named(lambda name: name in {"a", "b", "c"} and len(name) > 3),
-    function_named(lambda name, ends=("x", "y"): any(name.endswith(end) for end in ends)),
+    identify_function(lambda name: name in {"a", "b", "c"} and len(name) > 3),
+    identify_function(lambda name, ends=("x", "y"): any(name.endswith(end) for end in ends)),
 ]))
 """
 

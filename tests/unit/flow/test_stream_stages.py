@@ -86,11 +86,11 @@ def test_slices(start, stop, step, streams, items):
 @given(st.integers(0, 100), st.integers(1, 30))
 def test_bounds(items, streams):
     """A bound on items is the positions below it; a run without end fails where it gives nothing."""
-    parts = [Bounds(2, items).shared(StreamNumber(number, streams)) for number in range(streams)]
+    parts = [Bounds(2, items).share_for(StreamNumber(number, streams)) for number in range(streams)]
     assert sum(part.items for part in parts) == items
     assert max(part.items for part in parts) - min(part.items for part in parts) <= 1
-    assert Bounds(ENDLESS).shared(StreamNumber(0, 2)).endless
-    assert not Bounds(3).shared(StreamNumber(0, 2)).endless
+    assert Bounds(ENDLESS).share_for(StreamNumber(0, 2)).endless
+    assert not Bounds(3).share_for(StreamNumber(0, 2)).endless
 
 
 @settings(deadline=None, max_examples=60)

@@ -95,8 +95,8 @@ def test_what_reading_the_clock_takes_is_taken_off():
     clock = Clock()
 
     class Slow(StageMeter):
-        def timed(self, items, row):
-            item = super().timed(items, row)
+        def time_step(self, items, row):
+            item = super().time_step(items, row)
             clock.now += 0.5
             return item
 

@@ -163,7 +163,7 @@ def test_a_failing_function_is_blamed_and_the_handler_decides():
 
     with pytest.raises(ValueError) as caught:
         list(map_with_rng(fails)(SAMPLES))
-    assert any("fails" in note and "test_sample_randomness.py" in note for note in caught.value.__notes__)
+    assert any("fails" in note and "test_randomness.py" in note for note in caught.value.__notes__)
     assert list(map_with_rng(fails, handler=lambda error: True)(SAMPLES)) == []
     asked = []
     assert list(map_with_rng(fails, handler=lambda error: asked.append(error))(SAMPLES)) == []

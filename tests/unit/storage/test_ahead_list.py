@@ -32,7 +32,7 @@ class Two(Lookahead):
     def _look(self):
         waiting = self._waiting
         for number in range(2):
-            if number == len(waiting) and (coming := self._asked()) is not None:
+            if number == len(waiting) and (coming := self._next_of_list()) is not None:
                 waiting.append(coming)
             if number < len(waiting) and waiting[number].begun is None and self._is_remote(waiting[number].shard):
                 begun = Opened(waiting[number].shard)

@@ -241,7 +241,7 @@ def test_stepping_over():
     data = archive(member(b"a.big", bytes(9000)), member(b"a.txt", b"x"))
     scanner = TarScanner(lambda name: None if name.endswith(".big") else name)
     scanner.feed(data[:1024])
-    scanner.skipped(5000)
+    scanner.step_over(5000)
     assert [name for name, _, _ in scanner.feed(data[6024:])] == ["a.txt"]
     assert scanner.finish()
     assert scanner.offset == len(data)
@@ -289,7 +289,7 @@ def test_numbers_beyond_octal():
     scanner.feed(archives.header(b"huge.bin", (3 << 30) + 200_000))
     for _ in range(48):
         assert scanner.want == 64 << 20
-        scanner.skipped(scanner.want)
+        scanner.step_over(scanner.want)
     assert scanner.want == 200_000
 
 

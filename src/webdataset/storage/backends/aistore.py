@@ -29,6 +29,8 @@ from webdataset.storage.backends.aistore_client import (
     parse_url,
     translate_refusal,
 )
+from webdataset.storage.backends.aistore_client import service_id as service_id
+from webdataset.storage.backends.aistore_client import split as split
 from webdataset.storage.http_client import next_page
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, object_changed_error
 from webdataset.storage.open_url import make_opener

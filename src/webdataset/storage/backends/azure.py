@@ -19,6 +19,7 @@ from typing import Any
 from webdataset.core.errors import UsageError
 from webdataset.storage import http_client
 from webdataset.storage.backends.azure_client import AzureClient, parse_url, refuse_signature
+from webdataset.storage.backends.azure_client import service_id as service_id
 from webdataset.storage.http_client import next_page, parse_body_range, range_header, retry
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, find_digest
 from webdataset.storage.uploads import MultipartUpload

@@ -19,6 +19,7 @@ from typing import Any
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.storage import http_client
 from webdataset.storage.backends.gcs_client import ENDPOINT, GcsClient, parse_url
+from webdataset.storage.backends.gcs_client import service_id as service_id
 from webdataset.storage.http_client import GOOD, next_page, parse_body_range, range_header, retry
 from webdataset.storage.object_store import (
     ObjectResponse,

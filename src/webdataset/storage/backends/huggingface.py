@@ -20,6 +20,8 @@ from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.backends.huggingface_client import HubClient, HubFile, parse_url
+from webdataset.storage.backends.huggingface_client import service_id as service_id
+from webdataset.storage.backends.huggingface_client import split as split
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError
 from webdataset.storage.uploads import SinglePutUpload
 

@@ -30,6 +30,7 @@ from webdataset.storage.backends.s3_client import (
 from webdataset.storage.http_client import next_page
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, parse_crc32, parse_digest
 from webdataset.storage.open_url import make_opener
+from webdataset.storage.profile_selection import service_id as service_id
 from webdataset.storage.uploads import MultipartUpload
 
 
