@@ -106,7 +106,9 @@ def test_most_steps_write_little(monkeypatch):
     """The buffer is written at the first step and each few borders, however often one looks."""
     sizes = []
     monkeypatch.setattr(
-        shuffle_journal, "encode_addresses", lambda those, **how: sizes.append(len(those)) or encode_addresses(those, **how)
+        shuffle_journal,
+        "encode_addresses",
+        lambda those, **how: sizes.append(len(those)) or encode_addresses(those, **how),
     )
     run = flow(most=10_000, size=400)
     for _ in run:

@@ -158,7 +158,9 @@ def placed(addresses):
 def test_each_address_is_written_once(monkeypatch):
     """Snapshots behind every step write a base each few borders and no more, and stay small in between."""
     sizes, real = [], shuffle_journal.encode_addresses
-    monkeypatch.setattr(shuffle_journal, "encode_addresses", lambda those, **how: sizes.append(len(those)) or real(those, **how))
+    monkeypatch.setattr(
+        shuffle_journal, "encode_addresses", lambda those, **how: sizes.append(len(those)) or real(those, **how)
+    )
     memory = JournaledShuffleState(CounterRng(3), 300, 50, sorts=True)
     lengths = []
     for _ in shuffled(memory, [Address(0, number, number * 1024, number * 37 % 64) for number in range(5000)]):

@@ -40,9 +40,7 @@ def encode(value, field):
 def without(monkeypatch, *modules):
     """Make the codecs believe that packages are not installed."""
     present = audio_codec.import_if_available
-    monkeypatch.setattr(
-        audio_codec, "import_if_available", lambda name: None if name in modules else present(name)
-    )
+    monkeypatch.setattr(audio_codec, "import_if_available", lambda name: None if name in modules else present(name))
 
 
 @pytest.mark.parametrize(("kind", "subtype"), CASES)
