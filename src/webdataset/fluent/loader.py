@@ -82,7 +82,7 @@ def data_loader(*args: Any, **kw: Any) -> Any:
     """
     torch_data = require("torch.utils.data", extra="torch", purpose="WebLoader")
     if isinstance(args[0] if args else kw.get("dataset"), ElasticMixin):
-        from webdataset.fluent.loader import StateLoader  # noqa: PLC0415  it imports torch
+        from webdataset.loading.torch_loader import StateLoader  # noqa: PLC0415  it imports torch
 
         return StateLoader(*args, **kw)
     return torch_data.DataLoader(*args, **kw)
