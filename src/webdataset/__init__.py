@@ -12,6 +12,8 @@ from typing import Any
 __version__ = "2.0.0.dev0"
 
 _HOMES = {
+    "core.distributed": "WorkerContext",
+    "flow.shuffle_quality": "measure_shuffle_quality simulate_shuffle_quality",
     "autodecode": """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler
         audio pytorch_weights_only torch_audio torch_loads torch_safetensors torch_video video video_clips""",
     "cache": """LRUCleanup cached_tarfile_samples cached_tarfile_to_samples lru_cleanup
@@ -37,7 +39,7 @@ _HOMES = {
     "writer": "DocumentWriter RecordShardWriter RecordWriter ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*_HOMES, "config", "gopen", "pytorch", "tenbin", "testing"}
+_MODULES = {*(home for home in _HOMES if "." not in home), "config", "gopen", "pytorch", "tenbin", "testing"}
 _HINTS = {
     "Dataset": ": write wds.WebDataset(urls)",
     "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",

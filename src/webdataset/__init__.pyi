@@ -61,6 +61,7 @@ from .compat import (
     WebDataset as WebDataset,
     WebLoader as WebLoader,
 )
+from .core.distributed import WorkerContext as WorkerContext
 from .core.errors import WebDatasetError as WebDatasetError
 from .extradatasets import (
     AISBatch as AISBatch,
@@ -104,6 +105,10 @@ from .filters import (
     unbatched as unbatched,
     unlisted as unlisted,
     xdecode as xdecode,
+)
+from .flow.shuffle_quality import (
+    measure_shuffle_quality as measure_shuffle_quality,
+    simulate_shuffle_quality as simulate_shuffle_quality,
 )
 from .gopen import gopen_schemes as gopen_schemes
 from .handlers import (
@@ -203,6 +208,7 @@ __all__ = [
     "TarWriter",
     "WebDataset",
     "WebLoader",
+    "WorkerContext",
     "add_safe_globals",
     "associate",
     "audio",
@@ -247,6 +253,7 @@ __all__ = [
     "map_tuple",
     "map_with_rng",
     "maybe_cached_tarfile_to_samples",
+    "measure_shuffle_quality",
     "merge_states",
     "msgpacks_to_samples",
     "non_empty",
@@ -267,6 +274,7 @@ __all__ = [
     "shuffle",
     "sibling_fields",
     "sibling_keys",
+    "simulate_shuffle_quality",
     "single_node_only",
     "slice",
     "split_by_node",

@@ -1,4 +1,4 @@
-"""Door: the pipeline class, where existing code imports it from."""
+"""Compatibility import path of the pipeline class; the code lives in :mod:`webdataset.flow`."""
 
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.upstream_utils import PipelineStage

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from webdataset.core.errors import UsageError, WebDatasetError
-from webdataset.flow.shuffle_quality import measured_quality, simulated_quality
+from webdataset.flow.shuffle_quality import measure_shuffle_quality, simulate_shuffle_quality
 from webdataset.fluent.dataset import WebDataset
 from webdataset.stages.shuffle import shuffle
 from webdataset.stages.shuffle_blocks import block_shuffle
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _simulate(chosen: argparse.Namespace, stages: list[Any]) -> Any:
-    return simulated_quality(
+    return simulate_shuffle_quality(
         chosen.shards,
         chosen.samples,
         stages,
@@ -76,7 +76,7 @@ def _simulate(chosen: argparse.Namespace, stages: list[Any]) -> Any:
 def _measure(chosen: argparse.Namespace, stages: list[Any]) -> Any:
     count = 0 if chosen.in_order else 1 << 20
     dataset = WebDataset(chosen.urls, shardshuffle=count, open_shards=chosen.open, seed=chosen.seed).compose(*stages)
-    return measured_quality(dataset, chosen.batch, chosen.limit)
+    return measure_shuffle_quality(dataset, chosen.batch, chosen.limit)
 
 
 if __name__ == "__main__":

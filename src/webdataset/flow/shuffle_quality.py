@@ -63,7 +63,7 @@ class ShuffleQuality:
         )
 
 
-def simulated_quality(
+def simulate_shuffle_quality(
     shards: int | Sequence[int],
     samples: int = 1000,
     stages: Iterable[Any] = (),
@@ -125,7 +125,7 @@ def _alternate(flows: list[Iterator[ShardOrdinal]], batch: int) -> Iterator[Shar
             yield from together
 
 
-def measured_quality(dataset: Any, batch: int = 256, limit: int | None = None) -> ShuffleQuality:
+def measure_shuffle_quality(dataset: Any, batch: int = 256, limit: int | None = None) -> ShuffleQuality:
     """Read a dataset (one epoch of it, or its first samples), and return how well it mixes.
 
     Args:

@@ -171,8 +171,8 @@ def test_the_real_jax(tmp_path):
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     code = (
-        "import jax; from webdataset.core.distributed import rank; assert rank()[0] == 'nobody'\n"
-        f"jax.distributed.initialize('localhost:{port}', 1, 0); assert rank()[:3] == ('jax.distributed', 0, 1)"
+        "import jax; from webdataset.core.distributed import detect_rank; assert detect_rank()[0] == 'nobody'\n"
+        f"jax.distributed.initialize('localhost:{port}', 1, 0); assert detect_rank()[:3] == ('jax.distributed', 0, 1)"
     )
     on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=100, env=on_cpu)

@@ -7,7 +7,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import UsageError
-from webdataset.flow.shuffle_quality import compute_quality, measured_quality, simulated_quality
+from webdataset.flow.shuffle_quality import compute_quality, measure_shuffle_quality, simulate_shuffle_quality
 
 PLACES = [(shard, ordinal) for shard in range(20) for ordinal in range(50)]
 
@@ -54,10 +54,10 @@ def test_better_shuffles_have_better_figures():
     """More shards open, larger buffers: more shards in a batch."""
     options: dict[str, Any] = {"shards": 20, "samples": 100, "batch": 50}
     found = [
-        simulated_quality(**options),
-        simulated_quality(**options, stages=[wds.shuffle(100)]),
-        simulated_quality(**options, stages=[wds.shuffle(100)], open_shards=8),
-        simulated_quality(**options, stages=[wds.shuffle(2000, initial=2000)]),
+        simulate_shuffle_quality(**options),
+        simulate_shuffle_quality(**options, stages=[wds.shuffle(100)]),
+        simulate_shuffle_quality(**options, stages=[wds.shuffle(100)], open_shards=8),
+        simulate_shuffle_quality(**options, stages=[wds.shuffle(2000, initial=2000)]),
     ]
     shards = [each.shards_per_batch for each in found]
     assert shards == sorted(shards)
@@ -68,7 +68,7 @@ def test_better_shuffles_have_better_figures():
 
 def test_workers_alternate():
     """Batches come from each worker's own shards, and nothing is left out."""
-    found = simulated_quality([30, 50, 20, 40], workers=2, shardshuffle=False, batch=10)
+    found = simulate_shuffle_quality([30, 50, 20, 40], workers=2, shardshuffle=False, batch=10)
     assert (found.samples, found.shards) == (140, 4)
     assert found.shards_per_batch == 1
     assert (
@@ -79,7 +79,7 @@ def test_workers_alternate():
 
 def test_a_simulation_is_reproducible():
     """By its seed."""
-    once = lambda seed: simulated_quality(9, 40, [wds.shuffle(50)], seed=seed)
+    once = lambda seed: simulate_shuffle_quality(9, 40, [wds.shuffle(50)], seed=seed)
     assert once(1) == once(1) != once(2)
 
 
@@ -97,26 +97,26 @@ def shards(tmp_path_factory):
 def test_real_datasets_are_measured(shards):
     """By the addresses of their samples; the order of storage is that of the urls, however shards are shuffled."""
     in_order = wds.WebDataset(shards, shardshuffle=False)
-    assert measured_quality(in_order, 20).correlation == pytest.approx(1)
+    assert measure_shuffle_quality(in_order, 20).correlation == pytest.approx(1)
     mixed = wds.WebDataset(shards, shardshuffle=6, seed=1, open_shards=3).shuffle(30)
-    found = measured_quality(mixed, 20)
+    found = measure_shuffle_quality(mixed, 20)
     assert (found.samples, found.shards) == (120, 6)
     assert abs(found.correlation) < 0.9
     assert found.shards_per_batch > 3
-    assert measured_quality(mixed.map(lambda sample: sample["__key__"]), 20, limit=50).samples == 50
+    assert measure_shuffle_quality(mixed.map(lambda sample: sample["__key__"]), 20, limit=50).samples == 50
 
 
 def test_simulation_and_reality_agree(shards):
     """The same stages, the same order."""
-    real = measured_quality(wds.WebDataset(shards, shardshuffle=False).block_shuffle(40), 20)
-    simulated = simulated_quality(6, 20, [wds.block_shuffle(40)], shardshuffle=False, batch=20)
+    real = measure_shuffle_quality(wds.WebDataset(shards, shardshuffle=False).block_shuffle(40), 20)
+    simulated = simulate_shuffle_quality(6, 20, [wds.block_shuffle(40)], shardshuffle=False, batch=20)
     assert real.same_shard == pytest.approx(simulated.same_shard, abs=0.1)
 
 
 def test_batches_cannot_be_measured(shards):
     """They are stored nowhere; the error says what to measure."""
     with pytest.raises(UsageError, match="in front of"):
-        measured_quality(wds.WebDataset(shards, shardshuffle=False).batched(5))
+        measure_shuffle_quality(wds.WebDataset(shards, shardshuffle=False).batched(5))
 
 
 @pytest.mark.parametrize("places", [[], [(0, 0)]])
@@ -128,6 +128,6 @@ def test_nothing_is_not_measured(places):
 
 def test_the_report_can_be_read():
     """Each figure beside its ideal."""
-    text = str(simulated_quality(5, 20, batch=10))
+    text = str(simulate_shuffle_quality(5, 20, batch=10))
     assert text.splitlines()[0] == "100 samples of 5 shards in batches of 10"
     assert text.count("perfect") == 5

@@ -179,7 +179,7 @@ RANK_OF_TWO = """
 import json, os, sys
 import torch.distributed as distributed
 from webdataset.core.errors import UsageError
-from webdataset.loading.torch_trainers import gathered
+from webdataset.loading.torch_trainers import gather_states
 try:
     gathered({})
 except UsageError as error:
