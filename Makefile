@@ -35,6 +35,8 @@ lint: .venv/.lint ## style, types, floors and laws
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/laws.py
+	$(BIN)/python scripts/structure.py
+	$(BIN)/python scripts/walks.py
 	$(BIN)/python scripts/lock.py --check
 
 format: .venv/.lint ## rewrite the files in the house's style

@@ -66,14 +66,16 @@ def text() -> str:
     for name, home in {**tables["_HOME"], **tables["_ELSEWHERE"]}.items():
         if name not in special:
             homes.setdefault(resolve_home(home, name), set()).add(name)
-    doors = [(".", [(door, door) for door in sorted(tables["_MODULES"] - special)])]
-    rooms = [
+    modules: list[tuple[str, list[tuple[Any, Any]]]] = [
+        (".", [(name, name) for name in sorted(tables["_MODULES"] - special)])
+    ]
+    late = [
         (f".{home}", sorted((tables["_ALIASES"].get(name, name), name) for name in names))
         for home, names in sorted(homes.items())
         if names
     ]
     names = "".join(f'    "{name}",\n' for name in webdataset.__all__)
-    return HEAD + "".join(imported(*row) for row in doors + rooms) + f"\n__all__ = [\n{names}]\n" + TAIL
+    return HEAD + "".join(imported(*row) for row in modules + late) + f"\n__all__ = [\n{names}]\n" + TAIL
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FluidInterface", "FluidWrapper", "Processor", "WebDataset", "WebLoader", "check_empty"]
 
-_ROOMS = {
+_LAZY_NAMES = {
     "fluent.loader": "FluidWrapper Processor WebLoader",
     "stages.checks": "check_empty",
 }
@@ -20,7 +20,7 @@ _ROOMS = {
 __getattr__ = lazy_attributes(
     __name__,
     "autodecode cache filters shardlists tariterators utils",
-    _ROOMS,
+    _LAZY_NAMES,
     DataLoader="pytorch",
     DataPipeline="pipeline",
     IterableDataset="pytorch",

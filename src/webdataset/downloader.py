@@ -2,6 +2,4 @@
 
 from webdataset.core.lazy_modules import removed_attributes
 
-__getattr__ = removed_attributes(
-    __name__, "use wds.WebDataset(urls, resampled=True, cache_dir=folder, cache_size=size_bytes)"
-)
+__getattr__ = removed_attributes(__name__, "use wds.WebDataset(urls, resampled=True, cache_dir=folder, cache_size=n)")

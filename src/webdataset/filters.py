@@ -146,7 +146,7 @@ __all__ = [
     "xdecode",
 ]
 
-_ROOMS = {
+_LAZY_NAMES = {
     "stages.batch": """_batched _unbatched _unlisted batched combine_values default_collation_fn dict2tuple listed
         tuple2dict unbatched unlisted""",
     "stages.sample_cache": "Cached LMDBCached",
@@ -163,5 +163,5 @@ _ROOMS = {
     "stages.shuffle_blocks": "block_shuffle",
 }
 
-__getattr__ = lazy_attributes(__name__, "autodecode utils", _ROOMS, TorchTensor="pytorch")
+__getattr__ = lazy_attributes(__name__, "autodecode utils", _LAZY_NAMES, TorchTensor="pytorch")
 __dir__ = lazy_dir(__name__, __all__)

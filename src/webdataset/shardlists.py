@@ -53,12 +53,12 @@ __all__ = [
 
 resampled = pipelinefilter(resampled_)
 
-_ROOMS = {
+_LAZY_NAMES = {
     "shards.directory": "DirectoryShardList check_pid_is_running get_pid_from_filename without_last_extension",
     "shards.lists": "InfiniteShardList NamedResampledShards",
     "shards.expand": "envlookup envsubst expand",
     "shards.specs": "MSSource MultiShardSample shardspec",
 }
 
-__getattr__ = lazy_attributes(__name__, "utils", _ROOMS, IterableDataset="pytorch")
+__getattr__ = lazy_attributes(__name__, "utils", _LAZY_NAMES, IterableDataset="pytorch")
 __dir__ = lazy_dir(__name__, __all__)

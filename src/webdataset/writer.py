@@ -47,13 +47,13 @@ __all__ = [
 ]
 
 
-_ROOMS = {
+_LAZY_NAMES = {
     "writing.documents": "DocumentWriter",
     "writing.records": "RecordShardWriter RecordWriter",
     "writing.shard_writer": "ShardWriter",
 }
 
-__getattr__ = lazy_attributes(__name__, rooms=_ROOMS)
+__getattr__ = lazy_attributes(__name__, homes=_LAZY_NAMES)
 __dir__ = lazy_dir(__name__, __all__)
 
 

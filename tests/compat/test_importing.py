@@ -115,13 +115,13 @@ def test_type_checkers_and_programs_see_the_same_names(door):
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
     )
     seen = {node.module.removeprefix("webdataset."): sorted(alias.name for alias in node.names) for node in typed.body}
-    assert seen == {room: sorted(names.split()) for room, names in door._ROOMS.items()}
+    assert seen == {room: sorted(names.split()) for room, names in door._LAZY_NAMES.items()}
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
 def test_every_served_name_is_there(door):
     """Listed, public, and the thing itself."""
-    for room, names in door._ROOMS.items():
+    for room, names in door._LAZY_NAMES.items():
         for name in names.split():
             assert name in dir(door)
             assert name in door.__all__

@@ -19,7 +19,8 @@ def half(number: int) -> float:
 '''
 
 BREACHES = {
-    "long module": ("stages/a.py", CLEAN + "\n" * 400, "at most 400"),
+    "long module": ("stages/a.py", CLEAN + "\n" * 600, "at most 600"),
+    "much code": ("stages/a.py", CLEAN + "x = 1\n" * 400, "at most 400"),
     "long function": ("stages/a.py", CLEAN + "    \n" * 60 + "    return 1\n", "at most 60"),
     "assert": ("stages/a.py", CLEAN + "assert half\n", "assert"),
     "print": ("stages/a.py", CLEAN + "print(half)\n", "print outside cli"),
@@ -30,11 +31,11 @@ BREACHES = {
     "no module docstring": ("stages/a.py", "x = 1\n", "module without a docstring"),
     "no function docstring": ("stages/a.py", CLEAN + "def third(): ...\n", "third without a docstring"),
     "no method docstring": ("stages/a.py", CLEAN + 'class A:\n    """A."""\n    def b(self): ...\n', "b without"),
-    "door that works": ("handlers.py", CLEAN, "a door only re-exports"),
-    "door with a lambda": (
+    "compatibility module that works": ("handlers.py", CLEAN, "a compatibility module only re-exports"),
+    "compatibility module with a lambda": (
         "handlers.py",
-        '"""A door."""\n\nhalf = lambda number: number / 2\n',
-        "a door only re-exports",
+        '"""Compatibility module."""\n\nhalf = lambda number: number / 2\n',
+        "a compatibility module only re-exports",
     ),
     "torch": ("stages/a.py", CLEAN + "import torch.nn\n", "torch imported"),
     "torch from": ("flow/a.py", CLEAN + "def f():\n    '''F.'''\n    from torch import nn\n", "torch imported"),
@@ -47,12 +48,12 @@ ALLOWED = {
         "stages/a.py",
         CLEAN + "try:\n    half(1)\nexcept Exception:  # noqa: BLE001  user code may raise anything\n    pass\n",
     ),
-    "hinge composes": ("filters.py", CLEAN),
-    "door re-exports": (
+    "a late-bound module composes": ("filters.py", CLEAN),
+    "compatibility module re-exports": (
         "mix.py",
-        '"""A door."""\n\nfrom .stages import a\n\nb = a.b\nc = a.made(b)\n__all__ = ["a"]\n',
+        '"""Compatibility module."""\n\nfrom .stages import a\n\nb = a.b\nc = a.made(b)\n__all__ = ["a"]\n',
     ),
-    "torch at home": ("fluent/loader.py", CLEAN + "import torch\n"),
+    "torch at home": ("loading/torch_loader.py", CLEAN + "import torch\n"),
     "overloads": ("stages/a.py", CLEAN + "from typing import overload\n@overload\ndef f(x: int) -> int: ...\n"),
 }
 

@@ -87,7 +87,7 @@ def test_late_tables_name_what_there_is():
     """Compatibility modules say where their names live; each is there."""
     for door in ("compat", "filters", "shardlists", "writer"):
         module = importlib.import_module(f"webdataset.{door}")
-        for home, names in module._ROOMS.items():
+        for home, names in module._LAZY_NAMES.items():
             there = importlib.import_module(f"webdataset.{home}")
             assert all(hasattr(there, name) for name in names.split()), (door, home)
 

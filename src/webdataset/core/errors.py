@@ -298,7 +298,7 @@ class MissingExtra(WebDatasetError, ImportError):
 
 __getattr__ = lazy_attributes(
     __name__,
-    rooms={
+    homes={
         "core.pickle_errors": "UnsafeContent",
         "core.tar_errors": "BadCompression BadHeader LimitExceeded TarError Truncated",
     },

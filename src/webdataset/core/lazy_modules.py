@@ -21,55 +21,56 @@ class LazyModule(ModuleType):
 
 
 def lazy_attributes(
-    door: str, /, modules: str = "", rooms: Mapping[str, str] | None = None, **homes: str
+    module: str, /, modules: str = "", homes: Mapping[str, str] | None = None, **aliases: str
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a door whose further names live elsewhere (PEP 562).
+    """Return the ``__getattr__`` of a module whose further names live elsewhere (PEP 562).
 
     Args:
-        door: the door's ``__name__``.
-        modules: names of doors that are attributes of this one, separated by spaces.
-        rooms: a module, relative to this package, to the names that it holds, separated by spaces. The door keeps what
-            it has found: from then on the name is one of its own, and replacing it turns the door.
-        **homes: a name to the module that holds it, relative to this package; ``module:other`` where it is called
-            something else there. The door keeps nothing.
+        module: its ``__name__``.
+        modules: names of compatibility modules that are attributes of this one, separated by spaces.
+        homes: a module, relative to this package, to the names that it holds, separated by spaces. What is found is
+            kept: from then on the name is one of this module's own, and replacing it here changes what callers get.
+        **aliases: a name to the module that holds it, relative to this package; ``module:other`` where it is called
+            something else there. Nothing is kept.
     """
-    doors = modules.split()
-    kept = {name: room for room, names in (rooms or {}).items() for name in names.split()}
+    attributes = modules.split()
+    kept = {name: home for home, names in (homes or {}).items() for name in names.split()}
 
     def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
         if name in kept:
             found = getattr(importlib.import_module(f"{_PACKAGE}.{kept[name]}"), name)
-            return vars(sys.modules[door]).setdefault(name, found)  # what was put there meanwhile stays
-        if name in doors:
+            # what was put there meanwhile stays
+            return vars(sys.modules[module]).setdefault(name, found)
+        if name in attributes:
             return importlib.import_module(f"{_PACKAGE}.{name}")
-        home, _, other = homes.get(name, "").partition(":")
+        home, _, other = aliases.get(name, "").partition(":")
         if not home:
-            raise AttributeError(f"module {door!r} has no attribute {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{_PACKAGE}.{home}"), other or name)
 
     return __getattr__
 
 
-def lazy_dir(door: str, names: Iterable[str]) -> Callable[[], list[str]]:
-    """Return the ``__dir__`` of a door: also the names that nobody has asked for yet.
+def lazy_dir(module: str, names: Iterable[str]) -> Callable[[], list[str]]:
+    """Return the ``__dir__`` of a module: also the names that have not been looked up yet.
 
     Args:
-        door: the door's ``__name__``.
+        module: its ``__name__``.
         names: its ``__all__``.
     """
-    return lambda: sorted({*vars(sys.modules[door]), *names})
+    return lambda: sorted({*vars(sys.modules[module]), *names})
 
 
-def removed_attributes(door: str, way_out: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a door behind which nothing is: every name is an error that says what to use.
+def removed_attributes(module: str, way_out: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module that is gone: every name is an error that says what to use.
 
     Args:
-        door: the door's ``__name__``.
+        module: its ``__name__``.
         way_out: what to use instead.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
-        raise missing_name_error(f"module {door!r} has no attribute {name!r}: {way_out}")
+        raise missing_name_error(f"module {module!r} has no attribute {name!r}: {way_out}")
 
     return __getattr__
 

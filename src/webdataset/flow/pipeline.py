@@ -461,4 +461,4 @@ def find_plain_class(kind: type[Any]) -> Any:
     return kind.__dict__.get("_plain", kind)
 
 
-__getattr__ = lazy_attributes(__name__, rooms={"flow.elastic_pipeline": "ElasticPipeline"})
+__getattr__ = lazy_attributes(__name__, homes={"flow.elastic_pipeline": "ElasticPipeline"})
