@@ -376,7 +376,7 @@ def names(folder, monkeypatch):
             spec=wds.load_spec("mix.json"), document=document, split="train", dataset_name="train",
             state=run.state_dict(), place=None, key="0003", data=b"x", n=4, s=1, a=dataset, b=4, epochs=3,
             f=lambda value, *more: value,
-            g=lambda value, *more: value, generator=random.Random(1), MyClass=MyClass, 
+            g=lambda value, *more: value, generator=random.Random(1), MyClass=MyClass,
             profiles=(wds.config.Profile(name="team", endpoint_url="https://s3.example"),),
             routes=(wds.config.Route("s3://a/", "s3://b/"),), error=wds.WebDatasetError("broken"),
         )  # fmt: skip

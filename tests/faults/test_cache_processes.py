@@ -25,7 +25,7 @@ def source(shards, handler):
 
 def reads(order):
     cache = ShardCache(folder, rules["size_bytes"])
-    for shard in cache.opened([{"url": url} for url in order], source, reraise_exception):
+    for shard in cache.open_shards([{"url": url} for url in order], source, reraise_exception):
         digest = hashlib.sha256()
         with shard["stream"] as stream:
             while piece := stream.read(30_000):

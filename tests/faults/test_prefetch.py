@@ -114,7 +114,7 @@ _LEAVES = """
 import sys, itertools
 import webdataset as wds
 from webdataset.storage import prefetch_worker
-ahead_pace.FAR_SECONDS = -1.0
+prefetch_worker.FAR_SECONDS = -1.0
 flow = iter(wds.WebDataset(sys.argv[1:], shardshuffle=False))
 for sample in itertools.islice(flow, 20):
     pass

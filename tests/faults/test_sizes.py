@@ -171,7 +171,7 @@ def test_room_is_what_the_narrowest_limit_leaves(tmp_path, monkeypatch):
     monkeypatch.setattr(member_sizes, "_process_limits", lambda: iter([500]))
     assert member_sizes.available_memory_bytes() == 500
     assert whole > 4_000_000
-    for name in ("_machine", "_containers", "_limits"):
+    for name in ("_machine_memory", "_container_limits", "_process_limits"):
         monkeypatch.setattr(member_sizes, name, lambda: iter(()))
     assert member_sizes.available_memory_bytes() is None
 
