@@ -26,7 +26,7 @@ from webdataset.core import settings
 from webdataset.core.errors import NotFound, SourceError
 
 PATIENCE_SECONDS = 90.0
-SERVERS = Path(__file__).parents[3] / ".servers"
+SERVERS = Path(__file__).parents[2] / ".servers"
 """Where ``scripts/servers.sh`` puts servers that no Python package brings."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
