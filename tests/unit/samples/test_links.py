@@ -252,6 +252,20 @@ def test_links_of_a_shard_on_a_server():
     assert [fields(sample) for sample in found] == [each[1:] for each in streamed(io.BytesIO(data))[0]]
 
 
+def test_a_link_to_a_long_name(tmp_path):
+    """PAX says the whole name of a target that the header has no room for."""
+    target = "d" * 120 + "/a.jpg"
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo(target)
+        info.size = 7
+        archive.addfile(info, io.BytesIO(b"picture"))
+        link = tarfile.TarInfo("b.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, target
+        archive.addfile(link)
+    samples = list(wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False))
+    assert [sample["jpg"] for sample in samples] == [b"picture", b"picture"]
+
+
 def test_many_links_to_one_member_share_its_bytes():
     """A hundred links of 512 bytes to a large member take its memory once in a sample, and one sample at a time."""
     large = bytes(20 << 20)

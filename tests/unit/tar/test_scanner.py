@@ -390,6 +390,14 @@ def test_a_sparse_name_wins():
         assert [found[:2] for found in scan(archive(part))[1]] == [("real.bin", b"\0\0\0end")]
 
 
+@pytest.mark.parametrize("hole", [1, 2, 600])
+def test_a_hole_at_the_end(hole):
+    """A sparse member may end with a hole, of one byte too: its zeros are a part of it."""
+    content = b"abc" + bytes(hole)
+    (found,) = scan(archive(old_gnu_sparse(b"g.bin", content, [(0, 3)])))[1]
+    assert bytes(found[1]) == content
+
+
 def test_a_sparse_member_that_stores_more_than_its_map():
     """Bytes that the map gives no place to are an error, not left out."""
     part = pax_header([(b"GNU.sparse.size", b"6"), (b"GNU.sparse.map", b"3,3")]) + member(b"x", b"ending")
