@@ -162,7 +162,7 @@ class WorkerProcess:
         self._blocks: dict[int, tuple[BatchLayout, list[Any]]] = {}
         self._grants: list[WindowCredit] = []
         self._beginning: EpochStart | None = None
-        self._running = self._stopped = False
+        self._stopped = False
         self._lender = RowAllocator()
         self._looked = 0.0
         self._share: WorkerShare | None = None
@@ -177,9 +177,8 @@ class WorkerProcess:
                 self._send_failure(error, 0)
             if self._beginning is not None:
                 beginning, self._beginning = self._beginning, None
-                self._running, self._stopped = True, False
+                self._stopped = False
                 self._epoch(beginning)
-                self._running = False
 
     def _receive_order(self) -> None:
         """Wait for an order and take note of it."""
