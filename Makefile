@@ -1,4 +1,4 @@
-# The front desk. Every target makes what it needs; a machine with Python 3.11+, make and a C compiler is enough.
+# Build, test and lint. Every target makes what it needs; a machine with Python 3.11+, make and a C compiler is enough.
 PYTHON ?= python3
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) # some tests wait for servers most of their time
 BIN := .venv/bin
@@ -29,7 +29,7 @@ test-all: oracles ## run it on the oldest and the newest Python found, and under
 	scripts/servers.sh
 	$(PYTHON) scripts/test_all.py $(ARGS)
 
-lint: .venv/.lint ## style, types, floors and laws
+lint: .venv/.lint ## style, types, layers, laws, budgets and lock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,7 +39,7 @@ lint: .venv/.lint ## style, types, floors and laws
 	$(BIN)/python scripts/walks.py
 	$(BIN)/python scripts/lock.py --check
 
-format: .venv/.lint ## rewrite the files in the house's style
+format: .venv/.lint ## rewrite the files in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
