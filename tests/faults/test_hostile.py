@@ -255,7 +255,8 @@ def test_tests_with_limits_fail_one_by_one(tmp_path):
     (tmp_path / "test_bad.py").write_text(BAD)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = limited\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", str(tmp_path)]
-    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout
+    lenient = {name: value for name, value in os.environ.items() if name != "WDS_STRICT"}
+    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=lenient).stdout
     assert "3 failed, 3 passed, 1 skipped" in told, told
     assert "MemoryError" in told
     assert "did not say what became of it" in told

@@ -181,12 +181,12 @@ import torch.distributed as distributed
 from webdataset.core.errors import UsageError
 from webdataset.loading.torch_trainers import gather_states
 try:
-    gathered({})
+    gather_states({})
 except UsageError as error:
     told = str(error)
 rank = int(os.environ["RANK"])
 distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meeting", rank=rank, world_size=2)
-print(json.dumps([told, gathered({"of": rank})]))
+print(json.dumps([told, gather_states({"of": rank})]))
 distributed.destroy_process_group()
 """
 
