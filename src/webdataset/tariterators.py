@@ -1,7 +1,7 @@
-"""Door and hinge: shards to samples, as existing code imports and patches it.
+"""Compatibility import path of the readers of shards; the code lives in :mod:`webdataset.samples`.
 
-The functions here look each other up in this module when they are called, so that replacing ``url_opener``,
-``tar_file_expander`` or ``group_by_keys`` turns ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` too.
+Late-bound: replacing ``url_opener``, ``tar_file_expander`` or ``group_by_keys`` in this module changes what
+``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since they look these up when they are called.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -110,7 +110,7 @@ _own = (tar_file_expander, group_by_keys)
 
 @dataclass(repr=False)
 class TarSamples(ReadShards):
-    """The reader stage behind this door: replaced names are honoured, and otherwise cost nothing."""
+    """The reader stage of this module: replaced names are honoured, and otherwise cost nothing."""
 
     reading: Reading
 
@@ -124,9 +124,9 @@ class TarSamples(ReadShards):
             return url_opener(shards, handler=handler, **options)
 
         cache = self.reading.cache
-        door = loaded_module("webdataset.cache")
-        if cache is None and door is not None:
-            cache = door.replacement(self.reading.handler)
+        cache_module = loaded_module("webdataset.cache")
+        if cache is None and cache_module is not None:
+            cache = cache_module.replacement(self.reading.handler)
         if cache is None:
             return source(shards, self.reading.handler)
         reading = self.reading

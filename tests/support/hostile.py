@@ -6,8 +6,8 @@ a handler or a whole pipeline of your own::
     for outcome in measured(cases(marker), marker, Decoder(["auto"])):
         print(outcome)
 
-Flows in: a path that does not exist. Flows out: fields, and what became of them. Run the measurement in a process of
-its own, such as :func:`call_limited` makes: a payload may get through a decoder that is not ours, or take all memory.
+Run the measurement in a process of its own, such as :func:`call_limited` makes: a payload may get through a decoder
+that is not ours, or take all memory.
 """
 
 import json

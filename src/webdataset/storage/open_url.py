@@ -146,7 +146,7 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
 
     opener.__name__ = opener.__qualname__ = f"gopen_{scheme or name}"
     opener.__doc__ = f"Open a url of the store {scheme or name!r}: ``rb`` or ``wb``."
-    opener.store = opener.room = name  # type: ignore[attr-defined]  # see preparing
+    opener.store = opener.module = name  # type: ignore[attr-defined]  # see preparing
     return opener
 
 
@@ -241,7 +241,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
 
     opener.__name__ = opener.__qualname__ = name
     opener.__doc__ = f"Open a url by ``{module}.{name}``."
-    opener.room = module  # type: ignore[attr-defined]  # see preparing
+    opener.module = module  # type: ignore[attr-defined]  # see preparing
     return opener
 
 
@@ -531,8 +531,8 @@ def load_openers(urls: Iterable[Any]) -> None:
 
 
 def _load_opener(opener: Any) -> None:
-    room = getattr(opener, "room", None)
-    if room is not None:
-        load_backend(room)
+    module = getattr(opener, "module", None)
+    if module is not None:
+        load_backend(module)
         if hasattr(opener, "store"):
             load_backend("resuming")
