@@ -111,7 +111,7 @@ class Downloader:
 
     Args:
         download: the shard.
-        room: gives space where its length is not known.
+        quota: gives space where its length is not known.
         validator: path to bool, asked whether it may be kept.
 
     Attributes:
@@ -124,7 +124,7 @@ class Downloader:
         rest: bytes that follow on :attr:`valid`, and then the stream has to be read, where the directory refused.
     """
 
-    def __init__(self, download: ShardDownload, room: Quota, validator: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, download: ShardDownload, quota: Quota, validator: Callable[[str], Any] | None = None) -> None:
         self.owner = os.getpid()
         self.download = download
         self.valid = download.written
@@ -132,7 +132,7 @@ class Downloader:
         self.error: Exception | None = None
         self.trouble: Exception | None = None
         self.rest: bytes | None = None
-        self._room = room
+        self._quota = quota
         self._validator = validator
         self._news = threading.Condition()
         self._stop = self._left = False
@@ -234,12 +234,12 @@ class Downloader:
         return self.download.record.is_resumable()
 
     def _allow(self, size_bytes: int) -> None:
-        """Reserve more room where nobody said how long it gets."""
+        """Reserve more space where the length is not known."""
         record = self.download.record
-        if record.length is None and size_bytes > record.reserved_bytes and self._room.size_bytes > 0:
-            step = max(1, int(min(_STEP_BYTES, self._room.size_bytes / 8)))
+        if record.length is None and size_bytes > record.reserved_bytes and self._quota.size_bytes > 0:
+            step = max(1, int(min(_STEP_BYTES, self._quota.size_bytes / 8)))
             with translate_write_errors():
-                granted = self._room.reserve(self.download.place, record, size_bytes + step)
+                granted = self._quota.reserve(self.download.place, record, size_bytes + step)
             if granted is None:
                 raise Unwritable("no room")
             self.download.record = granted

@@ -122,12 +122,12 @@ _trimmed: set[tuple[str, float]] = set()  # those that it has found, or brought,
 
 
 class CachedShardFile(NamedTuple):
-    """A file that takes room.
+    """A file that takes space.
 
     Args:
         used: when it was last used, in seconds since 1970.
         path: the file.
-        size_bytes: room that it takes, or may grow to.
+        size_bytes: space that it takes, or may grow to.
         folder: the cache directory.
         name: the shard's relative path in it; empty where nobody knows.
         hidden: the names in the hidden folder.
@@ -170,7 +170,7 @@ class Quota:
     verbose: bool
 
     def reserve(self, place: EntryPaths, record: EntryMetadata, wanted_bytes: int) -> EntryMetadata | None:
-        """Make room for a download, and write into its record that it has it. The caller holds the shard's lock.
+        """Reserve space for a download, and write into its record that it has it. The caller holds the shard's lock.
 
         Args:
             place: the shard's place.
@@ -252,7 +252,7 @@ def _last_use(file: CachedShardFile) -> float:
 
 
 def list_files(folder: str) -> list[CachedShardFile]:
-    """Return the files of a cache directory that take room; those that vanish meanwhile are left out.
+    """Return the files of a cache directory that take space; those that vanish meanwhile are left out.
 
     Args:
         folder: the directory.

@@ -349,7 +349,7 @@ class ShardCache:
             source=source,
             target=target,
             options=options,
-            room=Quota(self.folder, self.size_bytes, self._verbose()),
+            quota=Quota(self.folder, self.size_bytes, self._verbose()),
             complete=self.complete,
             validator=self.validator,
             complain=self._give_up,
@@ -377,7 +377,7 @@ class ShardCache:
         url = wanted.url
         remove_leftovers(self.folder)
         wanted.avoid_another()
-        wanted.room.trim(wanted.place)
+        wanted.quota.trim(wanted.place)
         policy = metadata.parse_policy(self.revalidate)
         wanted.now = metadata.fetch_version(wanted.place, wanted.target, wanted.options, policy)
         stream = self._hit(wanted, url)

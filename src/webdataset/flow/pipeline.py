@@ -410,10 +410,10 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         )
 
 
-def _rebuild(parcel: bytes) -> Any:
+def _rebuild(pickled: bytes) -> Any:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    kind, sized, attributes, rank = cloudpickle.loads(parcel)
+    kind, sized, attributes, rank = cloudpickle.loads(pickled)
     distributed.accept_claim(rank)
     result = kind.__new__(_make_sized_class(kind) if sized else kind)
     result.__dict__.update(attributes)

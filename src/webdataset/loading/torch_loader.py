@@ -72,7 +72,7 @@ class StatefulCollate:
         self.addresses = False
 
     def __call__(self, items: Any) -> Any:
-        """Return the batch, in a worker as a parcel.
+        """Return the batch, in a worker together with its state.
 
         Args:
             items: what was taken from the dataset.
@@ -168,7 +168,7 @@ class LoaderRun:
 
     def __next__(self) -> Any:
         try:
-            parcel = next(self._batches)
+            tagged = next(self._batches)
         except StopIteration:
             self._end()
             if not (self.continue_epochs and self.exhausted):
@@ -176,17 +176,17 @@ class LoaderRun:
             self._open(self._loader, addresses=self._addresses)
             return next(self)
         self._gave = True
-        if type(parcel) is not BatchWithState:
-            return parcel
-        if parcel.run != self._known:
+        if type(tagged) is not BatchWithState:
+            return tagged
+        if tagged.run != self._known:
             raise FlowError(
-                f"a worker reads seed and epoch {parcel.run}, the loader {self._known}: the dataset was changed in the "
+                f"a worker reads seed and epoch {tagged.run}, the loader {self._known}: the dataset was changed in the "
                 "worker, where no state knows of it"
             )
-        self._received.take(parcel.progress)
-        self._turn = (self._owner(parcel.position) + 1) % self._workers
-        self._address = parcel.address
-        return parcel.batch
+        self._received.take(tagged.progress)
+        self._turn = (self._owner(tagged.position) + 1) % self._workers
+        self._address = tagged.address
+        return tagged.batch
 
     def _end(self) -> None:
         """Take note that all streams are over."""

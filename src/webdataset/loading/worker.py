@@ -203,7 +203,7 @@ class EpochWork:
         leave: waits until a window may be written; raises EpochCancelled.
         watch: called with each sample's index and the sample, before it is written;
             may raise EpochCancelled. None for none.
-        lender: offers rows to decoders; kept from epoch to epoch.
+        allocator: offers rows to decoders; kept from epoch to epoch.
     """
 
     share: WorkerShare
@@ -212,7 +212,7 @@ class EpochWork:
     worker: int
     leave: Callable[[int], WindowCredit]
     watch: Callable[[int, Any], None] | None
-    lender: RowAllocator
+    allocator: RowAllocator
 
 
 class WorkerLoop:
@@ -247,11 +247,11 @@ class WorkerLoop:
         finally:
             if self._open is not None:
                 rows, block = self._open
-                self.work.lender.take_back(rows, block, 0, self.share.turn)
+                self.work.allocator.take_back(rows, block, 0, self.share.turn)
             self.share.close()
         if part.findings is None:
             part.findings = self.notes.report(0, over=True)
-        part.busy = self.work.lender.busy()
+        part.busy = self.work.allocator.busy()
         if part.over and part.error is None and not given_up:
             outcomes = getattr(self.share, "outcomes", None)
             part.outcomes = [] if outcomes is None else outcomes.summarize()
@@ -271,7 +271,7 @@ class WorkerLoop:
 
     def _make_empty_part(self, window: int) -> WindowPart:
         """Say that the worker has nothing up to a window, whose parts others need not wait for."""
-        return WindowPart(self.work.worker, window, busy=self.work.lender.busy())
+        return WindowPart(self.work.worker, window, busy=self.work.allocator.busy())
 
     def _parts(self) -> Iterator[WindowPart]:
         if self.share.following >= NEVER:
@@ -284,7 +284,7 @@ class WorkerLoop:
         while True:
             self.window = window
             granted = self._await_credit(window)
-            rows = self.work.lender.rows(granted.layout, granted.columns)
+            rows = self.work.allocator.rows(granted.layout, granted.columns)
             self._open = rows, granted.block
             self._part = part = WindowPart(self.work.worker, window)
             self._fill(part, rows, samples)
@@ -342,7 +342,7 @@ class WorkerLoop:
 
     def _finish_part(self, part: WindowPart, rows: WindowRows, granted: WindowCredit) -> WindowPart:
         part.progress = self._progress(due=granted.eager or part.over)
-        part.busy = self.work.lender.take_back(rows, granted.block, len(part.rows), self.share.turn)
+        part.busy = self.work.allocator.take_back(rows, granted.block, len(part.rows), self.share.turn)
         self._open = None
         part.timings = self._working, self._waiting
         part.findings = self.notes.report(len(part.rows), over=part.over)

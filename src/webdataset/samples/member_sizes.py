@@ -87,9 +87,9 @@ def check_member_size(body: MemberBody, stored: Callable[[], int | None] = lambd
         if size > most:
             raise member_size_error(body, size, f"more than the {most} of WDS_MAX_MEMBER_BYTES")
         return
-    room = available_memory_bytes()
-    if room is not None and size > room:
-        raise member_size_error(body, size, f"and this process may take {room}: {_WAY_OUT}")
+    available = available_memory_bytes()
+    if available is not None and size > available:
+        raise member_size_error(body, size, f"and this process may take {available}: {_WAY_OUT}")
     length = stored()
     if length is not None and body.size > max(FREE_BYTES, MOST_GROWTH * length):
         raise member_size_error(body, size, f"in a shard of {length} compressed bytes: {_WAY_OUT}")

@@ -338,7 +338,7 @@ class ShardReader:
     def _lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         grouper = self.grouper
         for members in self._attach_last_header():
-            if self.scanner.strays:
+            if self.scanner.payloadless:
                 for some in self.resolve(members):
                     samples = yield from self._group_members(some)
                     if samples:
@@ -374,8 +374,8 @@ class ShardReader:
         Args:
             members: as ``member_lists`` gave them.
         """
-        strays, self.scanner.strays = self.scanner.strays, []
-        if not strays:
+        payloadless, self.scanner.payloadless = self.scanner.payloadless, []
+        if not payloadless:
             yield members
             return
         if self._links is None:
@@ -383,7 +383,7 @@ class ShardReader:
 
             rename = getattr(self.reading, "rename_files", None)
             self._links = LinkResolver(self.url, self.reading.limits, self._open_random_access, rename)
-        yield from self._links.resolve(members, strays, self.grouper)
+        yield from self._links.resolve(members, payloadless, self.grouper)
 
     def _tell_links(self) -> None:
         if self._links is not None:
@@ -427,7 +427,7 @@ class ShardReader:
                 watch.feed(piece, scanner.offset)
             members = scanner.feed(piece)
             del piece
-            if members or scanner.coming is not None or scanner.strays:
+            if members or scanner.coming is not None or scanner.payloadless:
                 yield members
             del members
             if scanner.error is not None:

@@ -240,8 +240,8 @@ def noise(sigma: float) -> ImageStage:
 
 
 def _draw_corners(generator: random.Random, image: Image, size: int, count: int) -> Any:
-    room = [max(0, side - size) for side in image.size]
-    return [(generator.randint(0, room[0]), generator.randint(0, room[1])) for _ in range(count)]
+    margins = [max(0, side - size) for side in image.size]
+    return [(generator.randint(0, margins[0]), generator.randint(0, margins[1])) for _ in range(count)]
 
 
 class Patches(ImageStage):

@@ -88,7 +88,7 @@ class MemberAssembly:
             overwritten with zeros, and the number of blocks; or None.
         global_override: offset of the first global PAX header that gives all members after it a name or a size, or
             None.
-        strays: links and members of unknown types among the members given last.
+        payloadless: links and members of unknown types among the members given last.
         weigh: called with each body that is not whole in its chunk, or sparse, before its bytes are taken; what it
             raises is the archive's error. None takes all.
         struck: offset of the member at which ``admit`` raised, or None.
@@ -101,7 +101,7 @@ class MemberAssembly:
         self.doubt: tuple[int, int] | None = None
         self.global_override: int | None = None
         self.struck: int | None = None
-        self.strays: list[PayloadlessMember] = []
+        self.payloadless: list[PayloadlessMember] = []
         self.weigh: Callable[[MemberBody], None] | None = None
         self._archive = 0  # offset of the archive's first block, where archives are joined
         self._rest = b""
@@ -288,7 +288,7 @@ class MemberAssembly:
             raise errors.LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
         if found.kind in WITHOUT_BODY:
             if found.kind in LINKS:
-                self._stray(found, said, name, 0, first, members)
+                self._add_payloadless(found, said, name, 0, first, members)
             return pos + BLOCK
         if found.kind == header.CONTINUATION:
             raise errors.BadHeader(f"a multi-volume continuation at byte {first}: join the volumes first", offset=first)
@@ -296,7 +296,7 @@ class MemberAssembly:
         size = found.size if size is None else size
         if found.kind not in REGULAR and found.kind != header.SPARSE:
             if size:
-                self._stray(found, said, name, size, first, members)
+                self._add_payloadless(found, said, name, size, first, members)
             return self._deliver(MemberBody(0x30, None, size, first), buf, pos + BLOCK, members)
         path = self._admit(name, first)
         layout = sparse.parse_record_map(said.sparse, first) if said.sparse else None
@@ -316,7 +316,7 @@ class MemberAssembly:
         self.struck = None
         return admitted
 
-    def _stray(  # noqa: PLR0917  the scanner's state, as above
+    def _add_payloadless(  # noqa: PLR0917  the scanner's state, as above
         self, found: header.Header, said: MemberExtension, name: bytes, size: int, first: int, members: list[Member]
     ) -> None:
         """Take note of a member without a payload of its own, unless ``admit`` leaves it out."""
@@ -325,7 +325,7 @@ class MemberAssembly:
             links = (said.link, said.gnu_link, self._globals.link, header.link_target(found.block))
             target = next(link for link in links if link is not None)
             text = target.decode("utf-8", "surrogateescape") if found.kind in LINKS else ""
-            self.strays.append(PayloadlessMember(self._given_count(members), path, first, found.kind, text, size))
+            self.payloadless.append(PayloadlessMember(self._given_count(members), path, first, found.kind, text, size))
 
     def _given_count(self, members: list[Member]) -> int:
         """Return how many members stand before the next one, among those given with it."""

@@ -79,7 +79,7 @@ class TarWalker(TarScanner):
         Returns:
             The members whose headers are complete now, in order.
         """
-        self._places, self.strays = [], []
+        self._places, self.payloadless = [], []
         skipped = self.position - offset
         if self.error is not None or skipped >= len(chunk):
             return []
