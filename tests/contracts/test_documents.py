@@ -63,9 +63,9 @@ def two_shards():
 
 def faulty():
     """Documents, images that no document names, a pair, JSON that is no document, and JSON that is none."""
-    strays = samples([("s-1.jpg", b"s"), ("s-2.jpg", b"t"), ("pair.jpg", b"p"), ("pair.cls", b"1"), ("q.json", b"{}")])
+    plain = samples([("s-1.jpg", b"s"), ("s-2.jpg", b"t"), ("pair.jpg", b"p"), ("pair.cls", b"1"), ("q.json", b"{}")])
     broken = samples([("r.json", b"{"), ("r-1.jpg", b"x")])
-    return [*json_first(3), *strays, *sorted_by_name(2), *broken, *strays[:1]]
+    return [*json_first(3), *plain, *sorted_by_name(2), *broken, *plain[:1]]
 
 
 STAGES: dict[str, Any] = {

@@ -127,14 +127,14 @@ def test_a_cache_that_is_too_small(memory_folder):
     folder = memory_folder / "near"
     folder.mkdir()
     pages = {f"/{number}/x.tar": shard(number, 60_000) for number in range(10)}
-    room = 3 * max(map(len, pages.values())) + 1000
+    limit = 3 * max(map(len, pages.values())) + 1000
     with PacedServer(pages, bytes_per_second=400_000) as server:
-        told = run(server, folder, processes=12, killed=3, seconds=1.0, seed=3, size_bytes=room)
+        told = run(server, folder, processes=12, killed=3, seconds=1.0, seed=3, size_bytes=limit)
         assert sorted(set(told["outcomes"])) == [-9, 0]
-        assert 0 < told["largest"] <= room
-        assert run(server, folder, processes=1, killed=0, seconds=0, seed=0, size_bytes=room)["outcomes"] == [0]
+        assert 0 < told["largest"] <= limit
+        assert run(server, folder, processes=1, killed=0, seconds=0, seed=0, size_bytes=limit)["outcomes"] == [0]
     assert hidden(folder) == {".json"}
-    assert sum(path.stat().st_size for path in folder.glob("*.tar")) <= room
+    assert sum(path.stat().st_size for path in folder.glob("*.tar")) <= limit
     assert {path.read_bytes() for path in folder.glob("*.tar")} <= set(pages.values())
 
 

@@ -1,6 +1,7 @@
 """What must come of each fault, for each scheme: all bytes, or which error.
 
-The tests go through :data:`MATRIX` cell by cell, and the documentation shows it. A fault that a scheme cannot meet is written down with the reason, never left out.
+The tests go through :data:`MATRIX` cell by cell, and the documentation shows it. A fault that a scheme cannot meet is
+written down with the reason, never left out.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ WEB = ("http", "https", "s3", "gs", "az", "hf", "ais")
 
 
 class Absent(NamedTuple):
-    """The tests go through :data:`MATRIX` cell by cell, and the documentation shows it. A fault that a scheme cannot meet.
+    """A fault that a scheme cannot meet.
 
     Args:
         reason: why.

@@ -1,7 +1,7 @@
 """A web server on this machine whose bodies come as slowly as a test wants, with ranges, ETags and conditions.
 
-It records what was requested. A body can be held back at a byte until the test lets it go on, so that a test looks at a download that is half done
-without ever waiting for a clock.
+It records what was requested. A body can be held back at a byte until the test lets it go on, so that a test looks at
+a download that is half done without ever waiting for a clock.
 """
 
 import time

@@ -1,6 +1,7 @@
 """A wire on this machine that is cut on purpose, below whatever is spoken over it: TLS, ssh, anything on TCP.
 
-As many bytes pass as the plan allows; then comes a reset, an orderly end, or silence. One entry of the plan is used up by each connection; the connections after the last one are left alone.
+As many bytes pass as the plan allows; then comes a reset, an orderly end, or silence. One entry of the plan is used up
+by each connection; the connections after the last one are left alone.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
-from webdataset.storage import open_url as room
+from webdataset.storage import open_url as opening
 from webdataset.storage.open_url import gopen_schemes, is_local, open_stream, open_url
 from webdataset.storage.streams import BorrowedStream, length_known, stream_length
 
@@ -155,12 +155,12 @@ def test_packages_bring_schemes(here, monkeypatch):
         "import io\ndef opener(url, mode, bufsize, **kw): return io.BytesIO(url.encode())\n"
     )
     monkeypatch.syspath_prepend(str(package))
-    room._plugin_opener.cache_clear()
+    opening._plugin_opener.cache_clear()
     try:
         assert content("plugged://x") == b"plugged://x"
         assert not is_local("plugged:x")
     finally:
-        room._plugin_opener.cache_clear()
+        opening._plugin_opener.cache_clear()
 
 
 def test_local_or_not(here):

@@ -125,9 +125,11 @@ def test_pickles(monkeypatch):
         pickle.dumps(literal)
     assert copy.deepcopy(literal) is copy.copy(literal) is literal
     monkeypatch.setattr("webdataset.storage.profile_selection.find_profile", lambda name: f"found {name}")
-    parcel = pickle.dumps(make_profile("a", {"access_key_id": "canary1", "secret_access_key": "canary2"}, travels=True))
-    assert b"canary" not in parcel
-    assert pickle.loads(parcel) == "found a"
+    pickled = pickle.dumps(
+        make_profile("a", {"access_key_id": "canary1", "secret_access_key": "canary2"}, travels=True)
+    )
+    assert b"canary" not in pickled
+    assert pickle.loads(pickled) == "found a"
 
 
 def test_profile_without_fields_is_the_default_chain():

@@ -66,9 +66,9 @@ def test_reference_that_leads_nowhere(reference, said, tmp_path):
 def test_pickle_carries_the_reference_alone(monkeypatch):
     """The value of a reference is not in the pickle; a literal refuses, and says what to write."""
     monkeypatch.setenv("SOME_KEY", CANARY)
-    parcel = pickle.dumps(Secret("env:SOME_KEY"))
-    assert b"canary" not in parcel
-    assert pickle.loads(parcel).reveal() == CANARY
+    pickled = pickle.dumps(Secret("env:SOME_KEY"))
+    assert b"canary" not in pickled
+    assert pickle.loads(pickled).reveal() == CANARY
     with pytest.raises(ConfigError, match=r"'env:NAME' or 'file:PATH'"):
         pickle.dumps(Secret(CANARY))
 
