@@ -21,7 +21,7 @@ from webdataset.samples.members import expanded_members, group_members, shard_me
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_opener import open_shards
 from webdataset.shards.lists import listed_shards as shardlist
-from webdataset.stages.read_shards import ReaderMemory, ReadShards
+from webdataset.stages.read_shards import ReaderState, ReadShards
 
 __all__ = [
     "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "shardlist", "sibling_keys",
@@ -141,11 +141,11 @@ class TarSamples(ReadShards):
         )
         return opened
 
-    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
+    def flow(self, upstream: Iterator[Any], state: ReaderState) -> Iterator[Sample]:
         """Yield samples, through the replaced expander and grouper where there are any."""
         if (tar_file_expander, group_by_keys) == _own:
-            return super().flow(upstream, memory)
-        if memory.stream is not None:
+            return super().flow(upstream, state)
+        if state.stream is not None:
             raise UsageError(
                 "an elastic dataset reads shards by itself: tar_file_expander or group_by_keys was replaced, and such "
                 "a reader cannot say where a sample stands",

@@ -379,7 +379,7 @@ def _format_number(stage: Any, name: str) -> str:
 
 
 def keeps_state(stage: Any) -> bool:
-    """Tell whether a stage is restored from its own memory, and not by replay.
+    """Tell whether a stage is restored from its own state, and not by replay.
 
     Args:
         stage: anything that stands in a pipeline.

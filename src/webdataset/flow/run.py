@@ -160,9 +160,9 @@ class Flow:
             )
         for number, generators in state.get("generators", {}).items():
             self.levels[int(number)].restore_generators(generators)
-        for level, memory in zip(self.levels[first:], state["memories"], strict=True):
+        for level, stage_state in zip(self.levels[first:], state["memories"], strict=True):
             try:
-                level.restore(memory)
+                level.restore(stage_state)
             except (KeyError, TypeError, IndexError, AttributeError) as error:
                 raise StateMismatch(f"the snapshot's memory of {level.name} cannot be read: {error!r}") from error
         if state["ended"] is not None:
@@ -217,7 +217,7 @@ def _make_runners(stages: Sequence[Any], run: Run) -> list[StageRunner]:
 
 
 def _is_own_stage(stage: Stage) -> bool:
-    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a memory."""
+    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a state."""
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
 
 
@@ -229,7 +229,7 @@ def expand_stages(stages: Sequence[Any]) -> list[Any]:
 def _expand_stage(stage: Any) -> Sequence[Any]:
     """Return the stages that one entry of a pipeline stands for.
 
-    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a memory of its own. The
+    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a state of its own. The
     reader of a dataset stands for its checks too.
     """
     if isinstance(stage, Composed):

@@ -32,7 +32,7 @@ class BatchWithState:
     Args:
         batch: what ``collate_fn`` made.
         position: of its last item.
-        progress: memories of the streams that moved.
+        progress: states of the streams that moved.
         run: seed and epoch of the worker's run, for the check that all read the same.
         address: of the item, where it was asked for.
     """
@@ -191,12 +191,14 @@ class LoaderRun:
     def _end(self) -> None:
         """Take note that all streams are over."""
         known = self._received.state_dict()["memories"]
-        self._received.take({name: [0 if memory is None else memory[0]] for name, memory in known.items()})
+        self._received.take(
+            {name: [0 if stream_state is None else stream_state[0]] for name, stream_state in known.items()}
+        )
         self.over = True
         if (
             self._workers
             and not has_progress(self.begun)
-            and not any(memory and memory[0] for memory in known.values())
+            and not any(stream_state and stream_state[0] for stream_state in known.values())
         ):
             next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
         self.close()

@@ -38,21 +38,21 @@ class CheckSamples(PassThroughStage):
         self._shards = shards
 
     def begin(self, run: Run) -> SeenState:  # noqa: ARG002
-        """Return a memory that has seen nothing."""
+        """Return a state that has seen nothing."""
         return SeenState()
 
-    def flow(self, upstream: Iterator[Any], memory: SeenState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: SeenState) -> Iterator[Any]:
         """Yield all samples.
 
         Raises:
             NoSamples: there were none.
         """
         for sample in upstream:
-            memory.seen = True
+            state.seen = True
             yield sample
             break
         yield from upstream
-        if not memory.seen:
+        if not state.seen:
             raise NoSamples(self._explain_error())
 
     def _explain_error(self) -> str:
@@ -127,10 +127,10 @@ class SplitAssigned(PassThroughStage):
         """Return whether this is the first pass."""
         return FirstPass(first=run.epoch == 0)
 
-    def flow(self, upstream: Iterator[Any], memory: FirstPass) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: FirstPass) -> Iterator[Any]:
         """Yield this process's share."""
         if thread_context.worker is None:
-            if memory.first:
+            if state.first:
                 self._warn()
             return upstream
         shards = single_node_only(upstream) if self.ranks else upstream

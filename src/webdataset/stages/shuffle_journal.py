@@ -61,13 +61,13 @@ class ShuffleJournal:
             enter(address)
             yield address, item
 
-    def deliver(self, pairs: Iterator[Any], memory: StageState) -> Iterator[Any]:
-        """Yield the items of ``pairs``, keep the address of the last one in ``memory``, cross borders in between."""
+    def deliver(self, pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
+        """Yield the items of ``pairs``, keep the address of the last one in ``state``, cross borders in between."""
         entered = self._entered
         if len(entered) >= self._next:  # restored right before a border
             self._cross()
         for address, item in pairs:
-            memory.address = address
+            state.address = address
             yield item
             if len(entered) >= self._next:
                 self._cross()
