@@ -347,7 +347,7 @@ def test_a_state_of_one_rank_is_not_enough_for_others(urls):
             wds.merge_states(other)
 
 
-def test_the_later_of_two_memories_holds(urls):
+def test_the_later_of_two_stream_states_holds(urls):
     """Merging an old state of a rank with a new one keeps the new one, in either order."""
     run = PIPELINES["shuffled"](urls).elastic_run(ALONE)
     list(itertools.islice(run, 6))

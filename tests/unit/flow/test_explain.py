@@ -247,7 +247,7 @@ def test_anything_can_be_explained():
         def __init__(self):
             self.count = 1234
 
-        def flow(self, upstream, memory):
+        def flow(self, upstream, state):
             return upstream
 
     assert "in order; holds 1,234 things" in wds.explain(wds.DataPipeline([[1]], Own()))
