@@ -293,7 +293,7 @@ def _format_part(part: Any) -> str:
     return ", ".join(map(quote_value, part)) if isinstance(part, list) else quote_value(part)
 
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -320,8 +320,8 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
         "behind the same samples, and gives what the functions of now make of the rest"
     )
     key = f"{message} {state['functions']}"
-    if key not in _told:
-        _told.add(key)
+    if key not in _warned:
+        _warned.add(key)
         warn_user(message)
 
 

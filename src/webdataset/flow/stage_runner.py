@@ -295,7 +295,7 @@ class OpaqueStageRunner(StageRunner):
             return
         url = self.present_url()
         try:
-            compare_traces(normalize_json(self.read), normalize_json(self.before.traces()), url, self.run.told)
+            compare_traces(normalize_json(self.read), normalize_json(self.before.traces()), url, self.run.warned)
         except StateMismatch as error:
             if not is_lenient():
                 raise

@@ -74,7 +74,7 @@ class MetricsRecorder:
         self.skips, self.drops = SkipCounts(), SkipCounts()
         self.counting = count_skipped(self.skips, self.drops)
         self._drawn = 0
-        self._told = time.perf_counter()
+        self._reported = time.perf_counter()
 
     def count_row(self, row: int) -> RowCounts:
         """Return what was counted since the last time, as what belongs to a row."""
@@ -95,9 +95,9 @@ class MetricsRecorder:
         """
         self._drawn += count
         now = time.perf_counter()
-        if not over and now - self._told < _OFTEN_SECONDS:
+        if not over and now - self._reported < _OFTEN_SECONDS:
             return None
-        self._told = now
+        self._reported = now
         stages = [] if self._meter is None else self._meter.estimate(self._drawn)
         return WorkerMetrics(stages) if stages else None
 

@@ -262,9 +262,9 @@ class LinkResolver:
             f"{left.pop(SYMBOLIC_LINK, 0)} symbolic links": SYMBOLIC_LINK,
             f"{left.total()} payloads of unknown type": 0,
         }
-        said = ", ".join(text for text in kinds if not text.startswith("0 "))
+        counts = ", ".join(text for text in kinds if not text.startswith("0 "))
         warn_user(
-            f"{redact(self.url)}: members are left out: {said}; the first is {first.name!r} at byte {first.offset}. "
+            f"{redact(self.url)}: members are left out: {counts}; the first is {first.name!r} at byte {first.offset}. "
             "Pack the files themselves (tar --dereference --hard-dereference), or leave these out with select_files",
         )
 

@@ -193,8 +193,8 @@ def open_shards(
                 stream = _take_stream(place, opened, coming) if ahead else opened(shard["url"])
             except Exception as error:  # noqa: BLE001  the handler decides
                 url = shard.get("url") if isinstance(shard, dict) else None
-                told = with_location(error, url=str(url) if url is not None else None, stage="url_opener")
-                if not should_continue(handler, told, "opening"):
+                located = with_location(error, url=str(url) if url is not None else None, stage="url_opener")
+                if not should_continue(handler, located, "opening"):
                     return
             else:
                 first = False

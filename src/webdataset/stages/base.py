@@ -61,7 +61,7 @@ class Run:
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
-        told: what this run has warned of already, in all of its streams and sources.
+        warned: what this run has warned of already, in all of its streams and sources.
         outcomes: who is told what became of the samples of stages that may drop some
             (:mod:`webdataset.flow.outcomes`); None: whoever runs the pipeline judges by itself.
     """
@@ -74,7 +74,7 @@ class Run:
     position: int = 0
     stream: StreamNumber | None = None
     meter: Any = field(default=None, compare=False, repr=False)
-    told: set[str] = field(default_factory=set, compare=False, repr=False)
+    warned: set[str] = field(default_factory=set, compare=False, repr=False)
     outcomes: Any = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Any:

@@ -58,7 +58,7 @@ class CheckSamples(PassThroughStage):
     def _explain_error(self) -> str:
         where = worker_context()
         workers = where.world_size * where.num_workers
-        told = (
+        setup = (
             f"no samples found in this pass on rank {where.rank} of {where.world_size}, worker {where.worker} of "
             f"{where.num_workers}: "
         )
@@ -68,11 +68,11 @@ class CheckSamples(PassThroughStage):
             "resampled=True, or pass empty_check=False to let such workers give nothing"
         )
         if self._shards is None:
-            return f"{told}there are fewer shards than workers ({workers} in all), or {others}. {fix}"
+            return f"{setup}there are fewer shards than workers ({workers} in all), or {others}. {fix}"
         shards = "there is 1 shard" if self._shards == 1 else f"there are {self._shards} shards"
         if self._shards < workers:
-            return f"{told}{shards}, fewer than the {workers} workers in all. {fix}"
-        return f"{told}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {fix}"
+            return f"{setup}{shards}, fewer than the {workers} workers in all. {fix}"
+        return f"{setup}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {fix}"
 
     def __repr__(self) -> str:
         return "check_samples()"

@@ -56,7 +56,7 @@ class ReaderState(StageState):
 
     def __init__(self, run: Run) -> None:
         self.stream: StreamNumber | None = run.stream
-        self.told = run.told
+        self.warned = run.warned
         self.position = Position(tracked=run.tracked)
         self.saved: SavedPosition | None = None
 
@@ -135,13 +135,15 @@ class SavedPosition:
                 url=url,
             )
 
-    def check_identity(self, shard: dict[str, Any], told: set[str]) -> None:
+    def check_identity(self, shard: dict[str, Any], warned: set[str]) -> None:
         """Compare an opened shard with the one that was read.
 
         Raises:
             StateMismatch: it has another size.
         """
-        compare_identities(str(shard["url"]), self.identity, ShardIdentity.of(*stream_identity(shard["stream"])), told)
+        compare_identities(
+            str(shard["url"]), self.identity, ShardIdentity.of(*stream_identity(shard["stream"])), warned
+        )
 
     def check_key(self, url: str, sample: Any) -> None:
         """Compare the sample at the saved place with the one that was given.
@@ -223,7 +225,7 @@ class ReadShards(Stage):
 
     def _at_offset(self, shards: Iterator[Any], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
         """Return the samples behind the saved one, once it has been read again and compared."""
-        opened = _check_first_shard(saved, self.open_shards(shards), state.told)
+        opened = _check_first_shard(saved, self.open_shards(shards), state.warned)
         handler = self.reading.handler
         going = False
 
@@ -244,7 +246,7 @@ class ReadShards(Stage):
         if sample is None or state.position.shard != first.get("number", saved.start.shard):
             raise changed_shard_error(url, f"it ends before byte {saved.start.offset}")
         saved.check_key(url, sample)
-        saved.check_identity({"url": url, "stream": state.position.reader.stream}, state.told)
+        saved.check_identity({"url": url, "stream": state.position.reader.stream}, state.warned)
         going = True
         return samples
 
@@ -341,7 +343,7 @@ def _number_shards(shards: Iterator[Any]) -> Iterator[Any]:
         yield {**shard, "number": number} if isinstance(shard, dict) else shard
 
 
-def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], told: set[str]) -> Iterator[Any]:
+def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], warned: set[str]) -> Iterator[Any]:
     """Yield opened shards, if the first is the one that the snapshot was taken in.
 
     Raises:
@@ -351,7 +353,7 @@ def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], told: set[st
         if number == 0:
             try:
                 saved.check_url(str(shard["url"]))
-                saved.check_identity(shard, told)
+                saved.check_identity(shard, warned)
             except StateMismatch:
                 shard["stream"].close()
                 raise

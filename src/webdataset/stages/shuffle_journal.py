@@ -198,13 +198,13 @@ class WeighedShuffleJournal(ShuffleJournal):
     def __init__(self, bufsize: int, waiting: list[Any], random: Callable[[], Json]) -> None:
         super().__init__(bufsize, waiting, random, sorts=False)
         self.codes = [0]  # the first: what went out before anything came in
-        self._told = 0  # codes that are in the text
+        self._written = 0  # codes that are in the text
         self._text = ""
 
     def _clear(self) -> None:
         super()._clear()
         self.codes[:] = [0]
-        self._told, self._text = 0, ""
+        self._written, self._text = 0, ""
 
     def _write(self, phase: int, *, in_order: bool) -> dict[str, Any]:  # noqa: ARG002  borders begin at the base
         base = super()._write(0, in_order=in_order)
@@ -217,9 +217,9 @@ class WeighedShuffleJournal(ShuffleJournal):
     def outs(self) -> str:
         """Return the codes as a text."""
         codes, last = self.codes, len(self.codes) - 1
-        if self._told < last:
-            self._text += "".join(map(_format_code, codes[self._told : last]))
-            self._told = last
+        if self._written < last:
+            self._text += "".join(map(_format_code, codes[self._written : last]))
+            self._written = last
         return self._text + _format_code(codes[last])
 
     def follow(self, state: Json, pick: Picks) -> list[Address]:

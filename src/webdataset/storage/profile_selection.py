@@ -437,6 +437,6 @@ def _default_profile() -> Profile:
     chosen = settings.S3_PROFILE.get()
     if chosen is not None:
         return find_profile(chosen)
-    around, said = profile_imports.environment_profile()
-    petrel = None if said else profile_registry.petrel_definitions()
+    around, defined = profile_imports.environment_profile()
+    petrel = None if defined else profile_registry.petrel_definitions()
     return petrel.profiles[petrel.default] if petrel is not None and petrel.default else around

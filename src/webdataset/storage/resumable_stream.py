@@ -415,19 +415,19 @@ class ResumableStream(io.RawIOBase):
         except RetryableError:
             self._resume(None, idle=True)
 
-    def _reconnect(self, said: str) -> None:
+    def _reconnect(self, problem: str) -> None:
         wish: RetryableError | None = None
         while not self._patience.spent():
             self._wait(wish)
             try:
                 answer = self._request(self._received, self.identity)
             except RetryableError as error:
-                wish, said = error, str(error)
+                wish, problem = error, str(error)
                 continue
             self.resumes += 1
             self._body = answer.body
             return
-        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {said}")
+        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {problem}")
 
     def _wait(self, error: RetryableError | None) -> None:
         wait = self._interrupted.wait if self.ahead else None

@@ -235,8 +235,8 @@ class MemberAssembly:
         if found.kind in (LONG_NAME, LONG_LINK, PAX_GLOBAL) or found.kind in PAX_LOCAL:
             return self._extended_header(found, buf, pos, first, members)
         self._remember(found, block)
-        said, self._extension, self._first, self._chain = self._extension, NO_EXTENSION, None, 0
-        return self._member(found, said, buf, pos, first, members)
+        extension, self._extension, self._first, self._chain = self._extension, NO_EXTENSION, None, 0
+        return self._member(found, extension, buf, pos, first, members)
 
     def _join(self, offset: int) -> None:
         """Go on with the archive behind an end mark; doubt a mark that no usual writer leaves."""
@@ -279,27 +279,27 @@ class MemberAssembly:
         self._directory = header.path_prefix(block).decode("utf-8", "surrogateescape")
 
     def _member(  # noqa: PLR0917  the scanner's state, passed once a slow header
-        self, found: header.Header, said: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
+        self, found: header.Header, extension: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
     ) -> int:
         """Deliver what a main header announces, under what extended headers said of it."""
-        names = (said.name, said.gnu_name, self._globals.name, found.name)
+        names = (extension.name, extension.gnu_name, self._globals.name, found.name)
         name = next(name for name in names if name is not None)
         if len(name) > self.limits.name_bytes:
             raise errors.LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
         if found.kind in WITHOUT_BODY:
             if found.kind in LINKS:
-                self._add_payloadless(found, said, name, 0, first, members)
+                self._add_payloadless(found, extension, name, 0, first, members)
             return pos + BLOCK
         if found.kind == header.CONTINUATION:
             raise errors.BadHeader(f"a multi-volume continuation at byte {first}: join the volumes first", offset=first)
-        size = said.size if said.size is not None else self._globals.size
+        size = extension.size if extension.size is not None else self._globals.size
         size = found.size if size is None else size
         if found.kind not in REGULAR and found.kind != header.SPARSE:
             if size:
-                self._add_payloadless(found, said, name, size, first, members)
+                self._add_payloadless(found, extension, name, size, first, members)
             return self._deliver(MemberBody(0x30, None, size, first), buf, pos + BLOCK, members)
         path = self._admit(name, first)
-        layout = sparse.parse_record_map(said.sparse, first) if said.sparse else None
+        layout = sparse.parse_record_map(extension.sparse, first) if extension.sparse else None
         if found.kind == header.SPARSE:
             layout, more = sparse.parse_old_map(found.block, first)
             if more:
@@ -317,12 +317,18 @@ class MemberAssembly:
         return admitted
 
     def _add_payloadless(  # noqa: PLR0917  the scanner's state, as above
-        self, found: header.Header, said: MemberExtension, name: bytes, size: int, first: int, members: list[Member]
+        self,
+        found: header.Header,
+        extension: MemberExtension,
+        name: bytes,
+        size: int,
+        first: int,
+        members: list[Member],
     ) -> None:
         """Take note of a member without a payload of its own, unless ``admit`` leaves it out."""
         path = self._admit(name, first)
         if path is not None:
-            links = (said.link, said.gnu_link, self._globals.link, header.link_target(found.block))
+            links = (extension.link, extension.gnu_link, self._globals.link, header.link_target(found.block))
             target = next(link for link in links if link is not None)
             text = target.decode("utf-8", "surrogateescape") if found.kind in LINKS else ""
             self.payloadless.append(PayloadlessMember(self._given_count(members), path, first, found.kind, text, size))

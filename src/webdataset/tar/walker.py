@@ -169,10 +169,10 @@ class TarWalker(TarScanner):
         return super()._deliver(body, buf, start, members)
 
     def _member(  # noqa: PLR0917  the scanner's state, as there
-        self, found: Header, said: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
+        self, found: Header, extension: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
     ) -> int:
         """Pass what a main header announces; folders and links move the end, too."""
-        stop = super()._member(found, said, buf, pos, first, members)
+        stop = super()._member(found, extension, buf, pos, first, members)
         self.end = max(self.end, self._base + stop)
         return stop
 
