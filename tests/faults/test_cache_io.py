@@ -114,11 +114,11 @@ def test_every_call_fails_once(memory_folder, monkeypatch, call, warm):
                 assert read(server, folder) == expected
             forget(folder)
             failing = Failing(original, ordinal, ERRORS[ordinal % len(ERRORS)], in_folder(folder))
-            with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as told:
+            with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 patch.setattr(home, name, failing)
                 assert read(server, folder) == expected
-            assert len(told) <= 1
+            assert len(caught) <= 1
             for path in folder.glob("*.tar"):
                 assert path.read_bytes() in PAGES.values()
             forget(folder)

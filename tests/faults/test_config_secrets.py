@@ -134,7 +134,7 @@ def test_no_pickle_holds_a_secret(way, pickler, file, monkeypatch):
             refused.append(str(error))
         else:
             assert b"cAnArY" not in pickled
-    assert not [said for said in refused if "cAnArY" in said or "'file:PATH'" not in said]
+    assert not [message for message in refused if "cAnArY" in message or "'file:PATH'" not in message]
     assert len(refused) == {by_python: 3, by_options: 3}.get(way, 0)
 
 

@@ -503,8 +503,8 @@ def half_done(vouching, near, size):
         stream.read()
     (final,) = near.glob("*.tar")
     (record,) = near.glob(".wds/*.json")
-    told = json.loads(record.read_text())
-    record.write_text(json.dumps({**told, "whole": False, "resumed": True}))
+    record_values = json.loads(record.read_text())
+    record.write_text(json.dumps({**record_values, "whole": False, "resumed": True}))
     with final.open("rb+") as file:
         file.truncate(size)
     part = near / ".wds" / f"{final.name}.part"

@@ -177,7 +177,7 @@ STAGES = {
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch):
     """Each test warns as a new process does."""
-    monkeypatch.setattr(elastic_state, "_told", set())
+    monkeypatch.setattr(elastic_state, "_warned", set())
 
 
 @pytest.mark.parametrize("load", ["dataset", "run", "elastic_run"])

@@ -259,14 +259,14 @@ def test_no_thread_to_read_further(budget, monkeypatch):
 
 def test_whoever_waits_hears_of_each_end(budget):
     """The thread tells when it has read to the bound, the first time and after it was extended."""
-    told = []
-    task = PrefetchTask(lambda: io.BytesIO(BODY), 1000, budget.take(1000), lambda task: told.append(task.whole))
+    ended_tasks = []
+    task = PrefetchTask(lambda: io.BytesIO(BODY), 1000, budget.take(1000), lambda task: ended_tasks.append(task.whole))
     while task.running:
         time.sleep(0.001)
     task.extend(len(BODY) + 1)
     while task.running:
         time.sleep(0.001)
-    assert told == [False, True]
+    assert ended_tasks == [False, True]
     task.close()
 
 

@@ -43,7 +43,7 @@ def test_literal_may_look_like_a_reference():
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         ("env:NOT_SET_AT_ALL", "environment variable NOT_SET_AT_ALL is not set"),
         ("file:/not/there", "No such file"),
@@ -52,12 +52,12 @@ def test_literal_may_look_like_a_reference():
         ("file:{folder}/binary", "no short text file"),
     ],
 )
-def test_reference_that_leads_nowhere(reference, said, tmp_path):
+def test_reference_that_leads_nowhere(reference, message, tmp_path):
     """It says where it looked, and what is wrong there, without the file's content."""
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfecanary")
     reference = reference.format(folder=tmp_path)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         Secret(reference).reveal()
     assert reference in str(caught.value)
     assert "canary" not in str(caught.value)
