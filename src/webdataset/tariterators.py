@@ -39,7 +39,7 @@ def url_opener(
         handler: asked where one cannot be opened.
         **kw: ``trust``, the trust level of the dataset, its ``storage_options`` and ``prefetch``.
     """
-    if gopen_replaced():  # somebody else's code, which may know nothing of threads
+    if gopen_replaced():  # code of the user, which may know nothing of threads
         kw["prefetch"] = 0
     return open_shards(data, handler=handler, opener=open_stream, **kw)
 

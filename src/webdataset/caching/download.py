@@ -28,7 +28,7 @@ from webdataset.core.errors import FormatError, ShortRead, SourceError
 
 FIRST_PIECE = 1 << 16
 _LARGEST_PIECE = 1 << 18
-_STEP_BYTES = 64 << 20  # reserved at a time where nobody knows the length
+_STEP_BYTES = 64 << 20  # reserved at a time where the length is unknown
 
 _running: "weakref.WeakSet[Downloader]" = weakref.WeakSet()
 
@@ -42,7 +42,7 @@ class ShardDownload:
         lock: the shard's lock, held.
         descriptor: the part, open for writing.
         record: what is known of it.
-        stream: the source, behind the bytes that the part has.
+        stream: the source, after the bytes that the part has.
         opening: what gave the stream, and may close it when it is collected.
         start: bytes that the part had already.
         written: bytes that the part has.
@@ -97,7 +97,7 @@ class ShardDownload:
         """Let go of everything.
 
         Args:
-            keep_stream: leave the source open: somebody else reads the rest.
+            keep_stream: leave the source open: other code reads the rest.
         """
         with contextlib.suppress(OSError):
             os.close(self.descriptor)
@@ -172,7 +172,7 @@ class Downloader:
         self._wake()
 
     def _wake(self) -> None:
-        """Let a read that waits for its source fail: whoever waits for the lock could do better."""
+        """Let a read that waits for its source fail: the thread that waits for the lock could do better."""
         interrupt = getattr(self.download.stream, "interrupt", None)
         if interrupt is not None:
             interrupt()

@@ -91,7 +91,7 @@ class OpeningTask:
         return near
 
     def close(self) -> None:
-        """Say that nobody wants it any more; never waits."""
+        """Say that it is not wanted any more; never waits."""
         if self._owner != os.getpid():
             self._lock = threading.Lock()
         with self._lock:
@@ -105,7 +105,7 @@ class CachePrefetcher(Lookahead[OpeningTask]):
     """A list of shards, of which the next are opened beforehand.
 
     Args:
-        shards: the list. It is asked only by whoever reads, and while he reads.
+        shards: the list. It is asked only by the thread that reads, and while it reads.
         opening: opens a shard behind the cache; called in threads.
         prefetch: 0: open nothing beforehand; None is ``WDS_PREFETCH_BYTES``.
         level: a trust level that a dataset names.

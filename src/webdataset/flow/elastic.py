@@ -50,7 +50,7 @@ class ElasticPlan:
         description: what a state must agree with.
         functions: names of the stages, and digests of what a user gave them; another one in a state is warned of.
         state: where to go on, or None for the start of the epoch.
-        continue_epochs: behind the last item of the state's epoch comes the next epoch.
+        continue_epochs: after the last item of the state's epoch comes the next epoch.
     """
 
     stages: Sequence[Any]
@@ -170,7 +170,7 @@ class StreamCursor:
         self.stale: set[int] = set()  # streams that moved since their state was read
         self.unsent = set(self.stream_states)  # streams whose state was read since progress was told: at first all
         self.sums: Sums = {}  # of the states of streams, see elastic_state
-        self.outcomes: Outcomes | None = None  # where nobody else judges
+        self.outcomes: Outcomes | None = None  # where no other part judges
         self.declared: tuple[Any, int] | None = None
 
     def pairs(self) -> Generator[tuple[int, Any]]:
@@ -313,7 +313,7 @@ class ElasticRun:
 
     @property
     def ended(self) -> bool:
-        """True behind the last item, once more was asked for."""
+        """True after the last item, once more was asked for."""
         return self._started is not None and inspect.getgeneratorstate(self._pairs) == inspect.GEN_CLOSED
 
     def __iter__(self) -> Self:
@@ -338,7 +338,7 @@ class ElasticRun:
         return iter(self._pair, None)
 
     def _pair(self) -> tuple[int, Any]:
-        """Return the next position and item; raise StopIteration behind the last."""
+        """Return the next position and item; raise StopIteration after the last."""
         pair = next(self._pairs, None)
         if pair is None and self._continue_epochs():
             pair = next(self._pairs, None)

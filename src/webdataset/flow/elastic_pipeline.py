@@ -201,7 +201,7 @@ class ElasticMixin:
             warn_of_other_epoch(state, epoch, process_context(), stacklevel=stacklevel)
 
     def forget(self) -> None:
-        """Forget a state that was loaded: somebody else begins with it."""
+        """Forget a state that was loaded: other code begins with it."""
         self._present.state = None
 
     def choose_seed(self) -> None:

@@ -409,7 +409,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: at least one; all of one dataset, seed and epoch. Where two know the same stream, the later one holds.
-            That of a rank that has not begun counts too, also of a loader with stages behind it; and one behind the end
+            That of a rank that has not begun counts too, also of a loader with stages behind it; and one after the end
             of an epoch beside those within the next.
 
     Returns:
@@ -447,7 +447,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _align_epochs(states: list[Any]) -> list[Any]:
-    """Return states with those that are behind the end of an epoch at the start of the next, where others are in it."""
+    """Return states with those that are after the end of an epoch at the start of the next, where others are in it."""
     latest = max(state["epoch"] for state in states)
     found = []
     for state in states:
@@ -515,5 +515,5 @@ class ReceivedState:
         self._stream_states.update({name: stream_state for name, stream_state in progress.items() if name != "epoch"})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind what was received."""
+        """Return the state after what was received."""
         return build_state(self._header, self._stream_states, self._sums)

@@ -113,7 +113,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     seed: int | None = None
     epoch: int = 0
-    chosen_epoch: int | None = None  # an epoch that somebody chose, until a loader over this pipeline has heard of it
+    chosen_epoch: int | None = None  # an epoch that the user chose, until a loader over this pipeline has heard of it
     repetitions: int = 1
     nsamples: int = -1  # items of one iteration; none of 0 or less is a bound
     fixed_epoch: bool = False  # the bound is that of with_epoch

@@ -89,7 +89,7 @@ class Flow:
             self.run.outcomes.take(self.levels, resumed=self._resumed)
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last, as a JSON value.
+        """Return the state after the item given last, as a JSON value.
 
         Raises:
             StateMismatch: the run is not tracked.
@@ -318,7 +318,7 @@ class Loop:
         if state is not None:
             self.count, self.passed, self.given, inner = _parse_snapshot(state)
             run = replace(run, tracked=True)
-        self._outcomes: Outcomes | None = None  # where nobody else judges
+        self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
             run = replace(run, outcomes=self._outcomes)
@@ -387,7 +387,7 @@ class Loop:
         self.flow.close()
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last, as a JSON value."""
+        """Return the state after the item given last, as a JSON value."""
         return {"count": self.count, "passed": self.passed, "given": self.given, "flow": self.flow.snapshot()}
 
     def compact_snapshot(self) -> Json:

@@ -328,7 +328,7 @@ class _StageSums:
 
 
 def _make_gates(meter: StageMeter) -> tuple[Callable[..., Iterator[Any]], Callable[..., Iterator[Any]]]:
-    """Return the gate between two stages, and the one behind the last: they share a variable, the cheapest to ask."""
+    """Return the gate between two stages, and the one after the last: they share a variable, the cheapest to ask."""
     timing: Any  # True or False; it changes while generators are parked
 
     def gate(items: Iterator[Any], row: int) -> Iterator[Any]:

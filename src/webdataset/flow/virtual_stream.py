@@ -72,7 +72,7 @@ class VirtualStream:
             else:  # what the loop does itself where it is asked: a call less
                 loop.count += 1
                 loop.given += 1
-        except BaseException as error:  # whatever it is: there is no state behind it
+        except BaseException as error:  # whatever it is: there is no state after it
             self.failed = error
             raise
         finally:
@@ -108,10 +108,10 @@ class VirtualStream:
         self._loop, self._stream_state = None, [self._given]
 
     def stream_state(self) -> Json:
-        """Return what is to be remembered behind the item given last: None before the first one.
+        """Return what is to be remembered after the item given last: None before the first one.
 
         Raises:
-            FlowError: the stream has failed: there is no state behind a failure.
+            FlowError: the stream has failed: there is no state after a failure.
         """
         if self.failed is not None:
             raise FlowError(

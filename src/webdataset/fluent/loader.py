@@ -250,7 +250,7 @@ class WebLoader(DataPipeline, FluidInterface):
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the item received last: a JSON value.
+        """Return the state after the item received last: a JSON value.
 
         Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers.
         With stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind

@@ -74,7 +74,7 @@ class IndexBuilder:
         places = self.walk.walk(chunk, offset)
         ready = self._held + places
         payloadless = [entry._replace(place=entry.place + len(self._held)) for entry in self.walk.payloadless]
-        # a link behind the last member says that it is whole
+        # a link after the last member says that it is whole
         alone = self.walk.error is None and not (payloadless and payloadless[-1].place == len(ready))
         self._held = ready[-1:] if alone else []
         self.group(ready[: len(ready) - len(self._held)], payloadless)

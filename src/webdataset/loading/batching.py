@@ -209,7 +209,7 @@ class _ReceivedWindows:
         return mark
 
     def rest(self) -> BatchMark:
-        """Return the mark behind the last sample, whether or not all were received."""
+        """Return the mark after the last sample, whether or not all were received."""
         mark = BatchMark()
         for window in self._windows:
             mark.progress += window.progress

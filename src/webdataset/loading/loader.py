@@ -231,7 +231,7 @@ class Loader:
             marked.close()
 
     def _count_failure(self) -> None:
-        """Count what stood before a failure, unless a run goes on behind the last state and counts it then."""
+        """Count what stood before a failure, unless a run goes on after the last state and counts it then."""
         failed = self._windows.failed if self._windows is not None else []
         if not self._origin.elastic:
             self._stats.receive(failed)
@@ -356,7 +356,7 @@ class Loader:
             self._received = None  # the state is the beginning of that epoch from now on
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the batch received last: that of this rank; see ``merge_states``.
+        """Return the state after the batch received last: that of this rank; see ``merge_states``.
 
         Raises:
             FlowError: the dataset is not elastic.
@@ -383,7 +383,7 @@ class Loader:
         return self._stats.batches - self._saved < _OFTEN
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue behind a state with the next iteration; behind the last batch of its epoch, with the next epoch.
+        """Continue behind a state with the next iteration; after the last batch of its epoch, with the next epoch.
 
         Args:
             state: what ``state_dict`` returned, of this rank or merged from all, under any number of workers.

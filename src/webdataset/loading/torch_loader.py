@@ -209,7 +209,7 @@ class LoaderRun:
         return self.over and not self._gave and self._plain.is_epoch_done()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the batch given last, of this epoch."""
+        """Return the state after the batch given last, of this epoch."""
         state = self._received.state_dict() if self._own is None else self._own.state_dict()
         if self._workers:
             state["turn"] = [*self._place[:2], self._workers, self._turn]
@@ -334,7 +334,7 @@ class StateLoader(DataLoader[Any]):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the batch received last: a JSON value, to be loaded under any topology.
+        """Return the state after the batch received last: a JSON value, to be loaded under any topology.
 
         Behind the last batch of an epoch, the next epoch comes.
 

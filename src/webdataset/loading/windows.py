@@ -151,7 +151,7 @@ class WindowAssembler:
         self.watch: Callable[[WindowPart], None] | None = None  # called with each part
         self.eager = False  # every part must say what changed in its worker's state
         self.outcomes: list[StageOutcome] = []  # of all workers, at the end of an epoch
-        self.failed: list[RowCounts] = []  # what was gone on without in a window that nobody receives
+        self.failed: list[RowCounts] = []  # what was gone on without in a window that is not received
         self._epoch = 0
         self._begin()
         self._over = [True] * pool.workers

@@ -261,7 +261,7 @@ class WorkerLoop:
         return WindowPart(self.work.worker, window, over=True)
 
     def _make_failure_part(self, error: BaseException) -> WindowPart:
-        """Say what ended the worker, and what it went on without in the window that nobody receives."""
+        """Say what ended the worker, and what it went on without in the window that is not received."""
         part, filled = self._last(self.window), self._part
         part.error = error
         part.counted = [] if filled is None else filled.counted

@@ -19,7 +19,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def available_memory_bytes() -> int | None:
-    """Return how many more bytes one object of this process may take; None where nobody knows.
+    """Return how many more bytes one object of this process may take; None where it is unknown.
 
     Three quarters of the machine's memory, or of its container's, are the most; a limit on the address space
     (``ulimit -v``) leaves what is not taken yet.

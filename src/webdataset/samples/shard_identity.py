@@ -31,7 +31,7 @@ class ShardIdentity(NamedTuple):
     """Which object a shard was read from.
 
     Args:
-        size: bytes of the stored object, or None where nobody knows.
+        size: bytes of the stored object, or None where it is unknown.
         validator: a number drawn from its ETag, generation or time of the last change; None where there is none.
     """
 

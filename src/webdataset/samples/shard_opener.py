@@ -42,7 +42,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         level: a trust level that a dataset names.
 
     Attributes:
-        pace: of whoever reads the streams.
+        pace: of the thread that reads the streams.
 
     Raises:
         UsageError: ``WDS_PREFETCH_BYTES`` is no number.

@@ -213,7 +213,7 @@ class Watch(Protocol):
         """Take note that the shard has been read to its end, without fault.
 
         Args:
-            length: bytes of the shard as it is stored, or None where nobody knows.
+            length: bytes of the shard as it is stored, or None where it is unknown.
             compression: how it is compressed, or None.
         """
         ...
@@ -291,7 +291,7 @@ class ShardReader:
         self._rising = bool(shard.get("rising", True))
         self._compression: str | None = None
         self._ended = False  # what comes now are the shard's last samples
-        # files that somebody else opened do not look after themselves
+        # files that other code opened do not look after themselves
         foreign = type(getattr(self.stream, "kept", self.stream)) in (io.FileIO, io.BufferedReader)
         self._opened = stream_identity(self.stream) if foreign else None
         self._watch: Watch | None = None
@@ -407,7 +407,7 @@ class ShardReader:
         """
         try:
             yield from self.member_lists()
-        except Exception:  # whatever it is: it is raised again, behind the sample
+        except Exception:  # whatever it is: it is raised again, after the sample
             scanner = self.scanner
             scanner.coming = scanner.pending_name
             if scanner.coming is not None:

@@ -267,9 +267,9 @@ class AddressLog:
     def __init__(self) -> None:
         self.entered: list[Address] = []
         self._sealed: list[str] = []
-        self._start = 0  # where what is behind the last chunk begins
+        self._start = 0  # where what is after the last chunk begins
         self._written = 0  # how many are written
-        self._text = ""  # of those behind the last chunk
+        self._text = ""  # of those after the last chunk
         self._others: list[Address] | None = None  # the same as they are, where some have another shape
 
     def clear(self) -> None:
@@ -295,7 +295,7 @@ class AddressLog:
         self._text, self._others = "", None
 
     def _tail(self, stop: int) -> Json:
-        """Return the addresses behind the last chunk and before ``stop``, as a text where all are a reader's."""
+        """Return the addresses after the last chunk and before ``stop``, as a text where all are a reader's."""
         if self._others is None:
             if self._written == stop or self._tell(stop):
                 return self._text

@@ -205,7 +205,7 @@ class MixFlow:
         return self.items
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last."""
+        """Return the state after the item given last."""
         return self.state.snapshot()
 
     def trace(self) -> Json:

@@ -77,7 +77,7 @@ class ReaderState(StageState):
         return [shard, ordinal, offset, position.key_sum(), position.url, *position.identity(), rises]
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on behind the sample at this address."""
+        """Go on after the sample at this address."""
         if state is not None:
             self.saved = SavedPosition(state)
 
@@ -207,7 +207,7 @@ class ReadShards(Stage):
         return self._resume(shards, state, state.saved)
 
     def _resume(self, upstream: Iterator[Any], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
-        """Go on behind the sample at an address, which was given before the snapshot."""
+        """Go on after the sample at an address, which was given before the snapshot."""
         listed = islice(upstream, saved.start.shard, None)
         first = next(listed, None)
         if first is None:

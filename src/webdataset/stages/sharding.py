@@ -150,7 +150,7 @@ def cut_pieces(
         shards: of a pass, in order.
         sizes: number of samples in each.
         begin: first position.
-        end: the position behind the last one; beyond the last sample, the pass begins again.
+        end: the position after the last one; beyond the last sample, the pass begins again.
 
     Yields:
         Which time round it is, from 0, and the shard with its ``part``.

@@ -46,7 +46,7 @@ class ShuffleJournal:
         self.random = random
         self.sorts = sorts
         self._trail = AddressLog()
-        self._entered = self._trail.entered  # behind the base, or behind the last border
+        self._entered = self._trail.entered  # behind the base, or after the last border
         self._next = self.border  # how many have entered at the next border
         self._crossed = 0  # borders behind the base
         self._base: dict[str, Any] | None = None
@@ -97,7 +97,7 @@ class ShuffleJournal:
         """Write a base, and return it.
 
         Args:
-            phase: how many have entered behind the last border.
+            phase: how many have entered after the last border.
             in_order: the buffer is in the order of addresses.
         """
         addresses = [address for address, _ in self.waiting]

@@ -121,7 +121,7 @@ def send(
         timeouts: seconds to connect, seconds without a byte.
         body: what is sent along: bytes, or something with ``read`` and ``seek``.
         redirects: how many are followed; with 0 they are answers like others.
-        tls: whom to trust and what to show, where that is not what everybody does.
+        tls: which certificates to trust and what to show, where that is not what everybody does.
         private: names of headers that another host, to which a redirect leads, must not see.
 
     Returns:

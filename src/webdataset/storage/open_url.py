@@ -246,7 +246,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
 
 
 def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
-    """Refuse a url whose scheme nobody serves (the ``__default__`` entry).
+    """Refuse a url whose scheme is not served (the ``__default__`` entry).
 
     Raises:
         UsageError: always; it names the schemes that are served.
@@ -264,7 +264,7 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
 
 
 def _quote_url(url: str) -> str:
-    import shlex  # noqa: PLC0415  only for a scheme that nobody serves
+    import shlex  # noqa: PLC0415  only for a scheme that is not served
 
     return shlex.quote(url)
 

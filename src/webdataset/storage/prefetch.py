@@ -220,7 +220,7 @@ class Lookahead(Generic[B]):
         return coming
 
     def _alone(self, look: Callable[[], None]) -> None:
-        """Look ahead, unless somebody else does so, or asks the list, at this moment; or nobody goes on with it."""
+        """Look ahead, unless other code does so, or asks the list, at this moment; or nobody goes on with it."""
         self._reset_after_fork()
         lock = self._lock
         if not self._closed and lock.acquire(blocking=False):

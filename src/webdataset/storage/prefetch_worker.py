@@ -92,7 +92,7 @@ class PrefetchBudget:
     """Bytes and connections of one process.
 
     Attributes:
-        lock: held while they are counted; whoever holds it may be interrupted by a finaliser that gives back.
+        lock: held while they are counted; the thread that holds it may be interrupted by a finaliser that gives back.
         size_bytes: granted now.
         connections: granted now.
     """
@@ -330,7 +330,7 @@ class PrefetchTask:
         """Return the next piece that the thread has read, or None where there are no more; waits for the thread."""
         content = self._pieces.get()
         if content is None:
-            self._done = None  # whoever waits for it may hold it
+            self._done = None  # the thread that waits for it may hold it
         else:
             self.given_bytes += len(content)
             self.grant.shrink(len(content))
@@ -406,7 +406,7 @@ def _set_ahead(stream: Any, *, ahead: bool) -> None:
 
 
 def _close_silently(stream: Any) -> None:
-    """Close a stream that nobody wants; what it has to say no longer matters."""
+    """Close a stream that is not wanted; what it has to say no longer matters."""
     with contextlib.suppress(Exception):  # whatever it says: nobody has wanted its bytes
         stream.close()
 

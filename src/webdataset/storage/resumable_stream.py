@@ -403,7 +403,7 @@ class ResumableStream(io.RawIOBase):
             raise self._short(
                 "the server gives no length and ETag or date by which the rest could be asked for"
             ) from cause
-        if idle:  # servers close connections that nobody reads from
+        if idle:  # servers close connections that are not read from
             self._patience = RetryBudget(self._attempts)
         self._patience.progress(self._received)
         self._reconnect("the connection ended early" if cause is None else _describe_error(cause))

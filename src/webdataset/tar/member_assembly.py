@@ -84,7 +84,7 @@ class MemberAssembly:
 
     Attributes:
         offset: number of bytes fed so far.
-        doubt: offset behind the first run of zero blocks that looks less like joined archives than like members
+        doubt: offset after the first run of zero blocks that looks less like joined archives than like members
             overwritten with zeros, and the number of blocks; or None.
         global_override: offset of the first global PAX header that gives all members after it a name or a size, or
             None.

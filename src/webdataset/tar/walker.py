@@ -49,8 +49,8 @@ class TarWalker(TarScanner):
     Attributes:
         position: where the next bytes to be fed should start.
         error: what is wrong with the archive, or None. Nothing comes after an error.
-        end: where the end mark starts, or would start: behind the last member of any kind, and its padding.
-        joins: where further archives start, behind the end mark of the one before.
+        end: where the end mark starts, or would start: after the last member of any kind, and its padding.
+        joins: where further archives start, after the end mark of the one before.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable

@@ -126,7 +126,7 @@ class Answering(BaseHTTPRequestHandler):
 
 
 class FaultyStream(io.RawIOBase):
-    """A binary stream, not seekable, whose length nobody knows.
+    """A binary stream, not seekable, of unknown length.
 
     Args:
         payload: what it gives when nothing fails.

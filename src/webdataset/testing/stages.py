@@ -103,7 +103,7 @@ def outputs(stages: Sequence[Any], *, tracked: bool = True) -> list[Any]:
 
 
 def check_resume(stages: Callable[[], Sequence[Any]], whole: list[Any] | None = None) -> None:
-    """Check snapshots behind every output, the first of them before any.
+    """Check snapshots after every output, the first of them before any.
 
     Args:
         stages: makes the stages anew; the first is the source.

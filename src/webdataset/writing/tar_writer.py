@@ -44,7 +44,7 @@ class ShardOutput:
     url: str | None = None
     stream: Any = None
     _state = "unopened"
-    _end: ClassVar[bytes] = b""  # what stands behind the last sample
+    _end: ClassVar[bytes] = b""  # what stands after the last sample
     _output: ArchiveOutput
     _process: int
     _pieces: list[Buffer]

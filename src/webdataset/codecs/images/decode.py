@@ -316,7 +316,7 @@ def check_size(width: int, height: int, data: bytes = b"", weight: int = 1, limi
         width: pixels.
         height: pixels.
         data: the encoded image; JPEGs are refused for too many scans as well.
-        weight: how often a pixel counts, as long as nobody has set a limit.
+        weight: how often a pixel counts, as long as no limit is set.
         limit: what ``WDS_MAX_IMAGE_PIXELS`` says (None: nothing), for those who asked once for many images.
 
     Raises:

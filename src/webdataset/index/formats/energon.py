@@ -45,7 +45,7 @@ def dumps(index: ShardIndex) -> bytes:
         index: of the shard.
 
     Raises:
-        NotRepresentable: the shard is compressed, has sparse members, or is several archives behind each other.
+        NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
     """
     check_representable(index)
     entries = index.entries
@@ -66,7 +66,7 @@ def check_representable(index: ShardIndex) -> None:
         index: of the shard.
 
     Raises:
-        NotRepresentable: the shard is compressed, has sparse members, or is several archives behind each other.
+        NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
     """
     refuse_unaddressable(index, "an energon index")
     if index.joins:

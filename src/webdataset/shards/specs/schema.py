@@ -69,7 +69,7 @@ class KeyTable:
         Args:
             tree: the mapping as it was written.
             problems: where mistakes are noted.
-            besides: further keys that somebody else reads.
+            besides: further keys that other code reads.
         """
         if not isinstance(tree.value, dict):
             problems.add(tree.place, f"expected a mapping, not {_format_value(tree.plain())}")

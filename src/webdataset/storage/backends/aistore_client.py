@@ -248,7 +248,7 @@ class AistoreClient:
         return {"Authorization": f"Bearer {found}"} if found else {}
 
     def tls(self) -> http_client.TlsOptions:
-        """Return whom to trust, and what certificate to show."""
+        """Return which certificates to trust, and what certificate to show."""
         verify = self._options.get("verify")
         if verify is None:
             verify = False if settings.AIS_SKIP_VERIFY_CRT.get() else settings.AIS_CLIENT_CA.get()
@@ -468,7 +468,7 @@ def put_file(
         headers: request headers.
         file: what to send, from its beginning.
         size: bytes of it.
-        tls: whom to trust; names as for :func:`webdataset.storage.http_client.send`.
+        tls: which certificates to trust; names as for :func:`webdataset.storage.http_client.send`.
         seconds: bound on each wait.
         asking: give the server time to answer before the body is sent.
 

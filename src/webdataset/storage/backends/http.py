@@ -154,7 +154,7 @@ def _hide_secret(value: Any) -> Secret:
 
 
 def _tls_options(verify: Any, url: str) -> http_client.TlsOptions:
-    """Return whom to trust; certificates that ``SSL_CERT_FILE`` names are known to OpenSSL itself."""
+    """Return which certificates to trust; certificates that ``SSL_CERT_FILE`` names are known to OpenSSL itself."""
     if verify is False:
         return (("cert_reqs", "CERT_NONE"),)
     place = settings.REQUESTS_CA_BUNDLE.get() if verify in (None, True) else verify

@@ -69,7 +69,7 @@ class SftpLocation(NamedTuple):
     """A file on another machine.
 
     Args:
-        login: where, and as whom.
+        login: where, and as which user.
         path: absolute, or relative to the home folder there.
     """
 
@@ -188,7 +188,7 @@ def translate_error(error: Exception, url: str, login: SshLogin) -> RetryableErr
     Args:
         error: what asyncssh or the system raised.
         url: the file as the user calls it.
-        login: where, and as whom.
+        login: where, and as which user.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     reason = redact(f"{type(error).__name__}: {error}".rstrip(": "))
