@@ -1,4 +1,4 @@
-"""The stages that join documents with their siblings keep the contract of stages, behind every output."""
+"""The stages that join documents with their siblings keep the contract of stages, after every output."""
 
 import random
 from typing import Any
@@ -94,7 +94,7 @@ STAGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STAGES)
 def test_stages_keep_the_contract(name):
-    """Repr, pickle, early close, and exact continuation behind every output, alone and before a shuffle."""
+    """Repr, pickle, early close, and exact continuation after every output, alone and before a shuffle."""
     make, source = STAGES[name]
     check_stage(make(), source)
 

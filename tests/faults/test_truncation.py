@@ -312,7 +312,7 @@ def test_zeros_before_junk_are_an_error(zeros):
 
 @pytest.mark.parametrize("tail", [b"x", b"x" * 511, bytes(100) + b"x"])
 def test_trailing_bytes_are_an_error(tail):
-    """Less than a block behind the end mark, not all zeros, is no archive."""
+    """Less than a block after the end mark, not all zeros, is no archive."""
     outcome, caught = warned(lambda: keys(read(io.BytesIO(WHOLE + tail))))
     assert isinstance(outcome, TarError)
 

@@ -103,7 +103,7 @@ class PacedServer:
         Args:
             path: the page.
             offset: the next byte.
-            end: behind the last byte that is to be sent now.
+            end: after the last byte that is to be sent now.
 
         Returns:
             Behind the last byte that may be.

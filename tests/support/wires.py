@@ -97,5 +97,5 @@ def _cut(line: socket.socket, kind: str) -> None:
     with contextlib.suppress(OSError):
         if kind == "reset":
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        line.shutdown(socket.SHUT_RD if kind == "reset" else socket.SHUT_RDWR)  # wakes whoever waits for it
+        line.shutdown(socket.SHUT_RD if kind == "reset" else socket.SHUT_RDWR)  # wakes the thread that waits for it
     line.close()

@@ -139,7 +139,7 @@ def test_no_room_for_the_next(server, near):
 
 
 def test_failures_keep_their_place(server, near):
-    """A shard that cannot be had is the handler's when its turn comes, behind the samples of those before it."""
+    """A shard that cannot be had is the handler's when its turn comes, after the samples of those before it."""
     server.pages.pop("/2.tar")
     places = [f"{server.root}/{number}.tar" for number in range(COUNT)]
     errors = []
@@ -156,7 +156,7 @@ def test_failures_keep_their_place(server, near):
 
 
 def test_a_list_that_fails_keeps_its_place(server, near):
-    """What the list of shards raises comes behind the shards before it."""
+    """What the list of shards raises comes after the shards before it."""
 
     def places():
         for url in urls(server)[:2]:

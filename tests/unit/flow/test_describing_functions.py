@@ -147,7 +147,7 @@ def urls(tmp_path):
 
 
 def state_of(dataset):
-    """Return the state behind three items, as it is saved."""
+    """Return the state after three items, as it is saved."""
     run = iter(dataset)
     for _ in range(3):
         next(run)

@@ -156,7 +156,7 @@ def placed(addresses):
 
 
 def test_each_address_is_written_once(monkeypatch):
-    """Snapshots behind every step write a base each few borders and no more, and stay small in between."""
+    """Snapshots after every step write a base each few borders and no more, and stay small in between."""
     sizes, real = [], shuffle_journal.encode_addresses
     monkeypatch.setattr(
         shuffle_journal, "encode_addresses", lambda those, **how: sizes.append(len(those)) or real(those, **how)

@@ -1,4 +1,4 @@
-"""Which object a stream reads: each kind of stream that this library or somebody else opens."""
+"""Which object a stream reads: each kind of stream that this library or other code opens."""
 
 import gzip
 import io

@@ -194,7 +194,7 @@ def test_open_objects_stay_open():
 
 
 def test_a_writable_object_is_flushed(tmp_path):
-    """Closing somebody else's file flushes it."""
+    """Closing a file of the caller flushes it."""
     with (tmp_path / "x").open("wb") as mine:
         open_url(mine, "wb").write(b"hello")
         open_url(mine, "wb").close()

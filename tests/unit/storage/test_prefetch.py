@@ -77,7 +77,7 @@ def test_reading_further_ahead(budget):
 
 @pytest.mark.parametrize("limit", [100_000, 1_000_000])
 def test_an_error_comes_where_it_belongs(budget, limit):
-    """A stream that fails while it is read ahead raises behind the bytes before, and does not end instead."""
+    """A stream that fails while it is read ahead raises after the bytes before, and does not end instead."""
     error = OSError("planned")
     task = filled(budget, lambda: FaultyStream(BODY, seed=1, most=100_000, fails_at=8, error=error), limit)
     given = FaultyStream(BODY, seed=1, most=100_000, fails_at=8)
@@ -167,7 +167,7 @@ def test_pieces_come_as_the_thread_reads_them(budget):
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_after_a_fork(budget, ended):
-    """A child goes on behind the last byte that it knows of; a stream that cannot do that says so."""
+    """A child goes on after the last byte that it knows of; a stream that cannot do that says so."""
     gate = threading.Event()
 
     class Rewinding(io.BytesIO):

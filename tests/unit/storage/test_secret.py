@@ -37,7 +37,7 @@ def test_reference_is_shown_and_followed_when_asked(monkeypatch, tmp_path):
 
 
 def test_literal_may_look_like_a_reference():
-    """What was read from somebody else's file is taken as it stands."""
+    """What was read from a file of the caller is taken as it stands."""
     assert Secret.literal("env:HOME").reveal() == "env:HOME"
     assert Secret.literal("env:HOME").reference is None
 

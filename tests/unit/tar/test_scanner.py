@@ -196,7 +196,7 @@ def test_lone_zero_block_before_junk_is_an_error():
 
 
 def test_junk_after_the_end_mark_is_an_error():
-    """Bytes behind the end mark that are no header are not ignored."""
+    """Bytes after the end mark that are no header are not ignored."""
     scanner, found = scan(archive(member(b"a.txt", b"x")) + b"junk" * 128)
     assert isinstance(scanner.error, BadHeader)
     assert len(found) == 1
@@ -248,7 +248,7 @@ def test_stepping_over():
 
 
 def test_admit_that_raises_is_kept_for_later():
-    """An error in the user's function comes behind the members before it."""
+    """An error in the user's function comes after the members before it."""
 
     def admit(name):
         if name == "b.txt":
