@@ -184,12 +184,12 @@ class Served:
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.child.stdin is None or self.child.stdout is None:
             raise RuntimeError("the worker has no pipes")
-        self.told, self.says = self.child.stdin, self.child.stdout
+        self.orders, self.says = self.child.stdin, self.child.stdout
 
     def ask(self, name, urls):
         """Run one epoch there."""
-        self.told.write(json.dumps({"name": name, "urls": urls}) + "\n")
-        self.told.flush()
+        self.orders.write(json.dumps({"name": name, "urls": urls}) + "\n")
+        self.orders.flush()
         return json.loads(self.says.readline())
 
 
@@ -211,7 +211,7 @@ def measure():
         for party, name in parties:
             taken[name].append(party.ask(name, urls))
     for party in {id(party): party for party, _ in parties}.values():
-        party.told.close()
+        party.orders.close()
         party.child.wait()
     line: dict[str, Any] = {"question": "loader JPEG 512", "load": [round(load, 1) for load in os.getloadavg()]}
     for clock in ("wall", "cpu"):

@@ -48,7 +48,7 @@ def dataset(folder, *, elastic=True):
 
 
 def with_states(made):
-    """Return a function that runs an epoch and asks for a state behind each batch."""
+    """Return a function that runs an epoch and asks for a state after each batch."""
 
     def epoch():
         for number, _ in enumerate(run := iter(made)):

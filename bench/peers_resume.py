@@ -1,7 +1,7 @@
 """What does each library lose, give twice or refuse when a training is killed and goes on, and what does that read?
 
 The same 1 200 samples of 10 KB for all: 12 unequal tar shards, which some convert into a format of their own first. A
-run is killed behind a batch (as ``kill -9`` does) and goes on in a new process from the state it wrote, with as many
+run is killed after a batch (as ``kill -9`` does) and goes on in a new process from the state it wrote, with as many
 workers or others, on as many ranks or others; where ranks change, the global batch stays 24. Our library runs in this
 interpreter, the others in those that these variables name; who is not named is left out, and the first line says so:
 ``WDS_PEER_TORCHDATA`` (webdataset 1.0.2, torchdata), ``WDS_PEER_LITDATA``, ``WDS_PEER_MOSAIC``.

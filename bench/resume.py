@@ -1,8 +1,8 @@
-"""What does a state behind every batch of 64 cost, and what does going on from one cost?
+"""What does a state after every batch of 64 cost, and what does going on from one cost?
 
 Costs: the same epoch over JPEGs of 256x256 pixels, decoded and shuffled, is run in five ways: an elastic dataset, a
 ``Loader`` with two threads, one with two processes, a ``WebLoader`` with two workers that make batches, and one whose
-workers send samples. Each way takes turns without an elastic dataset (``plain``), with one, and with a state behind
+workers send samples. Each way takes turns without an elastic dataset (``plain``), with one, and with a state after
 every batch. What is compared is the CPU time of all processes, from making the loader to its end;
 ``state_ms`` is what one call of ``state_dict()`` takes its thread, which a busy machine disturbs less.
 

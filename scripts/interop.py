@@ -91,14 +91,14 @@ def prepare() -> tuple[Path, Path | None]:
     return python, None if problem else apart
 
 
-def borrow(borrower: Path, lender: Path) -> None:
+def borrow(target: Path, source: Path) -> None:
     """Let an environment see the packages of another, such as torch, but for those installed for editing.
 
     Args:
-        borrower: the environment that sees them.
-        lender: the environment that has them.
+        target: the environment that sees them.
+        source: the environment that has them.
     """
-    (theirs,), (ours,) = (list(place.glob("lib/python*/site-packages")) for place in (lender, borrower))
+    (theirs,), (ours,) = (list(place.glob("lib/python*/site-packages")) for place in (source, target))
     (ours / "borrowed.pth").write_text(f"{theirs}\n", encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """Kill a training at every step and go on from its last state: is it still the same sequence?
 
 For each pipeline, number of workers and kind of worker, one uninterrupted run says what the sequence is. Then a child
-process trains: it takes a batch, writes the batch and the state behind it to a pipe, takes the next. After some steps
+process trains: it takes a batch, writes the batch and the state after it to a pipe, takes the next. After some steps
 (one, by default) it is killed with SIGKILL, wherever it is by then; the next child goes on from the state that arrived
 last. In the end both sequences have to be equal, nothing lost, nothing twice, and no process left. One JSON line each.
 
@@ -99,7 +99,7 @@ def uninterrupted(make: Maker) -> list[list[str]]:
 
 
 def train(make: Maker, state: Any, pipe: int) -> None:
-    """Be the training: one line a step, with the state behind it."""
+    """Be the training: one line a step, with the state after it."""
     running = make()
     if state is not None:
         running.load_state_dict(state)

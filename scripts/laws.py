@@ -287,10 +287,10 @@ def measured_lines(scope: ast.AST) -> Iterator[int]:
     waiting = {part for loop in loops for line in loop.body for part in ast.walk(line)}
     for node in nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and node not in conditions:
-            told = tells_time(node.left, times) and tells_time(node.right, times)
+            measured = tells_time(node.left, times) and tells_time(node.right, times)
         else:
-            told = isinstance(node, ast.Assert) and node not in waiting and tells_time(node.test, times)
-        if told:
+            measured = isinstance(node, ast.Assert) and node not in waiting and tells_time(node.test, times)
+        if measured:
             yield line_of(node)
 
 

@@ -331,18 +331,23 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_all(told: argparse.Namespace, copy: Copy) -> None:
+def run_all(options: argparse.Namespace, copy: Copy) -> None:
     """Run the sampled mutants that have no result, and print the table."""
-    root = told.repository.resolve()
-    shares = [told.count // len(told.roots) + (n < told.count % len(told.roots)) for n in range(len(told.roots))]
-    plan = [
-        (name, m) for name, share in zip(told.roots, shares, strict=True) for m in sampled(root, name, share, told.seed)
+    root = options.repository.resolve()
+    shares = [
+        options.count // len(options.roots) + (n < options.count % len(options.roots))
+        for n in range(len(options.roots))
     ]
-    covered = Map(root, told.map, {mutant.path for _, mutant in plan})
+    plan = [
+        (name, m)
+        for name, share in zip(options.roots, shares, strict=True)
+        for m in sampled(root, name, share, options.seed)
+    ]
+    covered = Map(root, options.map, {mutant.path for _, mutant in plan})
     if covered.stale:
         sys.exit("changed since the tests were recorded, so record them again: " + ", ".join(sorted(covered.stale)))
-    runs = Runs(copy, covered, told.results, told.seconds)
-    again = {name for name, row in runs.known.items() if row["status"] in told.again}
+    runs = Runs(copy, covered, options.results, options.seconds)
+    again = {name for name, row in runs.known.items() if row["status"] in options.again}
     while True:
         for name, mutant in plan:
             if mutant.name in runs.known and mutant.name not in again:
@@ -355,24 +360,24 @@ def run_all(told: argparse.Namespace, copy: Copy) -> None:
         if runs.confirm():
             break
     wanted = [mutant.name for _, mutant in plan]
-    print(table([runs.known[name] for name in wanted if name in runs.known], told.roots))
+    print(table([runs.known[name] for name in wanted if name in runs.known], options.roots))
 
 
 def main() -> None:
     """Record the tests' lines, then run mutants."""
-    told = arguments()
+    options = arguments()
     for number in (signal.SIGTERM, signal.SIGINT):
         # a shell's background jobs ignore the second; the tests that run, and the copy, go with this process
         signal.signal(number, lambda *_: sys.exit("stopped; the same command goes on"))
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        copy = Copy(told.repository.resolve(), Path(place), told.packages)
+        copy = Copy(options.repository.resolve(), Path(place), options.packages)
         copy.prove()
-        if told.tests:
-            record(copy, told.map, told.tests)
-        if told.roots:
-            if told.results is None:
+        if options.tests:
+            record(copy, options.map, options.tests)
+        if options.roots:
+            if options.results is None:
                 sys.exit("--results says where the results go")
-            run_all(told, copy)
+            run_all(options, copy)
 
 
 if __name__ == "__main__":

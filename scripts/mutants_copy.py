@@ -74,8 +74,8 @@ class Copy:
     def _make_python(self) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.place / "venv"], check=True)
         self.python = self.place / "venv" / "bin" / "python"
-        told = [str(self.python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        site = Path(subprocess.run(told, check=True, capture_output=True, text=True).stdout.strip())
+        command = [str(self.python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
         standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(__file__).parent)}
         standard |= {str(self.root), *(str(self.root / name) for name in self.packages)}
         paths = [str(self.tree / name) for name in self.packages]

@@ -5,7 +5,7 @@ Run it with the interpreter of an environment that holds one published version::
     $WDS_ORACLE_086 scripts/published_names.py tests/compat/published
 
 It writes ``tests/compat/published/<version>.json``: for every module its names, and for every function and class the
-parameters ``[name, kind, default]``. Nothing of the package's source is read. The door tests compare ours with it.
+parameters ``[name, kind, default]``. Nothing of the package's source is read. tests/compat compares ours with it.
 Modules that need further packages (torch, pyzmq, typer) are recorded where these can be imported, and named as errors
 otherwise.
 """

@@ -60,12 +60,12 @@ def played(seed: int, cuts: int, *, shrink: bool = False) -> tuple[dict[str, Any
         "resumed": verdict.resumed,
         "cpu_s": round(time.process_time() - begun, 2),
     }
-    told = report(verdict)
+    text = report(verdict)
     if shrink and verdict.failed:
         smaller = shrunk(verdict)
         if smaller is not verdict:
-            told += f"\n\nA smaller one:\n{report(smaller)}"
-    return line, told
+            text += f"\n\nA smaller one:\n{report(smaller)}"
+    return line, text
 
 
 def known(path: Path | None) -> dict[int, dict[str, Any]]:
@@ -101,17 +101,17 @@ def summary(lines: dict[int, dict[str, Any]]) -> str:
     resumed = sum(line["resumed"] for line in lines.values())
     items = sum(line["items"] for line in lines.values())
     cpu = sum(line["cpu_s"] for line in lines.values())
-    told = [f"{len(lines)} cases, {items} items, {resumed} runs resumed, {cpu:.0f} s CPU: {dict(outcomes)}"]
+    parts = [f"{len(lines)} cases, {items} items, {resumed} runs resumed, {cpu:.0f} s CPU: {dict(outcomes)}"]
     reasons = Counter(line["why"].partition(":")[0] for line in lines.values() if line["outcome"] == "refused")
-    told += [f"  refused {count} times: {reason}" for reason, count in reasons.most_common()]
+    parts += [f"  refused {count} times: {reason}" for reason, count in reasons.most_common()]
     failed = [line["seed"] for line in lines.values() if line["outcome"] in {"differs", "broken"}]
     if failed:
-        told.append(f"  failed seeds: {sorted(failed)}")
+        parts.append(f"  failed seeds: {sorted(failed)}")
     if outcomes["refused"] + outcomes["empty"] > REFUSED_MOST * len(lines):
-        told.append(
+        parts.append(
             f"  more than {REFUSED_MOST:.0%} of the cases were refused or empty: the generator draws what is not legal"
         )
-    return "\n".join(told)
+    return "\n".join(parts)
 
 
 def main() -> int:
@@ -125,18 +125,18 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="file of JSON lines; cases that are in it are not played again")
     given = parser.parse_args()
     if given.seed is not None:
-        line, told = played(given.seed, given.cuts, shrink=True)
-        print(told)
+        line, text = played(given.seed, given.cuts, shrink=True)
+        print(text)
         return int(line["outcome"] in {"differs", "broken"})
     lines = known(given.log)
     seeds = [seed for seed in range(given.first, given.first + given.cases) if seed not in lines]
-    for line, told in results(seeds, given.cuts, given.jobs):
+    for line, text in results(seeds, given.cuts, given.jobs):
         lines[line["seed"]] = line
         if given.log is not None:
             with given.log.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
         if line["outcome"] in {"differs", "broken"}:
-            print(told, "\n", flush=True)
+            print(text, "\n", flush=True)
         elif len(lines) % 100 == 0:
             print(summary(lines), flush=True)
     print(summary(lines))

@@ -149,6 +149,6 @@ def pytest_sessionfinish(session):
     expected = [reason for line in lines if (reason := expected_here(line))]
     surprising = [skip for skip in sorted(_skips) if not any(re.search(reason, skip[1]) for reason in expected)]
     if surprising:
-        told = "".join(f"\n  {nodeid}: {reason}" for nodeid, reason in surprising)
-        sys.stderr.write(f"\nskipped, and not in tests/expected_skips.txt:{told}\n")
+        listed = "".join(f"\n  {nodeid}: {reason}" for nodeid, reason in surprising)
+        sys.stderr.write(f"\nskipped, and not in tests/expected_skips.txt:{listed}\n")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

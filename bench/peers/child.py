@@ -1,4 +1,4 @@
-"""One library in one process: convert the shards, or give batches, save a state behind one of them, and be killed.
+"""One library in one process: convert the shards, or give batches, save a state after one of them, and be killed.
 
 Run by the interpreter that has the library. The job is the only argument, as JSON; what was delivered goes to a file,
 one JSON line a batch, flushed before the next batch is asked for. The process that is to stop kills itself as

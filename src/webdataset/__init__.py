@@ -75,7 +75,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """This module: the switch that is assigned here is the one of its door."""
+    """This module: the switch that is assigned here is the one of ``webdataset.autodecode``."""
 
     @property
     def pytorch_weights_only(self) -> Any:
@@ -84,8 +84,8 @@ class _Package(ModuleType):
 
     @pytorch_weights_only.setter
     def pytorch_weights_only(self, only: bool) -> None:
-        door: Any = importlib.import_module(f"{__name__}.autodecode")
-        door.pytorch_weights_only = only
+        module: Any = importlib.import_module(f"{__name__}.autodecode")
+        module.pytorch_weights_only = only
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         """Pickle by name: functions that mention ``wds`` go to workers under spawn."""

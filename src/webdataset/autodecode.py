@@ -1,8 +1,8 @@
-"""Door: decoders and handlers (``webdataset.codecs``).
+"""Compatibility import path of decoders and handlers; the code lives in :mod:`webdataset.codecs`.
 
-``decoders``, ``imagespecs`` and the lists of default handlers are the live tables. Assigning ``pytorch_weights_only``
-here takes effect at the next ``.pth`` field. ``json_loads``, ``npy_loads``, ``npz_loads``, ``cbor_loads``,
-``msgpack_loads`` and ``tenbin_loads`` are here too, loaded when they are asked for.
+``decoders``, ``imagespecs`` and the lists of default handlers are the live tables. Late-bound: assigning
+``pytorch_weights_only`` in this module changes how the next ``.pth`` field is loaded. ``json_loads``, ``npy_loads``,
+``npz_loads``, ``cbor_loads``, ``msgpack_loads`` and ``tenbin_loads`` are here too, loaded when they are first used.
 """
 
 import sys
@@ -11,7 +11,7 @@ from webdataset.codecs.decoder import Decoder, default_decoder
 from webdataset.codecs.handlers import (
     CompressionFilter,
     Continue,
-    SwitchedDoor,
+    SwitchModule,
     basichandlers,
     call_extension_handler,
     decoders,
@@ -56,4 +56,4 @@ __all__ = [
     "video_clips",
 ]
 
-sys.modules[__name__].__class__ = SwitchedDoor
+sys.modules[__name__].__class__ = SwitchModule

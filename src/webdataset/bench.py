@@ -1,4 +1,4 @@
-"""Door to nothing: the module of webdataset 0.2.86 that timed a pipeline from the command line."""
+"""Compatibility import path without code: the program of webdataset 0.2.86 that timed a pipeline."""
 
 from webdataset.core.lazy_modules import removed_attributes
 

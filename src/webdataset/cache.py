@@ -1,8 +1,8 @@
-"""Door and hinge: keeping shards near.
+"""Compatibility import path of the shard cache; the code lives in :mod:`webdataset.caching`.
 
-The stages of the published versions that read through a cache. They open urls by ``tariterators.url_opener``, as it is
-when a shard is opened. ``FileCache`` and ``StreamingOpen`` may be replaced here: datasets then open shards by the new
-ones. So may ``default_cache_dir`` and ``default_cache_size``.
+The stages of the published versions that read through a cache; they open urls by ``tariterators.url_opener``, as it is
+when a shard is opened. Late-bound: replacing ``FileCache`` or ``StreamingOpen`` in this module changes how datasets
+open shards, and replacing ``default_cache_dir`` or ``default_cache_size`` where, and up to which size, shards are kept.
 """
 
 import os
@@ -307,10 +307,10 @@ def _cache(
     always: bool = False,
     complete: bool = False,
 ) -> ShardCache:
-    door = sys.modules[__name__]
-    folder = os.fspath(cache_dir or door.default_cache_dir)
-    if cache_size < 0 and "default_cache_size" in vars(door):
-        cache_size = door.default_cache_size
+    module = sys.modules[__name__]
+    folder = os.fspath(cache_dir or module.default_cache_dir)
+    if cache_size < 0 and "default_cache_size" in vars(module):
+        cache_size = module.default_cache_size
     Path(folder).mkdir(parents=True, exist_ok=True)
     return ShardCache(
         folder, cache_size, url_to_name, verbose=verbose, always=always, validator=validator, complete=complete

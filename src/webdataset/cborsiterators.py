@@ -1,4 +1,4 @@
-"""Door: CBOR and msgpack record shards; the CBOR names are where code for webdataset 0.2 imports them from."""
+"""Compatibility import path of CBOR and msgpack shards; the code lives in :mod:`webdataset.stages.record_readers`."""
 
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.stages.record_readers import cbor_iterator, cbors_samples, cbors_to_samples, msgpacks_to_samples

@@ -1,4 +1,8 @@
-"""Door and hinge: the chainable classes, where existing code imports them from."""
+"""Compatibility import path of the chainable classes; the code lives in :mod:`webdataset.fluent`.
+
+Late-bound: names replaced in ``filters`` change what the methods of these classes chain, names replaced in
+``tariterators``, ``cache`` and ``gopen`` how they read.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Door: S3 profiles, and the routes that lead urls to them."""
+"""Compatibility import path of S3 profiles and their routes; the code lives in :mod:`webdataset.storage`."""
 
 from webdataset.core.errors import ConfigError
 from webdataset.storage.profile_files import format_toml as to_toml

@@ -1,4 +1,4 @@
-"""Door to nothing: the command of webdataset 0.2.111 that kept downloading random shards into a directory."""
+"""Compatibility import path without code: the command of webdataset 0.2.111 that kept downloading random shards."""
 
 from webdataset.core.lazy_modules import removed_attributes
 

@@ -1,4 +1,4 @@
-"""Door: a mock dataset, datasets with an epoch or a length of their own, and batches of AIStore."""
+"""Compatibility import path of mock and AIStore datasets; the code lives in :mod:`webdataset.stages.datasets`."""
 
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.upstream_utils import PipelineStage, repeatedly

@@ -1,6 +1,7 @@
-"""Door: the stages, where code that uses this library imports them from.
+"""Compatibility import path of the stages; the code lives in :mod:`webdataset.stages`.
 
 A maker such as ``filters.map(f)`` returns a stage; the names with an underscore are the plain generator functions.
+Late-bound: replacing a maker in this module changes what the method of that name chains (``dataset.map``).
 """
 
 from typing import TYPE_CHECKING

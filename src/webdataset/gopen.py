@@ -1,4 +1,7 @@
-"""Door: opening urls. A hinge: names are looked up in this module at call time, so that replacing one takes effect.
+"""Compatibility import path of url openers, late-bound; the code lives in :mod:`webdataset.storage.open_url`.
+
+Late-bound: replacing ``gopen`` in this module, or an entry of ``gopen_schemes``, changes how every stage, writer and
+function of this library opens urls.
 
 The module can be called: ``wds.gopen("x.tar")`` opens a url, ``wds.gopen.gopen_schemes`` is the live table of schemes.
 """
@@ -120,7 +123,7 @@ def reader(url: Any, **kw: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the room of pipes, which loads ``subprocess``, when one of its names is asked for."""
+    """Import the backend of pipes, which loads ``subprocess``, when one of its names is asked for."""
     if name in ("Pipe", "set_options"):
         return getattr(importlib.import_module(".storage.backends.pipe", __package__), name)
     if name == "utils":
@@ -128,7 +131,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class _Hinge(LazyModule):
+class _CallableModule(LazyModule):
     """This module, which can be called."""
 
     def __call__(self, url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
@@ -136,4 +139,4 @@ class _Hinge(LazyModule):
         return self.gopen(url, mode, bufsize, **kw)
 
 
-sys.modules[__name__].__class__ = _Hinge
+sys.modules[__name__].__class__ = _CallableModule

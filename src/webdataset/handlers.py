@@ -1,4 +1,4 @@
-"""Door: what to do when one item fails."""
+"""Compatibility import path of the handlers of errors; the code lives in :mod:`webdataset.core.error_handlers`."""
 
 from webdataset.core.error_handlers import (
     Handler,

@@ -1,4 +1,4 @@
-"""Door: datasets mixed by chance or in turn."""
+"""Compatibility import path of mixed datasets; the code lives in :mod:`webdataset.fluent.mixes`."""
 
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.fluent.mixes import RandomMix, RoundRobin

@@ -1,4 +1,4 @@
-"""Door to nothing: the loader of the published versions that sent samples between processes over ZeroMQ."""
+"""Compatibility import path without code: the published loader that sent samples between processes over ZeroMQ."""
 
 from webdataset.core.lazy_modules import removed_attributes
 

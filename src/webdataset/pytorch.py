@@ -1,4 +1,7 @@
-"""Door: torch's classes where torch is installed, and ours where it is not (importing this imports torch)."""
+"""Compatibility import path of torch's classes; the code lives in torch.
+
+Without torch, the classes of :mod:`webdataset.core.optional_imports` replace them. Importing this imports torch.
+"""
 
 from typing import Any
 

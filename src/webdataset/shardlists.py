@@ -1,4 +1,4 @@
-"""Door: lists of shards, their expansion, sampling and splitting."""
+"""Compatibility import path of the lists of shards; the code lives in :mod:`webdataset.shards`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Door: dataset specifications, and the datasets that they describe."""
+"""Compatibility import path of dataset specifications; the code lives in :mod:`webdataset.shards.specs`."""
 
 from webdataset.fluent.dataset import from_spec
 from webdataset.shards.specs import DatasetSpec, Mix, Source, from_open_clip, load_spec

@@ -1,7 +1,7 @@
-"""Door and hinge: shards to samples, as existing code imports and patches it.
+"""Compatibility import path of the readers of shards; the code lives in :mod:`webdataset.samples`.
 
-The functions here look each other up in this module when they are called, so that replacing ``url_opener``,
-``tar_file_expander`` or ``group_by_keys`` turns ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` too.
+Late-bound: replacing ``url_opener``, ``tar_file_expander`` or ``group_by_keys`` in this module changes what
+``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since they look these up when they are called.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -21,7 +21,7 @@ from webdataset.samples.members import expanded_members, group_members, shard_me
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_opener import open_shards
 from webdataset.shards.lists import listed_shards as shardlist
-from webdataset.stages.read_shards import ReaderMemory, ReadShards
+from webdataset.stages.read_shards import ReaderState, ReadShards
 
 __all__ = [
     "Grouper", "base_plus_ext", "group_by_keys", "meta_prefix", "meta_suffix", "shardlist", "sibling_keys",
@@ -39,7 +39,7 @@ def url_opener(
         handler: asked where one cannot be opened.
         **kw: ``trust``, the trust level of the dataset, its ``storage_options`` and ``prefetch``.
     """
-    if gopen_replaced():  # somebody else's code, which may know nothing of threads
+    if gopen_replaced():  # code of the user, which may know nothing of threads
         kw["prefetch"] = 0
     return open_shards(data, handler=handler, opener=open_stream, **kw)
 
@@ -110,7 +110,7 @@ _own = (tar_file_expander, group_by_keys)
 
 @dataclass(repr=False)
 class TarSamples(ReadShards):
-    """The reader stage behind this door: replaced names are honoured, and otherwise cost nothing."""
+    """The reader stage of this module: replaced names are honoured, and otherwise cost nothing."""
 
     reading: Reading
 
@@ -124,9 +124,9 @@ class TarSamples(ReadShards):
             return url_opener(shards, handler=handler, **options)
 
         cache = self.reading.cache
-        door = loaded_module("webdataset.cache")
-        if cache is None and door is not None:
-            cache = door.replacement(self.reading.handler)
+        cache_module = loaded_module("webdataset.cache")
+        if cache is None and cache_module is not None:
+            cache = cache_module.replacement(self.reading.handler)
         if cache is None:
             return source(shards, self.reading.handler)
         reading = self.reading
@@ -141,11 +141,11 @@ class TarSamples(ReadShards):
         )
         return opened
 
-    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
+    def flow(self, upstream: Iterator[Any], state: ReaderState) -> Iterator[Sample]:
         """Yield samples, through the replaced expander and grouper where there are any."""
         if (tar_file_expander, group_by_keys) == _own:
-            return super().flow(upstream, memory)
-        if memory.stream is not None:
+            return super().flow(upstream, state)
+        if state.stream is not None:
             raise UsageError(
                 "an elastic dataset reads shards by itself: tar_file_expander or group_by_keys was replaced, and such "
                 "a reader cannot say where a sample stands",

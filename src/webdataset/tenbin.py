@@ -1,4 +1,4 @@
-"""Door: tenbin, where existing code imports it from."""
+"""Compatibility import path of the tenbin format; the code lives in :mod:`webdataset.codecs.tenbin`."""
 
 from webdataset.codecs.tenbin import (
     bytedata,

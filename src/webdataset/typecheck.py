@@ -1,4 +1,4 @@
-"""Door to nothing: the type check of published versions, which checked their own annotations."""
+"""Compatibility import path without code: the type check of published versions, of their own annotations."""
 
 from webdataset.core.lazy_modules import removed_attributes
 

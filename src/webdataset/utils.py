@@ -1,7 +1,7 @@
-"""Door: stage base class, worker information, seeds, small functions.
+"""Compatibility import path of worker information, seeds and helpers; the code lives in :mod:`webdataset.core`.
 
-``utils.enforce_security = True`` turns on strict trust for the whole process, at once. ``pytorch_worker_info`` may be
-replaced here: whatever asks for rank and worker then asks the new one.
+``utils.enforce_security = True`` turns on strict trust for the whole process, at once. Late-bound: replacing
+``pytorch_worker_info`` in this module changes the rank and worker that every part of this library sees.
 """
 
 import sys
@@ -51,8 +51,8 @@ __all__ = [
 _own = pytorch_worker_info
 
 
-class _Hinge(SecurityModule):
-    """This module: a replaced ``pytorch_worker_info`` is handed to the floor that answers for it."""
+class _LateBoundModule(SecurityModule):
+    """This module: a replaced ``pytorch_worker_info`` is handed to :mod:`webdataset.core.distributed`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -60,4 +60,4 @@ class _Hinge(SecurityModule):
             distributed.worker_info_override.replaced = None if value is _own else value
 
 
-sys.modules[__name__].__class__ = _Hinge
+sys.modules[__name__].__class__ = _LateBoundModule

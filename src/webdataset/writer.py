@@ -1,4 +1,8 @@
-"""Door: the writers of shards, and the encoders of their fields, where existing code imports them from."""
+"""Compatibility import path of the writers of shards; the code lives in :mod:`webdataset.writing`.
+
+The encoders of fields (:mod:`webdataset.codecs`) are here too. Late-bound: a ``gopen`` that replaces the one in this
+module opens what the writers write.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Indexed, map-style access to shards: a door to :mod:`webdataset.index`, for callers of the published ``wids``."""
+"""Indexed, map-style access to shards: the published ``wids``, served by :mod:`webdataset.index`."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids``."""
+"""Compatibility import path: the names of the published module ``wids.wids``."""
 
 from webdataset.index.wids.dataset import ShardListDataset, hash_dataset_name
 from webdataset.index.wids.local_copies import (

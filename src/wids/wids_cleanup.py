@@ -1,4 +1,4 @@
-"""Door: the published module ``wids.wids_cleanup``; its names say what to write instead."""
+"""Compatibility import path: the published module ``wids.wids_cleanup``; its names say what to write instead."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids_decode``."""
+"""Compatibility import path: the names of the published module ``wids.wids_decode``."""
 
 from webdataset.index.wids.transforms import (
     check_keys,

@@ -1,1 +1,1 @@
-"""Door: the published module ``wids.wids_dir``, which holds nothing."""
+"""Compatibility import path: the published module ``wids.wids_dir``, which holds nothing."""

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids_dl``."""
+"""Compatibility import path: the names of the published module ``wids.wids_dl``."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Door: the program ``wids-index``; ``python -m wids.wids_index`` runs it."""
+"""Compatibility import path: the program ``wids-index``; ``python -m wids.wids_index`` runs it."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids_lru``."""
+"""Compatibility import path: the names of the published module ``wids.wids_lru``."""
 
 from webdataset.index.wids.local_copies import LRUCache
 

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids_mmtar``."""
+"""Compatibility import path: the names of the published module ``wids.wids_mmtar``."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids_specs``."""
+"""Compatibility import path: the names of the published module ``wids.wids_specs``."""
 
 from webdataset.index.wids.local_copies import SimpleDownloader, download_and_open
 from webdataset.shards.wids_lists import (

@@ -1,4 +1,4 @@
-"""Door: the names of the published module ``wids.wids_tar``."""
+"""Compatibility import path: the names of the published module ``wids.wids_tar``."""
 
 from webdataset.index.wids.samples import TarFileReader, find_index_file
 

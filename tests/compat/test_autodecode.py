@@ -1,4 +1,4 @@
-"""The doors of the codecs: names where existing code imports them from, live tables, documented usage."""
+"""The compatibility modules of the codecs: names for existing code, live tables, documented usage."""
 
 import importlib
 import subprocess
@@ -41,7 +41,7 @@ def test_names_of_the_writer(name):
 
 
 def test_unknown_names_are_attribute_errors():
-    """The door has no other names."""
+    """The compatibility module has no other names."""
     with pytest.raises(AttributeError, match="nonsense"):
         _ = autodecode.nonsense
     with pytest.raises(ImportError):
@@ -49,7 +49,7 @@ def test_unknown_names_are_attribute_errors():
 
 
 def test_the_tables_are_the_rooms_tables():
-    """What is changed on the door is changed in the room."""
+    """What is changed in the compatibility module is changed in the codecs."""
     from webdataset.codecs import encoder, handlers, images
     from webdataset.codecs import handlers as fields
 
@@ -92,7 +92,7 @@ def test_a_decoding_error_is_made_as_upstream_makes_it():
     assert "u.tar" in str(error)
 
 
-def test_the_door_loads_no_heavy_library(tmp_path):
+def test_the_compatibility_module_loads_no_heavy_library(tmp_path):
     """Decoding text and numbers imports neither numpy nor torch, Pillow or msgspec."""
     program = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""The door ``cache``: the names of 0.2.86 and of 1.0.2, over one cache."""
+"""The compatibility module ``cache``: the names of 0.2.86 and of 1.0.2, over one cache."""
 
 import os
 from pathlib import Path

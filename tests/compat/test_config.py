@@ -1,4 +1,4 @@
-"""The door of S3 profiles."""
+"""The compatibility module of S3 profiles."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ def test_names():
     assert all(getattr(config, name).__doc__ for name in config.__all__)
 
 
-def test_door_is_light():
+def test_compatibility_module_is_light():
     """Opening it loads neither a parser nor botocore."""
     code = (
         "import sys, webdataset.config\n"

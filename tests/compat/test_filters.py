@@ -1,4 +1,4 @@
-"""The doors filters, mix and extradatasets: the names that public code imports, and the calls it makes."""
+"""Compatibility modules filters, mix and extradatasets: the names that public code imports, and the calls it makes."""
 
 import random
 import subprocess
@@ -33,18 +33,18 @@ def test_the_package_has_the_name(name):
     assert getattr(wds, name) is getattr(filters, name)
 
 
-def test_the_other_doors():
+def test_the_other_compatibility_modules():
     """RandomMix and the rest, here and at the top."""
-    for door, names in (
+    for module, names in (
         (mix, ["RandomMix", "RoundRobin"]),
         (extradatasets, ["MockDataset", "with_epoch", "with_length"]),
     ):
         for name in names:
-            assert getattr(door, name) is getattr(wds, name)
+            assert getattr(module, name) is getattr(wds, name)
 
 
-def test_doors_load_neither_torch_nor_numpy_nor_pillow():
-    """Importing a door costs little."""
+def test_compatibility_modules_load_neither_torch_nor_numpy_nor_pillow():
+    """Importing a compatibility module costs little."""
     code = (
         "import sys, webdataset.filters, webdataset.mix, webdataset.extradatasets as e; "
         "assert not {'torch', 'numpy', 'PIL'} & set(sys.modules), sys.modules.keys()"

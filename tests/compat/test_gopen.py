@@ -1,4 +1,4 @@
-"""The door ``gopen``: a module and a function."""
+"""The compatibility module ``gopen``: a module and a function."""
 
 import importlib
 import io
@@ -19,8 +19,8 @@ def file(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def door(monkeypatch):
-    """The door, with its table of schemes restored afterwards."""
+def gopen_module(monkeypatch):
+    """The module, with its table of schemes restored afterwards."""
     module = importlib.import_module("webdataset.gopen")
     before = dict(module.gopen_schemes)
     yield module
@@ -45,12 +45,12 @@ def test_it_is_a_function(file):
     assert content(wds.gopen("y")) == b"y"
 
 
-def test_it_is_a_module(file, door):
+def test_it_is_a_module(file, gopen_module):
     """Every way of importing gives the same thing."""
     import webdataset.gopen as module
     from webdataset.gopen import Pipe, gopen, gopen_pipe, gopen_schemes, info, reader, set_options
 
-    assert module is wds.gopen is door
+    assert module is wds.gopen is gopen_module
     assert wds.gopen.gopen_schemes is gopen_schemes is wds.gopen_schemes
     assert content(wds.gopen.gopen(file)) == content(gopen(file)) == content(reader(file)) == b"hello"
     with gopen_pipe(f"pipe:cat {file}") as pipe:
@@ -58,39 +58,44 @@ def test_it_is_a_module(file, door):
         assert set_options(pipe, timeout=3)
         assert pipe.read() == b"hello"
     info["mine"] = 1
-    assert door.info.pop("mine") == 1
+    assert gopen_module.info.pop("mine") == 1
     assert {"__default__", "pipe", "http", "https", "sftp", "ftps", "scp", "gs", "ais"} <= set(gopen_schemes)
 
 
-def test_openers_have_upstreams_names(file, door):
+def test_openers_have_upstreams_names(file, gopen_module):
     """gopen_file, gopen_curl and the others exist."""
-    assert content(door.gopen_file(f"file:{file}")) == content(door.gopen_file(file)) == b"hello"
-    assert all(map(callable, (door.gopen_curl, door.gopen_gsutil, door.gopen_ais, door.gopen_error)))
-    assert door.rewrite_url(file) == file
+    assert content(gopen_module.gopen_file(f"file:{file}")) == content(gopen_module.gopen_file(file)) == b"hello"
+    assert all(
+        map(
+            callable,
+            (gopen_module.gopen_curl, gopen_module.gopen_gsutil, gopen_module.gopen_ais, gopen_module.gopen_error),
+        )
+    )
+    assert gopen_module.rewrite_url(file) == file
     with pytest.raises(AttributeError, match="nothing"):
-        _ = door.nothing
+        _ = gopen_module.nothing
 
 
-def test_a_replaced_scheme_is_honoured(door):
+def test_a_replaced_scheme_is_honoured(gopen_module):
     """An entry of the table serves function, module and reader."""
-    door.gopen_schemes["mine"] = lambda url, mode, bufsize, **kw: io.BytesIO(url.encode())
+    gopen_module.gopen_schemes["mine"] = lambda url, mode, bufsize, **kw: io.BytesIO(url.encode())
     assert content(wds.gopen("mine:x")) == b"mine:x"
-    assert content(door.open_stream("mine://y")) == b"mine://y"
+    assert content(gopen_module.open_stream("mine://y")) == b"mine://y"
 
 
-def test_a_replaced_table_is_honoured(door, monkeypatch):
+def test_a_replaced_table_is_honoured(gopen_module, monkeypatch):
     """Even a new table."""
-    monkeypatch.setattr(door, "gopen_schemes", {"mine": lambda *_, **__: io.BytesIO(b"new")})
+    monkeypatch.setattr(gopen_module, "gopen_schemes", {"mine": lambda *_, **__: io.BytesIO(b"new")})
     assert content(wds.gopen("mine:x")) == b"new"
 
 
-def test_a_replaced_gopen_is_honoured(file, door, monkeypatch):
+def test_a_replaced_gopen_is_honoured(file, gopen_module, monkeypatch):
     """Assigning ``gopen`` turns calls of the module, ``reader`` and the shard reader's opener."""
-    assert content(door.open_stream(file)) == b"hello"
-    monkeypatch.setattr(door, "gopen", lambda url, *_, **__: io.BytesIO(b"patched"))
+    assert content(gopen_module.open_stream(file)) == b"hello"
+    monkeypatch.setattr(gopen_module, "gopen", lambda url, *_, **__: io.BytesIO(b"patched"))
     assert content(wds.gopen(file)) == b"patched"
-    assert content(door.reader(file)) == b"patched"
-    assert content(door.open_stream(file)) == b"patched"
+    assert content(gopen_module.reader(file)) == b"patched"
+    assert content(gopen_module.open_stream(file)) == b"patched"
 
 
 def test_it_pickles():
@@ -106,7 +111,7 @@ def test_it_travels_to_a_spawned_process():
         assert pool.apply(callable, (wds.gopen,))
 
 
-def test_trust(file, door):
+def test_trust(file, gopen_module):
     """The reader's opener takes a dataset's trust."""
     with pytest.raises(ValueError, match="pipe URLs"):
-        door.open_stream("pipe:cat x", trust="strict")
+        gopen_module.open_stream("pipe:cat x", trust="strict")

@@ -1,4 +1,4 @@
-"""The door ``handlers``."""
+"""The compatibility module ``handlers``."""
 
 import pytest
 

@@ -20,7 +20,7 @@ from webdataset.shards.lists import ResampledShards, SimpleShardList
 from webdataset.storage.open_url import load_openers
 from webdataset.testing import archives
 
-DOORS = [filters, shardlists, compat, writer]
+COMPATIBILITY_MODULES = [filters, shardlists, compat, writer]
 BACKENDS = "aistore azure fsspec_store gcs http huggingface memory pipe s3 sftp".split()
 FAR = [
     "_ssl", "asyncio", "boto3", "botocore", "bz2", "concurrent.futures", "email", "hashlib", "importlib.metadata",
@@ -103,36 +103,36 @@ def test_writers_are_light(tmp_path):
     assert not modules.intersection([*(set(FAR) - {"webdataset.writing"}), "numpy", "webdataset.stages"])
 
 
-# -- doors
+# -- compatibility modules
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_type_checkers_and_programs_see_the_same_names(door):
-    """What a door serves is what it imports for type checkers, from the same modules."""
+@pytest.mark.parametrize("compatibility", COMPATIBILITY_MODULES, ids=lambda compatibility: compatibility.__name__)
+def test_type_checkers_and_programs_see_the_same_names(compatibility):
+    """What a compatibility module serves is what it imports for type checkers, from the same modules."""
     (typed,) = (
         node
-        for node in ast.parse(inspect.getsource(door)).body
+        for node in ast.parse(inspect.getsource(compatibility)).body
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
     )
     seen = {node.module.removeprefix("webdataset."): sorted(alias.name for alias in node.names) for node in typed.body}
-    assert seen == {room: sorted(names.split()) for room, names in door._LAZY_NAMES.items()}
+    assert seen == {home: sorted(names.split()) for home, names in compatibility._LAZY_NAMES.items()}
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_every_served_name_is_there(door):
+@pytest.mark.parametrize("compatibility", COMPATIBILITY_MODULES, ids=lambda compatibility: compatibility.__name__)
+def test_every_served_name_is_there(compatibility):
     """Listed, public, and the thing itself."""
-    for room, names in door._LAZY_NAMES.items():
+    for home, names in compatibility._LAZY_NAMES.items():
         for name in names.split():
-            assert name in dir(door)
-            assert name in door.__all__
-            assert getattr(door, name) is getattr(sys.modules[f"webdataset.{room}"], name)
+            assert name in dir(compatibility)
+            assert name in compatibility.__all__
+            assert getattr(compatibility, name) is getattr(sys.modules[f"webdataset.{home}"], name)
 
 
 def test_names_are_listed_before_they_are_used():
     """``dir`` and ``import *`` know all of them in a process that has used none."""
     code = (
         "from webdataset import filters, shardlists, compat, writer\n"
-        "assert all(set(door.__all__) <= set(dir(door)) for door in (filters, shardlists, compat, writer))\n"
+        "assert all(set(module.__all__) <= set(dir(module)) for module in (filters, shardlists, compat, writer))\n"
         "from webdataset.filters import *\n"
         "assert shuffle(3) and LMDBCached"
     )
@@ -140,7 +140,7 @@ def test_names_are_listed_before_they_are_used():
 
 
 def test_a_name_replaced_before_its_first_use_turns_the_library():
-    """What a program puts into a door stays there, whoever looks the room up later."""
+    """What a program puts into a compatibility module stays there, however the name is looked up later."""
     code = (
         "import webdataset as wds\n"
         "from webdataset import filters\n"
@@ -153,7 +153,7 @@ def test_a_name_replaced_before_its_first_use_turns_the_library():
 
 
 def test_unknown_names_are_errors():
-    """As without a room: an AttributeError that names the door."""
+    """An AttributeError names the compatibility module."""
     with pytest.raises(AttributeError, match=r"webdataset\.filters.*nonsense"):
         filters.nonsense  # noqa: B018
 

@@ -1,4 +1,4 @@
-"""The package door: light to open, and every name behind it."""
+"""The package ``webdataset``: light to import, with every public name."""
 
 import importlib
 import subprocess

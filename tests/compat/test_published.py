@@ -279,9 +279,9 @@ GONE_CASES = [
 @pytest.mark.parametrize(("module", "name"), GONE_CASES, ids=[".".join(case) for case in GONE_CASES])
 def test_gone_modules(module, name):
     """They can be imported, and say what to use, also to ``from … import``."""
-    door = importlib.import_module(module)
+    home = importlib.import_module(module)
     with pytest.raises(AttributeError, match="use|time"):
-        getattr(door, name)
+        getattr(home, name)
     with pytest.raises(ImportError, match="use|time"):
         exec(f"from {module} import {name}")
 
@@ -289,10 +289,10 @@ def test_gone_modules(module, name):
 @pytest.mark.parametrize("module", SAID)
 def test_parts_that_say_what_to_use(module):
     """A part that has no counterpart says what to use instead."""
-    door = importlib.import_module(module)
+    home = importlib.import_module(module)
     for name in SAID[module].split():
         with pytest.raises(AttributeError, match=rf"{name}.*: \w+"):
-            getattr(door, name)
+            getattr(home, name)
 
 
 @pytest.mark.oracle

@@ -1,4 +1,4 @@
-"""The door ``shardlists``: names, and lists as stages of a pipeline."""
+"""The compatibility module ``shardlists``: names, and lists as stages of a pipeline."""
 
 import multiprocessing
 import subprocess
@@ -48,7 +48,7 @@ def test_lists_travel():
 
 
 def test_nothing_heavy_is_imported():
-    """The doors of this part load neither torch, numpy, Pillow nor YAML."""
+    """The compatibility modules of this part load neither torch, numpy, Pillow nor YAML."""
     code = (
         "import sys\nfrom webdataset import shardlists, utils, handlers, cache, gopen\n"
         "shardlists.SimpleShardList('x{0..3}')\n"

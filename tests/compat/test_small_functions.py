@@ -1,4 +1,4 @@
-"""The small functions of the doors: what the published versions gave when they were asked, and what is safer here."""
+"""The small functions of the compatibility modules: results of the published versions, and what is safer here."""
 
 import itertools
 import os

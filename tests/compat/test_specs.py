@@ -1,4 +1,4 @@
-"""The door ``specs``: names, there and at the top."""
+"""The compatibility module ``specs``: names, there and at the top."""
 
 import subprocess
 import sys

@@ -183,11 +183,11 @@ def pyright(tmp_path, text):
 def test_every_public_name_has_a_type_for_pyright(tmp_path):
     """No name is Any, unknown, or unknown in a part of its type."""
     names = [*wds.__all__, "WebDatasetError"]
-    told = pyright(tmp_path, "import webdataset as wds\n" + "".join(f"reveal_type(wds.{name})\n" for name in names))
-    shown = [message for _, severity, message in told if severity == "information"]
+    report = pyright(tmp_path, "import webdataset as wds\n" + "".join(f"reveal_type(wds.{name})\n" for name in names))
+    shown = [message for _, severity, message in report if severity == "information"]
     assert len(shown) == len(names)
     assert [message for message in shown if "Unknown" in message or message.endswith('is "Any"')] == []
-    assert [message for _, severity, message in told if severity != "information"] == []
+    assert [message for _, severity, message in report if severity != "information"] == []
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The doors ``utils`` and ``cache``."""
+"""The compatibility modules ``utils`` and ``cache``."""
 
 import subprocess
 import sys

@@ -72,22 +72,22 @@ CALLS = [
 @pytest.mark.parametrize("module", NAMES)
 def test_names_are_there(module):
     """Each name can be imported from where callers import it, and is documented."""
-    door = importlib.import_module(module)
+    home = importlib.import_module(module)
     for name in NAMES[module].split():
-        found = getattr(door, name)
+        found = getattr(home, name)
         assert inspect.getdoc(found)
-    assert set(getattr(door, "__all__", ())) <= set(NAMES[module].split())
+    assert set(getattr(home, "__all__", ())) <= set(NAMES[module].split())
 
 
 @pytest.mark.parametrize("module", GONE)
 def test_names_that_are_gone_say_what_to_write(module):
     """The error names the way out, and a name that never was gets a plain error."""
-    door = importlib.import_module(module)
+    home = importlib.import_module(module)
     for name in GONE[module].split():
         with pytest.raises(AttributeError, match=rf"no attribute '{name}': \w+"):
-            getattr(door, name)
+            getattr(home, name)
     with pytest.raises(AttributeError, match="no attribute 'never_was'$"):
-        door.never_was
+        home.never_was
 
 
 @pytest.mark.parametrize(("module", "name", "arguments", "keywords"), CALLS)

@@ -1,4 +1,4 @@
-"""The door `webdataset.writer`: names, late binding to the table of encoders, and what importing it loads."""
+"""The compatibility module `webdataset.writer`: names, late binding to the table of encoders, imports."""
 
 import io
 import subprocess
@@ -99,6 +99,6 @@ def test_shards_of_encoded_samples(tmp_path):
 
 
 def test_import_is_light():
-    """Importing the door loads neither torch nor numpy nor Pillow."""
+    """Importing the compatibility module loads neither torch nor numpy nor Pillow."""
     program = "import sys, webdataset.writer; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"

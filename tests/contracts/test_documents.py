@@ -1,4 +1,4 @@
-"""The stages that join documents with their siblings keep the contract of stages, behind every output."""
+"""The stages that join documents with their siblings keep the contract of stages, after every output."""
 
 import random
 from typing import Any
@@ -63,9 +63,9 @@ def two_shards():
 
 def faulty():
     """Documents, images that no document names, a pair, JSON that is no document, and JSON that is none."""
-    strays = samples([("s-1.jpg", b"s"), ("s-2.jpg", b"t"), ("pair.jpg", b"p"), ("pair.cls", b"1"), ("q.json", b"{}")])
+    plain = samples([("s-1.jpg", b"s"), ("s-2.jpg", b"t"), ("pair.jpg", b"p"), ("pair.cls", b"1"), ("q.json", b"{}")])
     broken = samples([("r.json", b"{"), ("r-1.jpg", b"x")])
-    return [*json_first(3), *strays, *sorted_by_name(2), *broken, *strays[:1]]
+    return [*json_first(3), *plain, *sorted_by_name(2), *broken, *plain[:1]]
 
 
 STAGES: dict[str, Any] = {
@@ -94,7 +94,7 @@ STAGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STAGES)
 def test_stages_keep_the_contract(name):
-    """Repr, pickle, early close, and exact continuation behind every output, alone and before a shuffle."""
+    """Repr, pickle, early close, and exact continuation after every output, alone and before a shuffle."""
     make, source = STAGES[name]
     check_stage(make(), source)
 

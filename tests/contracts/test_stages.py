@@ -1,4 +1,4 @@
-"""Every stage keeps the contract of stages: repr, pickle, early close, snapshots behind every output."""
+"""Every stage keeps the contract of stages: repr, pickle, early close, snapshots after every output."""
 
 import random
 from typing import Any
@@ -97,7 +97,7 @@ STAGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STAGES)
 def test_stages_keep_the_contract(name):
-    """Repr, pickle, early close, and exact continuation behind every output, alone and before a shuffle."""
+    """Repr, pickle, early close, and exact continuation after every output, alone and before a shuffle."""
     make, samples = STAGES[name]
     check_stage(make(), samples)
 
@@ -127,7 +127,7 @@ MIXES = {
 
 @pytest.mark.parametrize("name", MIXES)
 def test_mixes_resume_exactly(name):
-    """A mix continues behind every output, by itself and before a shuffle that holds its items."""
+    """A mix continues after every output, by itself and before a shuffle that holds its items."""
     check_resume(lambda: [MIXES[name]()])
     check_resume(lambda: [MIXES[name](), filters.shuffle(5, initial=3), filters.listed(2)])
 

@@ -48,11 +48,11 @@ def test_what_is_not_locked_or_differs_is_named(tmp_path):
     wrong = text.replace(f"pytest=={here['pytest']}\n", "").replace(f"numpy=={here['numpy']}\n", "numpy==0.1\n")
     wrong = wrong.replace(f"\npillow=={here['pillow']}\n", f'\npillow=={here["pillow"]}; python_version > "{HERE}"\n')
     file.write_text(wrong)
-    told = check(file)
-    assert {*told} == {"pytest", "numpy", "pillow"}
-    assert told["numpy"] == f"numpy {here['numpy']} is installed; constraints.txt has 0.1"
-    assert "no version of it" in told["pytest"]
-    assert "no version of it" in told["pillow"]
+    messages = check(file)
+    assert {*messages} == {"pytest", "numpy", "pillow"}
+    assert messages["numpy"] == f"numpy {here['numpy']} is installed; constraints.txt has 0.1"
+    assert "no version of it" in messages["pytest"]
+    assert "no version of it" in messages["pillow"]
 
 
 def test_versions_that_differ_between_pythons_are_marked(lock, tmp_path):

@@ -85,11 +85,11 @@ def test_classes_that_are_recognised_by_name_exist():
 
 def test_late_tables_name_what_there_is():
     """Compatibility modules say where their names live; each is there."""
-    for door in ("compat", "filters", "shardlists", "writer"):
-        module = importlib.import_module(f"webdataset.{door}")
+    for compatibility in ("compat", "filters", "shardlists", "writer"):
+        module = importlib.import_module(f"webdataset.{compatibility}")
         for home, names in module._LAZY_NAMES.items():
             there = importlib.import_module(f"webdataset.{home}")
-            assert all(hasattr(there, name) for name in names.split()), (door, home)
+            assert all(hasattr(there, name) for name in names.split()), (compatibility, home)
 
 
 def test_deferred_codecs_name_what_there_is():

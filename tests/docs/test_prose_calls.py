@@ -278,7 +278,7 @@ def test_the_call_exists_and_takes_its_arguments(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("wds.shufle(1000)", "wds.shufle does not exist"),
         ("dataset.shuffle(1000, initial=100, sized=3)", "does not fit"),
@@ -288,9 +288,9 @@ def test_the_call_exists_and_takes_its_arguments(text):
         ("wds.shuffle(wds.sizes(1))", "wds.sizes does not exist"),
     ],
 )
-def test_wrong_calls_are_found(text, told):
+def test_wrong_calls_are_found(text, message):
     """A name that does not exist, and arguments that a function does not take, are told."""
-    assert told in misfit(text, "README.md:1")
+    assert message in misfit(text, "README.md:1")
 
 
 @pytest.mark.parametrize("name", dotted_names())

@@ -472,7 +472,7 @@ def test_a_client_that_reads_through_its_own_scheme(urls, monkeypatch):
 
 
 def test_a_client_that_derives_from_the_fluent_classes(urls):
-    """DataPipeline with FluidInterface, built of pieces from several doors."""
+    """DataPipeline with FluidInterface, built of pieces from several compatibility modules."""
     from webdataset import cache, filters, shardlists
     from webdataset.compat import FluidInterface
     from webdataset.filters import pipelinefilter

@@ -165,7 +165,7 @@ def test_ranks_agree_before_they_split(urls, monkeypatch):
 @pytest.mark.torch
 @pytest.mark.parametrize("workers", [1, 2])
 def test_augmentation_is_independent_of_workers(urls, workers):
-    """A sample draws the same whoever reads it, and another number in the next epoch."""
+    """A sample draws the same in every reader, and another number in the next epoch."""
     pytest.importorskip("torch")
 
     def augmented(sample, generator):
@@ -180,7 +180,7 @@ def test_augmentation_is_independent_of_workers(urls, workers):
 
 
 def test_augmentation_is_independent_of_resume(urls):
-    """A run that is restored behind any sample draws as the uninterrupted one, in buffers and behind them."""
+    """A run that is restored after any sample draws as the uninterrupted one, in buffers and behind them."""
 
     def augmented(sample, generator):
         return {"__key__": sample["__key__"], "drawn": generator.random()}
@@ -247,7 +247,7 @@ def drawn(sample, generator):
 
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_the_shuffles_of_elastic_datasets_resume_exactly(urls, name):
-    """In each stream, behind any sample."""
+    """In each stream, after any sample."""
     make = lambda: SHUFFLES[name](urls).elastic(streams=3)
     whole = keys(make())
     assert sorted(whole) == sorted(keys(SHUFFLES[name](urls))) or name == "drawn"

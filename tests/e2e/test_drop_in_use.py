@@ -123,17 +123,17 @@ def repr_of(options):
 @pytest.mark.torch
 def test_every_worker_reads_a_list_object_whole(shards):
     """WhisperSpeech reads one shard in several workers; 0.2.86 shares no list object out. One warning says how to."""
-    (first, second), told = under_two_workers(shards[:1])
+    (first, second), warned = under_two_workers(shards[:1])
     assert Counter(first) == Counter(second) == dict.fromkeys(["00", "01", "02", "03"], 2)
-    assert told.count("workersplitter=wds.split_by_worker") == 1, told
+    assert warned.count("workersplitter=wds.split_by_worker") == 1, warned
 
 
 @pytest.mark.torch
 def test_a_list_object_is_shared_out_where_it_is_asked_for(shards):
     """The splitter that the warning names is heeded, though it is the default of other sources."""
-    (first, _), told = under_two_workers(shards, workersplitter="wds.split_by_worker", empty_check="False")
+    (first, _), warned = under_two_workers(shards, workersplitter="wds.split_by_worker", empty_check="False")
     assert Counter(first) == dict.fromkeys([f"{shard}{n}" for shard in range(3) for n in range(4)], 1)
-    assert "workersplitter=" not in told
+    assert "workersplitter=" not in warned
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

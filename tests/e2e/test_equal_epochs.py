@@ -119,8 +119,8 @@ def test_padding_by_asking_loses_nothing(results):
 def test_wrong_setups_raise_on_every_rank(results, mistake):
     """No rank goes on alone, or waits for others: all of them raise, with what differs and what to do."""
     for rank, found in enumerate(results):
-        told = found["wrong"][mistake]
+        message = found["wrong"][mistake]
         own = mistake == "a failing loader" and rank == 1
         expected = "OSError: the disk is gone" if own else WRONG[mistake].format(rank=rank)
-        assert told is not None
-        assert re.search(expected, told), told
+        assert message is not None
+        assert re.search(expected, message), message

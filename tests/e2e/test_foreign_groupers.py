@@ -99,14 +99,14 @@ def test_members_look_as_they_did_in_0_2(urls):
         assert type(member["data"]) is bytes
 
 
-ROOMS = {
+READERS = {
     "stages": lambda urls: wds.DataPipeline(wds.SimpleShardList(urls), wds.tarfile_to_samples(duplicates="new")),
     "class": lambda urls: wds.WebDataset(urls, shardshuffle=False, duplicates="new"),
 }
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_replacing_the_opener_turns_every_reader(room, urls, monkeypatch):
+@pytest.mark.parametrize("reader", READERS)
+def test_replacing_the_opener_turns_every_reader(reader, urls, monkeypatch):
     """As two well-known projects do on import: the name is looked up when the pipeline runs."""
     asked = []
 
@@ -115,7 +115,7 @@ def test_replacing_the_opener_turns_every_reader(room, urls, monkeypatch):
             asked.append(shard["url"])
             yield {**shard, "stream": open(shard["url"], "rb")}
 
-    dataset = ROOMS[room](urls)
+    dataset = READERS[reader](urls)
     expected = fields(dataset)
     assert not asked
     monkeypatch.setattr(webdataset.tariterators, "url_opener", opener)
@@ -123,8 +123,8 @@ def test_replacing_the_opener_turns_every_reader(room, urls, monkeypatch):
     assert asked == urls
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_replacing_the_grouper_turns_every_reader(room, urls, monkeypatch):
+@pytest.mark.parametrize("reader", READERS)
+def test_replacing_the_grouper_turns_every_reader(reader, urls, monkeypatch):
     """A grouper put into our module is the one that groups."""
 
     def grouper(members, keys=base_plus_ext, lcase=True, suffixes=None, handler=None, **kw):
@@ -133,12 +133,12 @@ def test_replacing_the_grouper_turns_every_reader(room, urls, monkeypatch):
                 yield {"__key__": "mine", "name": member["fname"]}
 
     monkeypatch.setattr(webdataset.tariterators, "group_by_keys", grouper)
-    names = [sample["name"] for sample in ROOMS[room](urls)]
+    names = [sample["name"] for sample in READERS[reader](urls)]
     assert names == ["a.jpg", "a.txt", "k.jpg", "k.txt", "z.jpg", "z.jpg", "noext", "z.txt"]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_replacing_the_expander_turns_every_reader(room, urls, monkeypatch):
+@pytest.mark.parametrize("reader", READERS)
+def test_replacing_the_expander_turns_every_reader(reader, urls, monkeypatch):
     """And so is an expander."""
 
     def expander(shards, handler=None, **kw):
@@ -147,7 +147,7 @@ def test_replacing_the_expander_turns_every_reader(room, urls, monkeypatch):
             yield {"fname": "only.txt", "data": b"!", "__url__": shard["url"]}
 
     monkeypatch.setattr(webdataset.tariterators, "tar_file_expander", expander)
-    assert [sample["txt"] for sample in ROOMS[room](urls[:1])] == [b"!"]
+    assert [sample["txt"] for sample in READERS[reader](urls[:1])] == [b"!"]
 
 
 def test_names_that_others_import():

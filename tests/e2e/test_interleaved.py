@@ -177,7 +177,7 @@ def test_the_pipeline_of_pages(tmp_path):
 
 
 def test_a_run_goes_on_in_the_middle_of_a_shard(tmp_path):
-    """A snapshot behind any document, over workers' worth of stages, continues exactly."""
+    """A snapshot after any document, over workers' worth of stages, continues exactly."""
     paths = [tmp_path / f"{number}.tar" for number in range(2)]
     for number, path in enumerate(paths):
         members = [member for spec in specs(4, 4 * number) for member in documents.siblings(spec)]

@@ -194,8 +194,8 @@ def train(place, variables, programs):
         (place / name / "write.py").write_text(writer)
         (place / name / "train.py").write_text(trainer)
         run("python", "write.py", cwd=place / name, env=variables)
-    told = run("python", "train.py", cwd=place / "whole", env=variables, stdin=subprocess.DEVNULL)
-    steps = len(told.split())
+    printed = run("python", "train.py", cwd=place / "whole", env=variables, stdin=subprocess.DEVNULL)
+    steps = len(printed.split())
     assert steps > 8
     kill_in_the_middle(place / "killed", variables, steps // 2)
     before = checkpoint(place / "killed")["seen"]

@@ -347,7 +347,7 @@ def test_ranks_stopped_again_and_again(urls, name, monkeypatch):
 
 
 def test_ranks_beside_those_that_have_begun_the_next_epoch(urls, monkeypatch):
-    """A rank behind the end of its epoch stands at the start of the next, where others are already."""
+    """A rank after the end of its epoch stands at the start of the next, where others are already."""
     case = Case(urls, 1)
     whole = case.dataset()
     epochs = [sorted(flat(whole)), sorted(flat(whole))]

@@ -219,13 +219,15 @@ def test_no_space(near):
 
 def test_failing_source_is_no_full_disk(near, cut, monkeypatch):
     """A source that fails is not mistaken for a full disk."""
-    import webdataset.tariterators as room
+    from webdataset import tariterators
 
     class Failing:
         def read(self, size):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(room, "url_opener", lambda shards, handler: [{**s, "stream": Failing()} for s in shards])
+    monkeypatch.setattr(
+        tariterators, "url_opener", lambda shards, handler: [{**s, "stream": Failing()} for s in shards]
+    )
     with pytest.raises(OSError, match="No space left"):
         keys(cut.url("sized"), near)
     assert everything(near) == []

@@ -71,9 +71,9 @@ def test_any_flipped_bit_is_noticed(server, tmp_path, anew, seed, date):
     (file,) = tmp_path.glob("*.tar")
     flipped(file, make_rng("bit", seed).randrange(len(CONTENT)), date=date)
     anew()
-    with pytest.warns(UserWarning, match="is damaged") as told:
+    with pytest.warns(UserWarning, match="is damaged") as recorded:
         assert read(url, tmp_path) == CONTENT
-    assert str(file) in str(told[0].message)
+    assert str(file) in str(recorded[0].message)
     assert file.read_bytes() == CONTENT
     anew()
     assert read(url, tmp_path) == CONTENT  # without a word
@@ -104,9 +104,9 @@ def test_a_touched_file_is_no_damage(server, tmp_path, anew):
 
 
 def _read_in_child(url, folder, queue):
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        queue.put((read(url, folder) == CONTENT, [str(one.message) for one in told]))
+        queue.put((read(url, folder) == CONTENT, [str(one.message) for one in recorded]))
 
 
 def test_other_processes_notice_too(server, tmp_path):
@@ -119,10 +119,10 @@ def test_other_processes_notice_too(server, tmp_path):
     queue = context.Queue()
     child = context.Process(target=_read_in_child, args=(url, str(tmp_path), queue))
     child.start()
-    right, told = queue.get(timeout=60)
+    right, recorded = queue.get(timeout=60)
     child.join()
     assert right
-    assert any("is damaged" in text for text in told)
+    assert any("is damaged" in text for text in recorded)
 
 
 def test_a_resumed_download_has_its_checksum(server, tmp_path, anew):

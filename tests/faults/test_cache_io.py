@@ -11,8 +11,7 @@ import pytest
 
 import webdataset as wds
 from support.paced_server import PacedServer
-from webdataset.caching import eviction, metadata
-from webdataset.caching import shard_cache as room
+from webdataset.caching import eviction, metadata, shard_cache
 from webdataset.testing import archives
 
 fcntl = pytest.importorskip("fcntl")
@@ -94,7 +93,7 @@ def settled(folder):
 
 def forget(folder):
     """Let this process believe that it sees the directory for the first time."""
-    room._failed_folders.clear()
+    shard_cache._failed_folders.clear()
     eviction._swept_folders.discard(str(folder))
     metadata._checked_paths.clear()
 
@@ -115,11 +114,11 @@ def test_every_call_fails_once(memory_folder, monkeypatch, call, warm):
                 assert read(server, folder) == expected
             forget(folder)
             failing = Failing(original, ordinal, ERRORS[ordinal % len(ERRORS)], in_folder(folder))
-            with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as told:
+            with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 patch.setattr(home, name, failing)
                 assert read(server, folder) == expected
-            assert len(told) <= 1
+            assert len(caught) <= 1
             for path in folder.glob("*.tar"):
                 assert path.read_bytes() in PAGES.values()
             forget(folder)

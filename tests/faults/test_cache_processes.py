@@ -108,12 +108,12 @@ def test_many_processes_some_killed(memory_folder):
     pages = {f"/{number}/x.tar": shard(number, 120_000) for number in range(10)}
     total = sum(map(len, pages.values()))
     with PacedServer(pages, bytes_per_second=150_000) as server:
-        told = run(server, folder, processes=64, killed=13, seconds=2.0, seed=1, size_bytes=total)
-        assert told["killed"] > 3
-        assert sorted(set(told["outcomes"])) == [-9, 0]
-        assert told["largest"] <= total
-        assert server.downloads() <= 1.1 * len(pages) + told["killed"]
-        assert server.sent <= 1.1 * total + told["killed"] * max(map(len, pages.values()))
+        report = run(server, folder, processes=64, killed=13, seconds=2.0, seed=1, size_bytes=total)
+        assert report["killed"] > 3
+        assert sorted(set(report["outcomes"])) == [-9, 0]
+        assert report["largest"] <= total
+        assert server.downloads() <= 1.1 * len(pages) + report["killed"]
+        assert server.sent <= 1.1 * total + report["killed"] * max(map(len, pages.values()))
         before = len(server.asked)
         assert run(server, folder, processes=1, killed=0, seconds=0, seed=0)["outcomes"] == [0]
         kept = {path.read_bytes() for path in folder.glob("*.tar")}
@@ -127,14 +127,14 @@ def test_a_cache_that_is_too_small(memory_folder):
     folder = memory_folder / "near"
     folder.mkdir()
     pages = {f"/{number}/x.tar": shard(number, 60_000) for number in range(10)}
-    room = 3 * max(map(len, pages.values())) + 1000
+    limit = 3 * max(map(len, pages.values())) + 1000
     with PacedServer(pages, bytes_per_second=400_000) as server:
-        told = run(server, folder, processes=12, killed=3, seconds=1.0, seed=3, size_bytes=room)
-        assert sorted(set(told["outcomes"])) == [-9, 0]
-        assert 0 < told["largest"] <= room
-        assert run(server, folder, processes=1, killed=0, seconds=0, seed=0, size_bytes=room)["outcomes"] == [0]
+        report = run(server, folder, processes=12, killed=3, seconds=1.0, seed=3, size_bytes=limit)
+        assert sorted(set(report["outcomes"])) == [-9, 0]
+        assert 0 < report["largest"] <= limit
+        assert run(server, folder, processes=1, killed=0, seconds=0, seed=0, size_bytes=limit)["outcomes"] == [0]
     assert hidden(folder) == {".json"}
-    assert sum(path.stat().st_size for path in folder.glob("*.tar")) <= room
+    assert sum(path.stat().st_size for path in folder.glob("*.tar")) <= limit
     assert {path.read_bytes() for path in folder.glob("*.tar")} <= set(pages.values())
 
 
@@ -146,8 +146,8 @@ def test_everybody_killed(memory_folder):
     with PacedServer(pages) as server:
         for path in pages:
             server.hold(path, 100_000)
-        told = run(server, folder, processes=6, killed=6, seconds=0.6, seed=4, parts=3)
-        assert told["outcomes"] == [-9] * 6
+        report = run(server, folder, processes=6, killed=6, seconds=0.6, seed=4, parts=3)
+        assert report["outcomes"] == [-9] * 6
         parts = sorted(path.stat().st_size for path in folder.glob(".wds/*.part"))
         assert parts[0] > 0
         server.release()

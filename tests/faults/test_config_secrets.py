@@ -129,12 +129,12 @@ def test_no_pickle_holds_a_secret(way, pickler, file, monkeypatch):
     refused = []
     for thing in (dataset, profile, copy.deepcopy(profile), config.profiles()):
         try:
-            parcel = pickler.dumps(thing)
+            pickled = pickler.dumps(thing)
         except config.ConfigError as error:
             refused.append(str(error))
         else:
-            assert b"cAnArY" not in parcel
-    assert not [said for said in refused if "cAnArY" in said or "'file:PATH'" not in said]
+            assert b"cAnArY" not in pickled
+    assert not [message for message in refused if "cAnArY" in message or "'file:PATH'" not in message]
     assert len(refused) == {by_python: 3, by_options: 3}.get(way, 0)
 
 
@@ -142,12 +142,14 @@ def test_no_pickle_holds_a_secret(way, pickler, file, monkeypatch):
 def test_another_process_finds_the_secrets(way, file, monkeypatch):
     """What travelled is complete on the other side, where the file or the variables are read again."""
     url, _ = way("http://127.0.0.1:9", file, monkeypatch)
-    parcel = pickle.dumps(config.profile_for(url)[0])
+    pickled = pickle.dumps(config.profile_for(url)[0])
     code = (
         "import pickle, sys; profile = pickle.loads(bytes.fromhex(sys.stdin.read()))\n"
         "print(profile); print(profile.secret_access_key.reveal()[-3:], profile.name)"
     )
-    child = subprocess.run([sys.executable, "-c", code], input=parcel.hex(), capture_output=True, text=True, check=True)
+    child = subprocess.run(
+        [sys.executable, "-c", code], input=pickled.hex(), capture_output=True, text=True, check=True
+    )
     assert child.stdout.splitlines()[-1] == "key ceph"
     assert "cAnArY" not in child.stdout + child.stderr
 
@@ -157,9 +159,9 @@ def test_references_in_options_travel(monkeypatch):
     monkeypatch.setenv("MY_ID", CANARY)
     options = {"endpoint_url": "http://h", "key": "env:MY_ID", "secret": "env:MY_ID"}
     dataset = wds.WebDataset("s3://bucket/x.tar", storage_options=options)
-    parcel = pickle.dumps(dataset)
-    assert b"cAnArY" not in parcel
-    rules = next(stage.reading for stage in pickle.loads(parcel).pipeline if hasattr(stage, "reading"))
+    pickled = pickle.dumps(dataset)
+    assert b"cAnArY" not in pickled
+    rules = next(stage.reading for stage in pickle.loads(pickled).pipeline if hasattr(stage, "reading"))
     profile, _ = config.profile_for("s3://bucket/x.tar", rules.storage_options)
     assert profile.secret_access_key.reveal() == CANARY
 
@@ -183,10 +185,10 @@ def test_definitions_of_python_travel_with_a_dataset(monkeypatch):
     config.profile("ref", access_key_id="env:MY_KEY", secret_access_key="env:MY_KEY")
     config.profile("text", **KEYS)
     config.route("inhouse://", "ref", target="s3://bucket/prefix")
-    parcel = pickle.dumps(wds.WebDataset("inhouse://x.tar"))
-    assert b"cAnArY" not in parcel
+    pickled = pickle.dumps(wds.WebDataset("inhouse://x.tar"))
+    assert b"cAnArY" not in pickled
     words = [sys.executable, "-c", CHILD]
-    child = subprocess.run(words, input=parcel.hex(), capture_output=True, text=True, check=True)
+    child = subprocess.run(words, input=pickled.hex(), capture_output=True, text=True, check=True)
     assert child.stdout.splitlines()[0] == "ref s3://bucket/prefix/x.tar key python"
     assert "S3 profile 'text' was defined in another process with a secret as text" in child.stdout
     assert "cAnArY" not in child.stdout + child.stderr
@@ -196,8 +198,8 @@ def test_definitions_do_not_come_back():
     """A pickle that is read where it was made defines nothing."""
     with config.temporary():
         config.profile("gone", region="r")
-        parcel = pickle.dumps(wds.WebDataset("s3://bucket/x.tar"))
-    pickle.loads(parcel)
+        pickled = pickle.dumps(wds.WebDataset("s3://bucket/x.tar"))
+    pickle.loads(pickled)
     with pytest.raises(config.ConfigError, match="no S3 profile 'gone'"):
         config.profile("gone")
 

@@ -25,7 +25,7 @@ def shard(path, *, by_name, cut=None):
 
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_cut_shard_gives_whole_documents_or_errors(tmp_path, by_name):
-    """Cut behind any block: each document is whole or an error, and what the cut left over is never given as whole."""
+    """Cut after any block: each document is whole or an error, and what the cut left over is never given as whole."""
     path, size = shard(tmp_path / "a.tar", by_name=by_name)
     for cut in range(512, size - 1024, 512):
         shard(tmp_path / "a.tar", by_name=by_name, cut=cut)

@@ -192,7 +192,7 @@ def endless():
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "message"),
     [
         (lambda: bytearray(64 << 30), "MemoryError"),
         (lambda: [bytearray(1 << 20) for _ in range(2000)], "MemoryError"),
@@ -205,9 +205,9 @@ def endless():
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_limits_bite(harm, told):
+def test_limits_bite(harm, message):
     """A call that takes 64 GB or endless time, or ends its process, is an error that says so; this process lives."""
-    with pytest.raises(LimitedCallFailed, match=told):
+    with pytest.raises(LimitedCallFailed, match=message):
         call_limited(harm, more_bytes=1 << 30, cpu_seconds=1)
 
 
@@ -256,9 +256,9 @@ def test_tests_with_limits_fail_one_by_one(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = limited\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", str(tmp_path)]
     lenient = {name: value for name, value in os.environ.items() if name != "WDS_STRICT"}
-    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=lenient).stdout
-    assert "3 failed, 3 passed, 1 skipped" in told, told
-    assert "MemoryError" in told
-    assert "did not say what became of it" in told
-    assert "assert [1, 2] == [1, 3]" in told
-    assert "for a reason" in told
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=lenient).stdout
+    assert "3 failed, 3 passed, 1 skipped" in printed, printed
+    assert "MemoryError" in printed
+    assert "did not say what became of it" in printed
+    assert "assert [1, 2] == [1, 3]" in printed
+    assert "for a reason" in printed

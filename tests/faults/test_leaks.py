@@ -206,7 +206,7 @@ def test_composed_functions_close_too(shard, clean):
 
 
 def test_streams_are_closed_once_read(shard):
-    """Also those that somebody else's opener gave."""
+    """Also those that a user's opener gave."""
     streams = [FaultyStream(shard.read_bytes(), seed=seed) for seed in range(3)]
     shards = [{"url": f"{index}.tar", "stream": stream} for index, stream in enumerate(streams)]
     members = tariterators.tar_file_expander(iter(shards))

@@ -30,7 +30,7 @@ def main():
     batches = iter(loader)
     next(batches)
     with open(folder + "/pids", "w") as file:
-        file.write(" ".join(str(child.pid) for child in loader._crew._processes))
+        file.write(" ".join(str(child.pid) for child in loader._pool._processes))
     os.rename(folder + "/pids", folder + "/ready")
     if how == "end":
         return

@@ -175,8 +175,8 @@ def test_no_damage_is_silent(name, read, folder):
         wrong = complaint(damaged.data, whole, outcome)
         if wrong:
             first, _, reports, warned = outcome
-            told = f"{len(first)}/{len(whole)} samples, {reports}, {warned}"
-            complaints.append(f"{name}(SHARDS[{kind!r}], {seed}): {wrong}; {damaged.description}; {told}")
+            summary = f"{len(first)}/{len(whole)} samples, {reports}, {warned}"
+            complaints.append(f"{name}(SHARDS[{kind!r}], {seed}): {wrong}; {damaged.description}; {summary}")
         if flaw(damaged.data) is None:
             unseen[outcome[0] == whole] += 1
     assert not complaints, f"{len(complaints)} of {TRIALS // len(READERS)}:\n" + "\n".join(complaints[:8])
@@ -209,11 +209,11 @@ def test_compressed_shards_show_damage_in_payloads_too(kind, folder):
     for seed in range(400):
         damaged = damage.flip_any_bit(data, seed)
         first, second, reports, warned = trial(read_dataset, damaged.data, folder)
-        told = f"{kind} {seed}: {damaged.description}; {len(first)}/{len(whole)} samples, {reports}, {warned}"
-        assert second == expected(OTHERS), told
-        assert reports or first == whole or kind == "zst", told  # zstd's frames carry no checksum unless asked for
-        assert len(reports) <= 1, told
-        assert not warned, told
+        summary = f"{kind} {seed}: {damaged.description}; {len(first)}/{len(whole)} samples, {reports}, {warned}"
+        assert second == expected(OTHERS), summary
+        assert reports or first == whole or kind == "zst", summary  # zstd's frames carry no checksum unless asked for
+        assert len(reports) <= 1, summary
+        assert not warned, summary
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])

@@ -39,7 +39,7 @@ def flood(stream):
 
 
 def gone(pid, seconds=10):
-    """Wait until a process of somebody else's has ended."""
+    """Wait until a process of another program has ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

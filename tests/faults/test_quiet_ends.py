@@ -1,4 +1,4 @@
-"""Workers whose parent is killed say nothing: whoever reads the log looks for what killed the parent."""
+"""Workers whose parent is killed say nothing: a reader of the log looks for what killed the parent."""
 
 import subprocess
 import sys

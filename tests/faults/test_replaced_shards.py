@@ -102,13 +102,13 @@ BROKEN = ("cut", "empty", "no tar")
 
 def outcome(folder, name, state):
     """Return the error that a resumed run ends in, or None, and how many warnings it gives of touched shards."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             list(dataset(folder, name).elastic_run(state=state))
         except wds.WebDatasetError as error:
-            return error, len(told)
-    return None, sum("time of change" in str(warning.message) for warning in told)
+            return error, len(warned)
+    return None, sum("time of change" in str(warning.message) for warning in warned)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -120,9 +120,9 @@ def test_a_replaced_shard_is_noticed(folder, name, change):
         kept = {path.name: path.read_bytes() for path in folder.glob("*.tar")}
         for number in range(SHARDS):
             CHANGES[change](folder / f"{number}.tar", number)
-        error, told = outcome(folder, name, state)
+        error, warned = outcome(folder, name, state)
         if change == "other keys in part" and error is None:
-            assert told == 1  # at the saved places stand the same keys, in files that were touched
+            assert warned == 1  # at the saved places stand the same keys, in files that were touched
         elif change in BROKEN:
             assert isinstance(error, wds.WebDatasetError)
             assert ".tar" in str(error.url)

@@ -79,21 +79,21 @@ def test_declared_sizes_that_nobody_can_take(tmp_path, kind, pipe):
         # the size in the map changed its header
         blank = data[:148] + b" " * 8 + data[156:512]
         data = data[:148] + b"%06o\0 " % sum(blank) + data[156:] + bytes(1024)
-    said = read_within(tmp_path, data, 700, pipe=pipe)
-    assert said.startswith("LimitExceeded member 'big.bin' declares 4294967296 bytes"), said
-    assert "WDS_MAX_MEMBER_BYTES" in said
-    assert "x.tar" in said
+    message = read_within(tmp_path, data, 700, pipe=pipe)
+    assert message.startswith("LimitExceeded member 'big.bin' declares 4294967296 bytes"), message
+    assert "WDS_MAX_MEMBER_BYTES" in message
+    assert "x.tar" in message
 
 
 @needs_linux
 def test_growth_from_a_pipe_is_stopped(tmp_path):
     """Where nobody knows the shard's length, a member may grow a hundredfold beyond 128 MiB, and no more."""
     data = zeros_gz(400 * MIB, before=header(b"a.bin", 400 * MIB), after=bytes(1024))
-    said = read_within(tmp_path, data, 3000, pipe=True)
-    assert said.startswith("LimitExceeded member 'a.bin' declares 419430400 bytes, and grows from"), said
+    message = read_within(tmp_path, data, 3000, pipe=True)
+    assert message.startswith("LimitExceeded member 'a.bin' declares 419430400 bytes, and grows from"), message
     assert read_within(tmp_path, data, 3000, WDS_MAX_MEMBER_BYTES="500000000") == "[{'bin': 419430400}]"
-    said = read_within(tmp_path, data, 3000, WDS_MAX_MEMBER_BYTES="300000000")
-    assert "more than the 300000000 of WDS_MAX_MEMBER_BYTES" in said
+    message = read_within(tmp_path, data, 3000, WDS_MAX_MEMBER_BYTES="300000000")
+    assert "more than the 300000000 of WDS_MAX_MEMBER_BYTES" in message
 
 
 @needs_linux

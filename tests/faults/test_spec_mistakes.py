@@ -99,8 +99,8 @@ def test_mistakes_have_places(text, place, message, tmp_path, monkeypatch):
     (tmp_path / "spec.yaml").write_text(text)
     with pytest.raises(SpecError) as caught:
         load_spec("spec.yaml")
-    told = [problem for problem in caught.value.problems if problem.startswith(f"spec.yaml:{place}: ")]
-    assert any(message in problem for problem in told), caught.value.problems
+    here = [problem for problem in caught.value.problems if problem.startswith(f"spec.yaml:{place}: ")]
+    assert any(message in problem for problem in here), caught.value.problems
     assert str(caught.value) == "\n".join(caught.value.problems)
     assert isinstance(caught.value, UsageError)
     assert not (tmp_path / "owned").exists()
@@ -153,8 +153,8 @@ def test_json_mistakes_have_places(text, place, message, tmp_path):
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
         load_spec(path)
-    told = [problem for problem in caught.value.problems if problem.startswith(f"{path}:{place}: ")]
-    assert any(message in problem for problem in told), caught.value.problems
+    here = [problem for problem in caught.value.problems if problem.startswith(f"{path}:{place}: ")]
+    assert any(message in problem for problem in here), caught.value.problems
 
 
 def test_json_that_is_not_text(tmp_path):

@@ -35,7 +35,7 @@ def keys(samples):
     return [sample["__key__"] for sample in samples]
 
 
-def told(function):
+def warned(function):
     """What a function returned or raised, and the warnings it gave."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -87,7 +87,7 @@ def test_a_regular_file_without_end_mark_is_an_error(stop, kind, shard):
     url = shard(WHOLE[:stop] if kind is None else archives.compressed(WHOLE[:stop], kind))
     failures = []
     for _ in range(2):
-        found, caught = told(lambda: keys(dataset(url, handler=lambda error: failures.append(error) or True)))
+        found, caught = warned(lambda: keys(dataset(url, handler=lambda error: failures.append(error) or True)))
         assert found == ([] if stop <= BETWEEN_SAMPLES else ["a"])
         assert not caught
     for failure in failures:
@@ -104,7 +104,7 @@ def test_a_regular_file_without_end_mark_is_delivered_on_demand(stop, kind, shar
     """``missing_end="warn"``: all that is there, and one warning, every epoch."""
     url = shard(WHOLE[:stop] if kind is None else archives.compressed(WHOLE[:stop], kind))
     for _ in range(2):
-        found, caught = told(lambda: keys(dataset(url, missing_end="warn")))
+        found, caught = warned(lambda: keys(dataset(url, missing_end="warn")))
         assert found == (["a"] if stop <= BETWEEN_SAMPLES else ["a", "b"])
         assert len(caught) == 1
         assert url in str(caught[0].message)
@@ -130,14 +130,14 @@ def test_a_cut_shard_has_one_verdict(tmp_path):
         path = tmp_path / f"{stop}.tar"
         path.write_bytes(WHOLE[:stop])
         for name, read_it in ways(str(path)):
-            outcome, caught = told(read_it)
+            outcome, caught = warned(read_it)
             assert isinstance(outcome, Truncated), (name, outcome)
             assert outcome.offset == stop, name
             assert not caught, name
         whole = tmp_path / f"{stop}-whole.tar"
         whole.write_bytes(WHOLE[:stop] + bytes(512))
         for name, read_it in ways(str(whole)):
-            outcome, caught = told(read_it)
+            outcome, caught = warned(read_it)
             assert isinstance(outcome, list), (name, outcome)
             assert not caught, name
 
@@ -150,7 +150,7 @@ def test_an_index_does_not_vouch_for_an_end(tmp_path, kind):
     index = index_shard(path, missing_end="ignore")
     (tmp_path / "given").write_bytes(kind.dumps(index))
     for given in (index, str(tmp_path / "given")):
-        outcome, _ = told(lambda given=given: keys(wds.IndexedShard(path, given)))
+        outcome, _ = warned(lambda given=given: keys(wds.IndexedShard(path, given)))
         assert isinstance(outcome, Truncated)
         assert outcome.url == str(path)
         assert keys(wds.IndexedShard(path, given, missing_end="ignore")) == ["a", "b"]
@@ -199,7 +199,7 @@ def test_a_stream_of_unknown_length_without_end_mark_is_an_error(stop, serve):
 def test_a_command_without_end_mark_is_an_error(stop, shard):
     """The same through ``pipe:``, whose exit status is 0 here."""
     url = f"pipe:head -c {stop} '{shard(WHOLE)}'"
-    outcome, caught = told(lambda: keys(dataset(url)))
+    outcome, caught = warned(lambda: keys(dataset(url)))
     assert isinstance(outcome, Truncated)
     assert not caught
 
@@ -210,7 +210,7 @@ def test_a_named_pipe_is_not_a_regular_file(tmp_path):
     os.mkfifo(path)
     writer = threading.Thread(target=lambda: path.write_bytes(WITHOUT_END))
     writer.start()
-    outcome, caught = told(lambda: keys(dataset(str(path))))
+    outcome, caught = warned(lambda: keys(dataset(str(path))))
     writer.join()
     assert isinstance(outcome, Truncated)
     assert not caught
@@ -219,10 +219,10 @@ def test_a_named_pipe_is_not_a_regular_file(tmp_path):
 def test_a_verified_http_body_is_no_proof():
     """Content-Length was kept, so the server's file itself has no mark: as for a local file."""
     with served({"/x.tar": WITHOUT_END}) as root:
-        outcome, caught = told(lambda: keys(dataset(f"{root}/x.tar")))
+        outcome, caught = warned(lambda: keys(dataset(f"{root}/x.tar")))
         assert isinstance(outcome, Truncated)
         assert not caught
-        found, caught = told(lambda: keys(dataset(f"{root}/x.tar", missing_end="warn")))
+        found, caught = warned(lambda: keys(dataset(f"{root}/x.tar", missing_end="warn")))
     assert found == ["a", "b"]
     assert len(caught) == 1
 
@@ -241,7 +241,7 @@ def test_the_policy_decides(policy, source, shard):
         lambda: keys(dataset(url, missing_end=policy)),
         lambda: keys(wds.DataPipeline(wds.SimpleShardList([url]), wds.tarfile_to_samples(missing_end=policy))),
     ):
-        outcome, caught = told(read)
+        outcome, caught = warned(read)
         assert outcome == wanted or isinstance(outcome, Truncated) and wanted is Truncated
         assert len(caught) == count
 
@@ -249,12 +249,12 @@ def test_the_policy_decides(policy, source, shard):
 def test_the_environment_decides_where_nobody_else_does(shard, monkeypatch):
     """WDS_MISSING_END is the policy of pipelines that name none."""
     url = shard(WITHOUT_END)
-    assert isinstance(told(lambda: keys(dataset(url)))[0], Truncated)
+    assert isinstance(warned(lambda: keys(dataset(url)))[0], Truncated)
     monkeypatch.setenv("WDS_MISSING_END", "warn")
-    found, caught = told(lambda: keys(dataset(url)))
+    found, caught = warned(lambda: keys(dataset(url)))
     assert found == ["a", "b"]
     assert len(caught) == 1
-    assert told(lambda: keys(dataset(url, missing_end="ignore"))) == (["a", "b"], [])
+    assert warned(lambda: keys(dataset(url, missing_end="ignore"))) == (["a", "b"], [])
 
 
 @pytest.mark.parametrize("zeros", [512, 1024, 1536, 10240, 512 * 4000])
@@ -263,7 +263,7 @@ def test_one_block_of_zeros_is_an_end_mark(zeros, known):
     """One block at the very end suffices, any number is fine, and length does not matter then."""
     data = WITHOUT_END + bytes(zeros)
     stream = io.BytesIO(data) if known else FaultyStream(data)
-    found, caught = told(lambda: keys(read(stream)))
+    found, caught = warned(lambda: keys(read(stream)))
     assert found == ["a", "b"]
     assert not caught
 
@@ -272,7 +272,7 @@ def test_a_lone_zero_block_before_members_is_told():
     """Other programs end there without an error; here the rest is read too, with one warning."""
     for start in [0, *BORDERS]:
         data = WHOLE[:start] + bytes(512) + WHOLE[start:]
-        outcome, caught = told(lambda data=data: list(tariterators.tar_file_iterator(io.BytesIO(data))))
+        outcome, caught = warned(lambda data=data: list(tariterators.tar_file_iterator(io.BytesIO(data))))
         assert [(item["fname"], item["data"]) for item in outcome] == MEMBERS
         (warning,) = caught
         assert f"a single zero block stands before byte {start + 512}" in str(warning.message)
@@ -286,7 +286,7 @@ def test_bytes_after_a_compressed_shard(kind, shard):
         lambda: keys(wds.WebDataset(url, shardshuffle=False)),
         lambda: [entry.key for entry in index_shard(url).entries],
     ):
-        outcome, caught = told(look)
+        outcome, caught = warned(look)
         if kind in ("gz", "bz2"):
             assert outcome == ["a", "b"]
             assert ["the 9000 bytes after it are ignored" in str(each.message) for each in caught] == [True]
@@ -298,7 +298,7 @@ def test_bytes_after_a_compressed_shard(kind, shard):
 def test_joined_archives_are_read_to_the_end(zeros):
     """Two or more zero blocks and a valid header: the next archive. Samples do not join over the seam's keys alone."""
     data = WITHOUT_END + bytes(512 * zeros) + archives.by_hand([("c.txt", b"3")])
-    found, _ = told(lambda: keys(read(io.BytesIO(data))))
+    found, _ = warned(lambda: keys(read(io.BytesIO(data))))
     assert found == ["a", "b", "c"]
 
 
@@ -306,14 +306,14 @@ def test_joined_archives_are_read_to_the_end(zeros):
 def test_zeros_before_junk_are_an_error(zeros):
     """Zeros and then something that is no header: not an end."""
     data = WITHOUT_END + bytes(512 * zeros) + b"junk" * 128 + bytes(1024)
-    outcome, _ = told(lambda: keys(read(io.BytesIO(data))))
+    outcome, _ = warned(lambda: keys(read(io.BytesIO(data))))
     assert isinstance(outcome, BadHeader)
 
 
 @pytest.mark.parametrize("tail", [b"x", b"x" * 511, bytes(100) + b"x"])
 def test_trailing_bytes_are_an_error(tail):
-    """Less than a block behind the end mark, not all zeros, is no archive."""
-    outcome, caught = told(lambda: keys(read(io.BytesIO(WHOLE + tail))))
+    """Less than a block after the end mark, not all zeros, is no archive."""
+    outcome, caught = warned(lambda: keys(read(io.BytesIO(WHOLE + tail))))
     assert isinstance(outcome, TarError)
 
 
@@ -358,7 +358,7 @@ def test_going_on_means_the_next_shard(handler, shard):
         shard(WHOLE[: BORDERS[2] + 700], "0.tar"),
         shard(archives.by_hand([("b.cls", b"9"), ("c.txt", b"3")]), "1.tar"),
     ]
-    found, caught = told(lambda: list(wds.WebDataset(urls, shardshuffle=False, handler=handler)))
+    found, caught = warned(lambda: list(wds.WebDataset(urls, shardshuffle=False, handler=handler)))
     assert keys(found) == ["a", "b", "c"]
     assert "txt" not in found[1]
     assert len(caught) == (handler is wds.warn_and_continue)
@@ -368,7 +368,7 @@ def test_going_on_means_the_next_shard(handler, shard):
 def test_stopping_means_the_end(handler, shard):
     """No further shard is read."""
     urls = [shard(WHOLE[: BORDERS[2] + 700], "0.tar"), shard(WHOLE, "1.tar")]
-    found, caught = told(lambda: keys(wds.WebDataset(urls, shardshuffle=False, handler=handler)))
+    found, caught = warned(lambda: keys(wds.WebDataset(urls, shardshuffle=False, handler=handler)))
     assert found == ["a"]
     assert len(caught) == (handler is wds.warn_and_stop)
 
@@ -434,7 +434,7 @@ def test_a_zeroed_header_of_a_whole_member_is_seen():
         if region.kind != "header":
             continue
         data = WHOLE[: region.start] + bytes(512) + WHOLE[region.stop :]
-        outcome, _ = told(lambda data=data: keys(read(io.BytesIO(data))))
+        outcome, _ = warned(lambda data=data: keys(read(io.BytesIO(data))))
         assert isinstance(outcome, BadHeader)
         assert outcome.offset <= region.stop
 
@@ -443,7 +443,7 @@ def test_a_zeroed_header_of_an_empty_member_is_told():
     """No payload behind it: the zeros stand alone between two headers, as between two archives; one warning."""
     data = archives.by_hand([("a.txt", b"1"), ("a.flag", b""), ("b.txt", b"2")])
     data = data[:1024] + bytes(512) + data[1536:]
-    outcome, caught = told(lambda: keys(read(io.BytesIO(data))))
+    outcome, caught = warned(lambda: keys(read(io.BytesIO(data))))
     assert outcome == ["a", "b"]
     assert ["members were overwritten with zeros" in str(each.message) for each in caught] == [True]
 
@@ -451,7 +451,7 @@ def test_a_zeroed_header_of_an_empty_member_is_told():
 def test_a_lone_zero_block_is_no_end_mark_for_what_follows():
     """Zeros somewhere inside do not count as the mark of a stream that is cut later."""
     data = WHOLE[:BETWEEN_SAMPLES] + bytes(1024) + WHOLE[BETWEEN_SAMPLES : BORDERS[2]]
-    outcome, caught = told(lambda: keys(read(FaultyStream(data))))
+    outcome, caught = warned(lambda: keys(read(FaultyStream(data))))
     assert isinstance(outcome, Truncated)
 
 
@@ -459,5 +459,5 @@ def test_zeroed_records_are_errors():
     """A long name or an extended header overwritten with zeros names nothing: not a member to step over."""
     for part in (handmade.long_name(b"a.txt", b"1"), handmade.pax_member(b"a.txt", b"1")):
         data = handmade.archive(part[:512] + bytes(512) + part[1024:], handmade.member(b"z.txt", b"2"))
-        outcome, _ = told(lambda data=data: keys(read(io.BytesIO(data))))
+        outcome, _ = warned(lambda data=data: keys(read(io.BytesIO(data))))
         assert isinstance(outcome, TarError)

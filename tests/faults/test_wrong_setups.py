@@ -82,29 +82,29 @@ def test_whole_shards_or_an_error_with_the_numbers(folder, everywhere, shards, w
         return
     with pytest.raises(NoSamples) as caught:
         everywhere(made, ranks, workers)
-    told = str(caught.value)
+    message = str(caught.value)
     there = "is 1 shard" if shards == 1 else f"are {shards} shards"
-    assert f"there {there}, fewer than the {ranks * workers} workers in all" in told
-    assert f"of {ranks}, worker" in told
-    assert f"of {workers}:" in told
-    assert "nodesplitter=wds.split_by_sample" in told
+    assert f"there {there}, fewer than the {ranks * workers} workers in all" in message
+    assert f"of {ranks}, worker" in message
+    assert f"of {workers}:" in message
+    assert "nodesplitter=wds.split_by_sample" in message
 
 
 @pytest.mark.parametrize(
-    ("ranks", "workers", "told"),
+    ("ranks", "workers", "message"),
     [
         (1, 1, "there is 1 shard for 1 worker;"),
         (1, 2, "are 2 shards for 2 workers in all;"),
         (2, 1, "for 2 workers in all;"),
     ],
 )
-def test_enough_shards_that_hold_nothing(tmp_path, everywhere, ranks, workers, told):
+def test_enough_shards_that_hold_nothing(tmp_path, everywhere, ranks, workers, message):
     """Where there are shards enough, the error says so, and what else may be wrong."""
     urls = [str(tmp_path / f"{number}.tar") for number in range(ranks * workers)]
     for url in urls:
         with wds.TarWriter(url):
             pass
-    with pytest.raises(NoSamples, match=told) as caught:
+    with pytest.raises(NoSamples, match=message) as caught:
         everywhere(wds.WebDataset(urls, nodesplitter=wds.split_by_node), ranks, workers)
     assert "the shards are empty, were stepped over by the handler" in str(caught.value)
 

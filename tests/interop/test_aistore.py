@@ -103,11 +103,11 @@ def test_batches_agree(cluster, client, bucket):
     for name, member in wanted:
         batch.add(bucket.object(name), archpath=member)
     theirs = [content for _, content in batch.get()]
-    told = []
+    errors = []
     entries = [f"theirs/{name}" if member is None else (f"theirs/{name}", member) for name, member in wanted]
-    ours = list(wds.AISBatch(entries, handler=lambda error: told.append(error.key) or True))
+    ours = list(wds.AISBatch(entries, handler=lambda error: errors.append(error.key) or True))
     assert [sample["txt"] for sample in ours] == theirs[:3] == [b"1", b"whole", b"0"]
-    assert told == ["d/9"]
+    assert errors == ["d/9"]
     sent = [request for request in cluster.requests if "/moss/" in request.path and request.node == "target"]
     assert len(sent) == 2
     assert sent[0].path == sent[1].path

@@ -48,7 +48,7 @@ def test_accelerate(urls, tmp_path):
 
 @pytest.mark.parametrize("length", [None, 20])
 def test_lightning(urls, tmp_path, length):
-    """A loader with a length continues behind each checkpoint; without one Lightning has taken a batch more."""
+    """A loader with a length continues after each checkpoint; without one Lightning has taken a batch more."""
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):
@@ -84,7 +84,7 @@ def test_lightning(urls, tmp_path, length):
     whole = trained(callbacks=[keeping])
     assert len(whole) == 60
     for step in (4, 20, 28, 40):
-        ahead = 1 if length is None and step % 20 else 0  # behind the last batch of an epoch there is none to take
+        ahead = 1 if length is None and step % 20 else 0  # after the last batch of an epoch there is none to take
         expected = whole[step + ahead :]
         assert trained(tmp_path / f"{step}.ckpt") == expected, step
 

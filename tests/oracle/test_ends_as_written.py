@@ -1,6 +1,6 @@
 """Shards as other programs end them: what was finished is read without a word, what was cut is an error.
 
-Whoever finishes a tar file writes zeros behind its last member: tarfile and GNU tar up to a record of 10240 bytes,
+Whoever finishes a tar file writes zeros after its last member: tarfile and GNU tar up to a record of 10240 bytes,
 others two blocks, some one.
 """
 

@@ -114,13 +114,13 @@ def test_members_are_those_of_other_programs(tmp_path):
     for number, (name, data) in enumerate(random.Random(CASES).sample(cases, min(CASES, len(cases)))):
         others = [by_cpython(data)]
         others += [by_program(program, data, tmp_path / f"{number}" / program) for program in ("tar", "bsdtar")]
-        found, told = by_this_library(data)
+        found, warned = by_this_library(data)
         if name.endswith("linked"):
             # tarfile gives no payload for links, and extracted links are files
             others = others[1:]
         unanimous = all(other == others[0] for other in others) and others[0] is not None
         agreed += unanimous
-        if found is None or (found not in others if not told else unanimous and found != others[0]):
-            wrong.append((name, found, others, told))
+        if found is None or (found not in others if not warned else unanimous and found != others[0]):
+            wrong.append((name, found, others, warned))
     assert not wrong, wrong[:5]
     assert agreed > min(CASES, len(cases)) // 4

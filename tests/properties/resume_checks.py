@@ -300,7 +300,7 @@ class Play:
             job.close()
 
     def _follows(self, topology, state, entry):
-        """See that the next epoch follows a state behind the last item, on all workers; an iterator ends there."""
+        """See that the next epoch follows a state after the last item, on all workers; an iterator ends there."""
         self.trail.append("the next epoch")
         job, fresh = Job(self, topology, state, entry, turns=False), Job(self, topology, epoch=self.case.epoch + 1)
         for number, (pairs, due) in enumerate(zip(job.pairs, fresh.pairs, strict=True)):

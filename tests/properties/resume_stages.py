@@ -345,7 +345,7 @@ class Marked(Stage):
 
     transparent = True
 
-    def flow(self, upstream, memory):
+    def flow(self, upstream, state):
         """Give items, samples with a mark."""
         for item in upstream:
             yield {**item, "marked": len(item)} if isinstance(item, dict) else item
@@ -378,11 +378,11 @@ class Every(PassThroughStage):
         """Begin with none."""
         return self.Count()
 
-    def flow(self, upstream, memory):
+    def flow(self, upstream, state):
         """Give every n-th."""
         for item in upstream:
-            memory.count += 1
-            if memory.count % self.step == 0:
+            state.count += 1
+            if state.count % self.step == 0:
                 yield item
 
 
@@ -411,13 +411,13 @@ class Summed(Stage):
         """Begin with 0."""
         return self.Sum()
 
-    def flow(self, upstream, memory):
+    def flow(self, upstream, state):
         """Give pairs."""
         for item in upstream:
-            memory.total += number_of(item) % 1000
-            yield item, memory.total
+            state.total += number_of(item) % 1000
+            yield item, state.total
 
-    def refetch(self, addresses, fetch, memory=None):
+    def refetch(self, addresses, fetch, state=None):
         """Pair the items with the sums in their addresses."""
         items = fetch([inner for _, inner in addresses])
         return [(item, total) for item, (total, _) in zip(items, addresses, strict=True)]
@@ -451,16 +451,16 @@ class Held(PassThroughStage):
         """Begin with nothing."""
         return self.Waiting()
 
-    def flow(self, upstream, memory):
+    def flow(self, upstream, state):
         """Give items later."""
-        held, origin = memory.held, memory.origin
+        held, origin = state.held, state.origin
         for item in upstream:
             held.append((origin() if origin is not None else None, item))
             if len(held) > self.size:
-                memory.address, given = held.popleft()
+                state.address, given = held.popleft()
                 yield given
         while held:
-            memory.address, given = held.popleft()
+            state.address, given = held.popleft()
             yield given
 
 

@@ -188,10 +188,10 @@ def told(error):
 
 def scanned(data, places, rules):
     """Return all that the scanner says of an archive."""
-    scanner, members, strays = TarScanner(*rules), [], []
+    scanner, members, payloadless = TarScanner(*rules), [], []
     for piece in pieces(data, places):
         given = scanner.feed(piece)
-        strays += [stray._replace(place=stray.place + len(members)) for stray in scanner.strays]
+        payloadless += [entry._replace(place=entry.place + len(members)) for entry in scanner.payloadless]
         members += given
     ended = scanner.finish()
     return (
@@ -203,17 +203,17 @@ def scanned(data, places, rules):
         scanner.doubt,
         scanner.global_override,
         scanner.offset,
-        strays,
+        payloadless,
     )
 
 
 def walked(rng, data, places, rules):
     """Return all that the walk says of an archive: fed as it comes, or only what it asks for and a little more."""
-    walk, found, strays, offset = TarWalker(*rules), [], [], 0
+    walk, found, payloadless, offset = TarWalker(*rules), [], [], 0
 
     def take(chunk, offset):
         given = walk.walk(chunk, offset)
-        strays.extend(stray._replace(place=stray.place + len(found)) for stray in walk.strays)
+        payloadless.extend(entry._replace(place=entry.place + len(found)) for entry in walk.payloadless)
         found.extend(given)
 
     if places is None:
@@ -239,7 +239,7 @@ def walked(rng, data, places, rules):
         walk.joins,
         walk.end,
         whole,
-        strays,
+        payloadless,
     )
 
 
@@ -255,11 +255,11 @@ def test_scanner_and_walk_know_no_chunks(hundred):
             assert scanned(data, cuts, chosen) == whole, (seed, cuts[:20])
             assert walked(rng, data, cuts, chosen) == places, (seed, cuts[:20])
         assert walked(rng, data, None, chosen) == places, seed
-        members, error, struck, _, ended, doubt, override, _, strays = whole
+        members, error, struck, _, ended, doubt, override, _, payloadless = whole
         if "sparse member" in error[1]:  # a map that is wrong shows in the payload alone
             assert [place.offset for place in places[0]][: len(members)] == [offset for _, _, offset in members], seed
             continue
-        assert (error, struck, ended, doubt, override, strays) == (*places[1:6], places[9]), seed
+        assert (error, struck, ended, doubt, override, payloadless) == (*places[1:6], places[9]), seed
         assert [(name, offset, len(content)) for name, content, offset in members] == [
             (place.name, place.offset, place.size) for place in places[8]
         ], seed

@@ -1,4 +1,4 @@
-"""Laws of the codecs: what is written reads back; JSON and arrays equal their reference; damage is an error."""
+"""Properties of the codecs: what is written reads back; JSON and arrays equal their reference; damage is an error."""
 
 import gzip
 import io

@@ -128,7 +128,7 @@ def number_of(sample):
 
 
 def received(loader, state=None, epoch=0):
-    """Yield numbers, counts and the state behind each batch of an epoch."""
+    """Yield numbers, counts and the state after each batch of an epoch."""
     if state is None:
         loader.set_epoch(epoch)
     else:
@@ -150,7 +150,7 @@ def within(least, found, most):
 
 
 def check_at_every_batch(dataset, size, mode, epoch=0):
-    """Compare the counts behind every batch with those of a run that makes one sample after the other."""
+    """Compare the counts after every batch with those of a run that makes one sample after the other."""
     dataset.set_epoch(epoch)
     timed = dataset.timed()
     alone = [counts(timed) for _ in timed]
@@ -159,7 +159,7 @@ def check_at_every_batch(dataset, size, mode, epoch=0):
     with wds.Loader(dataset, size, **mode) as loader:
         for numbers, found in received(loader, epoch=epoch):
             number += len(numbers)
-            # ends of streams that lie behind the last sample, and before the next, may have been found
+            # ends of streams that lie after the last sample, and before the next, may have been found
             assert within(alone[number - 1], found, alone[number]), (number, alone[number - 1], found, alone[number])
         assert counts(loader.stats()) == alone[-1]
     assert number == len(alone) - 1

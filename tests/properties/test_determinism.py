@@ -23,7 +23,7 @@ class Numbers(ReadShards):
         super().__init__()
         self.open = []
 
-    def flow(self, upstream, memory):
+    def flow(self, upstream, state):
         for shard in upstream:
             number, size = shard["url"]
             yield from ((number, ordinal) for ordinal in range(size))

@@ -104,7 +104,7 @@ def in_order(runs):
     cut=st.integers(0, 40),
 )
 def test_any_topology_to_any_other(folder, lengths, kind, streams, seed, epoch, batch, before, after, cut):  # noqa: PLR0913, PLR0917  one value each
-    """Stopped behind any global batch, under any topology, a job goes on under any other as if nothing had happened."""
+    """Stopped after any global batch, under any topology, a job goes on under any other as if nothing had happened."""
     before, after = ((min(ranks, streams), workers) for ranks, workers in (before, after))
     make = functools.partial(dataset, folder, lengths, kind, streams, seed, epoch)
     whole = in_order(runs_of(make, (1, 1)))

@@ -102,7 +102,7 @@ def told(state, other):
 
 @pytest.mark.parametrize("name", MIXES)
 def test_from_each_topology_to_each(urls, name):
-    """Multiset exact, global batches in one order, one state behind each batch, and from it every way on.
+    """Multiset exact, global batches in one order, one state after each batch, and from it every way on.
 
     The state does not depend on the topology that it was taken under, which is checked for all of them: so one way from
     it to each topology is a way from each.

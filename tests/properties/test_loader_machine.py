@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
 
     def _stands(self):
         """Return the epoch of the state, and how much of it was given."""
-        return self.epoch, self.given  # behind the end of an epoch, at the start of the next one
+        return self.epoch, self.given  # after the end of an epoch, at the start of the next one
 
     @precondition(lambda self: not self.told)
     @rule()
@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def _go_on(self, state, epoch, given, *, anew):
         self.here = self._fresh() if anew else self.here
         self.here.load_state_dict(state)
-        if given == len(self._order(epoch)):  # behind the last item, of whose end nobody was told
+        if given == len(self._order(epoch)):  # after the last item, of whose end nobody was told
             epoch, given = epoch + 1, 0
         self.epoch, self.given, self.items, self.ended, self.told = epoch, given, None, False, False
         assert self._state() == state, "what was loaded and not begun with is the state"

@@ -137,7 +137,7 @@ WAYS: dict[str, Any] = {
 
 @functools.cache
 def known(way, name, urls, cut):
-    """Return a state behind some items, and the items that follow."""
+    """Return a state after some items, and the items that follow."""
     run = WAYS[way](DATASETS[name](urls))
     if cut:
         run.read(cut)

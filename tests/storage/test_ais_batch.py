@@ -90,10 +90,14 @@ def test_what_does_not_exist_is_told(cluster):
     with pytest.raises(NotFound, match=r"does not have d/002\.json") as caught:
         list(wds.AISBatch(given))
     assert (caught.value.url, caught.value.key) == ("ais://bucket/a.tar", "d/002")
-    told = []
-    samples = list(wds.AISBatch(given, handler=lambda error: told.append((error.url, error.key)) or True))
+    handled = []
+    samples = list(wds.AISBatch(given, handler=lambda error: handled.append((error.url, error.key)) or True))
     assert [sample["__key__"] for sample in samples] == ["d/001", "d/003"]
-    assert told == [("ais://bucket/a.tar", "d/002"), ("ais://bucket/a.tar", "d/099"), ("ais://bucket/c.tar", "d/001")]
+    assert handled == [
+        ("ais://bucket/a.tar", "d/002"),
+        ("ais://bucket/a.tar", "d/099"),
+        ("ais://bucket/c.tar", "d/001"),
+    ]
     assert [sample["__key__"] for sample in wds.AISBatch(given, handler=wds.ignore_and_stop)] == ["d/001"]
 
 
@@ -102,10 +106,10 @@ def test_requests_that_fail(cluster):
     cluster.token = "t"
     with pytest.raises(SourceError, match="401"):
         list(wds.AISBatch(entries([("a.tar", 1)])))
-    told = []
+    handled = []
     given = entries([("a.tar", number) for number in range(6)])
-    assert list(wds.AISBatch(given, at_once=4, handler=lambda error: told.append(error) or True)) == []
-    assert len(told) == 3
+    assert list(wds.AISBatch(given, at_once=4, handler=lambda error: handled.append(error) or True)) == []
+    assert len(handled) == 3
     assert list(wds.AISBatch(given, at_once=4, handler=wds.ignore_and_stop)) == []
 
 

@@ -147,11 +147,11 @@ def test_pickled_dataset_reads_on_the_other_side(file):
     """The pickle of a dataset holds no secret, and another process reads with it."""
     file.write_text(file.read_text().replace("env:MY_READER_KEY", s3_server.READER[1]))
     file.chmod(0o600)
-    parcel = pickle.dumps(wds.WebDataset("s3://shards/config/a.tar", storage_options={"profile": "reader"}))
-    assert s3_server.READER[1].encode() not in parcel
+    pickled = pickle.dumps(wds.WebDataset("s3://shards/config/a.tar", storage_options={"profile": "reader"}))
+    assert s3_server.READER[1].encode() not in pickled
     code = "import pickle, sys; print(len(list(pickle.loads(bytes.fromhex(sys.stdin.read())))))"
     child = subprocess.run(
-        [sys.executable, "-c", code], input=parcel.hex(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], input=pickled.hex(), capture_output=True, text=True, check=False
     )
     assert child.stdout == "3\n", child.stderr
 

@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure over TLS: whom to trust, and a line that is torn."""
+"""Google Cloud Storage and Azure over TLS: which certificates to trust, and a line that is torn."""
 
 import datetime as dt
 import ipaddress

@@ -152,13 +152,13 @@ def test_urls_that_name_no_file(hub, url):
 
 def test_who_may_not(hub, monkeypatch):
     """Each refusal says what to do."""
-    for url, kind, said in (
+    for url, kind, message in (
         ("hf://datasets/me/none/x", NotFound, "no such repository, or it is private.*HF_TOKEN"),
         ("hf://datasets/me/secret/a.tar", NotFound, "no such repository, or it is private.*HF_TOKEN"),
         ("hf://datasets/me/gated/a.tar", SourceError, "accept its terms at http.*/datasets/me/gated"),
         ("hf://datasets/me/data/none", NotFound, "no such file"),
     ):
-        with pytest.raises(kind, match=said) as caught:
+        with pytest.raises(kind, match=message) as caught:
             drained(url)
         assert caught.value.url == url
     with pytest.raises(SourceError, match="401: Invalid credentials.*token is not valid"):

@@ -31,7 +31,7 @@ ANSWERS = {
 def waits(monkeypatch, request):
     """Waiting is noted, and a hundred times shorter; nobody waits for a byte longer than 0.4 s.
 
-    But where the object is replaced behind the first bytes: whoever asks again before that is done reads the old one.
+    But where the object is replaced after the first bytes: whoever asks again before that is done reads the old one.
     """
     return readings.impatient(monkeypatch.setattr, 20 if "[object-swapped" in request.node.name else 0.4)
 

@@ -92,7 +92,7 @@ def test_redirects_of_s3_are_errors(service, status, region):
 
 
 def test_certificates_of_the_environment_hold_for_s3(service, environment, tmp_path):
-    """``SSL_CERT_FILE`` and ``REQUESTS_CA_BUNDLE`` say whom to trust, for S3 as for https; without, nobody is."""
+    """``SSL_CERT_FILE`` and ``REQUESTS_CA_BUNDLE`` say which certificates to trust, for S3 as for https."""
     pytest.importorskip("trustme")
     certificate, authority = certified(tmp_path)
     server = service(lambda one: one.send(200, BODY, ETag='"1"'), certificate)

@@ -324,7 +324,7 @@ def test_passwords(far, server, monkeypatch):
     """In the url or the options; a server that asks for one, since sshd would ask for those of this machine."""
     import asyncssh
 
-    class Door(asyncssh.SSHServer):
+    class Server(asyncssh.SSHServer):
         def begin_auth(self, _username):
             return True
 
@@ -336,7 +336,7 @@ def test_passwords(far, server, monkeypatch):
 
     monkeypatch.setenv("FAR_PASSWORD", f"{CANARY}@")
     key = str(server.home.parent / "host_key")
-    start = asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Door, sftp_factory=True)
+    start = asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Server, sftp_factory=True)
 
     async def begin():
         return await start

@@ -1,7 +1,6 @@
 """Reading in processes that were forked, or started in another way, after their parent has read.
 
-Flows in: what a child is to do, or where objects are. Flows out: how the children ended. A child does nothing else: no
-test report is written twice, no fixture torn down twice.
+A child does only what it was given: no test report is written twice, no fixture torn down twice.
 """
 
 import faulthandler

@@ -1,7 +1,4 @@
-"""What the stand-in for AIStore does with contents: checksums, members of archives, tars.
-
-Flows in: bytes. Flows out: other bytes, and texts for headers.
-"""
+"""What the stand-in for AIStore does with contents: checksums, members of archives, tars."""
 
 import functools
 import hashlib

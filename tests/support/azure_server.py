@@ -1,7 +1,7 @@
 """A service that speaks like Azure Blob Storage on this machine: azurite, which checks signatures.
 
-Flows in: a folder. Flows out: its endpoint. Started for tests and stopped after them; several test processes of one
-run share one service (see :mod:`support.services`).
+Started for tests and stopped after them; several test processes of one run share one service (see
+:mod:`support.services`).
 """
 
 import base64

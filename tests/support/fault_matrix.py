@@ -1,7 +1,7 @@
 """What must come of each fault, for each scheme: all bytes, or which error.
 
-Flows out: :data:`MATRIX`, which the tests go through cell by cell, and which the documentation shows. A fault that a
-scheme cannot meet is written down with the reason, never left out.
+The tests go through :data:`MATRIX` cell by cell, and the documentation shows it. A fault that a scheme cannot meet is
+written down with the reason, never left out.
 """
 
 from typing import NamedTuple

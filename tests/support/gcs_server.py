@@ -1,8 +1,8 @@
 """A service that speaks like Google Cloud Storage on this machine: fake-gcs-server, and a gate before it.
 
-Flows in: a folder. Flows out: its endpoint. Started for tests and stopped after them; several test processes of one
-run share one service (see :mod:`support.services`). The server checks nobody's credentials, and takes the
-question how much of an upload is there for its end. :class:`Gate` adds both, as Google documents them.
+Started for tests and stopped after them; several test processes of one run share one service (see
+:mod:`support.services`). The server checks nobody's credentials, and takes the question how much of an upload is there
+for its end. :class:`Gate` adds both, as Google documents them.
 """
 
 import contextlib

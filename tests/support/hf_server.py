@@ -201,9 +201,9 @@ class _Hub(_Server):
     do_GET = do_HEAD = do_POST = _answer  # noqa: N815  names of the base class
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        said = {"X_Error_Code": code} if code else {}
+        headers = {"X_Error_Code": code} if code else {}
         content = json.dumps({"error": message}).encode()
-        self.send(status, content, X_Error_Message=message, Content_Type="application/json", **said)
+        self.send(status, content, X_Error_Message=message, Content_Type="application/json", **headers)
 
     def _admit(self, kind: str, repo: str) -> Repository | None:
         """Return a repository, or refuse as the hub does: what is private does not exist for strangers."""

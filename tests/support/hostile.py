@@ -6,8 +6,8 @@ a handler or a whole pipeline of your own::
     for outcome in measured(cases(marker), marker, Decoder(["auto"])):
         print(outcome)
 
-Flows in: a path that does not exist. Flows out: fields, and what became of them. Run the measurement in a process of
-its own, such as :func:`call_limited` makes: a payload may get through a decoder that is not ours, or take all memory.
+Run the measurement in a process of its own, such as :func:`call_limited` makes: a payload may get through a decoder
+that is not ours, or take all memory.
 """
 
 import json
@@ -171,10 +171,10 @@ def call_limited(function: Callable[[], Any], more_bytes: int = 1 << 30, cpu_sec
         raise LimitedCallFailed(f"ended by {signal.Signals(-code).name}: {cpu_seconds} s, {more_bytes >> 20} MiB")
     if code or not answer:
         raise LimitedCallFailed(f"ended with {code} and did not say what became of it")
-    returned, told = json.loads(answer)
+    returned, report = json.loads(answer)
     if not returned:
-        raise LimitedCallFailed(told)
-    return told
+        raise LimitedCallFailed(report)
+    return report
 
 
 def _answer(function: Callable[[], Any], more_bytes: int, cpu_seconds: int, pipe: int) -> NoReturn:

@@ -1,7 +1,4 @@
-"""Short pickles that ask for much memory or time: parts that hold each other, copies of copies, lengths that lie.
-
-Flows in: nothing. Flows out: names and pickles.
-"""
+"""Short pickles that ask for much memory or time: parts that hold each other, copies of copies, lengths that lie."""
 
 import pickle
 import struct

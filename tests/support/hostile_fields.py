@@ -1,7 +1,7 @@
 """Fields made to do harm, other than pickles: nesting, lengths, repetition, and objects where values belong.
 
-Flows in: the path of a marker file. Flows out: field names and bytes. Whatever code they hold creates the marker and
-does nothing else; none is ever executed here. Formats of packages that are not installed are left out.
+Whatever code they hold creates a marker file and does nothing else; none is ever executed here. Formats of packages
+that are not installed are left out.
 """
 
 import bz2

@@ -1,7 +1,6 @@
 """Pickles made to run code, opcode by opcode.
 
-Flows in: the path of a marker file. Flows out: names and pickles. Whatever code they run creates the marker and does
-nothing else; none is ever executed here.
+Whatever code they run creates a marker file and does nothing else; none is ever executed here.
 """
 
 import pickle

@@ -1,7 +1,4 @@
-"""Shards made to do harm: headers that promise what is not there, chains without end, items without measure.
-
-Flows in: the path of a marker file. Flows out: names, kinds (``tar``, ``cbors``, ``msgpack``) and bytes of shards.
-"""
+"""Shards made to do harm: headers that promise what is not there, chains without end, items without measure."""
 
 import bz2
 import gzip

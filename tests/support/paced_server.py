@@ -1,7 +1,7 @@
 """A web server on this machine whose bodies come as slowly as a test wants, with ranges, ETags and conditions.
 
-Flows in: pages. Flows out: their bytes, and a record of what was asked. A body can be held back at a byte until the
-test lets it go on, so that a test looks at a download that is half done without ever waiting for a clock.
+It records what was requested. A body can be held back at a byte until the test lets it go on, so that a test looks at
+a download that is half done without ever waiting for a clock.
 """
 
 import time
@@ -103,7 +103,7 @@ class PacedServer:
         Args:
             path: the page.
             offset: the next byte.
-            end: behind the last byte that is to be sent now.
+            end: after the last byte that is to be sent now.
 
         Returns:
             Behind the last byte that may be.

@@ -1,8 +1,4 @@
-"""A home without any configuration, for tests of S3 profiles.
-
-Flows in: a folder, and pytest's ``monkeypatch``. Flows out: an environment in which no file and no variable of the
-person who runs the tests says anything about S3.
-"""
+"""A home without any configuration, for tests of S3 profiles."""
 
 from pathlib import Path
 from typing import Any

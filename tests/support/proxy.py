@@ -1,9 +1,8 @@
 """A web proxy on this machine that breaks answers on purpose, by a seed or a plan.
 
-Flows in: requests for a server that works. Flows out: its answers, some of them cut, reset, stalled, refused, or about
-something else than was asked. A run replays from its seed. Signatures stay valid: the request is passed on as it
-came, with the client's ``Host``; only where a header that may be signed is left out, so is the signature: the object
-must be readable by everybody then.
+Answers of a working server are cut, reset, stalled, refused, or about something else than was asked. A run replays
+from its seed. Signatures stay valid: the request is passed on as it came, with the client's ``Host``;
+only where a header that may be signed is left out, so is the signature: the object must be readable by everybody then.
 """
 
 import contextlib

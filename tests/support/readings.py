@@ -1,7 +1,6 @@
 """Every way in which a shard's bytes reach a user, as functions from a target to a digest.
 
-Flows in: where a shard is. Flows out: a digest of all that came, or the error that says why not. :func:`digests_of`
-tells what they give when nothing goes wrong, computed from the bytes by the standard library.
+:func:`digests_of` tells what they give when nothing goes wrong, computed from the bytes by the standard library.
 """
 
 import hashlib

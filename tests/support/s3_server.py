@@ -1,7 +1,7 @@
 """S3 services on this machine: SeaweedFS, which checks signatures, knows ranges, conditions and multipart; and s3rver.
 
-Flows in: a folder. Flows out: an endpoint. Started for tests and stopped after them; several test processes of one
-run share one service (see :mod:`support.services`).
+Started for tests and stopped after them; several test processes of one run share one service (see
+:mod:`support.services`).
 """
 
 import contextlib

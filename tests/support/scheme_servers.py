@@ -1,8 +1,4 @@
-"""Starts the server of a scheme, and describes it; see :mod:`support.schemes`.
-
-Flows in: a name. Flows out: a running :class:`~support.schemes.Scheme`, or ``NotFound`` and ``MissingExtra``
-where a server or a package is not installed.
-"""
+"""Starts the server of a scheme, and describes it; see :mod:`support.schemes`."""
 
 import contextlib
 import importlib

@@ -1,9 +1,8 @@
 """Every scheme, described alike: a server of its own on this machine, an object there, and ways to it that break.
 
-Flows in: the name of a scheme, a folder, a certificate. Flows out: a :class:`Scheme`, whose objects are reached
-straight, through a proxy that breaks answers, or over a wire that is cut. Options name secrets by variables of the
-environment, so that targets travel to other processes; ``environment`` says which have to be set. What each server is,
-and who it is held against, is said where it comes from.
+The objects of a :class:`Scheme` are reached straight, through a proxy that breaks answers, or over a wire that is cut.
+Options name secrets by variables of the environment, so that targets travel to other processes; ``environment`` says
+which have to be set. What each server is, and what it is compared with, stands where it comes from.
 """
 
 import contextlib

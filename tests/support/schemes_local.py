@@ -58,7 +58,7 @@ class Https(Http):
         return super().torn(plan, key, **{**rules, "secure": True})
 
     def target(self, key: str, address: str | None = None) -> Target:
-        """Return its url, and whom to trust."""
+        """Return its url, and which certificates to trust."""
         return Target(f"{address or self.server.secure}/{key}", {"verify": str(self.folder.authority)})
 
 

@@ -1,9 +1,8 @@
 """Servers for tests: started on this machine, shared by the processes of one test run, gone when they are.
 
-Flows in: the words of a command that serves on a loopback port. Flows out: its endpoint. Nobody counts users: each
-holds a shared file lock, which the kernel takes back however a process ends; a watcher beside the server waits for the
-exclusive one, and then ends itself and the server's whole process group. So nothing is left behind by tests that are
-killed, either.
+Users are not counted: each holds a shared file lock, which the kernel takes back however a process ends; a watcher
+beside the server waits for the exclusive one, and then ends itself and the server's whole process group. So nothing is
+left behind by tests that are killed, either.
 """
 
 import contextlib

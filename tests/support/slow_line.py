@@ -1,8 +1,8 @@
 """A slow line to a server on this machine: each request takes its time, each connection has a bound of its own.
 
-Flows in: the server's address, a latency, and bytes per second. Flows out: another address. The line runs in a process
-of its own, so that it takes nothing from the interpreter under test; it passes bytes on and knows nothing of what
-they mean. As on a long way, what is asked arrives late, connections share no bound, and an idle one saves nothing up.
+The line runs in a process of its own, so that it takes nothing from the interpreter under test; it passes bytes on and
+knows nothing of what they mean. As on a long way, what is asked arrives late, connections share no bound, and an idle
+one saves nothing up.
 
 ``python -m support.slow_line HOST PORT SECONDS BYTES_PER_SECOND`` prints the port, and ends with its input.
 """

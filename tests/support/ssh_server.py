@@ -1,7 +1,7 @@
-"""A real ssh server on this machine: OpenSSH, as an ordinary process of whoever runs the tests.
+"""A real ssh server on this machine: OpenSSH, as an ordinary process of the user who runs the tests.
 
-Flows in: a folder. Flows out: its port, and a home folder in which keys, ``~/.ssh/config`` and ``known_hosts`` are
-right for it. Listens on the loopback only, lets one key in, and serves the whole file system as any sshd does.
+Its home folder has the right keys, ``~/.ssh/config`` and ``known_hosts``. Listens on the loopback only, lets one key
+in, and serves the whole file system as any sshd does.
 """
 
 import contextlib

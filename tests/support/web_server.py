@@ -1,6 +1,6 @@
 """A real web server on this machine: nginx, over http and https, with uploads, passwords, redirects and slow answers.
 
-Flows in: a folder, and a certificate. Flows out: its addresses. What is put into ``files`` is served:
+What is put into ``files`` is served:
 
 * ``/x`` the file, with ranges, ETags and conditions; ``PUT`` and ``DELETE`` are allowed;
 * ``/slow/x`` the same, 256 KiB a second and connection;

@@ -1,8 +1,7 @@
 """A wire on this machine that is cut on purpose, below whatever is spoken over it: TLS, ssh, anything on TCP.
 
-Flows in: connections for a server that works. Flows out: the same bytes, until as many have come from the server as
-the plan allows; then a reset, an orderly end, or silence. One entry of the plan is used up by each connection; the
-connections after the last one are left alone.
+As many bytes pass as the plan allows; then comes a reset, an orderly end, or silence. One entry of the plan is used up
+by each connection; the connections after the last one are left alone.
 """
 
 import contextlib
@@ -98,5 +97,5 @@ def _cut(line: socket.socket, kind: str) -> None:
     with contextlib.suppress(OSError):
         if kind == "reset":
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        line.shutdown(socket.SHUT_RD if kind == "reset" else socket.SHUT_RDWR)  # wakes whoever waits for it
+        line.shutdown(socket.SHUT_RD if kind == "reset" else socket.SHUT_RDWR)  # wakes the thread that waits for it
     line.close()

@@ -1,7 +1,4 @@
-"""A dataset for loaders, importable by workers however they are started: each item is one shard, read three ways.
-
-Flows in: targets, and the digests that they should give. Flows out: who read, and whether it was right.
-"""
+"""A dataset for loaders, importable by workers however they are started: each item is one shard, read three ways."""
 
 import os
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """A zoo of shards: one small archive for each way in which names, headers and endings differ in the wild.
 
-Flows in: a folder. Flows out: one ``.tar`` a kind, made by Python's ``tarfile`` or block by block, and the samples that
-a right reader delivers from it. Readers, indexes and other people's loaders are walked through it. Nothing here uses
-the reader or the writers of this library.
+Readers, indexes and other people's loaders are walked through it. Nothing here uses the reader or the writers of this
+library.
 """
 
 import io

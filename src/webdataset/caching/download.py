@@ -28,7 +28,7 @@ from webdataset.core.errors import FormatError, ShortRead, SourceError
 
 FIRST_PIECE = 1 << 16
 _LARGEST_PIECE = 1 << 18
-_STEP_BYTES = 64 << 20  # reserved at a time where nobody knows the length
+_STEP_BYTES = 64 << 20  # reserved at a time where the length is unknown
 
 _running: "weakref.WeakSet[Downloader]" = weakref.WeakSet()
 
@@ -42,7 +42,7 @@ class ShardDownload:
         lock: the shard's lock, held.
         descriptor: the part, open for writing.
         record: what is known of it.
-        stream: the source, behind the bytes that the part has.
+        stream: the source, after the bytes that the part has.
         opening: what gave the stream, and may close it when it is collected.
         start: bytes that the part had already.
         written: bytes that the part has.
@@ -97,7 +97,7 @@ class ShardDownload:
         """Let go of everything.
 
         Args:
-            keep_stream: leave the source open: somebody else reads the rest.
+            keep_stream: leave the source open: other code reads the rest.
         """
         with contextlib.suppress(OSError):
             os.close(self.descriptor)
@@ -111,7 +111,7 @@ class Downloader:
 
     Args:
         download: the shard.
-        room: gives space where its length is not known.
+        quota: gives space where its length is not known.
         validator: path to bool, asked whether it may be kept.
 
     Attributes:
@@ -124,7 +124,7 @@ class Downloader:
         rest: bytes that follow on :attr:`valid`, and then the stream has to be read, where the directory refused.
     """
 
-    def __init__(self, download: ShardDownload, room: Quota, validator: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, download: ShardDownload, quota: Quota, validator: Callable[[str], Any] | None = None) -> None:
         self.owner = os.getpid()
         self.download = download
         self.valid = download.written
@@ -132,7 +132,7 @@ class Downloader:
         self.error: Exception | None = None
         self.trouble: Exception | None = None
         self.rest: bytes | None = None
-        self._room = room
+        self._quota = quota
         self._validator = validator
         self._news = threading.Condition()
         self._stop = self._left = False
@@ -172,7 +172,7 @@ class Downloader:
         self._wake()
 
     def _wake(self) -> None:
-        """Let a read that waits for its source fail: whoever waits for the lock could do better."""
+        """Let a read that waits for its source fail: the thread that waits for the lock could do better."""
         interrupt = getattr(self.download.stream, "interrupt", None)
         if interrupt is not None:
             interrupt()
@@ -234,12 +234,12 @@ class Downloader:
         return self.download.record.is_resumable()
 
     def _allow(self, size_bytes: int) -> None:
-        """Reserve more room where nobody said how long it gets."""
+        """Reserve more space where the length is not known."""
         record = self.download.record
-        if record.length is None and size_bytes > record.reserved_bytes and self._room.size_bytes > 0:
-            step = max(1, int(min(_STEP_BYTES, self._room.size_bytes / 8)))
+        if record.length is None and size_bytes > record.reserved_bytes and self._quota.size_bytes > 0:
+            step = max(1, int(min(_STEP_BYTES, self._quota.size_bytes / 8)))
             with translate_write_errors():
-                granted = self._room.reserve(self.download.place, record, size_bytes + step)
+                granted = self._quota.reserve(self.download.place, record, size_bytes + step)
             if granted is None:
                 raise Unwritable("no room")
             self.download.record = granted

@@ -77,7 +77,7 @@ class CacheLookup(ABC):
         source: opens it without the cache.
         target: its url, after rewriting.
         options: what a dataset says about its storage.
-        room: the bound on the directory.
+        quota: the bound on the directory.
         complete: hand out only what is whole and verified.
         validator: path to bool, asked whether it may be kept, instead of looking whether it is a shard.
         complain: told why the directory cannot be used.
@@ -91,7 +91,7 @@ class CacheLookup(ABC):
     source: SourceOpener
     target: str
     options: Any
-    room: Quota
+    quota: Quota
     complete: bool
     validator: Callable[[str], Any] | None
     complain: Callable[[object], None]
@@ -355,7 +355,7 @@ class CacheEntry(CacheLookup):
                 size -= 1  # nobody has compared the checksum: the store is asked for it, and for the last byte
                 os.ftruncate(descriptor, size)
             resumed = replace(record, whole=False, resumed=record.resumed or size < (record.length or 0))
-            granted = self.room.reserve(self.place, resumed, record.length or 0)
+            granted = self.quota.reserve(self.place, resumed, record.length or 0)
         if granted is None:
             raise Unwritable("no room")
         stream = metadata.open_rest(record, self.target, self.options, size)
@@ -427,7 +427,7 @@ class CacheEntry(CacheLookup):
             download = ShardDownload(self.place, lock, descriptor, record, stream, opening)
             try:
                 size = FIRST_PIECE if record.length is None else record.length
-                granted = self.room.reserve(self.place, record, size)
+                granted = self.quota.reserve(self.place, record, size)
             except OSError:
                 self._abandon(download)
                 raise
@@ -476,7 +476,7 @@ class CacheEntry(CacheLookup):
             locks.take_lease(descriptor)
         if not self.complete and self.validator is None:
             return CachedStream(self, descriptor, download.record, leader=self._start_downloader(download))
-        leader = Downloader(download, self.room, self.validator)
+        leader = Downloader(download, self.quota, self.validator)
         try:
             leader.run()
         except BaseException:  # an interrupt: nobody else would close it
@@ -493,7 +493,7 @@ class CacheEntry(CacheLookup):
         return None
 
     def _start_downloader(self, download: ShardDownload) -> Downloader:
-        leader = Downloader(download, self.room, None)
+        leader = Downloader(download, self.quota, None)
         try:
             leader.start()
         except RuntimeError:  # no more threads: then before it is read

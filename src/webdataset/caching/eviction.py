@@ -122,14 +122,14 @@ _trimmed: set[tuple[str, float]] = set()  # those that it has found, or brought,
 
 
 class CachedShardFile(NamedTuple):
-    """A file that takes room.
+    """A file that takes space.
 
     Args:
         used: when it was last used, in seconds since 1970.
         path: the file.
-        size_bytes: room that it takes, or may grow to.
+        size_bytes: space that it takes, or may grow to.
         folder: the cache directory.
-        name: the shard's relative path in it; empty where nobody knows.
+        name: the shard's relative path in it; empty where it is unknown.
         hidden: the names in the hidden folder.
     """
 
@@ -170,7 +170,7 @@ class Quota:
     verbose: bool
 
     def reserve(self, place: EntryPaths, record: EntryMetadata, wanted_bytes: int) -> EntryMetadata | None:
-        """Make room for a download, and write into its record that it has it. The caller holds the shard's lock.
+        """Reserve space for a download, and write into its record that it has it. The caller holds the shard's lock.
 
         Args:
             place: the shard's place.
@@ -236,7 +236,7 @@ class Quota:
             kept = list_files(self.folder)
             total = sum(file.size_bytes for file in kept)
             lock = locks.try_lock(space_lock_path(self.folder)) if total > self.size_bytes else None
-            if lock is None:  # it holds, or somebody is at it
+            if lock is None:  # it holds, or another process is at it
                 return
             try:
                 spared = (place.part, place.final)
@@ -252,7 +252,7 @@ def _last_use(file: CachedShardFile) -> float:
 
 
 def list_files(folder: str) -> list[CachedShardFile]:
-    """Return the files of a cache directory that take room; those that vanish meanwhile are left out.
+    """Return the files of a cache directory that take space; those that vanish meanwhile are left out.
 
     Args:
         folder: the directory.
@@ -329,7 +329,7 @@ def _remove_file(file: CachedShardFile) -> bool:
 
 
 def _is_download(file: CachedShardFile, descriptor: int) -> bool:
-    """Tell whether a file is a download: under a name that somebody chose, a user may have put one of his own."""
+    """Tell whether a file is a download: under a name that the user chose, there may be a file of the user's own."""
     if file.path == file.place.part or is_cache_name(os.path.basename(file.path)):  # noqa: PTH119
         return True
     record = read_metadata(file.place.record)
@@ -352,7 +352,7 @@ def remove_leftovers(folder: str) -> None:
         if all(name.endswith(".json") for name in names):
             return
         lock = locks.try_lock(space_lock_path(folder))
-        if lock is None:  # somebody is at it
+        if lock is None:  # another process is at it
             return
         try:
             _sweep_folder(folder, names)

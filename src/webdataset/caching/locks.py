@@ -256,13 +256,13 @@ class FileLock:
 
 
 def try_lock(path: str) -> FileLock | None:
-    """Take a lock if nobody has it, in this process or another.
+    """Take a lock if it is free, in this process or another.
 
     Args:
         path: its file.
 
     Returns:
-        The lock, or None where somebody has it.
+        The lock, or None where it is taken.
 
     Raises:
         OSError: the directory refuses.
@@ -290,7 +290,7 @@ def try_lock(path: str) -> FileLock | None:
 
 
 def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
-    """Take a lock as soon as nobody has it.
+    """Take a lock as soon as it is free.
 
     Args:
         path: its file.

@@ -95,7 +95,7 @@ class EntryMetadata:
         return self.origin is not None and self.identity.provable()
 
     def is_about(self, status: os.stat_result) -> bool:
-        """Tell whether this is about a whole file, which nobody has changed.
+        """Tell whether this is about a whole file, which is unchanged.
 
         Args:
             status: the file's.

@@ -63,7 +63,7 @@ class CachedStream(io.RawIOBase):
         name: the path of the shard, once it is whole.
         path: the same.
         kept: whether there is, or comes, a file under that path.
-        length: bytes of the shard, or None where nobody knows.
+        length: bytes of the shard, or None where it is unknown.
         look: called once, when it is seen that somebody reads: one may begin what comes next. Or None.
     """
 

@@ -91,7 +91,7 @@ class OpeningTask:
         return near
 
     def close(self) -> None:
-        """Say that nobody wants it any more; never waits."""
+        """Say that it is not wanted any more; never waits."""
         if self._owner != os.getpid():
             self._lock = threading.Lock()
         with self._lock:
@@ -105,7 +105,7 @@ class CachePrefetcher(Lookahead[OpeningTask]):
     """A list of shards, of which the next are opened beforehand.
 
     Args:
-        shards: the list. It is asked only by whoever reads, and while he reads.
+        shards: the list. It is asked only by the thread that reads, and while it reads.
         opening: opens a shard behind the cache; called in threads.
         prefetch: 0: open nothing beforehand; None is ``WDS_PREFETCH_BYTES``.
         level: a trust level that a dataset names.
@@ -349,7 +349,7 @@ class ShardCache:
             source=source,
             target=target,
             options=options,
-            room=Quota(self.folder, self.size_bytes, self._verbose()),
+            quota=Quota(self.folder, self.size_bytes, self._verbose()),
             complete=self.complete,
             validator=self.validator,
             complain=self._give_up,
@@ -377,7 +377,7 @@ class ShardCache:
         url = wanted.url
         remove_leftovers(self.folder)
         wanted.avoid_another()
-        wanted.room.trim(wanted.place)
+        wanted.quota.trim(wanted.place)
         policy = metadata.parse_policy(self.revalidate)
         wanted.now = metadata.fetch_version(wanted.place, wanted.target, wanted.options, policy)
         stream = self._hit(wanted, url)

@@ -1,4 +1,4 @@
-"""Decodes field bytes to values and encodes values to bytes.
+"""Layer 4: decodes field bytes to values and encodes values to bytes.
 
 ``decoder`` chains handlers over a sample, ``handlers`` holds the table of decoders, ``encoder`` the table of
 encoders; each format lives in one module that is loaded when a field of that format is met first.

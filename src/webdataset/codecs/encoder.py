@@ -266,7 +266,7 @@ class Encoder:
     def __init__(self, handlers: Mapping[str, Any] = default_handlers) -> None:
         self.handlers = handlers
         self._names: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._told = False
+        self._warned = False
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
         """Encode one sample.
@@ -294,7 +294,7 @@ class Encoder:
                     encoded[name] = value
                 else:
                     encoded[name] = _encode_field(value, name, *known, handlers)
-                    if known[0] in _LOSSY and not self._told and "__url__" in sample and type(value) is not str:
+                    if known[0] in _LOSSY and not self._warned and "__url__" in sample and type(value) is not str:
                         self._warn_lossy(name)
         except WebDatasetError as error:
             key = sample.get("__key__")
@@ -303,7 +303,7 @@ class Encoder:
         return encoded
 
     def _warn_lossy(self, name: str) -> None:
-        self._told = True
+        self._warned = True
         warn_user(
             f"field {name!r} of samples that were read from shards is encoded again, which loses quality each time. To "
             "write images as they were, do not decode them: decode(only=…) names the fields to decode (told once)",

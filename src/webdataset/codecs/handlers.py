@@ -260,7 +260,7 @@ def _ends_with(key: str, extensions: Iterable[str]) -> bool:
     return any(parts[-len(wanted) :] == wanted for wanted in (extension.split(".") for extension in extensions))
 
 
-# Formats of which a few bytes become a value of many: compressed, they get less room.
+# Formats of which a few bytes become a value of many: compressed, they may grow less.
 _GROWING = frozenset(
     ["json", "jsn", "jsonl", "ndjson", "yaml", "yml", "mp", "msg", "msgpack", "cbor", "pyd", "pkl", "pickle"]
 )
@@ -373,7 +373,7 @@ def weights_only() -> bool:
     )
 
 
-class SwitchedDoor(LazyModule):
+class SwitchModule(LazyModule):
     """The kind of module that ``webdataset.autodecode`` is: a switch, and decoders that are loaded when asked for."""
 
     @property

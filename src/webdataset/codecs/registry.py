@@ -50,7 +50,7 @@ class LazyCodec:
     """A codec named by module and function, imported at its first use.
 
     Args:
-        module: module on this floor ("numpy_arrays", "images.encode").
+        module: module of this layer ("numpy_arrays", "images.encode").
         name: function in it.
         trusting: the function takes ``trust=`` as well.
         takes_text: an encoder that wants ``str`` values too (others get them as UTF-8 written unchanged).

@@ -288,8 +288,8 @@ def has_only_launcher(group: Any = None) -> bool:
 
 
 def _detect_context(group: Any) -> WorkerContext:
-    said = detect_rank(group)
-    return WorkerContext(said.rank, said.world_size, *_worker_numbers())
+    detected = detect_rank(group)
+    return WorkerContext(detected.rank, detected.world_size, *_worker_numbers())
 
 
 def _worker_numbers() -> tuple[int, int]:

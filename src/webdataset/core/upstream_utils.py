@@ -86,7 +86,7 @@ def compute_sample_weights(n_w_pairs: Sequence[tuple[float, float]]) -> Any:
     Raises:
         UsageError: no sources.
     """
-    import numpy as np  # noqa: PLC0415  the doors load without numpy
+    import numpy as np  # noqa: PLC0415  the compatibility modules load without numpy
 
     if not len(n_w_pairs):
         raise UsageError("compute_sample_weights([]) has no sources to weigh")

@@ -28,7 +28,7 @@ from webdataset.flow.elastic_state import (
     build_state,
     check_same_dataset,
     check_state,
-    select_memories,
+    select_stream_states,
 )
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
@@ -50,7 +50,7 @@ class ElasticPlan:
         description: what a state must agree with.
         functions: names of the stages, and digests of what a user gave them; another one in a state is warned of.
         state: where to go on, or None for the start of the epoch.
-        continue_epochs: behind the last item of the state's epoch comes the next epoch.
+        continue_epochs: after the last item of the state's epoch comes the next epoch.
     """
 
     stages: Sequence[Any]
@@ -76,10 +76,10 @@ class ElasticPlan:
             "memories": {},
         }
 
-    def stream(self, number: int, memory: Json) -> VirtualStream:
+    def stream(self, number: int, stream_state: Json) -> VirtualStream:
         """Return one stream, behind what it gave already."""
         run = Run(**{**self.run.__dict__, "stream": StreamNumber(number, self.streams), "tracked": True})
-        return VirtualStream(self.stages, run, self.bounds, memory)
+        return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 
 def make_plan(  # noqa: PLR0917  one value each
@@ -162,15 +162,15 @@ class StreamCursor:
         own = streams_of_worker(plan.streams, place)
         self.plan = plan
         self.place = place
-        memories = {} if plan.state is None else select_memories(plan.state, own)
-        self.streams = {number: plan.stream(number, memories.get(number)) for number in own}
-        self.memories: dict[str, Json] = {str(number): memories.get(number) for number in own}
+        stream_states = {} if plan.state is None else select_stream_states(plan.state, own)
+        self.streams = {number: plan.stream(number, stream_states.get(number)) for number in own}
+        self.stream_states: dict[str, Json] = {str(number): stream_states.get(number) for number in own}
         self.position: int | None = None
         self.turn: int | None = None  # the stream that was asked last
-        self.stale: set[int] = set()  # streams that moved since their memory was read
-        self.unsent = set(self.memories)  # streams whose memory was read since progress was told: at first all
-        self.sums: Sums = {}  # of the memories, see elastic_checks
-        self.outcomes: Outcomes | None = None  # where nobody else judges
+        self.stale: set[int] = set()  # streams that moved since their state was read
+        self.unsent = set(self.stream_states)  # streams whose state was read since progress was told: at first all
+        self.sums: Sums = {}  # of the states of streams, see elastic_state
+        self.outcomes: Outcomes | None = None  # where no other part judges
         self.declared: tuple[Any, int] | None = None
 
     def pairs(self) -> Generator[tuple[int, Any]]:
@@ -220,11 +220,11 @@ class StreamCursor:
             yield item, heap[0][0] if heap else beyond
 
     def refresh(self) -> None:
-        """Read the memories of the streams that moved."""
-        memories, streams = self.memories, self.streams
+        """Read the states of the streams that moved."""
+        stream_states, streams = self.stream_states, self.streams
         for number in self.stale:
             name = str(number)
-            memories[name] = streams[number].memory()
+            stream_states[name] = streams[number].stream_state()
             self.unsent.add(name)
         self.stale.clear()
 
@@ -283,7 +283,7 @@ class ElasticRun:
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)
         self._started = cursor = StreamCursor(plan, place)
-        cursor.outcomes = outcomes if self.outcomes is None and not any(cursor.memories.values()) else None
+        cursor.outcomes = outcomes if self.outcomes is None and not any(cursor.stream_states.values()) else None
         cursor.declared = self.declared
         self._pairs = cursor.pairs()
         return cursor
@@ -313,7 +313,7 @@ class ElasticRun:
 
     @property
     def ended(self) -> bool:
-        """True behind the last item, once more was asked for."""
+        """True after the last item, once more was asked for."""
         return self._started is not None and inspect.getgeneratorstate(self._pairs) == inspect.GEN_CLOSED
 
     def __iter__(self) -> Self:
@@ -338,7 +338,7 @@ class ElasticRun:
         return iter(self._pair, None)
 
     def _pair(self) -> tuple[int, Any]:
-        """Return the next position and item; raise StopIteration behind the last."""
+        """Return the next position and item; raise StopIteration after the last."""
         pair = next(self._pairs, None)
         if pair is None and self._continue_epochs():
             pair = next(self._pairs, None)
@@ -396,17 +396,17 @@ class ElasticRun:
         return self._cursor().plan.header()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the item given last: a JSON value with the memories of the streams of this worker.
+        """Return the state after the item given last: a JSON value with the states of the streams of this worker.
 
         Raises:
             FlowError: a stream has failed; or it holds something whose state cannot be written down.
         """
         cursor = self._cursor()
         cursor.refresh()
-        return build_state(cursor.plan.header(), cursor.memories, cursor.sums)
+        return build_state(cursor.plan.header(), cursor.stream_states, cursor.sums)
 
     def progress(self) -> dict[str, Json]:
-        """Return the memories of the streams that moved since the last call, for a consumer in another process.
+        """Return the states of the streams that moved since the last call, for a consumer in another process.
 
         A run that went on with the next epoch tells its number too.
         See :class:`webdataset.flow.elastic_state.ReceivedState`.
@@ -416,7 +416,7 @@ class ElasticRun:
         """
         cursor = self._cursor()
         cursor.refresh()
-        moved = {name: cursor.memories[name] for name in cursor.unsent}
+        moved = {name: cursor.stream_states[name] for name in cursor.unsent}
         cursor.unsent.clear()
         return {"epoch": self.epoch, **moved} if self._moved_on else moved
 

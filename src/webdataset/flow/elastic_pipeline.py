@@ -50,7 +50,7 @@ class ElasticMixin:
     pipeline: list[Any]
     seed: int | None
     epoch: int
-    told: int | None
+    chosen_epoch: int | None
     repetitions: int
     nsamples: int
     _count: EpochCounter | None
@@ -117,7 +117,7 @@ class ElasticMixin:
         present = self._present
         pending, present.state = present.state, None
         chosen, present.chosen = present.chosen, False
-        told = state is not None
+        given = state is not None
         if state is None:
             drawn = self._begin()
             seed, epoch = drawn.seed if drawn.common is None else drawn.common, drawn.epoch
@@ -127,7 +127,7 @@ class ElasticMixin:
             seed, epoch = state["seed"], state["epoch"]
         self._record_epoch(epoch + 1)
         # a state that load_state_dict took up was compared there
-        plan = self._make_plan(Run(seed=seed, common=seed, epoch=epoch), state, place, told=told)
+        plan = self._make_plan(Run(seed=seed, common=seed, epoch=epoch), state, place, given=given)
         return replace(plan, continue_epochs=continue_epochs)
 
     def _following(self, plan: ElasticPlan, place: WorkerContext | None) -> ElasticPlan:
@@ -143,7 +143,7 @@ class ElasticMixin:
             self._count.record_epoch(epoch, further=further)
 
     def _make_plan(
-        self, run: Run, state: Json, place: WorkerContext | None = None, *, told: bool = True
+        self, run: Run, state: Json, place: WorkerContext | None = None, *, given: bool = True
     ) -> ElasticPlan:
         bounds = self._stream_limits(self.streams, place)
         described = fingerprint(self.pipeline, bounds)
@@ -151,7 +151,7 @@ class ElasticMixin:
         plan = make_plan(self._entries(run), self.streams, bounds, run, described, functions, state)
         if state is not None and self.seed is not None:
             check_same_dataset(state, {**plan.header(), "seed": self.seed})
-        if state is not None and told:
+        if state is not None and given:
             warn_other_functions(state, plan.header())
         return plan
 
@@ -201,7 +201,7 @@ class ElasticMixin:
             warn_of_other_epoch(state, epoch, process_context(), stacklevel=stacklevel)
 
     def forget(self) -> None:
-        """Forget a state that was loaded: somebody else begins with it."""
+        """Forget a state that was loaded: other code begins with it."""
         self._present.state = None
 
     def choose_seed(self) -> None:

@@ -1,16 +1,16 @@
 """Builds, checks, compares and merges the state of an elastic dataset: one JSON value under any topology.
 
 The state is ``{"version", "kind", "seed", "epoch", "streams", "description", "functions", "received", "memories",
-"check"}``. Memories are the states of single streams, by stream, so that the states of all ranks are merged by
+"check"}``. The memories are the states of single streams, by stream, so that the states of all ranks are merged by
 putting them together, and shared out again by taking those of the streams that a worker owns. Nothing in a state
 grows with the number of items given.
 
 Theory of the check. Most numbers of a state cannot be judged by themselves: any offset may be that of a sample. So a
-state carries the sum of its memories, with seed, epoch and number of streams: the CRC-32 of each stream's memory,
-joined by exclusive or, so that those of several ranks are put together in any order, and only what moved is summed
-again. It finds damage and edits, not forgeries. What is summed is a memory in the oldest form of ``marshal``, which
-no later version changes: JSON takes five times as long, at every step. Dictionaries have their keys sorted in it, and
-tuples are lists.
+state carries the sum of its streams' states, with seed, epoch and number of streams: the CRC-32 of each stream's
+state, joined by exclusive or, so that those of several ranks are put together in any order, and only what moved is
+summed again. It finds damage and edits, not forgeries. What is summed is a stream's state in the oldest form of
+``marshal``, which no later version changes: JSON takes five times as long, at every step. Dictionaries have their keys
+sorted in it, and tuples are lists.
 
 Never uses a part of a state that was not checked; errors name the entry that is wrong.
 """
@@ -42,7 +42,7 @@ _LARGEST = (1 << 53) - 1  # exact in JSON everywhere
 _SEEDS = 1 << 4096
 _QUOTED_LENGTH = 120  # characters
 _encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's memory: [count], or [count, passed, given, ended, memories]
+_ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's state: [count], or [count, passed, given, ended, memories]
 
 Sums = dict[str, tuple[Json, int]]
 
@@ -75,39 +75,39 @@ def sum_json(value: Json, start: int = 0) -> int:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
 
 
-def sum_memory(memory: Json, start: int = 0) -> int:
-    """Return the CRC-32 of a stream's memory.
+def sum_stream_state(stream_state: Json, start: int = 0) -> int:
+    """Return the CRC-32 of a stream's state.
 
     Args:
-        memory: as ``normalize_json`` returns it.
+        stream_state: as ``normalize_json`` returns it.
         start: what the sum begins with.
 
     Raises:
         StateMismatch: it is no JSON value.
     """
     try:
-        return zlib.crc32(marshal.dumps(memory, 0), start)
+        return zlib.crc32(marshal.dumps(stream_state, 0), start)
     except ValueError as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
 
 
-def sum_state(header: Mapping[str, Any], memories: Mapping[str, Json], known: Sums | None = None) -> int:
-    """Return the sum of a state; 0 where it has no memories.
+def sum_state(header: Mapping[str, Any], stream_states: Mapping[str, Json], known: Sums | None = None) -> int:
+    """Return the sum of a state; 0 where it has no states of streams.
 
     Args:
         header: with seed, epoch, number of streams, and the digests of functions.
-        memories: number of the stream, as text, to memory, as ``normalize_json`` returns it.
-        known: sums of memories, by stream, which holds while a memory is the same; taken up and added to.
+        stream_states: number of the stream, as text, to its state, as ``normalize_json`` returns it.
+        known: sums of states, by stream, which hold while a state is the same; taken up and added to.
     """
-    if not memories:
+    if not stream_states:
         return 0
     sums = {} if known is None else known
-    functions = sum_memory(header["functions"])
+    functions = sum_stream_state(header["functions"])
     total = zlib.crc32(b"%x %d %d" % (header["seed"], header["epoch"], header["streams"]), functions)
-    for name, memory in memories.items():
+    for name, stream_state in stream_states.items():
         before = sums.get(name)
-        if before is None or before[0] is not memory:
-            before = sums[name] = memory, sum_memory(memory, int(name) + 1)
+        if before is None or before[0] is not stream_state:
+            before = sums[name] = stream_state, sum_stream_state(stream_state, int(name) + 1)
         total ^= before[1]
     return total
 
@@ -138,7 +138,7 @@ def check_shape(state: Any) -> None:
     if not all(isinstance(name, str) for name in state["description"]):
         raise StateMismatch(f"the state is malformed: 'description' is {quote_value(state['description'])}")
     _check_functions(state["functions"])
-    _check_memories(state)
+    _check_stream_states(state)
 
 
 def _check_functions(functions: list[Any]) -> None:
@@ -147,15 +147,15 @@ def _check_functions(functions: list[Any]) -> None:
             raise StateMismatch(f"the state is malformed: 'functions' has {quote_value(pair)}")
 
 
-def _check_memories(state: Mapping[str, Any]) -> None:
+def _check_stream_states(state: Mapping[str, Any]) -> None:
     streams = state["streams"]
-    for name, memory in state["memories"].items():
+    for name, stream_state in state["memories"].items():
         if not _is_stream_name(name, streams):
             raise StateMismatch(f"the state has a memory of stream {quote_value(name)!r}, of {streams} streams")
-        if not is_memory(memory):
+        if not is_stream_state(stream_state):
             raise StateMismatch(
                 f"the state is malformed: 'memories' has for stream {name}, which is not the memory of a stream: "
-                f"{quote_value(memory)}"
+                f"{quote_value(stream_state)}"
             )
 
 
@@ -166,23 +166,25 @@ def _is_stream_name(name: Any, streams: int) -> bool:
     )
 
 
-def is_memory(memory: Any) -> bool:
-    """Tell whether a value has the shape of a stream's memory.
+def is_stream_state(stream_state: Any) -> bool:
+    """Tell whether a value has the shape of a stream's state.
 
     Args:
-        memory: None, ``[count]`` of a stream that is over, or ``[count, passed, given, ended, memories]``.
+        stream_state: None, ``[count]`` of a stream that is over, or ``[count, passed, given, ended, memories]``.
     """
-    if memory is None:
+    if stream_state is None:
         return True
-    if type(memory) is not list or len(memory) not in (_ENDED_LENGTH, _RUNNING_LENGTH):
+    if type(stream_state) is not list or len(stream_state) not in (_ENDED_LENGTH, _RUNNING_LENGTH):
         return False
-    if not all(type(part) is int and 0 <= part <= _LARGEST for part in memory[:3]):
+    if not all(type(part) is int and 0 <= part <= _LARGEST for part in stream_state[:3]):
         return False
-    return len(memory) == _ENDED_LENGTH or (memory[2] <= memory[0] and isinstance(memory[4], list))
+    return len(stream_state) == _ENDED_LENGTH or (
+        stream_state[2] <= stream_state[0] and isinstance(stream_state[4], list)
+    )
 
 
 def check_sum(state: Mapping[str, Any]) -> None:
-    """Refuse a state whose memories are not those that were saved.
+    """Refuse a state whose stream states are not those that were saved.
 
     Args:
         state: of the right shape.
@@ -190,17 +192,17 @@ def check_sum(state: Mapping[str, Any]) -> None:
     Raises:
         StateMismatch: it was changed or damaged since.
     """
-    counted = sum(memory[0] for memory in state["memories"].values() if memory is not None)
+    counted = sum(stream_state[0] for stream_state in state["memories"].values() if stream_state is not None)
     if state["received"] != counted:
         raise StateMismatch(
             f"the state was changed since it was saved: 'received' is {state['received']}, and its streams gave "
             f"{counted}"
         )
     try:
-        memories = normalize_json(state["memories"])
+        stream_states = normalize_json(state["memories"])
     except (TypeError, RecursionError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
-    if state.get(SUM_KEY, 0) != sum_state(state, memories):
+    if state.get(SUM_KEY, 0) != sum_state(state, stream_states):
         raise StateMismatch(
             f"the state was changed or damaged since it was saved: {SUM_KEY!r} is {quote_value(state.get(SUM_KEY))}, "
             "and does not agree with 'memories', 'seed', 'epoch' and 'streams'. Load another one"
@@ -291,7 +293,7 @@ def _format_part(part: Any) -> str:
     return ", ".join(map(quote_value, part)) if isinstance(part, list) else quote_value(part)
 
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -318,42 +320,46 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
         "behind the same samples, and gives what the functions of now make of the rest"
     )
     key = f"{message} {state['functions']}"
-    if key not in _told:
-        _told.add(key)
+    if key not in _warned:
+        _warned.add(key)
         warn_user(message)
 
 
-def select_memories(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
-    """Return the memories of the streams that a worker owns.
+def select_stream_states(state: Mapping[str, Any], owned: Iterable[int]) -> dict[int, Json]:
+    """Return the states of the streams that a worker owns.
 
     Args:
-        state: a state; one without memories stands at the start of its epoch.
+        state: a state; one without states of streams stands at the start of its epoch.
         owned: numbers of streams.
 
     Raises:
         StateMismatch: the state lacks some: it is that of one rank among several.
     """
-    memories = state["memories"]
-    if not memories:
+    stream_states = state["memories"]
+    if not stream_states:
         return dict.fromkeys(owned)
-    lacking = [number for number in owned if str(number) not in memories]
+    lacking = [number for number in owned if str(number) not in stream_states]
     if lacking:
         raise StateMismatch(
             f"the state has no memory of streams {', '.join(map(str, lacking))}: it holds those of one rank or worker. "
             "Merge the states of all of them first: webdataset.merge_states([...])"
         )
-    return {number: memories[str(number)] for number in owned}
+    return {number: stream_states[str(number)] for number in owned}
 
 
-def next_positions(memories: Mapping[str, Json], streams: int) -> list[int]:
+def next_positions(stream_states: Mapping[str, Json], streams: int) -> list[int]:
     """Return the positions of the items that some streams give next, without those that are known to be over.
 
     Args:
-        memories: number of the stream, as text, to memory.
+        stream_states: number of the stream, as text, to its state.
         streams: how many the dataset has.
     """
-    waiting = [(int(name), memory) for name, memory in memories.items() if memory is None or len(memory) > 1]
-    return [number + (0 if memory is None else memory[0]) * streams for number, memory in waiting]
+    waiting = [
+        (int(name), stream_state)
+        for name, stream_state in stream_states.items()
+        if stream_state is None or len(stream_state) > 1
+    ]
+    return [number + (0 if stream_state is None else stream_state[0]) * streams for number, stream_state in waiting]
 
 
 def has_progress(state: Mapping[str, Any]) -> bool:
@@ -362,36 +368,40 @@ def has_progress(state: Mapping[str, Any]) -> bool:
     Args:
         state: of an elastic dataset.
     """
-    return any(memory is not None for memory in state["memories"].values())
+    return any(stream_state is not None for stream_state in state["memories"].values())
 
 
 def find_running_streams(state: Mapping[str, Any]) -> dict[int, Json]:
-    """Return the memories of the streams of which a state does not tell that they are over.
+    """Return the states of the streams of which a state does not tell that they are over.
 
     Args:
         state: of an elastic dataset.
     """
     streams, items = state["streams"], state["description"].get("items")
     found = {}
-    for name, memory in state["memories"].items():
-        number, count = int(name), 0 if memory is None else memory[0]
+    for name, stream_state in state["memories"].items():
+        number, count = int(name), 0 if stream_state is None else stream_state[0]
         bounded = type(items) is int and count >= len(range(number, items, streams))
-        if not bounded and (memory is None or len(memory) > 1):  # the memory of one that is over is its count alone
-            found[number] = memory
+        if not bounded and (
+            stream_state is None or len(stream_state) > 1
+        ):  # the state of one that is over is its count alone
+            found[number] = stream_state
     return found
 
 
-def build_state(header: Mapping[str, Any], memories: Mapping[str, Json], sums: Sums | None = None) -> dict[str, Any]:
+def build_state(
+    header: Mapping[str, Any], stream_states: Mapping[str, Json], sums: Sums | None = None
+) -> dict[str, Any]:
     """Return a state.
 
     Args:
-        header: everything but the memories.
-        memories: number of the stream, as text, to memory.
+        header: everything but the states of streams.
+        stream_states: number of the stream, as text, to its state.
         sums: what was summed for the last state, kept by who asks often.
     """
-    received = sum(memory[0] for memory in memories.values() if memory is not None)
-    summed = sum_state(header, memories, sums)
-    return {**header, "received": received, "memories": dict(memories), SUM_KEY: summed}
+    received = sum(stream_state[0] for stream_state in stream_states.values() if stream_state is not None)
+    summed = sum_state(header, stream_states, sums)
+    return {**header, "received": received, "memories": dict(stream_states), SUM_KEY: summed}
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -399,7 +409,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: at least one; all of one dataset, seed and epoch. Where two know the same stream, the later one holds.
-            That of a rank that has not begun counts too, also of a loader with stages behind it; and one behind the end
+            That of a rank that has not begun counts too, also of a loader with stages behind it; and one after the end
             of an epoch beside those within the next.
 
     Returns:
@@ -418,7 +428,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise StateMismatch("there are no states to merge")
     known = _align_epochs(known)
     first = known[0]
-    memories: dict[str, Json] = {}
+    stream_states: dict[str, Json] = {}
     for state in known:
         check_same_dataset(state, first)
         if state["epoch"] != first["epoch"]:
@@ -427,17 +437,17 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             )
     for state in known:
         check_sum(state)
-        for number, memory in state["memories"].items():
-            before = memories.get(number)
-            if before is None or (memory is not None and _is_later(memory, before)):
-                memories[number] = memory
-    ordered = {str(number): memories[str(number)] for number in sorted(map(int, memories))}
+        for number, stream_state in state["memories"].items():
+            before = stream_states.get(number)
+            if before is None or (stream_state is not None and _is_later(stream_state, before)):
+                stream_states[number] = stream_state
+    ordered = {str(number): stream_states[str(number)] for number in sorted(map(int, stream_states))}
     header = {name: part for name, part in first.items() if name not in ("received", "memories")}
     return build_state(header, ordered)
 
 
 def _align_epochs(states: list[Any]) -> list[Any]:
-    """Return states with those that are behind the end of an epoch at the start of the next, where others are in it."""
+    """Return states with those that are after the end of an epoch at the start of the next, where others are in it."""
     latest = max(state["epoch"] for state in states)
     found = []
     for state in states:
@@ -470,8 +480,8 @@ def _extract_dataset_state(state: Any) -> Any:
     return state.get("begin")
 
 
-def _is_later(memory: Json, before: Json) -> bool:
-    return (memory[0], len(memory) == 1) > (before[0], len(before) == 1)
+def _is_later(stream_state: Json, before: Json) -> bool:
+    return (stream_state[0], len(stream_state) == 1) > (before[0], len(before) == 1)
 
 
 class ReceivedState:
@@ -484,7 +494,7 @@ class ReceivedState:
     def __init__(self, header: Mapping[str, Any]) -> None:
         state = check_state(header)
         # a copy: the state that was given stays as it is
-        self._memories: dict[str, Json] = dict(state.pop("memories"))
+        self._stream_states: dict[str, Json] = dict(state.pop("memories"))
         self._header = state
         self._sums: Sums = {}
 
@@ -496,14 +506,14 @@ class ReceivedState:
         """
         epoch = progress.get("epoch")
         if epoch is None:
-            self._memories.update(progress)
+            self._stream_states.update(progress)
             return
         if epoch > self._header["epoch"]:  # the state had nothing left of its own: all workers went on with the next
             self._header = {**self._header, "epoch": epoch}
-            self._memories = dict.fromkeys(self._memories)
+            self._stream_states = dict.fromkeys(self._stream_states)
             self._sums = {}
-        self._memories.update({name: memory for name, memory in progress.items() if name != "epoch"})
+        self._stream_states.update({name: stream_state for name, stream_state in progress.items() if name != "epoch"})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind what was received."""
-        return build_state(self._header, self._memories, self._sums)
+        """Return the state after what was received."""
+        return build_state(self._header, self._stream_states, self._sums)

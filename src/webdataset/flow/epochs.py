@@ -52,7 +52,7 @@ class EpochCounter:
     Args:
         travelled: how often the dataset had been sent to a worker when this copy was.
         first: number of the first epoch, where it is not 0: that of a state which was loaded.
-        resumed: a state was loaded; behind its last item workers go on with the next epoch.
+        resumed: a state was loaded; after its last item workers go on with the next epoch.
         further: whether the first ones did, as the workers of all epochs share it.
     """
 

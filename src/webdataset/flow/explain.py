@@ -125,9 +125,11 @@ def describe_loader(source: Any) -> list[str]:
         source: torch's ``DataLoader``, ours, or one of them as a stage.
     """
     loader = getattr(source, "loader", source)
-    told = [f"{name}={format_value(value)}" for name in _OPTIONS if (value := getattr(loader, name, None)) is not None]
+    options = [
+        f"{name}={format_value(value)}" for name in _OPTIONS if (value := getattr(loader, name, None)) is not None
+    ]
     workers = int(loader.num_workers if hasattr(loader, "num_workers") else loader.workers)
-    return [", ".join(told), _describe_sharing(loader, workers), _describe_waiting(loader, workers)]
+    return [", ".join(options), _describe_sharing(loader, workers), _describe_waiting(loader, workers)]
 
 
 def _describe_sharing(loader: Any, workers: int) -> str:
@@ -217,9 +219,9 @@ def _describe_pipeline(pipeline: Any, indent: str) -> list[str]:
 def _describe_run(pipeline: Any) -> list[str]:
     """Return what decides the order of a pipeline, and how long one iteration is."""
     seed = pipeline.seed if pipeline.seed is not None else settings.SEED.get()
-    told = "seed drawn anew for every run" if seed is None else f"seed {seed}"
+    seeding = "seed drawn anew for every run" if seed is None else f"seed {seed}"
     passes = "endless passes" if pipeline.repetitions >= ENDLESS else f"{pipeline.repetitions} passes"
-    lines = [told, f"next epoch {pipeline.epoch}", "one pass" if pipeline.repetitions == 1 else passes]
+    lines = [seeding, f"next epoch {pipeline.epoch}", "one pass" if pipeline.repetitions == 1 else passes]
     if item_bound(pipeline) is not None:
         lines.append(f"{pipeline.nsamples} items an iteration")
     if getattr(pipeline, "evenness", None) is not None:
@@ -268,8 +270,10 @@ def _describe_iterable(source: Any) -> str:
 
 def _format_options(source: Any, *names: str) -> list[str]:
     known = {name: getattr(source, name, None) for name in names}
-    told = [f"{name}={format_value(value)}" for name, value in known.items() if value is not None and value != ENDLESS]
-    return [", ".join(told)] if told else []
+    options = [
+        f"{name}={format_value(value)}" for name, value in known.items() if value is not None and value != ENDLESS
+    ]
+    return [", ".join(options)] if options else []
 
 
 def _describe_stage(stage: Any, *, before: bool) -> list[str]:
@@ -309,24 +313,24 @@ def _format_stage(stage: Any) -> str:
     if isinstance(stage, ReadShards):
         return f"{_find_name(stage)}({_format_reading(stage.reading)})"
     if isinstance(stage, FilterFunction):
-        told = [format_value(value) for value in stage.args] + [
+        arguments = [format_value(value) for value in stage.args] + [
             f"{name}={format_value(value)}" for name, value in stage.kw.items()
         ]
-        return f"{_find_name(stage)}({', '.join(told)})"
+        return f"{_find_name(stage)}({', '.join(arguments)})"
     if isinstance(stage, Stage):
-        told = [format_value(value) for value in vars(stage).get("args", ())]
-        told += [
+        arguments = [format_value(value) for value in vars(stage).get("args", ())]
+        arguments += [
             f"{name}={format_value(value)}" for name, value in vars(stage).items() if _is_worth_telling(name, value)
         ]
-        return f"{_find_name(stage)}({', '.join(told)})"
+        return f"{_find_name(stage)}({', '.join(arguments)})"
     return format_function(stage)
 
 
 def _find_name(stage: Any) -> str:
     if isinstance(stage, FilterFunction):
         return format_function(stage.f).lstrip("_")
-    told = repr(stage).partition("(")[0]
-    return type(stage).__name__ if " object at 0x" in told else redact(told)
+    text = repr(stage).partition("(")[0]
+    return type(stage).__name__ if " object at 0x" in text else redact(text)
 
 
 def _is_worth_telling(name: str, value: Any) -> bool:
@@ -336,14 +340,14 @@ def _is_worth_telling(name: str, value: Any) -> bool:
 
 
 def _format_reading(reading: Any) -> str:
-    told = []
+    options = []
     for name, field in type(reading).__dataclass_fields__.items():
         value = getattr(reading, name)
         if name == "storage_options":
-            told += ["storage_options=…"] if value else []
+            options += ["storage_options=…"] if value else []
         elif name == "handler" or value != _find_default(field):
-            told.append(f"{name}={format_value(value)}")
-    return ", ".join(told)
+            options.append(f"{name}={format_value(value)}")
+    return ", ".join(options)
 
 
 def _find_default(field: Any) -> Any:
@@ -353,8 +357,8 @@ def _find_default(field: Any) -> Any:
 
 def _find_flow_line(stage: Any) -> list[str]:
     """Return the ``Flow:`` line of a stage's docstring, with its own numbers in it."""
-    for told in (getattr(stage, "f", None), *type(stage).__mro__[:-1], *_find_makers(stage)):
-        found = _FLOW.search(inspect.getdoc(told) or "") if told is not None else None
+    for documented in (getattr(stage, "f", None), *type(stage).__mro__[:-1], *_find_makers(stage)):
+        found = _FLOW.search(inspect.getdoc(documented) or "") if documented is not None else None
         if found is not None:
             text = " ".join(found[1].split())
             return [_NAMED.sub(lambda name: _format_number(stage, name[1]), text)]
@@ -379,7 +383,7 @@ def _format_number(stage: Any, name: str) -> str:
 
 
 def keeps_state(stage: Any) -> bool:
-    """Tell whether a stage is restored from its own memory, and not by replay.
+    """Tell whether a stage is restored from its own state, and not by replay.
 
     Args:
         stage: anything that stands in a pipeline.

@@ -71,30 +71,30 @@ class Outcomes:
         ]
 
 
-def merge_outcomes(told: Iterable[StageOutcome]) -> list[StageOutcome]:
+def merge_outcomes(outcomes: Iterable[StageOutcome]) -> list[StageOutcome]:
     """Return the outcomes of several workers as those of one: by name, function and place.
 
     Args:
-        told: of all workers; one whose samples were all dropped earlier has none of the later stages.
+        outcomes: of all workers; one whose samples were all dropped earlier has none of the later stages.
     """
     found: dict[tuple[str, str], StageOutcome] = {}
-    for each in told:
+    for each in outcomes:
         before = found.get(each[1:3], each._replace(dropped=0, gave=False))
         found[each[1:3]] = before._replace(dropped=before.dropped + each.dropped, gave=before.gave or each.gave)
     return list(found.values())
 
 
-def judge_outcomes(told: Iterable[StageOutcome], *, whole: bool) -> None:
+def judge_outcomes(outcomes: Iterable[StageOutcome], *, whole: bool) -> None:
     """Raise or warn where a stage dropped every sample of a pass.
 
     Args:
-        told: what became of the samples.
+        outcomes: what became of the samples.
         whole: of a whole pass; else of a share (a worker's, a rank's).
 
     Raises:
         AllDropped: a map returned None for all of them: in a whole pass, or in a share of 1000 samples or more.
     """
-    for each in told:
+    for each in outcomes:
         if each.gave or not each.dropped:
             continue
         among = "this pass" if whole else "this worker's share of the pass"

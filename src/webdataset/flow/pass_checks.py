@@ -144,5 +144,5 @@ def _is_loader(source: Any) -> bool:
 
 
 def _is_elastic(source: Any) -> bool:
-    """Tell whether there is a state behind each item, which an item that is looked for would move."""
+    """Tell whether there is a state after each item, which an item that is looked for would move."""
     return bool(getattr(getattr(source, "dataset", None), "streams", None))

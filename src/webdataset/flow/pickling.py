@@ -23,8 +23,8 @@ def pickle_by_value(thing: Any) -> bytes:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
     if context.get_spawning_popen() is None:
-        parcel: bytes = cloudpickle.dumps(thing)
-        return parcel
+        pickled: bytes = cloudpickle.dumps(thing)
+        return pickled
     inherited = reduction.ForkingPickler(io.BytesIO()).dispatch_table
     table = ChainMap(inherited, cloudpickle.Pickler.dispatch_table)
     traveller = type("Traveller", (cloudpickle.Pickler,), {"dispatch_table": table})  # read when a pickler is made

@@ -113,7 +113,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     seed: int | None = None
     epoch: int = 0
-    told: int | None = None  # an epoch that somebody chose, until a loader over this pipeline has heard of it
+    chosen_epoch: int | None = None  # an epoch that the user chose, until a loader over this pipeline has heard of it
     repetitions: int = 1
     nsamples: int = -1  # items of one iteration; none of 0 or less is a bound
     fixed_epoch: bool = False  # the bound is that of with_epoch
@@ -265,7 +265,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Args:
             epoch: from 0.
         """
-        self.epoch = self.told = epoch
+        self.epoch = self.chosen_epoch = epoch
         self._count = None
 
     def adopt(self, run: Run, *, persistent: bool = False) -> None:
@@ -281,7 +281,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         if run.tracked and persistent:
             raise FlowError("a loader with persistent_workers=True cannot be replayed: start the run on one without")
         self.set_epoch(run.epoch)
-        self.told = None
+        self.chosen_epoch = None
         self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
     def resumes(self) -> bool:
@@ -410,10 +410,10 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         )
 
 
-def _rebuild(parcel: bytes) -> Any:
+def _rebuild(pickled: bytes) -> Any:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    kind, sized, attributes, rank = cloudpickle.loads(parcel)
+    kind, sized, attributes, rank = cloudpickle.loads(pickled)
     distributed.accept_claim(rank)
     result = kind.__new__(_make_sized_class(kind) if sized else kind)
     result.__dict__.update(attributes)

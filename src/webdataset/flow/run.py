@@ -89,7 +89,7 @@ class Flow:
             self.run.outcomes.take(self.levels, resumed=self._resumed)
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last, as a JSON value.
+        """Return the state after the item given last, as a JSON value.
 
         Raises:
             StateMismatch: the run is not tracked.
@@ -160,9 +160,9 @@ class Flow:
             )
         for number, generators in state.get("generators", {}).items():
             self.levels[int(number)].restore_generators(generators)
-        for level, memory in zip(self.levels[first:], state["memories"], strict=True):
+        for level, stage_state in zip(self.levels[first:], state["memories"], strict=True):
             try:
-                level.restore(memory)
+                level.restore(stage_state)
             except (KeyError, TypeError, IndexError, AttributeError) as error:
                 raise StateMismatch(f"the snapshot's memory of {level.name} cannot be read: {error!r}") from error
         if state["ended"] is not None:
@@ -217,7 +217,7 @@ def _make_runners(stages: Sequence[Any], run: Run) -> list[StageRunner]:
 
 
 def _is_own_stage(stage: Stage) -> bool:
-    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a memory."""
+    """Tell whether a stage keeps the contract itself: it is transparent, rewinds, or has a state."""
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
 
 
@@ -229,7 +229,7 @@ def expand_stages(stages: Sequence[Any]) -> list[Any]:
 def _expand_stage(stage: Any) -> Sequence[Any]:
     """Return the stages that one entry of a pipeline stands for.
 
-    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a memory of its own. The
+    ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a state of its own. The
     reader of a dataset stands for its checks too.
     """
     if isinstance(stage, Composed):
@@ -318,7 +318,7 @@ class Loop:
         if state is not None:
             self.count, self.passed, self.given, inner = _parse_snapshot(state)
             run = replace(run, tracked=True)
-        self._outcomes: Outcomes | None = None  # where nobody else judges
+        self._outcomes: Outcomes | None = None  # where no other part judges
         if run.outcomes is None:
             self._outcomes = Outcomes()
             run = replace(run, outcomes=self._outcomes)
@@ -387,7 +387,7 @@ class Loop:
         self.flow.close()
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last, as a JSON value."""
+        """Return the state after the item given last, as a JSON value."""
         return {"count": self.count, "passed": self.passed, "given": self.given, "flow": self.flow.snapshot()}
 
     def compact_snapshot(self) -> Json:

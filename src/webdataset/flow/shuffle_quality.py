@@ -109,7 +109,7 @@ class _NumberReader(ReadShards):
         super().__init__()
         self.sizes = sizes
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Yield (shard, ordinal)."""
         for shard in upstream:
             number = shard["url"]

@@ -32,7 +32,7 @@ class StageRunner:
         before: the level before, or None for a source.
 
     Attributes:
-        memory: the stage's memory, or None.
+        state: the stage's state, or None.
         items: the generator; made by ``open``.
         over: the generator had ended before the snapshot that this run continues.
         generators: users' random generators that the stage draws from, as they were before the run; none where the run
@@ -44,16 +44,16 @@ class StageRunner:
         self.run = run
         self.before = before
         self.generators = copy.deepcopy(randomness.user_generators(stage)) if run.tracked else []
-        self.memory: StageState | None = stage.begin(run)
+        self.state: StageState | None = stage.begin(run)
         self.items: Iterator[Any] = iter(())
         self.over = False
         self.closed = False
         self.gate: Callable[[Iterator[Any]], Iterator[Any]] | None = None  # times what is drawn from here
         self.outcome = Outcome() if stage.drops else None
-        if self.memory is not None:
-            self.memory.run_context = run
+        if self.state is not None:
+            self.state.run_context = run
             if run.tracked and before is not None:
-                self.memory.origin = before.address
+                self.state.origin = before.address
 
     @property
     def rewinds(self) -> bool:
@@ -63,11 +63,11 @@ class StageRunner:
     def open(self) -> Iterator[Any]:
         """Start the generator."""
         upstream = self.before.draw() if self.before is not None else iter(())
-        memory = self.memory
+        state = self.state
         if self.outcome is not None:
-            memory = StageState() if memory is None else memory
-            memory.outcome = self.outcome
-        self.items = self.stage.flow(upstream, memory)
+            state = StageState() if state is None else state
+            state.outcome = self.outcome
+        self.items = self.stage.flow(upstream, state)
         return self.items
 
     def draw(self) -> Iterator[Any]:
@@ -86,38 +86,38 @@ class StageRunner:
 
     def address(self) -> Address:
         """Return the address of the item yielded last."""
-        if self.memory is not None:
-            return self.memory.address
+        if self.state is not None:
+            return self.state.address
         return self._before().address()
 
     def snapshot(self) -> Json:
-        """Return the memory as JSON, or None."""
-        return self.memory.snapshot() if self.memory is not None else None
+        """Return the state as JSON, or None."""
+        return self.state.snapshot() if self.state is not None else None
 
     def traces(self) -> list[Json]:
         """Return how far this level and those before it have read, the first one first, for a replay to compare."""
         before = [] if self.before is None else self.before.traces()
-        trace = None if self.memory is None else self.memory.trace()
+        trace = None if self.state is None else self.state.trace()
         return before if trace is None else [*before, trace]
 
     def present_url(self) -> str:
         """Return the url of the shard that is read here or before; nothing where that is not known."""
-        url = "" if self.memory is None else self.memory.present_url()
+        url = "" if self.state is None else self.state.present_url()
         return url if url or self.before is None else self.before.present_url()
 
     def writer(self) -> Callable[[], Json] | None:
-        """Return what gives the memory as a plain JSON value, for who asks at every step; None for no memory."""
-        memory = self.memory
-        if memory is None:
+        """Return a function that gives the state as a plain JSON value, for calls at every step; None without one."""
+        state = self.state
+        if state is None:
             return None
-        if memory.plain:
-            return memory.snapshot
-        return lambda: normalize_json(memory.snapshot())
+        if state.plain:
+            return state.snapshot
+        return lambda: normalize_json(state.snapshot())
 
     def restore(self, state: Json) -> None:
         """Take up a snapshot before ``open``."""
-        if self.memory is not None:
-            self.memory.restore(state, self._before().fetch if self.before is not None else _refuse_fetch)
+        if self.state is not None:
+            self.state.restore(state, self._before().fetch if self.before is not None else _refuse_fetch)
         elif state is not None:
             raise StateMismatch(f"the snapshot has a memory for {self.stage!r}, which has none")
 
@@ -129,7 +129,7 @@ class StageRunner:
             with self._before().replay() as shards:
                 return self.stage.fetch_from(shards, addresses)
         before = self.before.fetch if self.before is not None else _refuse_fetch
-        return self.stage.refetch(addresses, before, self.memory)
+        return self.stage.refetch(addresses, before, self.state)
 
     def first_generators(self) -> list[Json]:
         """Return the states that users' generators had before the run."""
@@ -145,7 +145,7 @@ class StageRunner:
         self.generators = copy.deepcopy(own)
 
     def copy(self) -> "StageRunner":
-        """Return this level and those before it as they were before the run: same stages and runs, new memories."""
+        """Return this level and those before it as they were before the run: same stages and runs, new states."""
         # the run goes on drawing from users' own generators, and the replay from others
         return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 
@@ -230,7 +230,7 @@ class OpaqueStageRunner(StageRunner):
             refuse_unrepeatable(stage)
         self.foreign = stage
         super().__init__(_OpaqueStage(stage, run if before is None else None), run, before)
-        self.memory: StageState | None = ItemCount() if run.tracked else None
+        self.state: StageState | None = ItemCount() if run.tracked else None
         self.read: Json = None  # how far a run that is restored had read
         self.behind = False  # and its past has not been read again yet
 
@@ -264,8 +264,8 @@ class OpaqueStageRunner(StageRunner):
     def open(self) -> Iterator[Any]:
         """Start it, skipping what it gave before a restore."""
         items = super().open()
-        if isinstance(self.memory, ItemCount):
-            self.items = self._count_items(items, self.memory)
+        if isinstance(self.state, ItemCount):
+            self.items = self._count_items(items, self.state)
         return self.items
 
     def _count_items(self, items: Iterator[Any], count: ItemCount) -> Iterator[Any]:
@@ -295,7 +295,7 @@ class OpaqueStageRunner(StageRunner):
             return
         url = self.present_url()
         try:
-            compare_traces(normalize_json(self.read), normalize_json(self.before.traces()), url, self.run.told)
+            compare_traces(normalize_json(self.read), normalize_json(self.before.traces()), url, self.run.warned)
         except StateMismatch as error:
             if not is_lenient():
                 raise
@@ -331,7 +331,7 @@ class _OpaqueStage(Stage):
         self.foreign = foreign
         self.source_run = run  # None where it is not the source
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Return the foreign stage's iterator."""
         return iter(self._start_source(upstream))
 

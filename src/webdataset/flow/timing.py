@@ -159,7 +159,7 @@ class StageMeter:
         self._rest = _StageSums()  # of the others
         self._seconds: list[float] = []  # by row, in the present step
         self._samples: list[int] = []
-        self._told: list[tuple[int, float]] = []
+        self._reported: list[tuple[int, float]] = []
         self._steps = 0  # timed, but edges
         self._inner = 0.0  # seconds inside the gates that the present one waits for
         self._pulls, self._taken = 0, 0.0  # in timed steps but edges
@@ -205,7 +205,7 @@ class StageMeter:
             self._names.append(f"{name} #{again + 1}" if again else name)
             self._seconds.append(0.0)
             self._samples.append(0)
-            self._told.append((0, 0.0))
+            self._reported.append((0, 0.0))
             self._rows[key] = len(self._rows)
         return self._rows[key]
 
@@ -290,9 +290,9 @@ class StageMeter:
         rest = max(0.0, others) / self._rest.steps if self._rest.steps else 0.0
         rows = []
         for place, (samples, seconds) in enumerate(self._sum(alike, rest)):
-            before = self._told[place]
-            self._told[place] = max(samples, before[0]), max(seconds, before[1])  # what was told is not taken back
-            after = self._told[place]
+            before = self._reported[place]
+            self._reported[place] = max(samples, before[0]), max(seconds, before[1])  # what was told is not taken back
+            after = self._reported[place]
             rows.append((self._names[place], after[0] - before[0], after[1] - before[1]))
         return rows
 
@@ -328,7 +328,7 @@ class _StageSums:
 
 
 def _make_gates(meter: StageMeter) -> tuple[Callable[..., Iterator[Any]], Callable[..., Iterator[Any]]]:
-    """Return the gate between two stages, and the one behind the last: they share a variable, the cheapest to ask."""
+    """Return the gate between two stages, and the one after the last: they share a variable, the cheapest to ask."""
     timing: Any  # True or False; it changes while generators are parked
 
     def gate(items: Iterator[Any], row: int) -> Iterator[Any]:
@@ -420,10 +420,10 @@ def find_report_name(level: StageRunner, *, source: bool = False) -> str:
         given = [*stage.args, *(value for name, value in stage.kw.items() if name != "handler")]
         own = str(getattr(stage.f, "__name__", type(stage.f).__name__)).lstrip("_")
         return stage_title(own, *(value for value in given if callable(value)))
-    told = repr(stage).partition("(")[0] if isinstance(stage, Stage) else type(stage).__name__
-    told = type(stage).__name__ if " object at 0x" in told else told
+    text = repr(stage).partition("(")[0] if isinstance(stage, Stage) else type(stage).__name__
+    text = type(stage).__name__ if " object at 0x" in text else text
     f = getattr(stage, "f", None)
-    return stage_title(told, f) if callable(f) else told
+    return stage_title(text, f) if callable(f) else text
 
 
 _END: Any = object()

@@ -31,25 +31,25 @@ class VirtualStream:
         stages: of the dataset.
         run: seed, epoch and stream.
         bounds: how long the dataset runs, all streams together.
-        memory: what ``memory`` returned; None for the start.
+        stream_state: what the method ``stream_state`` returned; None for the start.
 
     Attributes:
         barren: it ran from its start to its end here, and not one sample was read.
 
     Raises:
-        StateMismatch: ``memory`` is none.
+        StateMismatch: ``stream_state`` is not the state of a stream.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds, memory: Json = None) -> None:
+    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds, stream_state: Json = None) -> None:
         if run.stream is None:
             raise FlowError("a virtual stream needs its number")
         self.stream = run.stream
         self._stages = stages
         self._run = replace(run, tracked=True)
         self._bounds = bounds.share_for(run.stream)
-        self._memory = memory
+        self._stream_state = stream_state
         self._loop: Loop | None = None
-        self._given, self.over = _parse_memory(memory)  # before the loop begins, and when it is over
+        self._given, self.over = _parse_stream_state(stream_state)  # before the loop begins, and when it is over
         self.failed: BaseException | None = None
         self.barren = False
 
@@ -72,7 +72,7 @@ class VirtualStream:
             else:  # what the loop does itself where it is asked: a call less
                 loop.count += 1
                 loop.given += 1
-        except BaseException as error:  # whatever it is: there is no state behind it
+        except BaseException as error:  # whatever it is: there is no state after it
             self.failed = error
             raise
         finally:
@@ -83,35 +83,35 @@ class VirtualStream:
 
     def _start(self) -> Loop:
         self._loop = loop = Loop(self._stages, self._run, self._bounds, self._make_snapshot())
-        self._memory = None
+        self._stream_state = None
         return loop
 
     def _make_snapshot(self) -> Json:
-        """Return the memory as the snapshot of a loop."""
-        if self._memory is None:
+        """Return the state as the snapshot of a loop."""
+        if self._stream_state is None:
             return None
-        count, passed, given, ended, memories = self._memory
+        count, passed, given, ended, stage_states = self._stream_state
         run = self._run
         first, levels = build_runners(self._stages, run)
         names = [level.name for level in levels[first:]]
         inner = {"version": VERSION, "seed": run.seed, "common": run.common, "epoch": run.epoch + passed}
-        flow = {**inner, "stages": names, "first": first, "ended": ended, "memories": memories}
+        flow = {**inner, "stages": names, "first": first, "ended": ended, "memories": stage_states}
         return {"count": count, "passed": passed, "given": given, "flow": flow}
 
     def _end(self) -> None:
         if self._loop is not None and not self.count:
             readers = [level for level in self._loop.flow.levels if isinstance(level.stage, ReadShards)]
-            self.barren = all(level.memory is None or level.memory.address is None for level in readers)
+            self.barren = all(level.state is None or level.state.address is None for level in readers)
         self.close()
         self.over = True
         self._given = self.count
-        self._loop, self._memory = None, [self._given]
+        self._loop, self._stream_state = None, [self._given]
 
-    def memory(self) -> Json:
-        """Return what is to be remembered behind the item given last: None before the first one.
+    def stream_state(self) -> Json:
+        """Return what is to be remembered after the item given last: None before the first one.
 
         Raises:
-            FlowError: the stream has failed: there is no state behind a failure.
+            FlowError: the stream has failed: there is no state after a failure.
         """
         if self.failed is not None:
             raise FlowError(
@@ -119,7 +119,7 @@ class VirtualStream:
                 "failure: use the one that was saved last"
             )
         if self._loop is None:
-            return self._memory
+            return self._stream_state
         before, thread_context.stream = thread_context.stream, self.stream
         try:
             return self._loop.compact_snapshot()
@@ -147,20 +147,24 @@ class VirtualStream:
             return (self._loop or self._start()).fetch(addresses)
 
     def close(self) -> None:
-        """Close everything that is open; the memory can still be read."""
+        """Close everything that is open; the state can still be read."""
         if self._loop is not None:
             with use_stream(self.stream):
                 self._loop.close()
 
 
-def _parse_memory(memory: Json) -> tuple[int, bool]:
-    """Return how many items a memory says were given, and whether the stream was over."""
-    if memory is None:
+def _parse_stream_state(stream_state: Json) -> tuple[int, bool]:
+    """Return how many items a state says were given, and whether the stream was over."""
+    if stream_state is None:
         return 0, False
-    shaped = isinstance(memory, list) and len(memory) in (1, 5) and all(type(part) is int for part in memory[:3])
-    if not shaped or memory[0] < 0 or (len(memory) == 5 and not isinstance(memory[4], list)):
-        raise StateMismatch(f"this is not the memory of a stream: {str(memory)[:80]}")
-    return memory[0], len(memory) == 1
+    shaped = (
+        isinstance(stream_state, list)
+        and len(stream_state) in (1, 5)
+        and all(type(part) is int for part in stream_state[:3])
+    )
+    if not shaped or stream_state[0] < 0 or (len(stream_state) == 5 and not isinstance(stream_state[4], list)):
+        raise StateMismatch(f"this is not the memory of a stream: {str(stream_state)[:80]}")
+    return stream_state[0], len(stream_state) == 1
 
 
 def covers_rank(state: Mapping[str, Any], place: WorkerContext) -> bool:
@@ -192,12 +196,14 @@ def is_epoch_over_everywhere(
         state: of an elastic dataset.
         place: of the worker.
         own: numbers of its streams; the others are asked for one item.
-        stream: returns one of them, from its number and memory.
+        stream: returns one of them, from its number and state.
     """
     left = find_running_streams(state)
     if not has_progress(state) or not covers_rank(state, place) or (left and not state["received"]):
         return False  # the last: nothing was given yet, so this epoch is empty, and comes before the next
-    return not any(_has_items(stream(number, memory)) for number, memory in left.items() if number not in own)
+    return not any(
+        _has_items(stream(number, stream_state)) for number, stream_state in left.items() if number not in own
+    )
 
 
 def _has_items(stream: VirtualStream) -> bool:

@@ -2,6 +2,6 @@
 
 * ``dataset``: WebDataset; ``elastic_dataset``: the same in virtual streams
 * ``interface``: one method for each stage, and the order in which shards are read
-* ``loader``: WebLoader, FluidWrapper, Processor; ``loader_states``: the state of a loader with stages after it
+* ``loader``: WebLoader, FluidWrapper, Processor
 * ``mixes``: RandomMix and RoundRobin; ``specs``: dataset specifications to pipelines
 """

@@ -277,8 +277,8 @@ def make_shard_cache(
     cache = ShardCache(folder, size, url_to_name, verbose=verbose, revalidate=revalidate)
     if size == 0:
         return None
-    door = loaded_module("webdataset.cache")  # where a program may have put a FileCache of its own
-    return cache if door is None else door.replacement(handler, folder, cache_size=size, verbose=verbose) or cache
+    module = loaded_module("webdataset.cache")  # where a program may have put a FileCache of its own
+    return cache if module is None else module.replacement(handler, folder, cache_size=size, verbose=verbose) or cache
 
 
 class FluidInterface:

@@ -177,13 +177,13 @@ class WebLoader(DataPipeline, FluidInterface):
     def _begin(self) -> Run:
         """Begin an epoch: the next one, or the one that the dataset was told with ``set_epoch``."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
-        if isinstance(dataset, DataPipeline) and dataset.told is not None:
-            super().set_epoch(dataset.told)
-            dataset.told = None
+        if isinstance(dataset, DataPipeline) and dataset.chosen_epoch is not None:
+            super().set_epoch(dataset.chosen_epoch)
+            dataset.chosen_epoch = None
         if self.seed is None and self._lent is None and isinstance(dataset, ElasticMixin):
             self._lent = choose_seeds(None)  # one seed for all epochs of this loader: a state names it
         run = super()._begin()
-        self.told = None
+        self.chosen_epoch = None
         return run
 
     def _copy(self) -> Self:
@@ -203,7 +203,7 @@ class WebLoader(DataPipeline, FluidInterface):
         dataset = getattr(first, "dataset", None)
         loaded, self._running.loaded = self._running.loaded, False
         whole = not loaded and not self.resumes()
-        if isinstance(dataset, ElasticMixin) and self.told is None and dataset.told is None:
+        if isinstance(dataset, ElasticMixin) and self.chosen_epoch is None and dataset.chosen_epoch is None:
             behind = loaded or (dataset.pending is not None and has_progress(dataset.pending))
             if behind:
                 return self._iterate_onward(first, self._running.pending is not None)
@@ -250,7 +250,7 @@ class WebLoader(DataPipeline, FluidInterface):
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the item received last: a JSON value.
+        """Return the state after the item received last: a JSON value.
 
         Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers.
         With stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind
@@ -279,9 +279,9 @@ class WebLoader(DataPipeline, FluidInterface):
 
     def _make_loader_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state of a loader alone: where another epoch was set since, the beginning of that one."""
-        if self.told is None or self._running.loaded:
+        if self.chosen_epoch is None or self._running.loaded:
             return state
-        return self._fresh(state, self.told)
+        return self._fresh(state, self.chosen_epoch)
 
     def _fresh(self, state: dict[str, Any], epoch: int) -> dict[str, Any]:
         """Return the state of the dataset at the beginning of one of our epochs."""
@@ -321,7 +321,7 @@ class WebLoader(DataPipeline, FluidInterface):
         self._running.loaded = loop is not None or has_progress(given)
         loader.dataset.shift_epoch(first)  # which of our epochs is the state's
         self.epoch = first - passed + (loop is None and is_epoch_over(given, process_context()))
-        self.told = self._count = None
+        self.chosen_epoch = self._count = None
         if self.seed is None:
             self._lent = (given["seed"], given["seed"])
 

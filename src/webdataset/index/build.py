@@ -73,27 +73,27 @@ class IndexBuilder:
         """
         places = self.walk.walk(chunk, offset)
         ready = self._held + places
-        strays = [stray._replace(place=stray.place + len(self._held)) for stray in self.walk.strays]
-        # a link behind the last member says that it is whole
-        alone = self.walk.error is None and not (strays and strays[-1].place == len(ready))
+        payloadless = [entry._replace(place=entry.place + len(self._held)) for entry in self.walk.payloadless]
+        # a link after the last member says that it is whole
+        alone = self.walk.error is None and not (payloadless and payloadless[-1].place == len(ready))
         self._held = ready[-1:] if alone else []
-        self.group(ready[: len(ready) - len(self._held)], strays)
+        self.group(ready[: len(ready) - len(self._held)], payloadless)
         if self.walk.error is not None:
             raise self._explain_error(self.walk.error)
         return places
 
-    def group(self, places: list[MemberPosition], strays: Sequence[PayloadlessMember] = ()) -> None:
+    def group(self, places: list[MemberPosition], payloadless: Sequence[PayloadlessMember] = ()) -> None:
         """Take the next members.
 
         Args:
             places: where they lie, in order.
-            strays: links and members of unknown types among them.
+            payloadless: links and members of unknown types among them.
 
         Raises:
             DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
         """
         members: list[Any] = [(place.name, place, place.offset) for place in places]
-        for some in self.links.resolve(members, strays, self._grouper) if strays else (members,):
+        for some in self.links.resolve(members, payloadless, self._grouper) if payloadless else (members,):
             self._group(some)
 
     def _group(self, members: list[Any]) -> None:

@@ -152,13 +152,13 @@ class ShardIndex:
     Args:
         url: the shard.
         size_bytes: size of the shard as it is stored (compressed, if it is); None where nobody could tell.
-        end: where the end mark starts, or would start: behind the last member's padding, in bytes.
+        end: where the end mark starts, or would start: after the last member's padding, in bytes.
         entries: the samples, in the order of the stream.
         compression: ``gz``, ``bz2``, ``xz``, ``zst``; None for plain shards. Offsets into a compressed shard are of the
             decompressed stream: they count, but cannot be read at.
         sparse: ordinals of samples with a sparse member. Its entry says where the stored pieces start and how large the
             whole is; the payload does not lie there as it is.
-        joins: where further archives start, if several stand behind each other (``cat a.tar b.tar``): between them lie
+        joins: where further archives start, if several stand after each other (``cat a.tar b.tar``): between them lie
             end marks.
         hashes: hex digests of the shard as it is stored, by algorithm (``md5``, ``sha1``, ``sha256``), where asked for.
     """

@@ -176,9 +176,9 @@ class _OpenWindow:
         """Return where its first samples end, as an index, and what was counted there and not told yet."""
         self._rows = self._rows or sorted(row for rows in self._parts for row in rows)
         row = self._rows[beyond - 1]
-        told = [each for each in self.counted if each.row <= row]
-        del self.counted[: len(told)]
-        return self._first + row + 1, told
+        counts = [each for each in self.counted if each.row <= row]
+        del self.counted[: len(counts)]
+        return self._first + row + 1, counts
 
 
 class _ReceivedWindows:
@@ -204,12 +204,12 @@ class _ReceivedWindows:
             mark.until = window.stop
         mark.beyond = self._beyond
         if self._beyond:
-            mark.until, told = self._windows[0].behind(self._beyond)
-            mark.counted += told
+            mark.until, counts = self._windows[0].behind(self._beyond)
+            mark.counted += counts
         return mark
 
     def rest(self) -> BatchMark:
-        """Return the mark behind the last sample, whether or not all were received."""
+        """Return the mark after the last sample, whether or not all were received."""
         mark = BatchMark()
         for window in self._windows:
             mark.progress += window.progress

@@ -47,7 +47,7 @@ class ElasticShare:
         return str(self._run.reading())
 
     def progress(self) -> Json:
-        """Return the memories of the streams that moved."""
+        """Return the states of the streams that moved."""
         return self._run.progress()
 
     def close(self) -> None:
@@ -133,12 +133,12 @@ def find_next_position(state: Json, mine: Iterable[int]) -> int | None:
         state: of an elastic dataset.
         mine: numbers of the streams.
     """
-    streams, memories = int(state["streams"]), state["memories"]
+    streams, stream_states = int(state["streams"]), state["memories"]
     positions = []
     for stream in mine:
-        memory = memories.get(str(stream))
-        if memory is None or len(memory) > 1:  # the memory of a stream that is over is its count alone
-            positions.append((memory[0] if memory else 0) * streams + stream)
+        stream_state = stream_states.get(str(stream))
+        if stream_state is None or len(stream_state) > 1:  # the state of a stream that is over is its count alone
+            positions.append((stream_state[0] if stream_state else 0) * streams + stream)
     return min(positions, default=None)
 
 

@@ -177,7 +177,7 @@ class PartSender:
         self._pipe.send(("far", part, number, places))
 
     def _segment(self, size: int) -> tuple[int, mmap.mmap]:
-        """Return a segment of at least so many bytes that nobody uses."""
+        """Return a segment of at least so many bytes that is not in use."""
         for number in self._free:
             if len(self._segments[number]) >= size:
                 self._free.remove(number)

@@ -158,13 +158,13 @@ class Loader:
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         self._timings = timings
         self._stats = LoaderStats(workers=workers)
-        self._crew: Any = None
+        self._pool: Any = None
         self._windows: WindowAssembler | None = None
         self._current: weakref.ref[LoaderIterator] | None = None
         self._state: Json = None  # to begin the next epoch with
         self._chosen = False  # set_epoch has named that state's epoch: its rest is given, though nothing be left
         self._resumed: Json = None  # what the present epoch began with, where the next one follows behind its end
-        self._ending: Any = None  # closes the crew when the loader is forgotten
+        self._ending: Any = None  # closes the worker pool when the loader is forgotten
         self._beginning: EpochStart | None = None
         self._received: ReceivedState | None = None
         self._beyond = 0
@@ -231,7 +231,7 @@ class Loader:
             marked.close()
 
     def _count_failure(self) -> None:
-        """Count what stood before a failure, unless a run goes on behind the last state and counts it then."""
+        """Count what stood before a failure, unless a run goes on after the last state and counts it then."""
         failed = self._windows.failed if self._windows is not None else []
         if not self._origin.elastic:
             self._stats.receive(failed)
@@ -246,7 +246,7 @@ class Loader:
         if self._batching.exact:  # windows are the same whatever was received of them
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._start_windows()
-        self._crew.begin(beginning)
+        self._pool.begin(beginning)
         self._forget()  # not before: what could not start is tried again from there
         self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
@@ -283,25 +283,25 @@ class Loader:
         self._origin.forget()
 
     def _start_windows(self) -> WindowAssembler:
-        if self._windows is None or self._crew is None or not self._crew.living:
+        if self._windows is None or self._pool is None or not self._pool.living:
             span = self.batch_size or max(1, self.workers)  # without batches, about one sample of each worker
             self._stop_pool()
-            crew = self._crew = self._start_pool(span)
-            self._ending = weakref.finalize(self, crew.close)
+            pool = self._pool = self._start_pool(span)
+            self._ending = weakref.finalize(self, pool.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead, ahead_bytes = self._ahead
             self._windows = WindowAssembler(
-                crew, span=span, ahead=ahead if self.workers else 0, ahead_bytes=ahead_bytes, placing=placing
+                pool, span=span, ahead=ahead if self.workers else 0, ahead_bytes=ahead_bytes, placing=placing
             )
             self._windows.watch = self._stats.count
             self._windows.eager = self._often()
         return self._windows
 
     def _stop_pool(self) -> None:
-        """End the crew, and keep nothing of it."""
+        """Close the worker pool, and keep nothing of it."""
         if self._ending is not None:
-            self._ending()  # once; and it refers to the crew no more
-        self._crew = self._windows = self._ending = None
+            self._ending()  # once; and it refers to the pool no more
+        self._pool = self._windows = self._ending = None
 
     def _start_pool(self, span: int) -> Any:
         if not self.workers:
@@ -356,7 +356,7 @@ class Loader:
             self._received = None  # the state is the beginning of that epoch from now on
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the batch received last: that of this rank; see ``merge_states``.
+        """Return the state after the batch received last: that of this rank; see ``merge_states``.
 
         Raises:
             FlowError: the dataset is not elastic.
@@ -383,7 +383,7 @@ class Loader:
         return self._stats.batches - self._saved < _OFTEN
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue behind a state with the next iteration; behind the last batch of its epoch, with the next epoch.
+        """Continue behind a state with the next iteration; after the last batch of its epoch, with the next epoch.
 
         Args:
             state: what ``state_dict`` returned, of this rank or merged from all, under any number of workers.
@@ -439,7 +439,7 @@ class Loader:
         """Travel without workers, and behind what was received."""
         fresh = self._received is None and self._next_state() is None
         state = self.state_dict() if isinstance(self._origin, ElasticAdapter) and not fresh else None
-        gone = {"_ending": None, "_crew": None, "_windows": None, "_current": None, "_received": None, "_state": state}
+        gone = {"_ending": None, "_pool": None, "_windows": None, "_current": None, "_received": None, "_state": state}
         return {**self.__dict__, **gone, "_beyond": 0}
 
     def __repr__(self) -> str:

@@ -81,20 +81,20 @@ class LoaderStage(Stage):
         self.dataset, self.num_workers = loader.dataset, loader.num_workers  # known as a loader, as torch's own is
 
     def begin(self, run: Run) -> LoaderStageState:
-        """Return the memory of one run."""
+        """Return the state of one run."""
         return LoaderStageState(self.loader, run)
 
-    def flow(self, upstream: Iterator[Any], memory: LoaderStageState) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: LoaderStageState) -> Iterator[Any]:  # noqa: ARG002
         """Yield the loader's batches."""
-        run = memory.run
+        run = state.run
         try:
             yield from run
         finally:
             run.close()
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Make items once more, in this process."""
-        return list(memory.run.fetch(addresses))
+        return list(state.run.fetch(addresses))
 
     def __repr__(self) -> str:
         return type(self.loader).__name__

@@ -74,7 +74,7 @@ class DatasetAdapter(Protocol):
         """Take note that the dataset's own state is used, or not wanted."""
 
     def over(self, state: Json, beginning: EpochStart) -> bool:
-        """Tell, of a state behind which this rank has nothing, whether its epoch is over on all ranks."""
+        """Tell, of a state after which this rank has nothing, whether its epoch is over on all ranks."""
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> WorkerShare:
         """Return a worker's share of the epoch."""

@@ -40,7 +40,7 @@ _PATIENCE_SECONDS = 2.0  # for a process to end by itself, and again after SIGTE
 
 
 class ProcessWorkers(BaseWorkerPool):
-    """Workers that are processes; they live until the crew is closed.
+    """Workers that are processes; they live until the worker pool is closed.
 
     Args:
         origin: the dataset.
@@ -308,10 +308,10 @@ def _find_unpicklable(origin: Any) -> str:
     return "it"
 
 
-def _restore_adapter(parcel: bytes) -> Any:
+def _restore_adapter(pickled: bytes) -> Any:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    return cloudpickle.loads(parcel)
+    return cloudpickle.loads(pickled)
 
 
 def _describe_exit(code: int | None) -> str:

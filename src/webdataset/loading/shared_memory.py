@@ -118,7 +118,7 @@ class BlockPool:
         return self.most is not None and self.made >= self.most and len(self._free) < self.most // 2
 
     def take(self) -> MemoryBlock:
-        """Return a block that nobody uses."""
+        """Return a block that is not in use."""
         try:
             return self._free.pop()  # the warmest
         except IndexError:

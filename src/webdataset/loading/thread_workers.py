@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 5.0  # for a thread that sits in a read, when the loader is 
 
 
 class BaseWorkerPool:
-    """A crew lives in the process that hired it: a fork inherits the object, but nobody who works."""
+    """A worker pool lives in the process that started it: a fork inherits the object, but no worker."""
 
     def __init__(self) -> None:
         self._living = True
@@ -30,7 +30,7 @@ class BaseWorkerPool:
 
     @property
     def living(self) -> bool:
-        """True until the crew is closed, in the process that hired it."""
+        """True until the worker pool is closed, in the process that started it."""
         return self._living and os.getpid() == self._owner
 
     def describe_position(self, worker: int) -> str:  # noqa: ARG002  known of processes only
@@ -54,7 +54,7 @@ class InlineWorkers(BaseWorkerPool):
         self._span = span
         self._grants: deque[WindowCredit] = deque()
         self._stopped = False
-        self._lender = RowAllocator()
+        self._allocator = RowAllocator()
         self._parts: Iterator[WindowPart] = iter(())
 
     def begin(self, beginning: EpochStart) -> None:
@@ -62,7 +62,7 @@ class InlineWorkers(BaseWorkerPool):
         self._grants.clear()
         self._stopped = False
         share = self._origin.share(beginning, 0, 1)
-        work = EpochWork(share, self._span, beginning.start, 0, self._leave, None, self._lender)
+        work = EpochWork(share, self._span, beginning.start, 0, self._leave, None, self._allocator)
         self._parts = WorkerLoop(work).parts()
 
     def _leave(self, window: int) -> WindowCredit:
@@ -112,7 +112,7 @@ class _WorkerThread:
         self.parts = parts
         self.orders: queue.SimpleQueue[WindowCredit | EpochStart | None] = queue.SimpleQueue()
         self.stopped = False
-        self.lender = RowAllocator()
+        self.allocator = RowAllocator()
         self.thread = threading.Thread(target=self.run, name=f"webdataset-loader-{number}", daemon=True)
 
     def run(self) -> None:
@@ -123,16 +123,16 @@ class _WorkerThread:
                 self._epoch(order)
 
     def _epoch(self, beginning: EpochStart) -> None:
-        filling: WorkerLoop | None = None
+        loop: WorkerLoop | None = None
         try:
             share = self.origin.share(beginning, self.number, self.workers)
-            work = EpochWork(share, self.span, beginning.start, self.number, self._leave, self._watch, self.lender)
-            filling = WorkerLoop(work)
-            for part in filling.parts():
+            work = EpochWork(share, self.span, beginning.start, self.number, self._leave, self._watch, self.allocator)
+            loop = WorkerLoop(work)
+            for part in loop.parts():
                 self.parts.put(part)
         except BaseException as error:  # noqa: BLE001  user code, SystemExit too: it goes to the consumer, who raises it
-            window = 0 if filling is None else filling.window
-            self.parts.put(WindowPart(self.number, window, over=True, busy=self.lender.busy(), error=error))
+            window = 0 if loop is None else loop.window
+            self.parts.put(WindowPart(self.number, window, over=True, busy=self.allocator.busy(), error=error))
 
     def _leave(self, window: int) -> WindowCredit:
         while True:
@@ -151,7 +151,7 @@ class _WorkerThread:
 
 
 class ThreadWorkers(BaseWorkerPool):
-    """Workers that are threads; they live until the crew is closed.
+    """Workers that are threads; they live until the worker pool is closed.
 
     Args:
         origin: the dataset.

@@ -199,9 +199,9 @@ class EqualSteps:
             return [count]
         torch = require("torch", extra="torch", purpose="equal_steps")
         group = self._cpu_group()
-        told = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size(group=group))]
-        distributed.all_gather(told, torch.tensor([count], dtype=torch.int64), group=group)
-        return [int(number) for number in told]
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(distributed.get_world_size(group=group))]
+        distributed.all_gather(counts, torch.tensor([count], dtype=torch.int64), group=group)
+        return [int(number) for number in counts]
 
     def _cpu_group(self) -> Any:
         distributed = self._distributed
@@ -298,17 +298,17 @@ def check_ranks(dataset: Any, *, same_samples: bool = False, group: Any = None) 
     world, own = distributed.get_world_size(group=group), distributed.get_rank(group=group)
     found: list[Any] = [None] * world
     distributed.all_gather_object(found, _describe_rank(dataset, own, world, whole=group is None), group=group)
-    failed = {rank: told["error"] for rank, told in enumerate(found) if "error" in told}
+    failed = {rank: facts["error"] for rank, facts in enumerate(found) if "error" in facts}
     if failed:
         raise UsageError("; ".join(f"rank {rank}: {error}" for rank, error in failed.items()))
     differing = [
         line
         for name in _select_names(found)
-        if (line := _describe_difference(name, [told.get(name) for told in found]))
+        if (line := _describe_difference(name, [facts.get(name) for facts in found]))
     ]
     if differing:
         raise UsageError(f"the {world} ranks are not set up alike: {'; '.join(differing)}")
-    if world > 1 and not same_samples and not all(told["shared"] for told in found):
+    if world > 1 and not same_samples and not all(facts["shared"] for facts in found):
         raise UsageError(
             f"all {world} ranks would read the same {found[0]['shards']} shards, as nothing shares them out: pass "
             "nodesplitter=wds.split_by_node (in a DataPipeline: put wds.split_by_node behind the list of shards), or "
@@ -330,8 +330,8 @@ def _describe_rank(dataset: Any, own: int, world: int, *, whole: bool) -> dict[s
 
 def _select_names(found: list[dict[str, Any]]) -> list[str]:
     """Return what is compared; where the shards are others, so is their order."""
-    names = dict.fromkeys(name for told in found for name in told)
-    if len({told["urls"] for told in found}) > 1:
+    names = dict.fromkeys(name for facts in found for name in facts)
+    if len({facts["urls"] for facts in found}) > 1:
         del names[_ORDER]
     return list(names)
 

@@ -32,7 +32,7 @@ class BatchWithState:
     Args:
         batch: what ``collate_fn`` made.
         position: of its last item.
-        progress: memories of the streams that moved.
+        progress: states of the streams that moved.
         run: seed and epoch of the worker's run, for the check that all read the same.
         address: of the item, where it was asked for.
     """
@@ -72,7 +72,7 @@ class StatefulCollate:
         self.addresses = False
 
     def __call__(self, items: Any) -> Any:
-        """Return the batch, in a worker as a parcel.
+        """Return the batch, in a worker together with its state.
 
         Args:
             items: what was taken from the dataset.
@@ -168,7 +168,7 @@ class LoaderRun:
 
     def __next__(self) -> Any:
         try:
-            parcel = next(self._batches)
+            tagged = next(self._batches)
         except StopIteration:
             self._end()
             if not (self.continue_epochs and self.exhausted):
@@ -176,27 +176,29 @@ class LoaderRun:
             self._open(self._loader, addresses=self._addresses)
             return next(self)
         self._gave = True
-        if type(parcel) is not BatchWithState:
-            return parcel
-        if parcel.run != self._known:
+        if type(tagged) is not BatchWithState:
+            return tagged
+        if tagged.run != self._known:
             raise FlowError(
-                f"a worker reads seed and epoch {parcel.run}, the loader {self._known}: the dataset was changed in the "
+                f"a worker reads seed and epoch {tagged.run}, the loader {self._known}: the dataset was changed in the "
                 "worker, where no state knows of it"
             )
-        self._received.take(parcel.progress)
-        self._turn = (self._owner(parcel.position) + 1) % self._workers
-        self._address = parcel.address
-        return parcel.batch
+        self._received.take(tagged.progress)
+        self._turn = (self._owner(tagged.position) + 1) % self._workers
+        self._address = tagged.address
+        return tagged.batch
 
     def _end(self) -> None:
         """Take note that all streams are over."""
         known = self._received.state_dict()["memories"]
-        self._received.take({name: [0 if memory is None else memory[0]] for name, memory in known.items()})
+        self._received.take(
+            {name: [0 if stream_state is None else stream_state[0]] for name, stream_state in known.items()}
+        )
         self.over = True
         if (
             self._workers
             and not has_progress(self.begun)
-            and not any(memory and memory[0] for memory in known.values())
+            and not any(stream_state and stream_state[0] for stream_state in known.values())
         ):
             next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
         self.close()
@@ -207,7 +209,7 @@ class LoaderRun:
         return self.over and not self._gave and self._plain.is_epoch_done()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the batch given last, of this epoch."""
+        """Return the state after the batch given last, of this epoch."""
         state = self._received.state_dict() if self._own is None else self._own.state_dict()
         if self._workers:
             state["turn"] = [*self._place[:2], self._workers, self._turn]
@@ -332,7 +334,7 @@ class StateLoader(DataLoader[Any]):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the batch received last: a JSON value, to be loaded under any topology.
+        """Return the state after the batch received last: a JSON value, to be loaded under any topology.
 
         Behind the last batch of an epoch, the next epoch comes.
 

@@ -60,12 +60,12 @@ class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
         """Return the next item.
 
         Raises:
-            StopIteration: behind the last one.
+            StopIteration: after the last one.
         """
         return next(self._start_run())
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state behind the item given last."""
+        """Return the state after the item given last."""
         return self._start_run().state_dict()
 
     def _start_run(self) -> ElasticRun:

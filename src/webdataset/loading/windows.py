@@ -128,15 +128,15 @@ class WindowAssembler:
     """The windows of one epoch after the other.
 
     Args:
-        crew: the workers.
+        pool: the workers.
         span: indices in a window.
         ahead: windows that may be worked on or wait beyond the one that is needed next.
         ahead_bytes: the memory that they may take; one window is always allowed.
         placing: samples are to be written into blocks.
     """
 
-    def __init__(self, crew: WorkerPool, *, span: int, ahead: int, ahead_bytes: int, placing: bool) -> None:
-        self.crew = crew
+    def __init__(self, pool: WorkerPool, *, span: int, ahead: int, ahead_bytes: int, placing: bool) -> None:
+        self.pool = pool
         self.span = span
         self.ahead = ahead
         self.ahead_bytes = ahead_bytes
@@ -145,19 +145,19 @@ class WindowAssembler:
         self._placing = placing
         self._layouts = 0
         self._blocks: BlockPool | None = None
-        self._busy: list[set[int]] = [set() for _ in range(crew.workers)]
+        self._busy: list[set[int]] = [set() for _ in range(pool.workers)]
         self._loans = Leases()
         self._returned: deque[_ReturnedBlock] = deque()  # blocks that nobody here looks at any more
         self.watch: Callable[[WindowPart], None] | None = None  # called with each part
         self.eager = False  # every part must say what changed in its worker's state
         self.outcomes: list[StageOutcome] = []  # of all workers, at the end of an epoch
-        self.failed: list[RowCounts] = []  # what was gone on without in a window that nobody receives
+        self.failed: list[RowCounts] = []  # what was gone on without in a window that is not received
         self._epoch = 0
         self._begin()
-        self._over = [True] * crew.workers
+        self._over = [True] * pool.workers
 
     def _begin(self) -> None:
-        workers = self.crew.workers
+        workers = self.pool.workers
         self._epoch += 1
         self._layouts = min(self._layouts, 1)
         self._next = self._granted = 0  # the next windows to be delivered, and to be granted
@@ -180,7 +180,7 @@ class WindowAssembler:
     def epoch(self) -> Generator[BatchWindow]:
         """Yield windows that hold samples (or progress), until all workers are over.
 
-        The crew has begun. Given up early, it waits for all workers to notice.
+        The worker pool has begun. Given up early, it waits for all workers to notice.
 
         Raises:
             Exception: what ended a worker, when its window's turn has come.
@@ -190,8 +190,8 @@ class WindowAssembler:
         try:
             while not all(self._over) or self._parts:
                 self._grant()
-                while not all(map(self._ready, range(self.crew.workers))):
-                    part = self.crew.receive(_SILENCE_SECONDS)
+                while not all(map(self._ready, range(self.pool.workers))):
+                    part = self.pool.receive(_SILENCE_SECONDS)
                     if part is not None:
                         self._register(part)
                     else:
@@ -204,31 +204,31 @@ class WindowAssembler:
         finally:
             self._lent.clear()
             self._parts.clear()
-            if self.crew.living:
+            if self.pool.living:
                 with suppress(WorkerDied):  # nobody waits for its samples any more; the next epoch hires others
                     self._stop_workers()
 
     def _warn_of_silence(self) -> None:
         """Say whom the program waits for: a hang that nobody explains is taken for one of the training."""
-        for number in range(self.crew.workers):
+        for number in range(self.pool.workers):
             if not self._ready(number):
                 log.warning(
                     "loader: nothing came from worker %d of %d for %.0f seconds%s: it waits for storage or a lock, or "
                     "is stopped (py-spy dump shows where)",
                     number,
-                    self.crew.workers,
+                    self.pool.workers,
                     _SILENCE_SECONDS,
-                    self.crew.describe_position(number),
+                    self.pool.describe_position(number),
                 )
 
     def _stop_workers(self) -> None:
         """Let all workers give up what they do; end those that do not answer."""
-        self.crew.stop()
+        self.pool.stop()
         until = time.monotonic() + _PATIENCE_SECONDS
         while not all(self._over):
-            part = self.crew.receive(max(0.0, until - time.monotonic()))
+            part = self.pool.receive(max(0.0, until - time.monotonic()))
             if part is None:
-                self.crew.close()
+                self.pool.close()
                 return
             self._register(part)
 
@@ -272,7 +272,7 @@ class WindowAssembler:
         if self._placing and not self._layouts:
             most = 0  # the first window tells what the others look like
         while self._granted <= self._next + max(most, 0):
-            self.crew.grant(self._make_credit(self._granted))
+            self.pool.grant(self._make_credit(self._granted))
             self._granted += 1
 
     def _make_credit(self, window: int) -> WindowCredit:
@@ -311,7 +311,7 @@ class WindowAssembler:
         self._layouts += 1
         self.layout = first if alike else None
         if self.layout is not None:
-            self._blocks = self.crew.blocks(self.layout)
+            self._blocks = self.pool.blocks(self.layout)
             self.window_bytes = max(self.window_bytes, self.layout.size_bytes)
 
 

@@ -74,7 +74,7 @@ class MetricsRecorder:
         self.skips, self.drops = SkipCounts(), SkipCounts()
         self.counting = count_skipped(self.skips, self.drops)
         self._drawn = 0
-        self._told = time.perf_counter()
+        self._reported = time.perf_counter()
 
     def count_row(self, row: int) -> RowCounts:
         """Return what was counted since the last time, as what belongs to a row."""
@@ -95,9 +95,9 @@ class MetricsRecorder:
         """
         self._drawn += count
         now = time.perf_counter()
-        if not over and now - self._told < _OFTEN_SECONDS:
+        if not over and now - self._reported < _OFTEN_SECONDS:
             return None
-        self._told = now
+        self._reported = now
         stages = [] if self._meter is None else self._meter.estimate(self._drawn)
         return WorkerMetrics(stages) if stages else None
 
@@ -203,7 +203,7 @@ class EpochWork:
         leave: waits until a window may be written; raises EpochCancelled.
         watch: called with each sample's index and the sample, before it is written;
             may raise EpochCancelled. None for none.
-        lender: offers rows to decoders; kept from epoch to epoch.
+        allocator: offers rows to decoders; kept from epoch to epoch.
     """
 
     share: WorkerShare
@@ -212,7 +212,7 @@ class EpochWork:
     worker: int
     leave: Callable[[int], WindowCredit]
     watch: Callable[[int, Any], None] | None
-    lender: RowAllocator
+    allocator: RowAllocator
 
 
 class WorkerLoop:
@@ -247,11 +247,11 @@ class WorkerLoop:
         finally:
             if self._open is not None:
                 rows, block = self._open
-                self.work.lender.take_back(rows, block, 0, self.share.turn)
+                self.work.allocator.take_back(rows, block, 0, self.share.turn)
             self.share.close()
         if part.findings is None:
             part.findings = self.notes.report(0, over=True)
-        part.busy = self.work.lender.busy()
+        part.busy = self.work.allocator.busy()
         if part.over and part.error is None and not given_up:
             outcomes = getattr(self.share, "outcomes", None)
             part.outcomes = [] if outcomes is None else outcomes.summarize()
@@ -261,7 +261,7 @@ class WorkerLoop:
         return WindowPart(self.work.worker, window, over=True)
 
     def _make_failure_part(self, error: BaseException) -> WindowPart:
-        """Say what ended the worker, and what it went on without in the window that nobody receives."""
+        """Say what ended the worker, and what it went on without in the window that is not received."""
         part, filled = self._last(self.window), self._part
         part.error = error
         part.counted = [] if filled is None else filled.counted
@@ -271,7 +271,7 @@ class WorkerLoop:
 
     def _make_empty_part(self, window: int) -> WindowPart:
         """Say that the worker has nothing up to a window, whose parts others need not wait for."""
-        return WindowPart(self.work.worker, window, busy=self.work.lender.busy())
+        return WindowPart(self.work.worker, window, busy=self.work.allocator.busy())
 
     def _parts(self) -> Iterator[WindowPart]:
         if self.share.following >= NEVER:
@@ -284,7 +284,7 @@ class WorkerLoop:
         while True:
             self.window = window
             granted = self._await_credit(window)
-            rows = self.work.lender.rows(granted.layout, granted.columns)
+            rows = self.work.allocator.rows(granted.layout, granted.columns)
             self._open = rows, granted.block
             self._part = part = WindowPart(self.work.worker, window)
             self._fill(part, rows, samples)
@@ -342,7 +342,7 @@ class WorkerLoop:
 
     def _finish_part(self, part: WindowPart, rows: WindowRows, granted: WindowCredit) -> WindowPart:
         part.progress = self._progress(due=granted.eager or part.over)
-        part.busy = self.work.lender.take_back(rows, granted.block, len(part.rows), self.share.turn)
+        part.busy = self.work.allocator.take_back(rows, granted.block, len(part.rows), self.share.turn)
         self._open = None
         part.timings = self._working, self._waiting
         part.findings = self.notes.report(len(part.rows), over=part.over)

@@ -163,7 +163,7 @@ class WorkerProcess:
         self._grants: list[WindowCredit] = []
         self._beginning: EpochStart | None = None
         self._stopped = False
-        self._lender = RowAllocator()
+        self._allocator = RowAllocator()
         self._looked = 0.0
         self._share: WorkerShare | None = None
         self._reading = b""
@@ -215,14 +215,14 @@ class WorkerProcess:
         duty = self._duty
         _seed_generators(hash_seed("loader", beginning.seed, beginning.epoch, beginning.place.rank, duty.number))
         sent = 0
-        filling: WorkerLoop | None = None
+        loop: WorkerLoop | None = None
         try:
             share = self._share = duty.origin.share(beginning, duty.number, duty.workers)
             work = EpochWork(
-                share, duty.span, beginning.start, duty.number, self._leave, self._report_position, self._lender
+                share, duty.span, beginning.start, duty.number, self._leave, self._report_position, self._allocator
             )
-            filling = WorkerLoop(work)
-            for part in filling.parts():
+            loop = WorkerLoop(work)
+            for part in loop.parts():
                 sent = part.window
                 self._send(part)
         except (EOFError, OSError, SystemExit) as error:
@@ -231,10 +231,10 @@ class WorkerProcess:
                 return
             raise
         except BaseException as error:  # noqa: BLE001  user code: it goes to the consumer, who raises it
-            self._send_failure(error, sent if filling is None else max(sent, filling.window))
+            self._send_failure(error, sent if loop is None else max(sent, loop.window))
 
     def _send_failure(self, error: BaseException, window: int) -> None:
-        self._send(WindowPart(self._duty.number, window, over=True, busy=self._lender.busy(), error=error))
+        self._send(WindowPart(self._duty.number, window, over=True, busy=self._allocator.busy(), error=error))
 
     def _send(self, part: WindowPart) -> None:
         if part.error is not None:

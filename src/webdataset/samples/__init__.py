@@ -1,1 +1,1 @@
-"""Groups the members of shards into samples, and writes samples back as members."""
+"""Layer 3: groups the members of shards into samples, and writes samples back as members."""

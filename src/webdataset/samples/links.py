@@ -92,23 +92,23 @@ class LinkTargets:
             offset, least = walk.wants
             wanted = min(max(size, least), before - offset)
             chunk = self._read_at(offset, wanted)
-            self._note(walk.walk(chunk, offset), walk.strays)
+            self._note(walk.walk(chunk, offset), walk.payloadless)
             if len(chunk) < wanted:
                 return False
             size = _SMALLEST if walk.wants[0] > offset + wanted else min(2 * size, _LARGEST)
         self._reached = before
         return walk.error is None and walk.wants[0] == before
 
-    def _note(self, places: list[MemberPosition], strays: list[PayloadlessMember]) -> None:
+    def _note(self, places: list[MemberPosition], payloadless: list[PayloadlessMember]) -> None:
         found, first = self._found, 0
-        for stray in strays:
-            found.update((hash(place.name), place.offset) for place in places[first : stray.place])
-            first = stray.place
-            offset = found.get(hash(stray.target)) if stray.kind == HARD_LINK else None
+        for entry in payloadless:
+            found.update((hash(place.name), place.offset) for place in places[first : entry.place])
+            first = entry.place
+            offset = found.get(hash(entry.target)) if entry.kind == HARD_LINK else None
             if offset is None:
-                found.pop(hash(stray.name), None)
+                found.pop(hash(entry.name), None)
             else:
-                found[hash(stray.name)] = offset
+                found[hash(entry.name)] = offset
         found.update((hash(place.name), place.offset) for place in places[first:])
         for name in list(itertools.islice(found, max(0, len(found) - MOST_NAMES))):
             del found[name]
@@ -183,46 +183,46 @@ class LinkResolver:
         self._key: str | None = None
 
     def resolve(
-        self, members: list[Any], strays: Sequence[PayloadlessMember], names: MemberNames
+        self, members: list[Any], payloadless: Sequence[PayloadlessMember], names: MemberNames
     ) -> Iterator[list[Any]]:
         """Yield lists of members with those that links lead to, each list before the next link is looked at.
 
         Args:
             members: (name, payload, offset).
-            strays: links and members of unknown types among them.
+            payloadless: links and members of unknown types among them.
             names: knows the samples' names; has been given the lists before.
         """
         first = 0
-        for stray in strays:
-            if stray.place > first:
-                yield members[first : stray.place]
-                first = stray.place
-            found = self._resolve(stray, names)
+        for entry in payloadless:
+            if entry.place > first:
+                yield members[first : entry.place]
+                first = entry.place
+            found = self._resolve(entry, names)
             if found is not None:
-                yield [(stray.name, found, stray.offset)]
+                yield [(entry.name, found, entry.offset)]
         if first < len(members):
             yield members[first:]
 
-    def _resolve(self, stray: PayloadlessMember, names: MemberNames) -> Any:
-        """Return what a stray stands for, or None where it is left out."""
-        named = names.split(stray.name)
+    def _resolve(self, entry: PayloadlessMember, names: MemberNames) -> Any:
+        """Return what a member without payload stands for, or None where it is left out."""
+        named = names.split(entry.name)
         if named is None:
             return None
         found = None
-        if stray.kind == HARD_LINK:
-            target = stray.target if self._rename is None else self._rename(stray.target)
+        if entry.kind == HARD_LINK:
+            target = entry.target if self._rename is None else self._rename(entry.target)
             found = names.get_content(target, named[0])
             if found is None:
-                found = self._elsewhere(stray, named[0])
-            if found is not None and target == stray.name:
+                found = self._elsewhere(entry, named[0])
+            if found is not None and target == entry.name:
                 # a file that was packed twice under one name: the link says nothing
                 return None
         if found is None:
-            self._left[stray.kind] += 1
-            self._first = self._first or stray
+            self._left[entry.kind] += 1
+            self._first = self._first or entry
         return found
 
-    def _elsewhere(self, stray: PayloadlessMember, key: str) -> Any:
+    def _elsewhere(self, entry: PayloadlessMember, key: str) -> Any:
         """Return the target's bytes, or place, from elsewhere in the shard; None where they are not at hand."""
         if not self._asked:
             self._asked = True
@@ -231,7 +231,7 @@ class LinkResolver:
         if self._targets is None:
             return None
         try:
-            place = self._targets.place(stray.target, stray.offset)
+            place = self._targets.place(entry.target, entry.offset)
             if place is None or self._places:
                 return place
             return self._bytes(place, key, self._targets)
@@ -262,9 +262,9 @@ class LinkResolver:
             f"{left.pop(SYMBOLIC_LINK, 0)} symbolic links": SYMBOLIC_LINK,
             f"{left.total()} payloads of unknown type": 0,
         }
-        said = ", ".join(text for text in kinds if not text.startswith("0 "))
+        counts = ", ".join(text for text in kinds if not text.startswith("0 "))
         warn_user(
-            f"{redact(self.url)}: members are left out: {said}; the first is {first.name!r} at byte {first.offset}. "
+            f"{redact(self.url)}: members are left out: {counts}; the first is {first.name!r} at byte {first.offset}. "
             "Pack the files themselves (tar --dereference --hard-dereference), or leave these out with select_files",
         )
 

@@ -19,7 +19,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def available_memory_bytes() -> int | None:
-    """Return how many more bytes one object of this process may take; None where nobody knows.
+    """Return how many more bytes one object of this process may take; None where it is unknown.
 
     Three quarters of the machine's memory, or of its container's, are the most; a limit on the address space
     (``ulimit -v``) leaves what is not taken yet.
@@ -87,9 +87,9 @@ def check_member_size(body: MemberBody, stored: Callable[[], int | None] = lambd
         if size > most:
             raise member_size_error(body, size, f"more than the {most} of WDS_MAX_MEMBER_BYTES")
         return
-    room = available_memory_bytes()
-    if room is not None and size > room:
-        raise member_size_error(body, size, f"and this process may take {room}: {_WAY_OUT}")
+    available = available_memory_bytes()
+    if available is not None and size > available:
+        raise member_size_error(body, size, f"and this process may take {available}: {_WAY_OUT}")
     length = stored()
     if length is not None and body.size > max(FREE_BYTES, MOST_GROWTH * length):
         raise member_size_error(body, size, f"in a shard of {length} compressed bytes: {_WAY_OUT}")

@@ -174,7 +174,7 @@ def group_members(
                     yield from grouping.take(member)
         except StopReading:
             raise
-        except Exception:  # of a shard behind the one whose last sample is in progress: raised again
+        except Exception:  # of a shard after the one whose last sample is in progress: raised again
             if grouping.complete():
                 yield from grouping.end()
             raise

@@ -104,9 +104,9 @@ def _read_first(  # noqa: PLR0917  one value each
                 check_end_mark(url, scanner.offset, chosen=reading.missing_end)
             return grouper.close()
         members = scanner.feed(piece)
-        if scanner.strays:
+        if scanner.payloadless:
             # one header was fed: no member stands beside the link
-            members = [member for some in links.resolve(members, scanner.strays, grouper) for member in some]
+            members = [member for some in links.resolve(members, scanner.payloadless, grouper) for member in some]
         samples = grouper.add(members)
         while grouper.fault is not None and not samples:
             if not reading.handler(grouper.fault):

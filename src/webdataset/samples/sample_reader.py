@@ -148,7 +148,7 @@ def take_share(
     Args:
         lists: samples and where they start.
         shard: ``share``, where the shard is shared by sample: (number of the first sample, step to the next); or
-            ``part``, where it is cut: (number of the first sample, number behind the last, samples in the shard).
+            ``part``, where it is cut: (number of the first sample, number after the last, samples in the shard).
         resumed: the lists begin with this sample of the share; None: with the shard's first.
     """
     if "part" in shard:

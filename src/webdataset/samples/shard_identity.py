@@ -31,7 +31,7 @@ class ShardIdentity(NamedTuple):
     """Which object a shard was read from.
 
     Args:
-        size: bytes of the stored object, or None where nobody knows.
+        size: bytes of the stored object, or None where it is unknown.
         validator: a number drawn from its ETag, generation or time of the last change; None where there is none.
     """
 
@@ -105,37 +105,37 @@ def warn_changed_shard(url: str, error: Exception) -> None:
     warn_user(f"{redact(url)}: going on by the number of samples, since WDS_CHANGED_SHARDS=warn: {error}")
 
 
-def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, told: set[str]) -> None:
+def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warned: set[str]) -> None:
     """Compare which object a shard was read from with the one that is read now.
 
     Args:
         url: of the shard.
         saved: what the state holds.
         now: what is read now.
-        told: what this run has warned of already.
+        warned: what this run has warned of already.
 
     Raises:
         StateMismatch: the sizes differ.
     """
     if saved.size is not None and now.size is not None and saved.size != now.size:
         raise changed_shard_error(url, f"it had {saved.size} bytes, and has {now.size}")
-    if saved.validator is None or now.validator is None or saved.validator == now.validator or "copy" in told:
+    if saved.validator is None or now.validator is None or saved.validator == now.validator or "copy" in warned:
         return
-    told.add("copy")
+    warned.add("copy")
     warn_user(
         f"{redact(url)}: the shard has another ETag, generation or time of change than when the state was saved, and "
         "the same size: a copy, or touched since. The keys at the saved places are compared (told once for all shards)",
     )
 
 
-def compare_traces(saved: Any, now: Any, url: str, told: set[str]) -> None:
+def compare_traces(saved: Any, now: Any, url: str, warned: set[str]) -> None:
     """Compare how far a replay has read with how far the run had when the state was saved.
 
     Args:
         saved: what ``trace`` methods returned then: nested lists and dictionaries.
         now: the same of the replay.
         url: of a shard that the replay reads, for the message.
-        told: what this run has warned of already.
+        warned: what this run has warned of already.
 
     Raises:
         StateMismatch: the replay has read other samples.
@@ -145,7 +145,7 @@ def compare_traces(saved: Any, now: Any, url: str, told: set[str]) -> None:
     pairs: list[tuple[Any, Any]] = []
     if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
         if "keys" in saved and all(saved[name] == now[name] for name in ("at", "keys", "shard")):
-            compare_identities(url, ShardIdentity(*saved["object"]), ShardIdentity(*now["object"]), told)
+            compare_identities(url, ShardIdentity(*saved["object"]), ShardIdentity(*now["object"]), warned)
             return
         pairs = [(saved[name], now[name]) for name in saved]
     elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
@@ -155,4 +155,4 @@ def compare_traces(saved: Any, now: Any, url: str, told: set[str]) -> None:
             url, "what was read again from the start of the epoch, up to here, holds other samples"
         )
     for one, other in pairs:
-        compare_traces(one, other, url, told)
+        compare_traces(one, other, url, warned)

@@ -42,7 +42,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         level: a trust level that a dataset names.
 
     Attributes:
-        pace: of whoever reads the streams.
+        pace: of the thread that reads the streams.
 
     Raises:
         UsageError: ``WDS_PREFETCH_BYTES`` is no number.
@@ -51,7 +51,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
     def __init__(self, shards: Iterator[Shard], opener: Opener, prefetch: int | None, level: str | None) -> None:
         super().__init__(shards, level)
         most = settings.PREFETCH_BYTES.get()
-        self.room = most if prefetch is None else min(prefetch, most)
+        self.limit_bytes = most if prefetch is None else min(prefetch, most)
         self.pace = ReadRate()
         self._opener = opener
         self._depth = FEWEST
@@ -70,7 +70,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
             self._ask_ahead()
             self._begin_all()
 
-    def _go_on(self, _filling: PrefetchTask) -> None:
+    def _go_on(self, _task: PrefetchTask) -> None:
         """Open what comes next in place of what has been read; called in its thread, which never asks the list."""
         if self._starving:
             self._alone(self._begin_all)
@@ -91,10 +91,10 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
             if coming.begun is not None:
                 self._longest = max(self._longest, coming.begun.length or 0)
             else:
-                filling = self._start_prefetch(coming.shard)
-                if filling is None:  # no room, or none that is opened ahead
+                task = self._start_prefetch(coming.shard)
+                if task is None:  # no room, or none that is opened ahead
                     return
-                self._note(waiting, number, filling)
+                self._note(waiting, number, task)
 
     def opens_ahead(self, shard: Shard) -> bool:
         """Tell whether a shard is one that is opened ahead of its turn.
@@ -102,7 +102,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         Args:
             shard: the dict.
         """
-        return self.room >= FEWEST and self._is_remote(shard)
+        return self.limit_bytes >= FEWEST and self._is_remote(shard)
 
     def close(self) -> None:
         """Stop the threads and close what they have opened."""
@@ -112,7 +112,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         """Open a shard ahead of its turn, if it is of that kind and there is room."""
         if not self.opens_ahead(shard):
             return None
-        size_bytes = min(self._buffer_bytes, self.room // FEWEST, self._longest or self.room)
+        size_bytes = min(self._buffer_bytes, self.limit_bytes // FEWEST, self._longest or self.limit_bytes)
         grant: Reservation | None = None
         if self._has_room(size_bytes):
             grant = prefetch_budget.take(
@@ -131,8 +131,8 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         """Tell whether this list of shards may hold so many bytes more; some are left to the present shard's ranges."""
         ahead = sum(coming.begun.grant.held_bytes for coming in self._waiting if coming.begun is not None)
         present = 0 if self._current is None else self._current.grant.held_bytes
-        most = self.room * 4 // 5 if self._starving else self.room
-        return ahead + size_bytes <= most and ahead + present + size_bytes <= self.room
+        most = self.limit_bytes * 4 // 5 if self._starving else self.limit_bytes
+        return ahead + size_bytes <= most and ahead + present + size_bytes <= self.limit_bytes
 
     def _adapt(self) -> None:
         """Look further ahead while the reader waits for slow sources, and for some time after that."""
@@ -193,8 +193,8 @@ def open_shards(
                 stream = _take_stream(place, opened, coming) if ahead else opened(shard["url"])
             except Exception as error:  # noqa: BLE001  the handler decides
                 url = shard.get("url") if isinstance(shard, dict) else None
-                told = with_location(error, url=str(url) if url is not None else None, stage="url_opener")
-                if not should_continue(handler, told, "opening"):
+                located = with_location(error, url=str(url) if url is not None else None, stage="url_opener")
+                if not should_continue(handler, located, "opening"):
                     return
             else:
                 first = False
@@ -209,15 +209,15 @@ def _take_stream(place: UpcomingShard[PrefetchTask], opened: Callable[[Any], Any
     One that could not be opened then is opened now: whatever it says now is what it says.
     """
     began = time.monotonic()
-    filling, stream = place.begun, None
-    if filling is not None:
-        stream = filling.take()
-        coming.pace.latency_seconds = filling.latency_seconds or coming.pace.latency_seconds
+    task, stream = place.begun, None
+    if task is not None:
+        stream = task.take()
+        coming.pace.latency_seconds = task.latency_seconds or coming.pace.latency_seconds
         if stream is None:
-            filling.release()
-            filling = None
+            task.release()
+            task = None
     if stream is None:
         stream = opened(place.shard["url"])
     ended = time.monotonic()
     coming.pace.note(began, began, ended, 0)
-    return PrefetchedStream(stream, coming.pace, coming.look, began, filling)
+    return PrefetchedStream(stream, coming.pace, coming.look, began, task)

@@ -213,7 +213,7 @@ class Watch(Protocol):
         """Take note that the shard has been read to its end, without fault.
 
         Args:
-            length: bytes of the shard as it is stored, or None where nobody knows.
+            length: bytes of the shard as it is stored, or None where it is unknown.
             compression: how it is compressed, or None.
         """
         ...
@@ -291,7 +291,7 @@ class ShardReader:
         self._rising = bool(shard.get("rising", True))
         self._compression: str | None = None
         self._ended = False  # what comes now are the shard's last samples
-        # files that somebody else opened do not look after themselves
+        # files that other code opened do not look after themselves
         foreign = type(getattr(self.stream, "kept", self.stream)) in (io.FileIO, io.BufferedReader)
         self._opened = stream_identity(self.stream) if foreign else None
         self._watch: Watch | None = None
@@ -338,7 +338,7 @@ class ShardReader:
     def _lists(self) -> Iterator[tuple[list[Sample], list[int]]]:
         grouper = self.grouper
         for members in self._attach_last_header():
-            if self.scanner.strays:
+            if self.scanner.payloadless:
                 for some in self.resolve(members):
                     samples = yield from self._group_members(some)
                     if samples:
@@ -374,8 +374,8 @@ class ShardReader:
         Args:
             members: as ``member_lists`` gave them.
         """
-        strays, self.scanner.strays = self.scanner.strays, []
-        if not strays:
+        payloadless, self.scanner.payloadless = self.scanner.payloadless, []
+        if not payloadless:
             yield members
             return
         if self._links is None:
@@ -383,7 +383,7 @@ class ShardReader:
 
             rename = getattr(self.reading, "rename_files", None)
             self._links = LinkResolver(self.url, self.reading.limits, self._open_random_access, rename)
-        yield from self._links.resolve(members, strays, self.grouper)
+        yield from self._links.resolve(members, payloadless, self.grouper)
 
     def _tell_links(self) -> None:
         if self._links is not None:
@@ -407,7 +407,7 @@ class ShardReader:
         """
         try:
             yield from self.member_lists()
-        except Exception:  # whatever it is: it is raised again, behind the sample
+        except Exception:  # whatever it is: it is raised again, after the sample
             scanner = self.scanner
             scanner.coming = scanner.pending_name
             if scanner.coming is not None:
@@ -427,7 +427,7 @@ class ShardReader:
                 watch.feed(piece, scanner.offset)
             members = scanner.feed(piece)
             del piece
-            if members or scanner.coming is not None or scanner.strays:
+            if members or scanner.coming is not None or scanner.payloadless:
                 yield members
             del members
             if scanner.error is not None:

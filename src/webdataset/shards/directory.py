@@ -141,7 +141,7 @@ def _release_claim(claimed: Path) -> None:
 
 
 def get_pid_from_filename(fname: str) -> int | None:
-    """Return the process that has claimed a shard, or None for a file that nobody has claimed.
+    """Return the process that has claimed a shard, or None for a file that is not claimed.
 
     Args:
         fname: the file's name or path.

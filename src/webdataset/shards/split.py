@@ -34,21 +34,21 @@ def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     """
     where = worker_context(group)
     if where.world_size > 1:
-        told = (
+        message = (
             f"this is rank {where.rank} of {where.world_size}, and every rank would read all shards: you need to add "
             "an explicit nodesplitter to your input pipeline for multi-node training. Pass "
             "nodesplitter=wds.split_by_node to share the shards out (wds.split_by_sample where there are fewer than "
             f"workers), nodesplitter=None to read all of them on all {where.world_size} ranks, or resampled=True"
         )
         if not has_only_launcher(group):
-            raise UsageError(told, stage="single_node_only")
-        _warn_once(told)
+            raise UsageError(message, stage="single_node_only")
+        _warn_once(message)
     yield from src
 
 
 @functools.cache
-def _warn_once(told: str) -> None:
-    log.warning("%s", told)
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
 
 
 def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:

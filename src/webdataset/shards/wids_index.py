@@ -178,8 +178,8 @@ class WidsShard:
     def to_entry(self) -> dict[str, Any]:
         """Return the shard as a dict in the index's words; what is not known is left out."""
         known = {name: getattr(self, name) for name in ("md5sum", "filesize", "dataset", "weight", "source_url")}
-        said = {name: value for name, value in known.items() if value is not None}
-        return {"url": self.url, "nsamples": self.nsamples, **said, **self.extra}
+        values = {name: value for name, value in known.items() if value is not None}
+        return {"url": self.url, "nsamples": self.nsamples, **values, **self.extra}
 
 
 @dataclass(frozen=True)

@@ -267,16 +267,16 @@ class AddressLog:
     def __init__(self) -> None:
         self.entered: list[Address] = []
         self._sealed: list[str] = []
-        self._start = 0  # where what is behind the last chunk begins
-        self._told = 0  # how many are written
-        self._text = ""  # of those behind the last chunk
+        self._start = 0  # where what is after the last chunk begins
+        self._written = 0  # how many are written
+        self._text = ""  # of those after the last chunk
         self._others: list[Address] | None = None  # the same as they are, where some have another shape
 
     def clear(self) -> None:
         """Forget all addresses."""
         self.entered.clear()
         self._sealed.clear()
-        self._start = self._told = 0
+        self._start = self._written = 0
         self._text, self._others = "", None
 
     def save(self) -> tuple[list[str], Json]:
@@ -291,13 +291,13 @@ class AddressLog:
         self._sealed.append(
             deflate_text(_MARK + tail.encode()) if isinstance(tail, str) else encode_addresses(tail, in_order=True)
         )
-        self._start = self._told = stop
+        self._start = self._written = stop
         self._text, self._others = "", None
 
     def _tail(self, stop: int) -> Json:
-        """Return the addresses behind the last chunk and before ``stop``, as a text where all are a reader's."""
+        """Return the addresses after the last chunk and before ``stop``, as a text where all are a reader's."""
         if self._others is None:
-            if self._told == stop or self._tell(stop):
+            if self._written == stop or self._tell(stop):
                 return self._text
             self._others = []
         self._others += map(_to_lists, self.entered[self._start + len(self._others) : stop])
@@ -305,10 +305,10 @@ class AddressLog:
 
     def _tell(self, stop: int) -> bool:
         """Write the addresses before ``stop`` that are not written yet; return False where one is not a reader's."""
-        entered, told = self.entered, self._told
-        shard, ordinal, offset, _ = entered[told - 1] if told > self._start else (0, 0, 0, 0)
+        entered, written = self.entered, self._written
+        shard, ordinal, offset, _ = entered[written - 1] if written > self._start else (0, 0, 0, 0)
         steps = []
-        for address in entered[told:stop]:
+        for address in entered[written:stop]:
             if type(address) is not Place and not _is_reader_address(address):
                 return False
             before, last, behind = shard, ordinal, offset
@@ -318,7 +318,7 @@ class AddressLog:
                 steps.append(f"{size // _BLOCK}{_SIGNS[check]}")
             else:
                 steps.append(f"{shard - before} {ordinal - last} {size}{_SIGNS[check]}")
-        self._told = stop
+        self._written = stop
         self._text += "".join(steps)
         return True
 
@@ -339,7 +339,7 @@ class AddressLog:
                 raise StateMismatch("the snapshot holds addresses that cannot be read")
             self.entered += addresses
         self._sealed[:] = since
-        self._start = self._told = len(self.entered)
+        self._start = self._written = len(self.entered)
         self.entered += tail if isinstance(tail, list) else _parse_tail(tail)
 
 

@@ -67,15 +67,15 @@ class ImageStage(Stage):
         """Return the seed of this run."""
         return ImageState(hash_seed(self.name, run.entropy()))
 
-    def flow(self, upstream: Iterator[Any], memory: ImageState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: ImageState) -> Iterator[Any]:
         """Yield changed samples.
 
         Raises:
             MissingField: a sample without a PIL image.
         """
         for sample in upstream:
-            memory.count += 1
-            yield self.make_sample(sample, memory.count - 1, memory.seed)
+            state.count += 1
+            yield self.make_sample(sample, state.count - 1, state.seed)
 
     def make_sample(self, sample: dict[str, Any], ordinal: int, seed: int) -> Any:
         """Return a sample with its images changed by what seed, key and ordinal draw."""
@@ -93,11 +93,11 @@ class ImageStage(Stage):
         """
         return {**sample, **{name: change(sample[name]) for name in names}}
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
         """Make samples once more, with the draws of their run."""
         samples = fetch([inner for _, inner in addresses])
         numbered = zip(samples, addresses, strict=True)
-        return [self.make_sample(sample, ordinal, memory.seed) for sample, (ordinal, _) in numbered]
+        return [self.make_sample(sample, ordinal, state.seed) for sample, (ordinal, _) in numbered]
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments))})"
@@ -240,8 +240,8 @@ def noise(sigma: float) -> ImageStage:
 
 
 def _draw_corners(generator: random.Random, image: Image, size: int, count: int) -> Any:
-    room = [max(0, side - size) for side in image.size]
-    return [(generator.randint(0, room[0]), generator.randint(0, room[1])) for _ in range(count)]
+    margins = [max(0, side - size) for side in image.size]
+    return [(generator.randint(0, margins[0]), generator.randint(0, margins[1])) for _ in range(count)]
 
 
 class Patches(ImageStage):

@@ -8,7 +8,7 @@ fills the buffer again by asking upstream to fetch those addresses.
 An address is a JSON value that names one item of a stage's output. Three rules make all addresses:
 
 * a *transparent* stage (each output item is made from one input item, in order) passes addresses through;
-* a stage with a state says the address of the item it yielded last (``memory.address``);
+* a stage with a state says the address of the item it yielded last (``state.address``);
 * anything else (a user's generator function) is numbered: the address is the output's ordinal.
 
 Addresses cost nothing unless the run is tracked.
@@ -61,7 +61,7 @@ class Run:
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
-        told: what this run has warned of already, in all of its streams and sources.
+        warned: what this run has warned of already, in all of its streams and sources.
         outcomes: who is told what became of the samples of stages that may drop some
             (:mod:`webdataset.flow.outcomes`); None: whoever runs the pipeline judges by itself.
     """
@@ -74,7 +74,7 @@ class Run:
     position: int = 0
     stream: StreamNumber | None = None
     meter: Any = field(default=None, compare=False, repr=False)
-    told: set[str] = field(default_factory=set, compare=False, repr=False)
+    warned: set[str] = field(default_factory=set, compare=False, repr=False)
     outcomes: Any = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Any:
@@ -135,7 +135,7 @@ class StageState:
     outcome: Outcome | None = None
 
     def snapshot(self) -> Json:
-        """Return this memory as a JSON value; buffers as addresses."""
+        """Return this state as a JSON value; buffers as addresses."""
         return None
 
     def trace(self) -> Json:
@@ -162,7 +162,7 @@ class Stage(ABC):
         transparent: each output item is made from one input item, in input order, and depends on nothing else.
         rewinds: the stage restores itself from a *fresh* upstream (the reader does, by skipping whole shards).
         drops: the stage may drop every sample that it is given, and has a ``name`` and a user's ``function``. Its flow
-            says in ``memory.outcome`` how that ended; where it has no memory, ``memory`` is a plain one for that.
+            says in ``state.outcome`` how that ended; without a state of its own, ``state`` is a plain one for that.
     """
 
     transparent: bool = False
@@ -170,7 +170,7 @@ class Stage(ABC):
     drops: bool = False
 
     def begin(self, run: Run) -> StageState | None:  # noqa: ARG002
-        """Return a new memory for one run, or None for a stage that remembers nothing.
+        """Return a new state for one run, or None for a stage that remembers nothing.
 
         Args:
             run: seed, epoch and place of the run.
@@ -178,21 +178,21 @@ class Stage(ABC):
         return None
 
     @abstractmethod
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
         """Yield results.
 
         Args:
             upstream: the items.
-            memory: what ``begin`` returned, possibly restored.
+            state: what ``begin`` returned, possibly restored.
         """
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
         """Make the output items that stand at ``addresses`` once more.
 
         Args:
             addresses: addresses of this stage's output.
             fetch: gives the upstream items at upstream's addresses.
-            memory: this stage's memory in the present run; sources that hold other sources find them there.
+            state: this stage's state in the present run; sources that hold other sources find them there.
 
         Returns:
             The items, in the order of ``addresses``. The default serves transparent stages.
@@ -200,7 +200,7 @@ class Stage(ABC):
         Raises:
             FlowError: the stage gave another number of items than it gave in the run that is restored.
         """
-        known = None if memory is None else memory.run_context
+        known = None if state is None else state.run_context
         remade = list(self.flow(iter(fetch(addresses)), self.begin(Run() if known is None else known)))
         if len(remade) != len(addresses):
             raise FlowError(
@@ -242,7 +242,7 @@ class FilterFunction(Stage):
         self.args = args
         self.kw = kw
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Yield what the function yields."""
         return iter(self.f(upstream, *self.args, **self.kw))
 
@@ -261,7 +261,7 @@ class TransparentFunction(FilterFunction):
 class ObservingFunction(TransparentFunction):
     """A generator function whose output items *are* input items, in order: it drops some, or only looks at them."""
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Return the input items: whoever let them pass once is not asked again."""
         return fetch(addresses)
 
@@ -276,9 +276,9 @@ class PassThroughState(StageState):
 
 
 class PassThroughStage(Stage):
-    """A stage with a memory whose output items *are* input items: it drops some, or gives them in another order."""
+    """A stage with a state whose output items *are* input items: it drops some, or gives them in another order."""
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Return the input items."""
         return fetch(addresses)
 
@@ -363,13 +363,13 @@ def pair_addresses(upstream: Iterator[Item], origin: Callable[[], Address]) -> I
 
 
 @overload
-def deliver_pairs(pairs: Iterator[tuple[Address, Item]], memory: StageState) -> Iterator[Item]: ...
+def deliver_pairs(pairs: Iterator[tuple[Address, Item]], state: StageState) -> Iterator[Item]: ...
 @overload
-def deliver_pairs(pairs: Iterator[Any], memory: StageState) -> Iterator[Any]: ...
-def deliver_pairs(pairs: Iterator[Any], memory: StageState) -> Iterator[Any]:
-    """Yield the items of ``pairs``, keeping the address of the last one in ``memory``."""
+def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]: ...
+def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
+    """Yield the items of ``pairs``, keeping the address of the last one in ``state``."""
     for address, item in pairs:
-        memory.address = address
+        state.address = address
         yield item
 
 
@@ -475,7 +475,7 @@ class Composed(Stage):
         )
         self.transparent = all(isinstance(step, TransparentFunction) for step in self.steps)
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Yield what the last step yields."""
         return iter(self(upstream))
 

@@ -156,9 +156,9 @@ class Batched(Stage):
         """Return the place for the last batch's address."""
         return StageState()
 
-    def flow(self, upstream: Iterator[Any], memory: StageState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: StageState) -> Iterator[Any]:
         """Yield batches."""
-        origin, size, collate = memory.origin, self.batchsize, self.collation_fn or _keep_list
+        origin, size, collate = state.origin, self.batchsize, self.collation_fn or _keep_list
         source: Iterator[Any] = upstream if origin is None else pair_addresses(upstream, origin)
         while chunk := list(islice(source, size)):
             whole = len(chunk) == size
@@ -168,12 +168,12 @@ class Batched(Stage):
                 yield collate_batch(collate, chunk, "batched")
             else:
                 batch = collate_batch(collate, [sample for _, sample in chunk], "batched")
-                memory.address = [address for address, _ in chunk]
+                state.address = [address for address, _ in chunk]
                 yield batch
             if not whole:
                 return
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Fetch all samples of the batches at once, and collate them again."""
         samples = iter(fetch([address for batch in addresses for address in batch]))
         collate = self.collation_fn or _keep_list
@@ -324,37 +324,37 @@ class Unbatched(Stage):
         self.name = name
 
     def begin(self, run: Run) -> UnbatchState:  # noqa: ARG002
-        """Return a memory without a batch."""
+        """Return a state without a batch."""
         return UnbatchState(self)
 
-    def flow(self, upstream: Iterator[Any], memory: UnbatchState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: UnbatchState) -> Iterator[Any]:
         """Yield the samples."""
-        if memory.origin is not None:
-            return self._flow_with_addresses(upstream, memory)
-        return self._plain(upstream, memory)
+        if state.origin is not None:
+            return self._flow_with_addresses(upstream, state)
+        return self._plain(upstream, state)
 
-    def _plain(self, upstream: Iterator[Any], memory: UnbatchState) -> Iterator[Any]:
+    def _plain(self, upstream: Iterator[Any], state: UnbatchState) -> Iterator[Any]:
         apart = self.rows
-        yield from memory.rest
+        yield from state.rest
         for batch in upstream:
             yield from apart(batch)
 
-    def _flow_with_addresses(self, upstream: Iterator[Any], memory: UnbatchState) -> Iterator[Any]:
-        if memory.rest:
-            address, index = memory.address
-            yield from self._count_samples(memory, address, index + 1, memory.rest)
+    def _flow_with_addresses(self, upstream: Iterator[Any], state: UnbatchState) -> Iterator[Any]:
+        if state.rest:
+            address, index = state.address
+            yield from self._count_samples(state, address, index + 1, state.rest)
         for batch in upstream:
-            address = memory.origin() if memory.origin else None
-            yield from self._count_samples(memory, address, 0, list(self.rows(batch)))
+            address = state.origin() if state.origin else None
+            yield from self._count_samples(state, address, 0, list(self.rows(batch)))
 
-    def _count_samples(self, memory: UnbatchState, address: Address, first: int, samples: list[Any]) -> Iterator[Any]:
+    def _count_samples(self, state: UnbatchState, address: Address, first: int, samples: list[Any]) -> Iterator[Any]:
         end = first + len(samples)
         for index, sample in enumerate(samples, first):
-            memory.address = [address, index]
-            memory.left = end - index - 1
+            state.address = [address, index]
+            state.left = end - index - 1
             yield sample
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Fetch each batch once, and take the samples out of it."""
         names = {repr(batch): batch for batch, _ in addresses}
         batches = fetch(list(names.values()))

@@ -38,27 +38,27 @@ class CheckSamples(PassThroughStage):
         self._shards = shards
 
     def begin(self, run: Run) -> SeenState:  # noqa: ARG002
-        """Return a memory that has seen nothing."""
+        """Return a state that has seen nothing."""
         return SeenState()
 
-    def flow(self, upstream: Iterator[Any], memory: SeenState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: SeenState) -> Iterator[Any]:
         """Yield all samples.
 
         Raises:
             NoSamples: there were none.
         """
         for sample in upstream:
-            memory.seen = True
+            state.seen = True
             yield sample
             break
         yield from upstream
-        if not memory.seen:
+        if not state.seen:
             raise NoSamples(self._explain_error())
 
     def _explain_error(self) -> str:
         where = worker_context()
         workers = where.world_size * where.num_workers
-        told = (
+        setup = (
             f"no samples found in this pass on rank {where.rank} of {where.world_size}, worker {where.worker} of "
             f"{where.num_workers}: "
         )
@@ -68,11 +68,11 @@ class CheckSamples(PassThroughStage):
             "resampled=True, or pass empty_check=False to let such workers give nothing"
         )
         if self._shards is None:
-            return f"{told}there are fewer shards than workers ({workers} in all), or {others}. {fix}"
+            return f"{setup}there are fewer shards than workers ({workers} in all), or {others}. {fix}"
         shards = "there is 1 shard" if self._shards == 1 else f"there are {self._shards} shards"
         if self._shards < workers:
-            return f"{told}{shards}, fewer than the {workers} workers in all. {fix}"
-        return f"{told}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {fix}"
+            return f"{setup}{shards}, fewer than the {workers} workers in all. {fix}"
+        return f"{setup}{shards} for {workers} worker{'s in all' if workers > 1 else ''}; {others}. {fix}"
 
     def __repr__(self) -> str:
         return "check_samples()"
@@ -127,10 +127,10 @@ class SplitAssigned(PassThroughStage):
         """Return whether this is the first pass."""
         return FirstPass(first=run.epoch == 0)
 
-    def flow(self, upstream: Iterator[Any], memory: FirstPass) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: FirstPass) -> Iterator[Any]:
         """Yield this process's share."""
         if thread_context.worker is None:
-            if memory.first:
+            if state.first:
                 self._warn()
             return upstream
         shards = single_node_only(upstream) if self.ranks else upstream

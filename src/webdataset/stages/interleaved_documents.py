@@ -129,20 +129,20 @@ class JoinStage(Stage):
         )
 
     def begin(self, run: Run) -> JoinState:  # noqa: ARG002
-        """Return a memory in which nothing waits."""
+        """Return a state in which nothing waits."""
         return JoinState(self)
 
-    def flow(self, upstream: Iterator[Any], memory: JoinState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: JoinState) -> Iterator[Any]:
         """Yield what becomes of the groups."""
         try:
-            yield from self._flow(upstream, memory)
+            yield from self._flow(upstream, state)
         finally:
-            if memory.left_out:
-                counts = ", ".join(f"{count} {what}" for what, count in sorted(memory.left_out.items()))
+            if state.left_out:
+                counts = ", ".join(f"{count} {what}" for what, count in sorted(state.left_out.items()))
                 log.info("%s left out: %s", self.name, counts)
 
-    def _flow(self, upstream: Iterator[Any], memory: JoinState) -> Iterator[Any]:
-        gatherer, origin = memory.gatherer, memory.origin
+    def _flow(self, upstream: Iterator[Any], state: JoinState) -> Iterator[Any]:
+        gatherer, origin = state.gatherer, state.origin
         ready = gatherer.ready
         for sample in _finish_after(upstream, gatherer.finish):
             if sample is not gatherer:
@@ -150,13 +150,13 @@ class JoinStage(Stage):
             while ready:
                 group = ready.popleft()
                 try:
-                    result = self.make_output(group, memory.decoder, memory.left_out)
+                    result = self.make_output(group, state.decoder, state.left_out)
                 except Exception as exn:  # noqa: BLE001  decoders are users' code: the handler decides
                     if should_continue(self.handler, with_blame(exn, self.name, group.items[0].sample), self.name):
                         continue
                     return
                 if result is not None:
-                    memory.address = group.addresses
+                    state.address = group.addresses
                     yield result
 
     def again(self, addresses: list[Address], samples: Iterator[Any]) -> DocumentGroup:
@@ -177,10 +177,10 @@ class JoinStage(Stage):
             raise FlowError(f"{len(addresses)} samples that made one before the snapshot do not now", stage=self.name)
         return gatherer.ready[0]
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
         """Fetch all samples of the groups at once, and make them again."""
         samples = iter(fetch([address for group in addresses for address in group]))
-        decoder = memory.decoder if memory is not None else self.decoder()
+        decoder = state.decoder if state is not None else self.decoder()
         return [self.make_output(self.again(group, samples), decoder, Counter()) for group in addresses]
 
 

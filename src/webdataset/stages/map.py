@@ -302,9 +302,9 @@ class Map(TransparentFunction):
         """The user's function."""
         return self.args[0] if self.args else self.kw.get("f")
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
         """Yield the results that are not None."""
-        return _map_with_outcome(upstream, *self.args, **self.kw, outcome=None if memory is None else memory.outcome)
+        return _map_with_outcome(upstream, *self.args, **self.kw, outcome=None if state is None else state.outcome)
 
 
 def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:

@@ -102,48 +102,48 @@ class Mixture(Stage, IterableDataset):
         """Return the sources of one run, none of them started yet."""
         return MixState(self.datasets, run)
 
-    def _places(self, memory: MixState) -> Iterator[int]:
-        """Yield, as long as sources give, the place in ``memory.live`` of the one that gives next."""
+    def _places(self, state: MixState) -> Iterator[int]:
+        """Yield, as long as sources give, the place in ``state.live`` of the one that gives next."""
         raise NotImplementedError
 
-    def _end_source(self, memory: MixState, place: int) -> None:
+    def _end_source(self, state: MixState, place: int) -> None:
         """Take note that the source at ``place`` has ended."""
-        del memory.live[place]
+        del state.live[place]
 
-    def flow(self, upstream: Iterator[Any], memory: MixState) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: MixState) -> Iterator[Any]:  # noqa: ARG002
         """Yield the items of all sources; nothing is taken from ``upstream``."""
-        gives = [iter(memory.flow(number)) for number in memory.live]
-        live, tracked = memory.live, memory.run.tracked
+        gives = [iter(state.flow(number)) for number in state.live]
+        live, tracked = state.live, state.run.tracked
         try:
-            for place in self._places(memory):
+            for place in self._places(state):
                 try:
                     item = next(gives[place])
                 except StopIteration:
                     if not self.longest:
-                        live.clear()  # whoever restores this memory must not go on with the others
+                        live.clear()  # a restored run must not go on with the others
                         return
                     del gives[place]
-                    self._end_source(memory, place)
+                    self._end_source(state, place)
                     continue
                 if tracked:
                     number = live[place]
-                    memory.address = [number, memory.flows[number].address()]
+                    state.address = [number, state.flows[number].address()]
                 yield item
         finally:
-            memory.close()
+            state.close()
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Ask each source for its items.
 
         Raises:
-            FlowError: without the memory of the run, the sources are not known.
+            FlowError: without the state of the run, the sources are not known.
         """
-        if not isinstance(memory, MixState):
+        if not isinstance(state, MixState):
             raise FlowError(f"{self!r} makes items again only in its own run")
         found: dict[int, Iterator[Any]] = {}
         for number in {number for number, _ in addresses}:
-            ended = number not in memory.live
-            source = start_source(self.datasets[number], memory.run, number) if ended else memory.flow(number)
+            ended = number not in state.live
+            source = start_source(self.datasets[number], state.run, number) if ended else state.flow(number)
             found[number] = iter(source.fetch([address for n, address in addresses if n == number]))
             if ended:
                 source.close()
@@ -196,37 +196,37 @@ class MixFlow:
 
     def __init__(self, mix: Mixture, run: Run, state: Json) -> None:
         self.mix = mix
-        self.memory = mix.begin(run)
+        self.state = mix.begin(run)
         if state is not None:
-            self.memory.restore(state, _fetch_nothing)
-        self.items = mix.flow(iter(()), self.memory)
+            self.state.restore(state, _fetch_nothing)
+        self.items = mix.flow(iter(()), self.state)
 
     def __iter__(self) -> Iterator[Any]:
         return self.items
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last."""
-        return self.memory.snapshot()
+        """Return the state after the item given last."""
+        return self.state.snapshot()
 
     def trace(self) -> Json:
         """Return how far the sources have been read."""
-        return self.memory.trace()
+        return self.state.trace()
 
     def present_url(self) -> str:
         """Return the url of a shard that one of the sources reads."""
-        return self.memory.present_url()
+        return self.state.present_url()
 
     def address(self) -> Address:
         """Return the address of the item given last."""
-        return self.memory.address
+        return self.state.address
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
         """Make items once more."""
-        return self.mix.refetch(addresses, _fetch_nothing, self.memory)
+        return self.mix.refetch(addresses, _fetch_nothing, self.state)
 
     def close(self) -> None:
         """Close all sources."""
-        self.memory.close()
+        self.state.close()
 
 
 def _fetch_nothing(addresses: list[Address]) -> list[Any]:
@@ -273,8 +273,8 @@ class RandomMix(Mixture):
         later = make_rng("mix", self.seed, run.epoch) if run.epoch else None
         return MixState(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
 
-    def _places(self, memory: MixState) -> Iterator[int]:
-        draw, live, last = memory.rng.random, memory.live, -1
+    def _places(self, state: MixState) -> Iterator[int]:
+        draw, live, last = state.rng.random, state.live, -1
         while live:
             if last != len(live) - 1:  # at the start, and when a source has ended
                 weights = list(accumulate(self.probs[number] for number in live))
@@ -295,18 +295,18 @@ class RoundRobin(Mixture):
     def __init__(self, datasets: Iterable[Any], longest: bool = False) -> None:  # noqa: FBT001, FBT002  positional upstream
         super().__init__(datasets, longest)
 
-    def _places(self, memory: MixState) -> Iterator[int]:
-        live = memory.live
+    def _places(self, state: MixState) -> Iterator[int]:
+        live = state.live
         while live:
-            place = memory.turn
+            place = state.turn
             if place >= len(live):
                 place = 0
-            memory.turn = place + 1
+            state.turn = place + 1
             yield place
 
-    def _end_source(self, memory: MixState, place: int) -> None:
-        super()._end_source(memory, place)
-        memory.turn = place
+    def _end_source(self, state: MixState, place: int) -> None:
+        super()._end_source(state, place)
+        state.turn = place
 
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 times the golden section
@@ -335,16 +335,16 @@ class EvenMix(RandomMix):
         """Return the sources of one run."""
         return MixState(self.datasets, run)
 
-    def _places(self, memory: MixState) -> Iterator[int]:
-        start, live = memory.run.random("evenly").getrandbits(64), memory.live
+    def _places(self, state: MixState) -> Iterator[int]:
+        start, live = state.run.random("evenly").getrandbits(64), state.live
         bounds: list[int] = []
         while live:
             if len(bounds) != len(live):  # at the start, and when a source has ended
                 bounds = _interval_bounds([self.probs[number] for number in live])
                 if bounds[-1] == 0:  # what is left has no weight, and never comes
                     return
-            point = (start + memory.turn * _GOLDEN) & _MASK
-            memory.turn += 1
+            point = (start + state.turn * _GOLDEN) & _MASK
+            state.turn += 1
             place = 0
             while point >= bounds[place]:
                 place += 1
@@ -374,8 +374,8 @@ class Concat(Mixture):
     def __init__(self, datasets: Any) -> None:
         super().__init__(datasets, True)
 
-    def _places(self, memory: MixState) -> Iterator[int]:
-        while memory.live:
+    def _places(self, state: MixState) -> Iterator[int]:
+        while state.live:
             yield 0
 
 

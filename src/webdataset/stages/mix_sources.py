@@ -24,7 +24,7 @@ class SourceFlow(Protocol):
         """Return the iterator over the items."""
 
     def snapshot(self) -> Json:
-        """Return the state behind the item given last."""
+        """Return the state after the item given last."""
 
     def address(self) -> Address:
         """Return the address of the item given last."""

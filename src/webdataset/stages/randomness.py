@@ -294,9 +294,9 @@ class MapWithRng(Stage):
         """Return what the generators of this run depend on."""
         return SampleRngState(run.seed, run.epoch, _function_name(self.f), self.salt)
 
-    def flow(self, upstream: Iterator[Any], memory: SampleRngState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: SampleRngState) -> Iterator[Any]:
         """Yield the results that are not None."""
-        f, make, parts = self.f, _find_rng_maker(self.kind), memory.parts
+        f, make, parts = self.f, _find_rng_maker(self.kind), state.parts
         name = ""  # in reports, once a sample was dropped
         dropped, gave = 0, False
         for sample in upstream:
@@ -316,18 +316,18 @@ class MapWithRng(Stage):
             if result is not sample and isinstance(result, dict):
                 result["__key__"] = sample["__key__"]
             yield result
-        if memory.outcome is not None:
-            memory.outcome.end(dropped, gave=gave)
+        if state.outcome is not None:
+            state.outcome.end(dropped, gave=gave)
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, memory: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
         """Make the results at some addresses once more, with the generators that their samples had.
 
         Raises:
             FlowError: the function gave another number of results than it did.
         """
-        if not isinstance(memory, SampleRngState):
+        if not isinstance(state, SampleRngState):
             raise FlowError(f"{self!r} makes samples again only in its own run")
-        remade = list(self.flow(iter(fetch(addresses)), memory))
+        remade = list(self.flow(iter(fetch(addresses)), state))
         if len(remade) != len(addresses):
             raise FlowError(
                 f"{self!r} made {len(remade)} of {len(addresses)} samples again: {describe_function(self.f)} is not "
@@ -396,10 +396,10 @@ class NumberDraws(Stage):
             *(run.stream if run.stream is not None else (worker_context().rank, worker_context().worker))
         )
 
-    def flow(self, upstream: Iterator[Any], memory: DrawNumberState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: DrawNumberState) -> Iterator[Any]:
         """Yield the shards with ``__draw__``."""
         for number, shard in enumerate(upstream):
-            yield {**shard, "__draw__": hash_seed("draw", *memory.parts, number) >> 11}
+            yield {**shard, "__draw__": hash_seed("draw", *state.parts, number) >> 11}
 
     def __repr__(self) -> str:
         return "number_draws()"

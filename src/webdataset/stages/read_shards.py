@@ -40,7 +40,7 @@ from webdataset.stages.base import Fetch, Json, Run, Stage, StageState
 from webdataset.storage.streams import stream_identity
 
 
-class ReaderMemory(StageState):
+class ReaderState(StageState):
     """Where the reader is.
 
     Args:
@@ -56,7 +56,7 @@ class ReaderMemory(StageState):
 
     def __init__(self, run: Run) -> None:
         self.stream: StreamNumber | None = run.stream
-        self.told = run.told
+        self.warned = run.warned
         self.position = Position(tracked=run.tracked)
         self.saved: SavedPosition | None = None
 
@@ -77,7 +77,7 @@ class ReaderMemory(StageState):
         return [shard, ordinal, offset, position.key_sum(), position.url, *position.identity(), rises]
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on behind the sample at this address."""
+        """Go on after the sample at this address."""
         if state is not None:
             self.saved = SavedPosition(state)
 
@@ -101,7 +101,7 @@ class SavedPosition:
     """What a state says of a reader: where it stood, and in which shard.
 
     Args:
-        state: what ``ReaderMemory.snapshot`` returned.
+        state: what ``ReaderState.snapshot`` returned.
 
     Raises:
         StateMismatch: it is no such value.
@@ -135,13 +135,15 @@ class SavedPosition:
                 url=url,
             )
 
-    def check_identity(self, shard: dict[str, Any], told: set[str]) -> None:
+    def check_identity(self, shard: dict[str, Any], warned: set[str]) -> None:
         """Compare an opened shard with the one that was read.
 
         Raises:
             StateMismatch: it has another size.
         """
-        compare_identities(str(shard["url"]), self.identity, ShardIdentity.of(*stream_identity(shard["stream"])), told)
+        compare_identities(
+            str(shard["url"]), self.identity, ShardIdentity.of(*stream_identity(shard["stream"])), warned
+        )
 
     def check_key(self, url: str, sample: Any) -> None:
         """Compare the sample at the saved place with the one that was given.
@@ -189,23 +191,23 @@ class ReadShards(Stage):
             return self
         return self.joined_with((), ())
 
-    def begin(self, run: Run) -> ReaderMemory:
-        """Return a memory that stands before the first shard."""
-        return ReaderMemory(run)
+    def begin(self, run: Run) -> ReaderState:
+        """Return a state that stands before the first shard."""
+        return ReaderState(run)
 
     def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Open each shard: ``{"url"}`` to ``{"url", "stream"}``."""
         return open_shards(shards, handler=self.reading.handler)
 
-    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Sample]:
+    def flow(self, upstream: Iterator[Any], state: ReaderState) -> Iterator[Sample]:
         """Yield samples."""
-        shards = _number_shards(upstream) if memory.origin is not None else upstream
-        if memory.saved is None:
-            return read_samples(self.open_shards(shards), self.reading, memory.position)
-        return self._resume(shards, memory, memory.saved)
+        shards = _number_shards(upstream) if state.origin is not None else upstream
+        if state.saved is None:
+            return read_samples(self.open_shards(shards), self.reading, state.position)
+        return self._resume(shards, state, state.saved)
 
-    def _resume(self, upstream: Iterator[Any], memory: ReaderMemory, saved: SavedPosition) -> Iterator[Sample]:
-        """Go on behind the sample at an address, which was given before the snapshot."""
+    def _resume(self, upstream: Iterator[Any], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
+        """Go on after the sample at an address, which was given before the snapshot."""
         listed = islice(upstream, saved.start.shard, None)
         first = next(listed, None)
         if first is None:
@@ -213,17 +215,17 @@ class ReadShards(Stage):
         try:
             # what was gone on without up to here was counted before the state was saved
             with count_skipped(None):
-                samples = self._at_offset(chain([first], listed), memory, saved)
+                samples = self._at_offset(chain([first], listed), state, saved)
         except StateMismatch as error:
             if not is_lenient() or hash_url(str(first["url"])) != saved.url:
                 raise
             warn_changed_shard(str(first["url"]), error)
-            samples = self._at_ordinal(chain([first], listed), memory, saved.start)
+            samples = self._at_ordinal(chain([first], listed), state, saved.start)
         yield from samples
 
-    def _at_offset(self, shards: Iterator[Any], memory: ReaderMemory, saved: SavedPosition) -> Iterator[Sample]:
+    def _at_offset(self, shards: Iterator[Any], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
         """Return the samples behind the saved one, once it has been read again and compared."""
-        opened = _check_first_shard(saved, self.open_shards(shards), memory.told)
+        opened = _check_first_shard(saved, self.open_shards(shards), state.warned)
         handler = self.reading.handler
         going = False
 
@@ -239,18 +241,18 @@ class ReadShards(Stage):
         url = str(first["url"])
         first["rising"] = saved.rises
         reading = replace(self.reading, handler=ask_handler)
-        samples = read_samples(chain([first], opened), reading, memory.position, saved.start)
+        samples = read_samples(chain([first], opened), reading, state.position, saved.start)
         sample = next(samples, None)
-        if sample is None or memory.position.shard != first.get("number", saved.start.shard):
+        if sample is None or state.position.shard != first.get("number", saved.start.shard):
             raise changed_shard_error(url, f"it ends before byte {saved.start.offset}")
         saved.check_key(url, sample)
-        saved.check_identity({"url": url, "stream": memory.position.reader.stream}, memory.told)
+        saved.check_identity({"url": url, "stream": state.position.reader.stream}, state.warned)
         going = True
         return samples
 
-    def _at_ordinal(self, shards: Iterator[Any], memory: ReaderMemory, start: Address) -> Iterator[Sample]:
+    def _at_ordinal(self, shards: Iterator[Any], state: ReaderState, start: Address) -> Iterator[Sample]:
         """Yield what follows as many samples of the first shard as were given of it."""
-        position = memory.position
+        position = state.position
         for sample in read_samples(self.open_shards(shards), self.reading, position):
             if position.shard > start.shard or position.address().ordinal > start.ordinal:
                 yield sample
@@ -341,7 +343,7 @@ def _number_shards(shards: Iterator[Any]) -> Iterator[Any]:
         yield {**shard, "number": number} if isinstance(shard, dict) else shard
 
 
-def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], told: set[str]) -> Iterator[Any]:
+def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], warned: set[str]) -> Iterator[Any]:
     """Yield opened shards, if the first is the one that the snapshot was taken in.
 
     Raises:
@@ -351,7 +353,7 @@ def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], told: set[st
         if number == 0:
             try:
                 saved.check_url(str(shard["url"]))
-                saved.check_identity(shard, told)
+                saved.check_identity(shard, warned)
             except StateMismatch:
                 shard["stream"].close()
                 raise
@@ -363,17 +365,17 @@ class InterleavedShard:
 
     Args:
         number: index of the shard in the run's list.
-        memory: where its reader is.
+        state: where its reader is.
     """
 
-    def __init__(self, number: int, memory: Any) -> None:
+    def __init__(self, number: int, state: Any) -> None:
         self.number = number
-        self.memory = memory
+        self.state = state
         self.samples: Iterator[Sample] | None = None  # None until it is opened, or again
 
     def address(self) -> list[int] | None:
         """Return the address of the sample given last, or None before the first."""
-        inner = self.memory.address
+        inner = self.state.address
         return None if inner is None else [self.number, *inner[1:]]
 
 
@@ -408,17 +410,17 @@ class OpenShardsState(StageState):
             "taken": self.taken,
             "turn": self.turn,
             "last": self.address,
-            "slots": [[slot.number, slot.memory.snapshot()] for slot in self.slots],
+            "slots": [[slot.number, slot.state.snapshot()] for slot in self.slots],
         }
 
     def present_url(self) -> str:
         """Return the url of the shard that gave the last sample."""
-        return "" if self.last is None else str(self.last.memory.present_url())
+        return "" if self.last is None else str(self.last.state.present_url())
 
     def trace(self) -> Json:
         """Return how far each open shard has been read."""
         slots = self.slots or []
-        return [self.taken, self.turn, [[slot.number, slot.memory.trace()] for slot in slots]]
+        return [self.taken, self.turn, [[slot.number, slot.state.trace()] for slot in slots]]
 
     def restore(self, state: Json, fetch: Fetch) -> None:
         """Take up the open shards; they are opened at their addresses when it is their turn."""
@@ -428,9 +430,9 @@ class OpenShardsState(StageState):
         self.before = state["last"]
         self.slots = []
         for number, inner in state["slots"]:
-            memory = ReaderMemory(self.run)
-            memory.restore(inner, fetch)
-            self.slots.append(InterleavedShard(int(number), memory))
+            reader_state = ReaderState(self.run)
+            reader_state.restore(inner, fetch)
+            self.slots.append(InterleavedShard(int(number), reader_state))
 
 
 class OpenShards(ReadShards):
@@ -454,7 +456,7 @@ class OpenShards(ReadShards):
         self.reading = reader.reading
 
     def begin(self, run: Run) -> Any:
-        """Return a memory that stands before the first shard."""
+        """Return a state that stands before the first shard."""
         return OpenShardsState(run)
 
     def for_stream(self, stream: StreamNumber) -> ReadShards:
@@ -466,22 +468,22 @@ class OpenShards(ReadShards):
         """Open shards as the reader does."""
         return self.reader.open_shards(shards)
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Sample]:
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Sample]:
         """Yield a sample of each open shard in turn."""
         stops: list[Exception] = []
         reader = self._with_watch(stops)
-        shards = self._list_shards(upstream, memory)
-        slots = memory.slots
+        shards = self._list_shards(upstream, state)
+        slots = state.slots
         try:
             for slot in slots:
                 if slot.samples is None:
-                    slot.samples = reader.flow(iter([next(shards)]), slot.memory)
+                    slot.samples = reader.flow(iter([next(shards)]), slot.state)
             while slots:
-                slot = slots[memory.turn]
+                slot = slots[state.turn]
                 sample = next(slot.samples, None)
                 if sample is not None:
-                    memory.turn = (memory.turn + 1) % len(slots)
-                    memory.last = slot
+                    state.turn = (state.turn + 1) % len(slots)
+                    state.last = slot
                     if self.reading.addresses and isinstance(sample, dict):
                         # each reader has one shard, and counts it as the first
                         sample["__address__"] = sample["__address__"]._replace(shard=slot.number)
@@ -489,38 +491,38 @@ class OpenShards(ReadShards):
                 elif stops:
                     slots.clear()
                 else:
-                    self._replace(reader, shards, memory)
+                    self._replace(reader, shards, state)
         finally:
             for slot in slots:
                 close = getattr(slot.samples, "close", None)
                 if close is not None:
                     close()
 
-    def _list_shards(self, upstream: Iterator[Any], memory: OpenShardsState) -> Iterator[Any]:
+    def _list_shards(self, upstream: Iterator[Any], state: OpenShardsState) -> Iterator[Any]:
         """Yield the shards of the slots, then those that follow."""
-        if memory.slots is None:
+        if state.slots is None:
             first = list(islice(upstream, self.count))
-            memory.taken = len(first)
-            memory.slots = [InterleavedShard(number, self.reader.begin(memory.run)) for number in range(len(first))]
+            state.taken = len(first)
+            state.slots = [InterleavedShard(number, self.reader.begin(state.run)) for number in range(len(first))]
             return _chain_slots(first, upstream)
-        wanted = {slot.number: None for slot in memory.slots}
-        passed = enumerate(islice(upstream, memory.taken))
+        wanted = {slot.number: None for slot in state.slots}
+        passed = enumerate(islice(upstream, state.taken))
         found: dict[int, Any] = {number: shard for number, shard in passed if number in wanted}
         if len(found) < len(wanted):
             raise StateMismatch("the snapshot was taken in a longer list of shards")
-        return _chain_slots([found[slot.number] for slot in memory.slots], upstream)
+        return _chain_slots([found[slot.number] for slot in state.slots], upstream)
 
-    def _replace(self, reader: ReadShards, shards: Iterator[Any], memory: Any) -> None:
+    def _replace(self, reader: ReadShards, shards: Iterator[Any], state: Any) -> None:
         """Put the next shard of the list into the place of one that has ended."""
         following = next(shards, None)
         if following is None:
-            del memory.slots[memory.turn]
-            memory.turn = memory.turn % len(memory.slots) if memory.slots else 0
+            del state.slots[state.turn]
+            state.turn = state.turn % len(state.slots) if state.slots else 0
             return
-        fresh = InterleavedShard(memory.taken, self.reader.begin(memory.run))
-        fresh.samples = reader.flow(iter([following]), fresh.memory)
-        memory.slots[memory.turn] = fresh
-        memory.taken += 1
+        fresh = InterleavedShard(state.taken, self.reader.begin(state.run))
+        fresh.samples = reader.flow(iter([following]), fresh.state)
+        state.slots[state.turn] = fresh
+        state.taken += 1
 
     def _with_watch(self, stops: list[Exception]) -> ReadShards:
         """Return the reader with a handler that takes note where it chooses to stop: then all shards stop."""

@@ -11,7 +11,7 @@ from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.samples.records import RecordReading, RecordSplitter
 from webdataset.samples.sample_reader import read_samples
 from webdataset.samples.shard_opener import open_shards
-from webdataset.stages.read_shards import ReaderMemory, ReadShards
+from webdataset.stages.read_shards import ReaderState, ReadShards
 
 
 def cbor_items(offset: int, limit_bytes: int) -> RecordSplitter:
@@ -77,14 +77,14 @@ class ReadRecords(ReadShards):
         )
         return opened
 
-    def flow(self, upstream: Iterator[Any], memory: ReaderMemory) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: ReaderState) -> Iterator[Any]:
         """Yield items.
 
         Raises:
             MissingExtra: the format's library is not installed; no handler is asked.
         """
         self.reading.cut(0, 1)
-        return super().flow(upstream, memory)
+        return super().flow(upstream, state)
 
     def __repr__(self) -> str:
         return f"{self.reading.name}({self.reading.handler.__name__})"

@@ -40,7 +40,7 @@ class Cached(Stage, PipelineStage):
         self.cached: list[Any] | None = None
         self.mark: str | None = None  # set while samples come from memory; part of snapshots
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Yield samples from memory where there are any, else from upstream."""
         if self.cached is not None:
             self.mark = "kept"
@@ -164,7 +164,7 @@ class LMDBCached(Stage, PipelineStage):
         with _open_for_reading(self.path()) as store:
             return _holds_whole_pass(store)
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
         """Yield samples from the file where it is complete, else from upstream, writing them down.
 
         Raises:

@@ -73,9 +73,9 @@ class Select(ObservingFunction):
         """The user's predicate."""
         return self.args[0] if self.args else self.kw.get("predicate")
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
         """Yield the samples that pass."""
-        return _select_with_outcome(upstream, *self.args, **self.kw, outcome=None if memory is None else memory.outcome)
+        return _select_with_outcome(upstream, *self.args, **self.kw, outcome=None if state is None else state.outcome)
 
 
 select = observation(_select, Select)
@@ -114,9 +114,9 @@ class Rsample(PassThroughStage):
         """Return the generator of this run."""
         return RsampleState(run.random() if run.stream is None else randomness.run_rng(run))
 
-    def flow(self, upstream: Iterator[Any], memory: RsampleState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: RsampleState) -> Iterator[Any]:
         """Yield a random part of the samples."""
-        p, draw = self.p, memory.rng.random
+        p, draw = self.p, state.rng.random
         for sample in upstream:
             if draw() < p:
                 yield sample
@@ -173,10 +173,10 @@ class Slice(PassThroughStage):
         """Return a count of zero."""
         return SliceState()
 
-    def flow(self, upstream: Iterator[Any], memory: SliceState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: SliceState) -> Iterator[Any]:
         """Yield the samples of the slice."""
-        rest = islice(upstream, *(_remaining_slice(memory.count, *self._bounds()) if memory.count else self.args))
-        return rest if memory.origin is None else _count_given_samples(rest, memory)
+        rest = islice(upstream, *(_remaining_slice(state.count, *self._bounds()) if state.count else self.args))
+        return rest if state.origin is None else _count_given_samples(rest, state)
 
     def for_stream(self, stream: StreamNumber) -> "Slice":
         """Return the slice of one stream: its n-th sample has the position ``n * streams + number`` among all."""
@@ -204,9 +204,9 @@ def _remaining_slice(given: int, start: int, stop: int | None, step: int) -> tup
     return step - 1 if left is None else min(step - 1, left), left, step
 
 
-def _count_given_samples(samples: Iterator[Any], memory: SliceState) -> Iterator[Any]:
+def _count_given_samples(samples: Iterator[Any], state: SliceState) -> Iterator[Any]:
     for sample in samples:
-        memory.count += 1
+        state.count += 1
         yield sample
 
 

@@ -69,7 +69,7 @@ class EqualShare(Stage):
         return EqualShare(self._counts, self.how, self.samples, (epoch, passes))
 
     def begin(self, run: Run) -> PassNumberState:
-        """Return a memory that holds the run."""
+        """Return a state that holds the run."""
         return PassNumberState(run)
 
     def bounds(self, run: Run) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class EqualShare(Stage):
         begin += where.worker * each + min(where.worker, more)
         return begin, begin + each + (where.worker < more)
 
-    def flow(self, upstream: Iterator[Any], memory: PassNumberState) -> Iterator[dict[str, Any]]:
+    def flow(self, upstream: Iterator[Any], state: PassNumberState) -> Iterator[dict[str, Any]]:
         """Yield the pieces.
 
         Raises:
@@ -105,14 +105,14 @@ class EqualShare(Stage):
                 f"{self.shards} shards with {self.samples}: what stands before must give each shard once",
                 stage=repr(self),
             )
-        again = self.first is not None and memory.run.epoch >= sum(self.first)
+        again = self.first is not None and state.run.epoch >= sum(self.first)
         if again:
             log.warning(
                 "samples were left out on the way, by a handler or a function that gave None: others are repeated in "
                 "their place (marked with __pad__), so that all ranks give equally many"
             )
         # every sample says whether it is a repeat, so that all have the same fields in a batch
-        for turn, piece in cut_pieces(shards, sizes, *self.bounds(memory.run)):
+        for turn, piece in cut_pieces(shards, sizes, *self.bounds(state.run)):
             yield {**piece, "__pad__": bool(turn or again)}
 
     def _count(self, shard: Mapping[str, Any]) -> int:
@@ -150,7 +150,7 @@ def cut_pieces(
         shards: of a pass, in order.
         sizes: number of samples in each.
         begin: first position.
-        end: the position behind the last one; beyond the last sample, the pass begins again.
+        end: the position after the last one; beyond the last sample, the pass begins again.
 
     Yields:
         Which time round it is, from 0, and the shard with its ``part``.
@@ -226,11 +226,11 @@ class ShareSamples(Slice):
         self.ranks = ranks
         self.workers = workers
 
-    def flow(self, upstream: Iterator[Any], memory: SliceState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: SliceState) -> Iterator[Any]:
         """Yield this worker's share."""
         number, among = _worker_share(ranks=self.ranks, workers=self.workers)
         mine = Slice(None) if self.count >= among else Slice(number, None, among)
-        return mine.flow(upstream, memory)
+        return mine.flow(upstream, state)
 
     def __repr__(self) -> str:
         return f"share_samples({self.count})"

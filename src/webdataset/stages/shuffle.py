@@ -203,20 +203,20 @@ class Shuffle(PassThroughStage):
         part.bufsize, part.initial = -(-self.bufsize // stream.of), -(-self.initial // stream.of)
         return part
 
-    def flow(self, upstream: Iterator[Any], memory: ShuffleState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: ShuffleState) -> Iterator[Any]:
         """Yield the items in random order."""
-        origin, waiting = memory.origin, memory.waiting
+        origin, waiting = state.origin, state.waiting
         bufsize = max(self.bufsize, 1)
         if origin is None:
             waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
-            kind = _shuffle_with_words if isinstance(memory.rng, CounterRng) else shuffle_buffer
-            return kind(upstream, waiting, bufsize, self.initial, memory.rng)
-        if not isinstance(memory, JournaledShuffleState):
+            kind = _shuffle_with_words if isinstance(state.rng, CounterRng) else shuffle_buffer
+            return kind(upstream, waiting, bufsize, self.initial, state.rng)
+        if not isinstance(state, JournaledShuffleState):
             return deliver_pairs(
-                shuffle_buffer(pair_addresses(upstream, origin), waiting, bufsize, self.initial, memory.rng), memory
+                shuffle_buffer(pair_addresses(upstream, origin), waiting, bufsize, self.initial, state.rng), state
             )
-        pairs = memory.journal.note_addresses(upstream, origin)
-        return memory.journal.deliver(shuffle_buffer(pairs, waiting, bufsize, self.initial, memory.rng), memory)
+        pairs = state.journal.note_addresses(upstream, origin)
+        return state.journal.deliver(shuffle_buffer(pairs, waiting, bufsize, self.initial, state.rng), state)
 
     def __repr__(self) -> str:
         named = [
@@ -397,44 +397,44 @@ class ShuffleBytes(Shuffle):
             -(-self.max_bytes // stream.of),
         )
 
-    def flow(self, upstream: Iterator[Any], memory: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
         """Yield the samples in random order."""
-        origin = memory.origin
-        memory.weights[:] = [sample_size_bytes(item) for _, item in memory.waiting]
-        memory.total = sum(memory.weights)
+        origin = state.origin
+        state.weights[:] = [sample_size_bytes(item) for _, item in state.waiting]
+        state.total = sum(state.weights)
         if origin is None:
-            memory.waiting[:] = [item for _, item in memory.waiting]  # restored into a run that keeps no addresses
-            return self._shuffle_pairs(upstream, memory, sample_size_bytes)
-        if not isinstance(memory, JournaledWeighedState):
-            return deliver_pairs(self._shuffle_pairs(pair_addresses(upstream, origin), memory, _pair_weight), memory)
-        memory.codes = memory.journal.codes
-        return memory.journal.deliver(
-            self._shuffle_pairs(memory.journal.note_addresses(upstream, origin), memory, _pair_weight), memory
+            state.waiting[:] = [item for _, item in state.waiting]  # restored into a run that keeps no addresses
+            return self._shuffle_pairs(upstream, state, sample_size_bytes)
+        if not isinstance(state, JournaledWeighedState):
+            return deliver_pairs(self._shuffle_pairs(pair_addresses(upstream, origin), state, _pair_weight), state)
+        state.codes = state.journal.codes
+        return state.journal.deliver(
+            self._shuffle_pairs(state.journal.note_addresses(upstream, origin), state, _pair_weight), state
         )
 
     def _shuffle_pairs(
-        self, source: Iterator[Any], memory: WeighedShuffleState, weigh: Callable[[Any], int]
+        self, source: Iterator[Any], state: WeighedShuffleState, weigh: Callable[[Any], int]
     ) -> Iterator[Any]:
-        waiting, size, most = memory.waiting, max(self.bufsize, 1), self.max_bytes
+        waiting, size, most = state.waiting, max(self.bufsize, 1), self.max_bytes
         initial = min(self.initial, size)
-        while len(waiting) >= size or memory.total > most:  # a restored run may stand here
-            yield memory.pick()
+        while len(waiting) >= size or state.total > most:  # a restored run may stand here
+            yield state.pick()
         for newest in source:
             weight = weigh(newest)
             if weight > most:
-                memory.note_bypass()
+                state.note_bypass()
                 yield newest
                 continue
-            memory.insert(newest, weight)
-            memory.odd = not memory.odd
-            if len(waiting) < size and memory.total <= most:
-                if not memory.odd and len(waiting) >= initial:
-                    yield memory.pick()
+            state.insert(newest, weight)
+            state.odd = not state.odd
+            if len(waiting) < size and state.total <= most:
+                if not state.odd and len(waiting) >= initial:
+                    yield state.pick()
                 continue
-            while len(waiting) >= size or memory.total > most:
-                yield memory.pick()
+            while len(waiting) >= size or state.total > most:
+                yield state.pick()
         while waiting:
-            yield memory.pick()
+            yield state.pick()
 
 
 class DetShuffle(Shuffle, PipelineStage):

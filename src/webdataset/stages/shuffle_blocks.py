@@ -93,7 +93,7 @@ class BlockShuffle(PassThroughStage):
         return BlockShuffle(-(-self.size // stream.of), self.seed)
 
     def begin(self, run: Run) -> BlockState:
-        """Return a memory that stands before the first block."""
+        """Return a state that stands before the first block."""
         chosen = (
             run.random("blocks").getrandbits(64)
             if self.seed is None
@@ -101,16 +101,16 @@ class BlockShuffle(PassThroughStage):
         )
         return BlockState(chosen)
 
-    def flow(self, upstream: Iterator[Any], memory: BlockState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: BlockState) -> Iterator[Any]:
         """Yield the samples in the order of their blocks' permutations."""
-        origin = memory.origin
+        origin = state.origin
         if origin is None:
-            memory.waiting[:] = [item for _, item in memory.waiting]  # restored into a run that keeps no addresses
-            return self._permute(upstream, memory)
-        return deliver_pairs(self._permute(pair_addresses(upstream, origin), memory), memory)
+            state.waiting[:] = [item for _, item in state.waiting]  # restored into a run that keeps no addresses
+            return self._permute(upstream, state)
+        return deliver_pairs(self._permute(pair_addresses(upstream, origin), state), state)
 
-    def _permute(self, source: Iterator[Any], memory: BlockState) -> Iterator[Any]:
-        waiting = memory.waiting
+    def _permute(self, source: Iterator[Any], state: BlockState) -> Iterator[Any]:
+        waiting = state.waiting
         pop = waiting.pop
         while True:
             while waiting:
@@ -118,8 +118,8 @@ class BlockShuffle(PassThroughStage):
             block = list(islice(source, self.size))
             if not block:
                 return
-            stored = block if memory.origin is None else [address for address, _ in block]
-            waiting.extend(block[place] for place in memory.begin(stored))
+            stored = block if state.origin is None else [address for address, _ in block]
+            waiting.extend(block[place] for place in state.begin(stored))
             del block, stored
 
     def __repr__(self) -> str:

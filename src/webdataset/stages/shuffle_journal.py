@@ -46,7 +46,7 @@ class ShuffleJournal:
         self.random = random
         self.sorts = sorts
         self._trail = AddressLog()
-        self._entered = self._trail.entered  # behind the base, or behind the last border
+        self._entered = self._trail.entered  # behind the base, or after the last border
         self._next = self.border  # how many have entered at the next border
         self._crossed = 0  # borders behind the base
         self._base: dict[str, Any] | None = None
@@ -61,13 +61,13 @@ class ShuffleJournal:
             enter(address)
             yield address, item
 
-    def deliver(self, pairs: Iterator[Any], memory: StageState) -> Iterator[Any]:
-        """Yield the items of ``pairs``, keep the address of the last one in ``memory``, cross borders in between."""
+    def deliver(self, pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
+        """Yield the items of ``pairs``, keep the address of the last one in ``state``, cross borders in between."""
         entered = self._entered
         if len(entered) >= self._next:  # restored right before a border
             self._cross()
         for address, item in pairs:
-            memory.address = address
+            state.address = address
             yield item
             if len(entered) >= self._next:
                 self._cross()
@@ -97,7 +97,7 @@ class ShuffleJournal:
         """Write a base, and return it.
 
         Args:
-            phase: how many have entered behind the last border.
+            phase: how many have entered after the last border.
             in_order: the buffer is in the order of addresses.
         """
         addresses = [address for address, _ in self.waiting]
@@ -198,13 +198,13 @@ class WeighedShuffleJournal(ShuffleJournal):
     def __init__(self, bufsize: int, waiting: list[Any], random: Callable[[], Json]) -> None:
         super().__init__(bufsize, waiting, random, sorts=False)
         self.codes = [0]  # the first: what went out before anything came in
-        self._told = 0  # codes that are in the text
+        self._written = 0  # codes that are in the text
         self._text = ""
 
     def _clear(self) -> None:
         super()._clear()
         self.codes[:] = [0]
-        self._told, self._text = 0, ""
+        self._written, self._text = 0, ""
 
     def _write(self, phase: int, *, in_order: bool) -> dict[str, Any]:  # noqa: ARG002  borders begin at the base
         base = super()._write(0, in_order=in_order)
@@ -217,9 +217,9 @@ class WeighedShuffleJournal(ShuffleJournal):
     def outs(self) -> str:
         """Return the codes as a text."""
         codes, last = self.codes, len(self.codes) - 1
-        if self._told < last:
-            self._text += "".join(map(_format_code, codes[self._told : last]))
-            self._told = last
+        if self._written < last:
+            self._text += "".join(map(_format_code, codes[self._written : last]))
+            self._written = last
         return self._text + _format_code(codes[last])
 
     def follow(self, state: Json, pick: Picks) -> list[Address]:

@@ -34,9 +34,9 @@ class _Urllib3Mask(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Replace what is secret; every record is kept."""
-        said = record.getMessage()
-        shown = redact(said)
-        if shown != said:
+        message = record.getMessage()
+        shown = redact(message)
+        if shown != message:
             record.msg, record.args = shown, ()
         return True
 
@@ -121,7 +121,7 @@ def send(
         timeouts: seconds to connect, seconds without a byte.
         body: what is sent along: bytes, or something with ``read`` and ``seek``.
         redirects: how many are followed; with 0 they are answers like others.
-        tls: whom to trust and what to show, where that is not what everybody does.
+        tls: which certificates to trust and what to show, where that is not what everybody does.
         private: names of headers that another host, to which a redirect leads, must not see.
 
     Returns:
@@ -321,12 +321,12 @@ def send_once(
         if not streamed or response.status >= 300:
             response.data  # noqa: B018  read and kept
     except failures() as error:
-        said = _describe_error(error)
+        reason = _describe_error(error)
     else:
         return response
-    if "CERTIFICATE_VERIFY_FAILED" in said:  # raised here: urllib3's errors show the address
-        raise SourceError(f"the server's certificate is not trusted: {said}", url=url)
-    raise RetryableError(f"no answer from the service: {said}")
+    if "CERTIFICATE_VERIFY_FAILED" in reason:  # raised here: urllib3's errors show the address
+        raise SourceError(f"the server's certificate is not trusted: {reason}", url=url)
+    raise RetryableError(f"no answer from the service: {reason}")
 
 
 def _describe_error(error: BaseException) -> str:

@@ -146,7 +146,7 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
 
     opener.__name__ = opener.__qualname__ = f"gopen_{scheme or name}"
     opener.__doc__ = f"Open a url of the store {scheme or name!r}: ``rb`` or ``wb``."
-    opener.store = opener.room = name  # type: ignore[attr-defined]  # see preparing
+    opener.store = opener.module = name  # type: ignore[attr-defined]  # see preparing
     return opener
 
 
@@ -241,12 +241,12 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
 
     opener.__name__ = opener.__qualname__ = name
     opener.__doc__ = f"Open a url by ``{module}.{name}``."
-    opener.room = module  # type: ignore[attr-defined]  # see preparing
+    opener.module = module  # type: ignore[attr-defined]  # see preparing
     return opener
 
 
 def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
-    """Refuse a url whose scheme nobody serves (the ``__default__`` entry).
+    """Refuse a url whose scheme is not served (the ``__default__`` entry).
 
     Raises:
         UsageError: always; it names the schemes that are served.
@@ -264,7 +264,7 @@ def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
 
 
 def _quote_url(url: str) -> str:
-    import shlex  # noqa: PLC0415  only for a scheme that nobody serves
+    import shlex  # noqa: PLC0415  only for a scheme that is not served
 
     return shlex.quote(url)
 
@@ -531,8 +531,8 @@ def load_openers(urls: Iterable[Any]) -> None:
 
 
 def _load_opener(opener: Any) -> None:
-    room = getattr(opener, "room", None)
-    if room is not None:
-        load_backend(room)
+    module = getattr(opener, "module", None)
+    if module is not None:
+        load_backend(module)
         if hasattr(opener, "store"):
             load_backend("resuming")

@@ -33,8 +33,8 @@ class PrefetchedStream(io.RawIOBase):
         stream: an open stream.
         pace: takes note of the waiting.
         look: called when the third read begins, and again from time to time: one may open what comes next.
-        asked: when somebody began to open ``stream``, unless it was ``filling``.
-        filling: what has been reading ``stream``; its turn has come.
+        asked: when somebody began to open ``stream``, unless it was ``task``.
+        task: what has been reading ``stream``; its turn has come.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class PrefetchedStream(io.RawIOBase):
         pace: ReadRate,
         look: Callable[[], None] | None = None,
         asked: float | None = None,
-        filling: PrefetchTask | None = None,
+        task: PrefetchTask | None = None,
     ) -> None:
         super().__init__()
         self.ahead_of = stream
-        self._pace, self._look, self._filling = pace, look, filling
+        self._pace, self._look, self._task = pace, look, task
         self._rest = memoryview(b"")
         self._failed: BaseException | None = None
-        self._asked: float | None = asked if filling is None else None
+        self._asked: float | None = asked if task is None else None
         self._given = self._reads = 0
         self._left = time.monotonic()
 
@@ -78,7 +78,7 @@ class PrefetchedStream(io.RawIOBase):
                 self._look()
         began = time.monotonic()
         content = b""
-        if self._filling is not None or self._rest:
+        if self._task is not None or self._rest:
             content = self._read_ahead(size)
         if self._failed is not None and not content:
             raise self._failed
@@ -94,13 +94,13 @@ class PrefetchedStream(io.RawIOBase):
 
     def _read_ahead(self, size: int) -> bytes:
         """Return bytes that were read ahead, ``b""`` where there are no more."""
-        filling = self._filling
-        if filling is not None and filling.owner != os.getpid():
-            self._inherit(filling)
-        elif not self._rest and filling is not None:
-            piece = filling.piece()
+        task = self._task
+        if task is not None and task.owner != os.getpid():
+            self._inherit(task)
+        elif not self._rest and task is not None:
+            piece = task.piece()
             if piece is None:
-                self._drain(filling)
+                self._drain(task)
                 return b""
             if len(piece) <= size:
                 return piece
@@ -108,18 +108,18 @@ class PrefetchedStream(io.RawIOBase):
         content, self._rest = bytes(self._rest[:size]), self._rest[size:]
         return content
 
-    def _drain(self, filling: PrefetchTask) -> None:
-        self._filling = None
-        filling.release()
-        self._failed = filling.failure
+    def _drain(self, task: PrefetchTask) -> None:
+        self._task = None
+        task.release()
+        self._failed = task.failure
 
-    def _inherit(self, filling: PrefetchTask) -> None:
+    def _inherit(self, task: PrefetchTask) -> None:
         """Go on in a forked child, where the thread does not exist."""
-        self._filling = None
-        left, whole = filling.take_leftovers()
+        self._task = None
+        left, whole = task.take_leftovers()
         self._rest = memoryview(bytes(self._rest) + left)
         if whole:
-            self._failed = filling.failure
+            self._failed = task.failure
             return
         rewind = getattr(self.ahead_of, "rewind", None)
         if rewind is None:
@@ -149,12 +149,12 @@ class PrefetchedStream(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        filling, self._filling = self.__dict__.get("_filling"), None
+        task, self._task = self.__dict__.get("_task"), None
         self._look = None
-        if filling is not None:
-            filling.close()
+        if task is not None:
+            task.close()
         close = getattr(self.ahead_of, "close", None)
-        if close is not None and (filling is None or not filling.running):
+        if close is not None and (task is None or not task.running):
             close()
 
 
@@ -220,7 +220,7 @@ class Lookahead(Generic[B]):
         return coming
 
     def _alone(self, look: Callable[[], None]) -> None:
-        """Look ahead, unless somebody else does so, or asks the list, at this moment; or nobody goes on with it."""
+        """Look ahead, unless other code does so, or asks the list, at this moment; or nobody goes on with it."""
         self._reset_after_fork()
         lock = self._lock
         if not self._closed and lock.acquire(blocking=False):

@@ -92,7 +92,7 @@ class PrefetchBudget:
     """Bytes and connections of one process.
 
     Attributes:
-        lock: held while they are counted; whoever holds it may be interrupted by a finaliser that gives back.
+        lock: held while they are counted; the thread that holds it may be interrupted by a finaliser that gives back.
         size_bytes: granted now.
         connections: granted now.
     """
@@ -330,7 +330,7 @@ class PrefetchTask:
         """Return the next piece that the thread has read, or None where there are no more; waits for the thread."""
         content = self._pieces.get()
         if content is None:
-            self._done = None  # whoever waits for it may hold it
+            self._done = None  # the thread that waits for it may hold it
         else:
             self.given_bytes += len(content)
             self.grant.shrink(len(content))
@@ -374,17 +374,17 @@ class PrefetchTask:
         self.grant.release()
 
 
-def close_tasks(fillings: Iterable[PrefetchTask]) -> None:
+def close_tasks(tasks: Iterable[PrefetchTask]) -> None:
     """Close several, and wait for all of them together no longer than for one.
 
     Args:
-        fillings: which.
+        tasks: which.
     """
-    fillings, until = list(fillings), time.monotonic() + CLOSE_SECONDS
-    for filling in fillings:
-        filling.cancel()
-    for filling in fillings:
-        filling.close(until - time.monotonic())
+    tasks, until = list(tasks), time.monotonic() + CLOSE_SECONDS
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        task.close(until - time.monotonic())
 
 
 _live_tasks: "weakref.WeakSet[PrefetchTask]" = weakref.WeakSet()
@@ -396,7 +396,7 @@ def _stop_all_tasks() -> None:
     """Stop all threads before the interpreter ends: a thread that it freezes in a read holds that stream's lock."""
     global _ending  # noqa: PLW0603  there is one end
     _ending = True
-    close_tasks(filling for filling in list(_live_tasks) if filling.owner == os.getpid() and filling.running)
+    close_tasks(task for task in list(_live_tasks) if task.owner == os.getpid() and task.running)
 
 
 def _set_ahead(stream: Any, *, ahead: bool) -> None:
@@ -406,7 +406,7 @@ def _set_ahead(stream: Any, *, ahead: bool) -> None:
 
 
 def _close_silently(stream: Any) -> None:
-    """Close a stream that nobody wants; what it has to say no longer matters."""
+    """Close a stream that is not wanted; what it has to say no longer matters."""
     with contextlib.suppress(Exception):  # whatever it says: nobody has wanted its bytes
         stream.close()
 

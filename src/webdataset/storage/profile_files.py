@@ -386,8 +386,8 @@ def environment_profile() -> tuple[Profile, bool]:
     fields = {**_read_fields(names), **read_profile_variables("")}
     if settings.read_variable("AWS_REQUEST_PAYER") == "requester":
         fields.setdefault("request_payer", True)
-    said = bool(fields) or any(settings.read_variable(variable) for variable in _KEYED)
-    return make_profile("", fields, origin="environment"), said
+    is_defined = bool(fields) or any(settings.read_variable(variable) for variable in _KEYED)
+    return make_profile("", fields, origin="environment"), is_defined
 
 
 def _read_fields(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:

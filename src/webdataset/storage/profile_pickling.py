@@ -19,14 +19,14 @@ class PicklesProfiles:
             return self.__dict__
         from webdataset.storage import profile_registry  # noqa: PLC0415  see above
 
-        luggage = profile_registry.collect_profiles()
-        return self.__dict__ if luggage is None else {**self.__dict__, _KEY: luggage}
+        pickled = profile_registry.collect_profiles()
+        return self.__dict__ if pickled is None else {**self.__dict__, _KEY: pickled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the attributes back, and the profiles where this is another process."""
-        luggage = state.get(_KEY)
-        if luggage is not None:
+        pickled = state.get(_KEY)
+        if pickled is not None:
             from webdataset.storage import profile_registry  # noqa: PLC0415  only where there are profiles
 
-            profile_registry.restore_profiles(luggage)
+            profile_registry.restore_profiles(pickled)
         self.__dict__.update((name, value) for name, value in state.items() if name != _KEY)

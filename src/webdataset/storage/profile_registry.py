@@ -275,11 +275,11 @@ def collect_profiles() -> PickledProfiles | None:
     return PickledProfiles(_process_id, travelling, withheld, tuple(routes.values()))
 
 
-def restore_profiles(luggage: PickledProfiles) -> None:
+def restore_profiles(pickled: PickledProfiles) -> None:
     """Take up what another process has defined; in the process that defined it, nothing happens.
 
     Args:
-        luggage: what ``packed`` returned there.
+        pickled: what ``packed`` returned there.
     """
-    if luggage.process != _process_id:
-        adopt_definitions(luggage.profiles, luggage.routes, luggage.withheld)
+    if pickled.process != _process_id:
+        adopt_definitions(pickled.profiles, pickled.routes, pickled.withheld)

@@ -184,7 +184,7 @@ def _is_path(text: str, ending: str = ".json") -> bool:
 
 
 def _check_foreign_options(given: Mapping[Any, Any], *, secret: bool) -> StorageOptions:
-    """Return options whose names are somebody else's: what may be a secret is told by what it is called."""
+    """Return options whose names belong to others: what may be a secret is told by what it is called."""
     found: list[tuple[str, Any]] = []
     for key, value in given.items():
         hidden = secret or _SECRET_WORD.search(str(key)) is not None
@@ -437,6 +437,6 @@ def _default_profile() -> Profile:
     chosen = settings.S3_PROFILE.get()
     if chosen is not None:
         return find_profile(chosen)
-    around, said = profile_imports.environment_profile()
-    petrel = None if said else profile_registry.petrel_definitions()
+    around, defined = profile_imports.environment_profile()
+    petrel = None if defined else profile_registry.petrel_definitions()
     return petrel.profiles[petrel.default] if petrel is not None and petrel.default else around

@@ -95,18 +95,18 @@ class ObjectRanges:
                 size = min(size, self.length - offset)
                 before, got = got, got + self._drain(answer, size - got, pieces)
                 patience.progress(got)
-                wish, said = None, f"{got - before} bytes came"
+                wish, reason = None, f"{got - before} bytes came"
             except RetryableError as error:
-                wish, said = error, str(error)
+                wish, reason = error, str(error)
             if got < size:
-                self._wait(patience, wish, said, offset + got)
+                self._wait(patience, wish, reason, offset + got)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _wait(self, patience: RetryBudget, wish: RetryableError | None, said: str, offset: int) -> None:
+    def _wait(self, patience: RetryBudget, wish: RetryableError | None, reason: str, offset: int) -> None:
         if patience.spent():
             kind = SourceError if self._known is None else ShortRead
             raise kind(
-                f"{self._attempts} attempts to read a range gave nothing; the last time: {said}",
+                f"{self._attempts} attempts to read a range gave nothing; the last time: {reason}",
                 url=self.url,
                 offset=offset,
             )

@@ -403,7 +403,7 @@ class ResumableStream(io.RawIOBase):
             raise self._short(
                 "the server gives no length and ETag or date by which the rest could be asked for"
             ) from cause
-        if idle:  # servers close connections that nobody reads from
+        if idle:  # servers close connections that are not read from
             self._patience = RetryBudget(self._attempts)
         self._patience.progress(self._received)
         self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
@@ -415,19 +415,19 @@ class ResumableStream(io.RawIOBase):
         except RetryableError:
             self._resume(None, idle=True)
 
-    def _reconnect(self, said: str) -> None:
+    def _reconnect(self, problem: str) -> None:
         wish: RetryableError | None = None
         while not self._patience.spent():
             self._wait(wish)
             try:
                 answer = self._request(self._received, self.identity)
             except RetryableError as error:
-                wish, said = error, str(error)
+                wish, problem = error, str(error)
                 continue
             self.resumes += 1
             self._body = answer.body
             return
-        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {said}")
+        raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {problem}")
 
     def _wait(self, error: RetryableError | None) -> None:
         wait = self._interrupted.wait if self.ahead else None

@@ -145,7 +145,7 @@ CREDENTIAL_FIELDS = (*SECRETS, "aws_profile", "anonymous")
 
 @dataclass(frozen=True)
 class Profile:
-    """How to speak to one S3 service, and as whom.
+    """How to speak to one S3 service, and as which user.
 
     Fields that are None are left to the default chain of AWS: environment, ``~/.aws``, SSO, roles.
 
@@ -312,7 +312,7 @@ def make_profile(
     travels: bool = False,
     at: Callable[[str], str] | None = None,
 ) -> Profile:
-    """Return a profile made of fields as somebody wrote them.
+    """Return a profile made of fields as the user wrote them.
 
     Args:
         name: its name, or an empty text.
@@ -352,7 +352,7 @@ def _find_contradiction(found: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def make_route(fields: Mapping[str, Any], *, origin: str = "python", at: Callable[[str], str] | None = None) -> Route:
-    """Return a route made of fields as somebody wrote them.
+    """Return a route made of fields as the user wrote them.
 
     Args:
         fields: ``match``, ``profile``, ``target``.

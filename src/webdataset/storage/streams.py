@@ -127,7 +127,7 @@ def stream_identity(stream: Any) -> tuple[int | None, str | None]:
     ``close`` too.
 
     Args:
-        stream: any object with ``read``, opened by this library or by somebody else.
+        stream: any object with ``read``, opened by this library or by other code.
 
     Returns:
         The size in bytes of the stored object (of the compressed file, where it is compressed), or None; and its
@@ -146,7 +146,7 @@ def stream_identity(stream: Any) -> tuple[int | None, str | None]:
 
 
 def _foreign_identity(stream: Any) -> Any:
-    """Return the identity of a stream that somebody else opened: of fsspec, or a file; None for anything else."""
+    """Return the identity of a stream that other code opened: of fsspec, or a file; None for anything else."""
     facts = getattr(stream, "_details", None)
     if isinstance(facts, dict) and hasattr(stream, "fs"):
         # an open file of fsspec: this module is imported already where the library opens such objects by itself
@@ -173,7 +173,7 @@ def file_identity(status: os.stat_result) -> FileIdentity:
 
 
 class BorrowedStream:
-    """A stream that belongs to somebody else: everything passes through except ``close``, which only flushes.
+    """A stream that belongs to other code: everything passes through except ``close``, which only flushes.
 
     Args:
         stream: the stream (``sys.stdin.buffer``, an object the caller opened).
@@ -235,7 +235,7 @@ def is_nameable(name: str) -> bool:
     """Tell whether a file or url could have this name; names of files that are no UTF-8 may.
 
     Args:
-        name: what somebody wrote.
+        name: what the user wrote.
     """
     try:
         return b"\0" not in name.encode("utf-8", "surrogateescape")

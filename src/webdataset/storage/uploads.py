@@ -85,8 +85,8 @@ class AtomicUpload(io.RawIOBase):
             self._accept(view)
         except BaseException as error:  # an interrupt, too: some of it is lost
             if self._broken is None:
-                said = f"a write was interrupted ({type(error).__name__}): nothing is published"
-                self._broken = SourceError(said, url=self.name)
+                message = f"a write was interrupted ({type(error).__name__}): nothing is published"
+                self._broken = SourceError(message, url=self.name)
             raise
         self._size += len(view)
         return len(view)

@@ -84,11 +84,11 @@ class MemberAssembly:
 
     Attributes:
         offset: number of bytes fed so far.
-        doubt: offset behind the first run of zero blocks that looks less like joined archives than like members
+        doubt: offset after the first run of zero blocks that looks less like joined archives than like members
             overwritten with zeros, and the number of blocks; or None.
         global_override: offset of the first global PAX header that gives all members after it a name or a size, or
             None.
-        strays: links and members of unknown types among the members given last.
+        payloadless: links and members of unknown types among the members given last.
         weigh: called with each body that is not whole in its chunk, or sparse, before its bytes are taken; what it
             raises is the archive's error. None takes all.
         struck: offset of the member at which ``admit`` raised, or None.
@@ -101,7 +101,7 @@ class MemberAssembly:
         self.doubt: tuple[int, int] | None = None
         self.global_override: int | None = None
         self.struck: int | None = None
-        self.strays: list[PayloadlessMember] = []
+        self.payloadless: list[PayloadlessMember] = []
         self.weigh: Callable[[MemberBody], None] | None = None
         self._archive = 0  # offset of the archive's first block, where archives are joined
         self._rest = b""
@@ -235,8 +235,8 @@ class MemberAssembly:
         if found.kind in (LONG_NAME, LONG_LINK, PAX_GLOBAL) or found.kind in PAX_LOCAL:
             return self._extended_header(found, buf, pos, first, members)
         self._remember(found, block)
-        said, self._extension, self._first, self._chain = self._extension, NO_EXTENSION, None, 0
-        return self._member(found, said, buf, pos, first, members)
+        extension, self._extension, self._first, self._chain = self._extension, NO_EXTENSION, None, 0
+        return self._member(found, extension, buf, pos, first, members)
 
     def _join(self, offset: int) -> None:
         """Go on with the archive behind an end mark; doubt a mark that no usual writer leaves."""
@@ -279,27 +279,27 @@ class MemberAssembly:
         self._directory = header.path_prefix(block).decode("utf-8", "surrogateescape")
 
     def _member(  # noqa: PLR0917  the scanner's state, passed once a slow header
-        self, found: header.Header, said: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
+        self, found: header.Header, extension: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
     ) -> int:
         """Deliver what a main header announces, under what extended headers said of it."""
-        names = (said.name, said.gnu_name, self._globals.name, found.name)
+        names = (extension.name, extension.gnu_name, self._globals.name, found.name)
         name = next(name for name in names if name is not None)
         if len(name) > self.limits.name_bytes:
             raise errors.LimitExceeded(f"member name of {len(name)} bytes at byte {first}", offset=first)
         if found.kind in WITHOUT_BODY:
             if found.kind in LINKS:
-                self._stray(found, said, name, 0, first, members)
+                self._add_payloadless(found, extension, name, 0, first, members)
             return pos + BLOCK
         if found.kind == header.CONTINUATION:
             raise errors.BadHeader(f"a multi-volume continuation at byte {first}: join the volumes first", offset=first)
-        size = said.size if said.size is not None else self._globals.size
+        size = extension.size if extension.size is not None else self._globals.size
         size = found.size if size is None else size
         if found.kind not in REGULAR and found.kind != header.SPARSE:
             if size:
-                self._stray(found, said, name, size, first, members)
+                self._add_payloadless(found, extension, name, size, first, members)
             return self._deliver(MemberBody(0x30, None, size, first), buf, pos + BLOCK, members)
         path = self._admit(name, first)
-        layout = sparse.parse_record_map(said.sparse, first) if said.sparse else None
+        layout = sparse.parse_record_map(extension.sparse, first) if extension.sparse else None
         if found.kind == header.SPARSE:
             layout, more = sparse.parse_old_map(found.block, first)
             if more:
@@ -316,16 +316,22 @@ class MemberAssembly:
         self.struck = None
         return admitted
 
-    def _stray(  # noqa: PLR0917  the scanner's state, as above
-        self, found: header.Header, said: MemberExtension, name: bytes, size: int, first: int, members: list[Member]
+    def _add_payloadless(  # noqa: PLR0917  the scanner's state, as above
+        self,
+        found: header.Header,
+        extension: MemberExtension,
+        name: bytes,
+        size: int,
+        first: int,
+        members: list[Member],
     ) -> None:
         """Take note of a member without a payload of its own, unless ``admit`` leaves it out."""
         path = self._admit(name, first)
         if path is not None:
-            links = (said.link, said.gnu_link, self._globals.link, header.link_target(found.block))
+            links = (extension.link, extension.gnu_link, self._globals.link, header.link_target(found.block))
             target = next(link for link in links if link is not None)
             text = target.decode("utf-8", "surrogateescape") if found.kind in LINKS else ""
-            self.strays.append(PayloadlessMember(self._given_count(members), path, first, found.kind, text, size))
+            self.payloadless.append(PayloadlessMember(self._given_count(members), path, first, found.kind, text, size))
 
     def _given_count(self, members: list[Member]) -> int:
         """Return how many members stand before the next one, among those given with it."""

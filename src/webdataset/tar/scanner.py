@@ -103,8 +103,8 @@ class TarScanner(MemberAssembly):
             The members that are complete now, in order.
         """
         members: list[Member] = []
-        if self.strays:
-            self.strays = []
+        if self.payloadless:
+            self.payloadless = []
         base = self.offset - len(self._rest)
         self.offset += len(chunk)
         if self._rest:

@@ -49,8 +49,8 @@ class TarWalker(TarScanner):
     Attributes:
         position: where the next bytes to be fed should start.
         error: what is wrong with the archive, or None. Nothing comes after an error.
-        end: where the end mark starts, or would start: behind the last member of any kind, and its padding.
-        joins: where further archives start, behind the end mark of the one before.
+        end: where the end mark starts, or would start: after the last member of any kind, and its padding.
+        joins: where further archives start, after the end mark of the one before.
     """
 
     def __init__(self, admit: Admit | None = None, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
@@ -79,7 +79,7 @@ class TarWalker(TarScanner):
         Returns:
             The members whose headers are complete now, in order.
         """
-        self._places, self.strays = [], []
+        self._places, self.payloadless = [], []
         skipped = self.position - offset
         if self.error is not None or skipped >= len(chunk):
             return []
@@ -169,10 +169,10 @@ class TarWalker(TarScanner):
         return super()._deliver(body, buf, start, members)
 
     def _member(  # noqa: PLR0917  the scanner's state, as there
-        self, found: Header, said: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
+        self, found: Header, extension: MemberExtension, buf: bytes, pos: int, first: int, members: list[Member]
     ) -> int:
         """Pass what a main header announces; folders and links move the end, too."""
-        stop = super()._member(found, said, buf, pos, first, members)
+        stop = super()._member(found, extension, buf, pos, first, members)
         self.end = max(self.end, self._base + stop)
         return stop
 

@@ -1,13 +1,9 @@
-"""Tar archives made to order by the programs that people use: GNU tar, bsdtar and Python's ``tarfile``.
+"""Makes tar archives to order: by GNU tar, bsdtar and Python's ``tarfile``, or block by block.
 
-Flows in: (name, payload) pairs in order. Flows out: the bytes of an archive, plain or compressed. Nothing here uses
-the reader or the writers of this library. See :mod:`webdataset.testing.archives` for archives no program writes.
-
-Tar archives made block by block, so that a test decides every byte.
-
-Flows in: names, payloads and the oddities wanted. Flows out: the bytes of members and archives. Nothing here uses the
-reader or the writers of this library: the kit is an independent party. Sources: POSIX.1-2017 ``pax`` (ustar and
-extended headers) and the GNU tar manual (long names, sparse members, base-256 numbers).
+Programs turn (name, payload) pairs into an archive, plain or compressed. Block by block, a test decides every byte, and
+makes archives that no program writes. Nothing here uses the reader or the writers of this library, so that it checks
+them independently. Sources: POSIX.1-2017 ``pax`` (ustar and extended headers) and the GNU tar manual (long names,
+sparse members, base-256 numbers).
 """
 
 import bz2

@@ -1,17 +1,14 @@
-"""Damage done to order: what disks, networks and programs do to archives, from a seed.
+"""Damages archives as disks, networks and programs do, from a seed, and says which damage a reader can see.
 
-Flows in: an archive and a seed. Flows out: the damaged bytes and a sentence that says what was done. The same archive
-and seed give the same damage, so any failing trial runs again from its two numbers.
+The result is the damaged bytes and a sentence that says what was done. The same archive and seed give the same damage,
+so any failing trial runs again from its two numbers.
 
-What a tar reader can know. Headers carry a checksum; payloads carry none. So damage *within* payloads cannot be seen
+Theory. Headers carry a checksum; payloads carry none. So damage *within* payloads cannot be seen
 (nor within names kept in extended headers), and neither can damage whose result is itself a whole archive:
 :func:`webdataset.testing.damage.flaw` decides that. Everything else must be reported.
 
-Where the parts of a tar archive lie, and whether bytes are an archive at all.
-
-Flows in: the bytes of an archive, uncompressed. Flows out: its regions, or the reason why no reader can take the bytes
-for a whole archive. This is a second opinion, written apart from the reader and by the plainest means: it decides
-which damage *could* be seen. Source: POSIX.1-2017 ``pax``.
+The regions of an uncompressed archive, and the reason why bytes are no whole archive, are found by the plainest means
+and independently of the reader. Source: POSIX.1-2017 ``pax``.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Interleaved documents made to order, in every layout in which they are met, and what they read back as.
 
-Flows in: texts and pictures. Flows out: members of a shard, and the parts of the document. Made without the library's
-own reader and writer, to check both.
+Texts and pictures become members of a shard and the parts of a document, without the library's own reader and writer,
+so that both can be checked.
 """
 
 import base64

@@ -1,12 +1,8 @@
-"""Streams that misbehave on purpose: short reads, early ends, failures at the n-th read.
+"""Streams that misbehave on purpose: short reads, early ends, failures at the n-th read; and local web servers.
 
-Flows in: the bytes that a well-behaved stream would give. Flows out: a file object that gives them badly, and counts
-what was asked of it. ``RangeServer`` is a web server that does the same.
-
-Web servers on this machine, each in a thread: how they start, stop, keep silent, and send.
-
-Flows in: a class of handlers, and what they should know. Flows out: a running server. What it answers, the handlers
-say; they are subclasses of :class:`Answering`, or any others of ``http.server``.
+The streams count what was requested of them; ``RangeServer`` is a web server that misbehaves in the same ways. Each
+server runs in a thread. What it answers is up to its handlers: subclasses of :class:`Answering`, or any others of
+``http.server``.
 """
 
 import io
@@ -130,7 +126,7 @@ class Answering(BaseHTTPRequestHandler):
 
 
 class FaultyStream(io.RawIOBase):
-    """A binary stream, not seekable, whose length nobody knows.
+    """A binary stream, not seekable, of unknown length.
 
     Args:
         payload: what it gives when nothing fails.

@@ -1,11 +1,10 @@
 """The contract of a stage, to be checked for any stage: ours, a plug-in's, a user's.
 
 A stage that keeps it can be printed and pickled, gives the same with and without tracking, can be broken off at any
-point, and can be snapshot behind any of its outputs: the snapshot is JSON, and a run restored from it continues as the
+point, and can be snapshot after any of its outputs: the snapshot is JSON, and a run restored from it continues as the
 uninterrupted one. Its outputs can wait in a shuffle's buffer and be made again from their addresses.
 
-Flows in: a stage and samples. Flows out: nothing, or :class:`BrokenContract`. Never mocks the run: flows are those of
-``webdataset.flow``.
+A stage that breaks it raises :class:`BrokenContract`. The runs are those of ``webdataset.flow``, never mocks.
 """
 
 import copy
@@ -104,7 +103,7 @@ def outputs(stages: Sequence[Any], *, tracked: bool = True) -> list[Any]:
 
 
 def check_resume(stages: Callable[[], Sequence[Any]], whole: list[Any] | None = None) -> None:
-    """Check snapshots behind every output, the first of them before any.
+    """Check snapshots after every output, the first of them before any.
 
     Args:
         stages: makes the stages anew; the first is the source.

@@ -413,5 +413,5 @@ class ShardWriter:
 def _make_series(index: Any, opener: Any) -> Any:
     if opener is not None:
         raise UsageError("index= puts files beside local shards: it cannot be combined with opener=")
-    room = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
-    return room.SeriesIndexing(index)
+    indexing = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
+    return indexing.SeriesIndexing(index)

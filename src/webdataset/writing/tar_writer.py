@@ -44,7 +44,7 @@ class ShardOutput:
     url: str | None = None
     stream: Any = None
     _state = "unopened"
-    _end: ClassVar[bytes] = b""  # what stands behind the last sample
+    _end: ClassVar[bytes] = b""  # what stands after the last sample
     _output: ArchiveOutput
     _process: int
     _pieces: list[Buffer]
@@ -454,8 +454,8 @@ def _choose_encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder 
 def _make_indexing(index: Any, target: Any, output: Any, compression: str | None) -> Any:
     """Return what makes the index files; the output is given up where there can be none."""
     try:
-        room = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
-        return room.shard_indexing(index, target, output, compression)
+        indexing = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
+        return indexing.shard_indexing(index, target, output, compression)
     except BaseException:  # whatever it is: nothing may stay behind
         output.abort()
         raise

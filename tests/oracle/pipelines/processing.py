@@ -199,7 +199,7 @@ def mapped_with_errors():
 
 @pipeline
 def mapped_by_field():
-    """map_dict and map_tuple behind each other."""
+    """map_dict and map_tuple after each other."""
     return (
         dataset()
         .decode()

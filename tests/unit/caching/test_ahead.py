@@ -139,24 +139,24 @@ def test_no_room_for_the_next(server, near):
 
 
 def test_failures_keep_their_place(server, near):
-    """A shard that cannot be had is the handler's when its turn comes, behind the samples of those before it."""
+    """A shard that cannot be had is the handler's when its turn comes, after the samples of those before it."""
     server.pages.pop("/2.tar")
     places = [f"{server.root}/{number}.tar" for number in range(COUNT)]
-    told = []
+    errors = []
 
     def handler(error):
-        told.append((error, len(keys)))
+        errors.append((error, len(keys)))
         return True
 
     keys = []
     for sample in wds.WebDataset(places, shardshuffle=False, cache_dir=near, handler=handler):
         keys.append(sample["__key__"])
     assert keys == [f"{number}{index}" for number in (0, 1, 3, 4) for index in range(4)]
-    assert [(type(error).__name__, count) for error, count in told] == [("NotFound", 8)]
+    assert [(type(error).__name__, count) for error, count in errors] == [("NotFound", 8)]
 
 
 def test_a_list_that_fails_keeps_its_place(server, near):
-    """What the list of shards raises comes behind the shards before it."""
+    """What the list of shards raises comes after the shards before it."""
 
     def places():
         for url in urls(server)[:2]:

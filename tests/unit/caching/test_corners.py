@@ -129,8 +129,8 @@ def left_part(vouching, near, size, **changes):
     read(vouching.url, near)
     (final,) = near.glob("*.tar")
     (record,) = near.glob(".wds/*.json")
-    told = json.loads(record.read_text())
-    record.write_text(json.dumps({**told, "whole": False, **changes}))
+    found = json.loads(record.read_text())
+    record.write_text(json.dumps({**found, "whole": False, **changes}))
     with final.open("rb+") as file:
         file.truncate(size)
     part = near / ".wds" / f"{final.name}.part"
@@ -307,13 +307,13 @@ def test_warnings_come_once(server, near):
     for number in range(4):
         server.pages[f"/{number}/y.tar"] = server.pages[f"/{number}/z.tar"] = shard(count=1)
     (near / "y.tar").write_bytes(shard("placed", 1))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for _ in range(2):
             for number in range(4):
                 read(f"{server.root}/{number}/y.tar", near)
                 read(f"{server.root}/{number}/z.tar", near, url_to_name=lambda _: "one.tar")
-    assert len(told) == 2, [str(one.message) for one in told]
+    assert len(found) == 2, [str(one.message) for one in found]
 
 
 def test_an_endless_bound(near):

@@ -59,7 +59,7 @@ def test_directories(folder):
 
 
 def test_files_that_vanish(folder):
-    """A file that somebody else deletes meanwhile is no error."""
+    """A file that other code deletes meanwhile is no error."""
 
     def age(path):
         if path.endswith("0"):

@@ -170,13 +170,13 @@ def test_what_another_process_reads_stays(tmp_path):
 def test_room_counts_what_is_to_come(tmp_path):
     """A download counts with what it may grow to; a second finds no room, and a bound of nothing is none."""
     (tmp_path / ".wds").mkdir()
-    room, records, held = Quota(str(tmp_path), 1000, verbose=False), [], []
+    quota, records, held = Quota(str(tmp_path), 1000, verbose=False), [], []
     for name in ("a.tar", "b.tar"):
         place = EntryPaths(str(tmp_path), name)
         with open(place.part, "wb") as part:
             record = make_metadata(part, f"http://h/{name}", name, os.fstat(part.fileno()).st_ino)
         held.append(locks.try_lock(place.lock))
-        records.append(room.reserve(place, record, 600))
+        records.append(quota.reserve(place, record, 600))
     held[1].release()
     assert records[0].reserved_bytes == 600
     assert records[1] is None

@@ -324,21 +324,21 @@ def descriptors():
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="nobody says which descriptors are open")
-@pytest.mark.parametrize("room", [True, False])
-def test_closing_leaves_no_descriptor(server, near, room):
+@pytest.mark.parametrize("has_space", [True, False])
+def test_closing_leaves_no_descriptor(server, near, has_space):
     """Whether the shard is kept, or there is no room for it and it comes from the source."""
     read(server, near / "other")  # what is opened once, for good
     before = descriptors()
     limits, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits if room else (30_000, limits[1]))
-        with contextlib.nullcontext() if room else pytest.warns(UserWarning, match="streamed from their sources"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits if has_space else (30_000, limits[1]))
+        with contextlib.nullcontext() if has_space else pytest.warns(UserWarning, match="streamed from their sources"):
             stream = opened(server, near, complete=True)
             assert stream.read() == server.pages["/x.tar"]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, action)
-    assert bool(list(near.glob("*.tar"))) is room
+    assert bool(list(near.glob("*.tar"))) is has_space
     stream.close()
     until(lambda: len(descriptors()) <= len(before), 10)  # the server's, in this process, too
 
@@ -503,8 +503,8 @@ def half_done(vouching, near, size):
         stream.read()
     (final,) = near.glob("*.tar")
     (record,) = near.glob(".wds/*.json")
-    told = json.loads(record.read_text())
-    record.write_text(json.dumps({**told, "whole": False, "resumed": True}))
+    record_values = json.loads(record.read_text())
+    record.write_text(json.dumps({**record_values, "whole": False, "resumed": True}))
     with final.open("rb+") as file:
         file.truncate(size)
     part = near / ".wds" / f"{final.name}.part"

@@ -270,6 +270,6 @@ def test_images_that_are_encoded_again_are_told_once():
         encoder({"__key__": "a", "__url__": "s.tar", "jpg": encode(image, "jpg"), "png": image})
     with pytest.warns(
         UserWarning, match="field 'x.jpg' of samples that were read from shards is encoded again"
-    ) as told:
+    ) as caught:
         list(map(encoder, [{"__key__": "a", "__url__": "s.tar", "x.jpg": image}] * 3))
-    assert len(told) == 1
+    assert len(caught) == 1

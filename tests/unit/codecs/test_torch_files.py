@@ -90,8 +90,8 @@ def test_torchs_advice_is_not_quoted():
         assert "to `False`" not in shown
 
 
-def test_the_switch_on_the_door_is_asked_at_every_field(monkeypatch):
-    """Assigning pytorch_weights_only on the door takes effect at once, and back; an explicit trust level wins."""
+def test_the_switch_of_the_compatibility_module_is_read_at_every_field(monkeypatch):
+    """Assigning pytorch_weights_only takes effect at once, and back; an explicit trust level wins."""
     data = torch_dumps(Model())
     decoder = Decoder([])
     assert autodecode.pytorch_weights_only is True

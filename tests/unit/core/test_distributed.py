@@ -207,7 +207,7 @@ def test_launchers_that_disagree(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "message"),
     [
         ({"WDS_RANK": "1"}, "both WDS_RANK and WDS_WORLD_SIZE"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "rank 4 of 4, which cannot be"),
@@ -215,10 +215,10 @@ def test_launchers_that_disagree(monkeypatch, caplog):
         ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "PMI_RANK='x' cannot be read"),
     ],
 )
-def test_mistakes(monkeypatch, variables, told):
+def test_mistakes(monkeypatch, variables, message):
     """Numbers that cannot be are refused by name."""
     say(monkeypatch, variables)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         detect_rank()
 
 

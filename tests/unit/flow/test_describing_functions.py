@@ -147,7 +147,7 @@ def urls(tmp_path):
 
 
 def state_of(dataset):
-    """Return the state behind three items, as it is saved."""
+    """Return the state after three items, as it is saved."""
     run = iter(dataset)
     for _ in range(3):
         next(run)
@@ -177,7 +177,7 @@ STAGES = {
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch):
     """Each test warns as a new process does."""
-    monkeypatch.setattr(elastic_state, "_told", set())
+    monkeypatch.setattr(elastic_state, "_warned", set())
 
 
 @pytest.mark.parametrize("load", ["dataset", "run", "elastic_run"])

@@ -347,7 +347,7 @@ def test_a_state_of_one_rank_is_not_enough_for_others(urls):
             wds.merge_states(other)
 
 
-def test_the_later_of_two_memories_holds(urls):
+def test_the_later_of_two_stream_states_holds(urls):
     """Merging an old state of a rank with a new one keeps the new one, in either order."""
     run = PIPELINES["shuffled"](urls).elastic_run(ALONE)
     list(itertools.islice(run, 6))
@@ -390,7 +390,7 @@ def test_stages_that_cannot_run_in_streams(urls, tmp_path):
 
 
 def test_failures(urls):
-    """An error in a stream is raised; there is no state behind it, and the one before still holds."""
+    """An error in a stream is raised; there is no state after it, and the one before still holds."""
 
     def failing(sample):
         if sample["__key__"] == "2-004" and not healed:
@@ -424,7 +424,7 @@ def test_no_samples_at_all(tmp_path):
 
 
 def test_samples_that_a_filter_drops_are_samples(urls):
-    """A filter that lets nothing pass gives an empty epoch, as it does in a plain dataset, and a state behind it."""
+    """A filter that lets nothing pass gives an empty epoch, as it does in a plain dataset, and a state after it."""
     make = lambda: wds.WebDataset(urls, seed=1).select(lambda sample: False).elastic(6)
     run = iter(make())
     with pytest.warns(UserWarning, match="kept none of the 46 samples of this pass"):

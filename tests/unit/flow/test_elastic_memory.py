@@ -1,4 +1,4 @@
-"""Epochs with a state behind every batch keep nothing of the epochs before."""
+"""Epochs with a state after every batch keep nothing of the epochs before."""
 
 import gc
 import itertools

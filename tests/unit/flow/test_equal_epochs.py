@@ -289,7 +289,7 @@ def test_nothing_is_read_behind_too_many_samples():
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (lambda made: made.equal_epochs("shorten"), "'drop', 'pad', 'resample'"),
         (lambda made: made.equal_epochs("resample"), "needs steps=n"),
@@ -303,9 +303,9 @@ def test_nothing_is_read_behind_too_many_samples():
         (lambda made: list(made.compose(iter).equal_epochs("drop")), "nobody knows how many"),
     ],
 )
-def test_mistakes(urls, call, told):
+def test_mistakes(urls, call, message):
     """What cannot mean anything is refused with what to write."""
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         call(wds.WebDataset(urls, seed=3))
 
 

@@ -183,7 +183,7 @@ def test_our_loader_shows_what_it_loads():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "shown"),
     [
         ({"workers": 2, "mode": "processes"}, "each of 2 processes has such a pipeline, and its bounds, to itself"),
         ({"workers": 2, "prefetch_bytes": 500}, "workers are at most 3 batches ahead, and 500 bytes"),
@@ -192,9 +192,9 @@ def test_our_loader_shows_what_it_loads():
         ({}, "nothing waits but the batch that is made"),
     ],
 )
-def test_ways_to_load_are_shown(options, told):
+def test_ways_to_load_are_shown(options, shown):
     """What holds for each worker, and what waits."""
-    assert told in wds.Loader(wds.WebDataset(["a.tar"]), **{"batch_size": 4, **options}).explain()
+    assert shown in wds.Loader(wds.WebDataset(["a.tar"]), **{"batch_size": 4, **options}).explain()
 
 
 def test_no_secrets():
@@ -247,7 +247,7 @@ def test_anything_can_be_explained():
         def __init__(self):
             self.count = 1234
 
-        def flow(self, upstream, memory):
+        def flow(self, upstream, state):
             return upstream
 
     assert "in order; holds 1,234 things" in wds.explain(wds.DataPipeline([[1]], Own()))

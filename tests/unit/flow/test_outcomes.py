@@ -124,14 +124,16 @@ def test_what_ends_early_is_not_judged(shards):
     assert len(list(wds.FluidWrapper(wds.RoundRobin([read(shards).map(keeps(0, 59)), read(shards)])).slice(3))) == 3
 
 
-@pytest.mark.parametrize(("count", "said"), [(12, "warning"), (24, "error")], ids=["below the bound", "at the bound"])
-def test_a_share_alone(shards, monkeypatch, count, said):
+@pytest.mark.parametrize(
+    ("count", "outcome"), [(12, "warning"), (24, "error")], ids=["below the bound", "at the bound"]
+)
+def test_a_share_alone(shards, monkeypatch, count, outcome):
     """A worker that sees a share raises from some number of samples on, and warns below; a select warns from there."""
     monkeypatch.setattr(outcomes, "MIN_JUDGED_SAMPLES", 20)
     monkeypatch.setenv("WORKER", "0")
     monkeypatch.setenv("NUM_WORKERS", "2")
     urls = shards[: count // 6]
-    if said == "error":
+    if outcome == "error":
         with pytest.raises(AllDropped, match=f"{count} samples of this worker's share"):
             list(read(urls).map(forgets))
         with pytest.warns(UserWarning, match=f"{count} samples of this worker's share"):

@@ -107,7 +107,7 @@ def test_what_reading_the_clock_takes_is_taken_off():
 @pytest.mark.parametrize("budget", [1.0, 1e-9])
 @pytest.mark.parametrize("streams", [None, 6])
 def test_order_and_state_are_as_without(urls, budget, streams):
-    """Items, and the state behind each of them, are the same with and without a meter; states go on in each other."""
+    """Items, and the state after each of them, are the same with and without a meter; states go on in each other."""
 
     def started(meter, state=None):
         dataset = wds.WebDataset(urls, shardshuffle=10, seed=3, empty_check=False).shuffle(8).decode().map(dict)

@@ -1,4 +1,4 @@
-"""What comes behind the last item of a state's epoch, and what set_epoch does with a state."""
+"""What comes after the last item of a state's epoch, and what set_epoch does with a state."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def epochs(number, **options):
 
 
 def behind(count, **options):
-    """Return the state behind some items of the first epoch; None is behind all and the end."""
+    """Return the state after some items of the first epoch; None is behind all and the end."""
     dataset = made(**options)
     items = iter(dataset)
     list(itertools.islice(items, count))
@@ -74,7 +74,7 @@ def test_the_state_of_the_epoch_that_followed(count):
 
 
 def test_an_iterator_is_one_epoch():
-    """A state behind the last item, loaded into an iterator itself, ends it: its driver asks for the next one."""
+    """A state after the last item, loaded into an iterator itself, ends it: its driver asks for the next one."""
     _, second = epochs(2)
     dataset = made()
     run = iter(dataset)
@@ -99,7 +99,7 @@ def test_a_bound_tells_the_end_without_reading():
 
 
 def test_epochs_without_an_item():
-    """A state behind an empty epoch goes on with the next, which is empty too; one before it with that epoch."""
+    """A state after an empty epoch goes on with the next, which is empty too; one before it with that epoch."""
     options = {"kept": lambda _: False}
     for count in (0, None):
         dataset = resumed(behind(count, **options), **options)

@@ -21,7 +21,7 @@ def made(*, length, stages=False):
 
 
 def stopped(count, **options):
-    """Return the state behind some items, and what the following epochs give."""
+    """Return the state after some items, and what the following epochs give."""
     loader = made(**options)
     items = iter(loader)
     list(itertools.islice(items, count))

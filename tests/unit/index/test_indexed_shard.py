@@ -498,7 +498,7 @@ def test_shards_that_share_the_name_of_dalis_tool(tmp_path):
 
 
 def test_an_energon_index_that_leaves_samples_out(tmp_path):
-    """At the start, behind the end, in zeros that look like an end mark, all of them: never fewer samples, silently."""
+    """At the start, after the end, in zeros that look like an end mark, all of them: never fewer samples, silently."""
     path = shard_of(tmp_path, [("0.txt", b"a"), ("1.bin", bytes(20_000)), ("2.txt", b"b")])
     *starts, end = [entry.offset for entry in index_shard(path).entries] + [index_shard(path).end]
     for offsets in ([*starts[1:], end], [starts[0], starts[1] + 512], [starts[0], starts[1] + 1024], [end]):

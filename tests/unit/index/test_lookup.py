@@ -105,7 +105,7 @@ def test_compressed_and_piped_shards(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[1, 2]", "this is a list"),
         ('{"s-0.tar": -1}', "'s-0.tar' has '-1'"),
@@ -113,10 +113,10 @@ def test_compressed_and_piped_shards(folder):
         ("{", "no JSON"),
     ],
 )
-def test_files_that_are_none(folder, urls, text, told):
+def test_files_that_are_none(folder, urls, text, message):
     """A file of counts that says something else is an error, beside the shards too."""
     (folder / "sizes.json").write_text(text)
-    with pytest.raises(BadIndex, match=told):
+    with pytest.raises(BadIndex, match=message):
         wds.sample_counts(urls)
 
 

@@ -98,9 +98,9 @@ def test_the_folder_of_an_energon_dataset(shards, tmp_path):
     """Counts in the order of the shards, everything in train, and tables that say where each part lies."""
     wds.write_indexes(shards, "energon")
     folder = tmp_path / ".nv-meta"
-    said = json.loads((folder / ".info.json").read_text())
-    assert said["shard_counts"] == {"x-0.tar": 4, "x-1.tar": 4, "x-2.tar": 4}
-    assert yaml.safe_load((folder / "split.yaml").read_text())["split_parts"]["train"] == list(said["shard_counts"])
+    info = json.loads((folder / ".info.json").read_text())
+    assert info["shard_counts"] == {"x-0.tar": 4, "x-1.tar": 4, "x-2.tar": 4}
+    assert yaml.safe_load((folder / "split.yaml").read_text())["split_parts"]["train"] == list(info["shard_counts"])
     assert yaml.safe_load((folder / "dataset.yaml").read_text())["__module__"] == "megatron.energon"
     assert len((folder / "index.uuid").read_text()) == 36
     with contextlib.closing(sqlite3.connect(folder / "index.sqlite")) as tables:

@@ -208,17 +208,17 @@ def test_rows_are_offered_to_pipelines_that_let_go(kept, turn, mode):
     """Memory is offered on trial first; where it is kept for longer than the streams take, rows never are."""
     column = np.zeros((4, 48, 64, 3), np.uint8)
     layout = infer_layout((column[0],), 4)
-    lender = RowAllocator()
+    allocator = RowAllocator()
     pipeline, modes = [], []
     for block in range(30):
-        rows = lender.rows(layout, [column])
+        rows = allocator.rows(layout, [column])
         modes.append(rows.mode)
         for row in range(4):
             rows.expect(row)
             pipeline.append(rows.give((48, 64, 3), np.dtype(np.uint8)))
             del pipeline[: -kept - 1]
             rows.write_sample(row, (pipeline[-1],))
-        lender.take_back(rows, block, 4, turn)
+        allocator.take_back(rows, block, 4, turn)
     assert modes[:3] == [TRIAL] * 3
     assert modes[-1] == mode
     assert LANDING not in modes or mode == LANDING
@@ -228,15 +228,15 @@ def test_blocks_that_are_referred_to_are_reported():
     """A window's block is busy for as long as the pipeline has one of its rows."""
     column = np.zeros((2, 48, 64, 3), np.uint8)
     layout = infer_layout((column[0],), 2)
-    lender = RowAllocator()
-    lender.mode = LANDING
-    rows = lender.rows(layout, [column])
+    allocator = RowAllocator()
+    allocator.mode = LANDING
+    rows = allocator.rows(layout, [column])
     rows.expect(0)
     kept = rows.give((48, 64, 3), np.dtype(np.uint8))
-    assert lender.take_back(rows, 7, 1, 1) == []
-    assert lender.busy() == [7]
+    assert allocator.take_back(rows, 7, 1, 1) == []
+    assert allocator.busy() == [7]
     del kept
-    assert lender.busy() == []
+    assert allocator.busy() == []
 
 
 def test_small_arrays_are_copied():

@@ -660,17 +660,17 @@ def test_a_state_loaded_into_the_dataset_of_a_loader_counts(elastic, order):
         assert sorted(numbers(other)) == sorted(order)
 
 
-def test_a_closed_loader_keeps_no_crew():
+def test_a_closed_loader_keeps_no_worker_pool():
     """Closing after each epoch leaves nothing of the workers of earlier ones."""
     loader = wds.Loader(squares(), 4, workers=1)
-    crews = []
+    pools = []
     for _ in range(3):
         for _ in loader:
             break
-        crews.append(weakref.ref(loader._crew))
+        pools.append(weakref.ref(loader._pool))
         loader.close()
     gc.collect()
-    assert [crew() for crew in crews] == [None] * 3
+    assert [pool() for pool in pools] == [None] * 3
 
 
 @pytest.mark.parametrize("patient", [True, False])

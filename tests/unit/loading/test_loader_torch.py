@@ -65,7 +65,7 @@ def test_tensors_are_the_batch_without_a_copy():
 
 
 def test_states_belong_to_what_was_moved(tmp_path):
-    """With a device, too, a state is behind the batch that was received."""
+    """With a device, too, a state is after the batch that was received."""
     path = str(tmp_path / "a.tar")
     with wds.TarWriter(path) as writer:
         for n in range(40):

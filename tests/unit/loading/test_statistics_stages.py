@@ -58,7 +58,7 @@ def test_stages_and_skips_of_all_workers(numbered, kind, mode):
 
 @pytest.mark.parametrize("mode", MODES[:3], ids=str)
 def test_batches_and_states_are_as_without(elastic, mode):
-    """The same batches, and behind each the same state, with timings and without; one goes on where the other was."""
+    """The same batches, and after each the same state, with timings and without; one goes on where the other was."""
 
     def told(loader):
         return [([int(number) for number in classes], loader.state_dict()) for _, classes in loader]
@@ -123,7 +123,7 @@ def test_skips_are_counted_without_timings_and_when_a_worker_fails(numbered):
 
 
 def test_a_resumed_loader_counts_what_a_failed_one_has_not(numbered):
-    """A failure is a cut like any other: what is made again behind the last state is counted then, and once."""
+    """A failure is a cut like any other: what is made again after the last state is counted then, and once."""
     broken = [True]
 
     def breaks(sample):

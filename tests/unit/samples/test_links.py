@@ -169,11 +169,11 @@ def test_front_to_back_only():
     pipe = FaultyStream(data, seed=1)
     pipe.seekable = lambda: False
     for stream in (pipe, io.BytesIO(gzip.compress(data))):
-        samples, told = streamed(stream)
+        samples, warned = streamed(stream)
         assert [each[1:] for each in samples] == wanted
-        assert len(told) == 1
-        assert "2 hard links whose target cannot be read again" in told[0]
-        assert "'1.jpg' at byte" in told[0]
+        assert len(warned) == 1
+        assert "2 hard links whose target cannot be read again" in warned[0]
+        assert "'1.jpg' at byte" in warned[0]
 
 
 def test_what_is_left_out_is_told_of_once(tmp_path):
@@ -183,17 +183,19 @@ def test_what_is_left_out_is_told_of_once(tmp_path):
     data = archive(member(b"a.jpg", b"1"), *parts, member(b"b.jpg", b"2"))
     path = tmp_path / "x.tar"
     path.write_bytes(data)
-    said = "1 hard links whose .*, 3 symbolic links, 1 payloads of unknown type; the first is '0.jpg' at byte 1024"
-    samples, told = streamed(io.BytesIO(data))
+    expected_message = (
+        "1 hard links whose .*, 3 symbolic links, 1 payloads of unknown type; the first is '0.jpg' at byte 1024"
+    )
+    samples, warned = streamed(io.BytesIO(data))
     assert [key for _, key, _ in samples] == ["a", "b"]
-    assert len(told) == 1
-    with pytest.warns(UserWarning, match=said) as caught:
+    assert len(warned) == 1
+    with pytest.warns(UserWarning, match=expected_message) as caught:
         assert len(index_shard(path)) == 2
     assert len(caught) == 1
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=expected_message):
         list(wds.WebDataset(str(path)))
     # given up before the end: told all the same
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=expected_message):
         next(iter(wds.WebDataset(str(path))))
 
 
@@ -204,9 +206,9 @@ def test_what_nobody_misses_is_not_told_of():
         header(b"__meta__/x.jpg", kind=b"2", linkname=b"a.jpg"), header(b"latest", kind=b"2", linkname=b"a.jpg"),
         member(b"folder/", b"a.jpg\0", kind=b"D"), header(b"label", kind=b"V"), header(b"p.jpg", kind=b"6"),
     )  # fmt: skip
-    samples, told = streamed(io.BytesIO(data))
+    samples, warned = streamed(io.BytesIO(data))
     assert [each[1:] for each in samples] == [("a", {"jpg": JPEG})]
-    assert told == []
+    assert warned == []
     links_too = archive(member(b"a.jpg", JPEG), header(b"b.jpg", kind=b"2"), linked(b"c.jpg", b"absent", "s"))
     assert streamed(io.BytesIO(links_too), select_files=lambda name: name[0] == "a")[1] == []
     assert len(streamed(io.BytesIO(links_too))[1]) == 1
@@ -216,10 +218,10 @@ def test_links_before_an_error_are_told_of_once():
     """Where the next member breaks off, what was left out is counted once, and its sample is given once."""
     parts = [member(b"a.jpg", b"1"), header(b"b.jpg", kind=b"2"), linked(b"c.jpg", b"a.jpg", "s"), header(b"d.jpg", 99)]
     errors = []
-    samples, told = streamed(io.BytesIO(b"".join(parts)), handler=lambda error: errors.append(error) or True)
+    samples, warned = streamed(io.BytesIO(b"".join(parts)), handler=lambda error: errors.append(error) or True)
     assert [key for _, key, _ in samples] == ["a", "c"]
     assert len(errors) == 1
-    assert [text for text in told if ": 1 symbolic links; " in text] == told
+    assert [text for text in warned if ": 1 symbolic links; " in text] == warned
 
 
 class Forward(io.BytesIO):
@@ -235,10 +237,10 @@ def test_a_link_that_cannot_be_read_is_left_out():
     """Where the source fails on the way to a link's target, the link is told of, and reading goes on."""
     middle = [part for number in range(9) for part in (member(b"%d.jpg" % number, JPEG),)]
     data = archive(member(b"a.jpg", JPEG), *middle, linked(b"b.jpg", b"a.jpg", "h"), member(b"c.jpg", b"c"))
-    samples, told = streamed(Forward(data))
+    samples, warned = streamed(Forward(data))
     assert [key for _, key, _ in samples] == ["a", *"012345678", "c"]
-    assert len(told) == 1
-    assert "1 hard links whose target cannot be read again; the first is 'b.jpg'" in told[0]
+    assert len(warned) == 1
+    assert "1 hard links whose target cannot be read again; the first is 'b.jpg'" in warned[0]
 
 
 def test_links_of_a_shard_on_a_server():
@@ -282,9 +284,9 @@ def test_names_are_kept_within_bounds(monkeypatch):
     monkeypatch.setattr(links, "MOST_NAMES", 5)
     parts = [member(b"%d.x" % n, b"%d" % n) for n in range(2000)]
     data = archive(*parts, linked(b"a.x", b"1999.x", "s"), linked(b"b.x", b"3.x", "s"))
-    samples, told = streamed(io.BytesIO(data))
+    samples, warned = streamed(io.BytesIO(data))
     assert [key for _, key, _ in samples[-2:]] == ["1999", "a"]
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_members_for_other_groupers():

@@ -214,7 +214,7 @@ def test_addresses(kind):
 
 
 def test_contract(kind, tmp_path):
-    """The stage keeps the contract of stages: it is resumed behind every item, of compressed shards too."""
+    """The stage keeps the contract of stages: it is resumed after every item, of compressed shards too."""
     dumps, stage, names = kind
     for name in names:
         with open(name, "wb") as stream:
@@ -228,7 +228,7 @@ def test_contract(kind, tmp_path):
 
 
 def test_resumed_at_a_byte(kind):
-    """A restored pipeline goes on behind the last sample, without the shards before it; a changed shard is noticed."""
+    """A restored pipeline goes on after the last sample, without the shards before it; a changed shard is noticed."""
     _, stage, names = kind
     pipeline = wds.DataPipeline(wds.SimpleShardList(names), stage())
     with pipeline.start(tracked=True) as flow:

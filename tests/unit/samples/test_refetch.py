@@ -165,10 +165,10 @@ def test_members_that_were_stepped_over():
             member = tarfile.TarInfo(name)
             member.size = 700
             sink.addfile(member, io.BytesIO(name.encode() * 140))
-    told = []
-    given = read(whole.getvalue(), handler=lambda error: told.append(error) or True)
+    handled = []
+    given = read(whole.getvalue(), handler=lambda error: handled.append(error) or True)
     assert [sample["__key__"] for _, sample in given] == ["a", "b", "c"]
-    assert len(told) == 4
+    assert len(handled) == 4
     shard = lambda: {"url": "x", "stream": io.BytesIO(whole.getvalue())}
     addresses = [address for address, _ in given]
     again = Reading(handler=wds.ignore_and_continue)

@@ -161,7 +161,7 @@ def test_a_shard_that_comes_in_time(server):
 
 
 def test_a_list_that_fails(server):
-    """What the list of shards raises comes behind the samples of the shards that it gave before."""
+    """What the list of shards raises comes after the samples of the shards that it gave before."""
 
     def listed():
         yield from ({"url": url} for url in urls_of(server, [0, 1]))

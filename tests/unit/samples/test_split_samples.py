@@ -46,7 +46,7 @@ def opened(kind, members, folder):
     return {"url": str(path), "stream": stream}
 
 
-def told(shard, start=None, **rules):
+def warned(shard, start=None, **rules):
     """Return keys with fields, the errors that a handler let pass, and the warnings."""
     errors = []
     reading = Reading(handler=lambda error: errors.append(error) or True, **rules)
@@ -83,7 +83,7 @@ def model(members):
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_are_errors(tmp_path, kind):
     """The handler is asked about each; the error says where, and that the first part has been delivered."""
-    found, errors, caught = told(opened(kind, COLUMNS, tmp_path))
+    found, errors, caught = warned(opened(kind, COLUMNS, tmp_path))
     assert found == [("0", {"a": b"1"}), ("1", {"a": b"2"})]
     assert not caught
     assert [(type(error), error.key, error.offset) for error in errors] == [
@@ -101,11 +101,11 @@ def test_parts_are_errors(tmp_path, kind):
 def test_parts_are_delivered_on_demand(tmp_path, kind):
     """``warn``: one warning with their number; ``ignore``: none."""
     whole = [("0", {"a": b"1"}), ("1", {"a": b"2"}), ("0", {"b": b"3"}), ("1", {"b": b"4"})]
-    found, errors, caught = told(opened(kind, COLUMNS, tmp_path), split_samples="warn")
+    found, errors, caught = warned(opened(kind, COLUMNS, tmp_path), split_samples="warn")
     assert (found, errors) == (whole, [])
     assert len(caught) == 1
     assert "2 keys come again (the first is '0' at byte 2048) with other fields" in caught[0]
-    assert told(opened(kind, COLUMNS, tmp_path), split_samples="ignore") == (whole, [], [])
+    assert warned(opened(kind, COLUMNS, tmp_path), split_samples="ignore") == (whole, [], [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,11 +113,11 @@ def test_the_same_fields_are_another_sample(tmp_path, kind):
     """Archives that were joined: all is delivered, with one warning for the shard, under every policy but one."""
     whole = [plain({"__key__": name[0], "a": payload}) for name, payload in JOINED]
     for policy in ("error", "warn"):
-        found, errors, caught = told(opened(kind, JOINED, tmp_path), split_samples=policy)
+        found, errors, caught = warned(opened(kind, JOINED, tmp_path), split_samples=policy)
         assert (found, errors) == (whole, [])
         assert len(caught) == 1
         assert "2 keys come again (the first is '0' at byte 2048) with the same fields" in caught[0]
-    assert told(opened(kind, JOINED, tmp_path), split_samples="ignore") == (whole, [], [])
+    assert warned(opened(kind, JOINED, tmp_path), split_samples="ignore") == (whole, [], [])
 
 
 def test_an_unknown_policy():
@@ -152,13 +152,13 @@ def test_random_orders_agree_with_a_model(tmp_path, kind):
             for field in rng.choice((["a"], ["b"], ["a", "b"], ["a", "b", "__c"])):
                 members.append((f"{key}.{field}", bytes(rng.choice((1, 500, 4000))) + b"%d" % index))
         whole, delivered, parts, repeats = model(members)
-        found, errors, caught = told(opened(kind, members, tmp_path))
+        found, errors, caught = warned(opened(kind, members, tmp_path))
         assert len(found) == len(delivered)
         assert [key for key, _ in found] == [key for key, _ in delivered]
         assert [error.key for error in errors] == [key for key, _ in parts]
         assert len(caught) == (repeats > 0)
         assert not repeats or f": {repeats} keys come again" in caught[0]
-        assert len(told(opened(kind, members, tmp_path), split_samples="warn")[0]) == len(whole)
+        assert len(warned(opened(kind, members, tmp_path), split_samples="warn")[0]) == len(whole)
         parts_seen, repeats_seen = parts_seen + len(parts), repeats_seen + repeats
     assert parts_seen > 50
     assert repeats_seen > 50
@@ -178,7 +178,7 @@ def test_a_shard_taken_up_in_its_middle_has_the_same_verdict(tmp_path, kind):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 whole = list(read_samples([opened(kind, members, tmp_path)], reading))
-            _, errors, _ = told(opened(kind, members, tmp_path))
+            _, errors, _ = warned(opened(kind, members, tmp_path))
             place = rng.randrange(len(whole))
             address = whole[place]["__address__"]
             position = Position()
@@ -189,7 +189,7 @@ def test_a_shard_taken_up_in_its_middle_has_the_same_verdict(tmp_path, kind):
                 ):
                     pass
             shard = {**opened(kind, members, tmp_path), "rising": position.rising}
-            again, later, _ = told(shard, start=Address(*address))
+            again, later, _ = warned(shard, start=Address(*address))
             assert [key for key, _ in again] == [sample["__key__"] for sample in whole[place:]]
             assert [(e.key, e.offset) for e in later] == [
                 (e.key, e.offset) for e in errors if e.offset > address.offset
@@ -266,19 +266,19 @@ def test_duplicates_that_begin_anew_are_no_parts(tmp_path):
     """``duplicates="new"`` makes several samples of one key in a row; those that stand apart are parts all the same."""
     members = [("0.a", b"1"), ("0.b", b"1"), ("0.a", b"2"), ("1.a", b"1"), ("1.a", b"1"), ("2.a", b"1")]
     for kind in KINDS:
-        found, errors, caught = told(opened(kind, members, tmp_path), duplicates="new")
+        found, errors, caught = warned(opened(kind, members, tmp_path), duplicates="new")
         assert [key for key, _ in found] == ["0", "0", "1", "1", "2"]
         assert (errors, caught) == ([], [])
-        _, errors, caught = told(opened(kind, [*members, ("1.b", b"1")], tmp_path), duplicates="new")
+        _, errors, caught = warned(opened(kind, [*members, ("1.b", b"1")], tmp_path), duplicates="new")
         assert [(type(error), error.key) for error in errors] == [(SplitSample, "1")]
-        _, errors, _ = told(opened(kind, members, tmp_path))
+        _, errors, _ = warned(opened(kind, members, tmp_path))
         assert {type(error) for error in errors} == {DuplicateField}
 
 
 def test_documents_judge_their_own_keys(tmp_path):
     """A rule of keys that remembers members is not watched."""
     members = [("d.json", b"{}"), ("d-0.jpg", b"1"), ("e.json", b"{}"), ("d-1.jpg", b"2"), ("d.txt", b"3")]
-    found, errors, caught = told(opened("file", members, tmp_path), keys=wds.sibling_keys)
+    found, errors, caught = warned(opened("file", members, tmp_path), keys=wds.sibling_keys)
     assert [key for key, _ in found] == ["d", "e", "d-1", "d"]
     assert (errors, caught) == ([], [])
 
@@ -290,7 +290,7 @@ def test_keys_that_are_no_texts(tmp_path):
         key, _, extension = name.partition(".")
         return (int(key) if key != "1" else None, key), extension
 
-    found, errors, _ = told(opened("file", COLUMNS, tmp_path), keys=number)
+    found, errors, _ = warned(opened("file", COLUMNS, tmp_path), keys=number)
     assert len(found) == 2
     assert [error.key for error in errors] == [(0, "0"), (None, "1")]
 

@@ -68,7 +68,7 @@ def test_arguments():
 
 
 def test_resume():
-    """Snapshots behind every item, of mixes that end and of mixes of mixes."""
+    """Snapshots after every item, of mixes that end and of mixes of mixes."""
     check_resume(lambda: [EvenMix([range(9), range(10, 14)], [2, 1], longest=True)])
     check_resume(lambda: [EvenMix([range(9), EvenMix(["abc", "defgh"])], [2, 1])])
     check_resume(lambda: [Concat([range(3), EvenMix([range(4), "xy"], longest=True), []])])

@@ -138,12 +138,12 @@ def test_a_placeholder_of_none_is_none():
 @pytest.mark.parametrize(("others", "passing"), [("pass", True), ("drop", False)])
 def test_samples_that_belong_to_no_document(others, passing):
     """Pairs, JSON of another kind, and images that no JSON names pass untouched, or are left out."""
-    strays = [("p.jpg", b""), ("p.cls", b"1"), ("q.json", b"[]"), ("7-d.jpg", b"D")]
-    found = read([*documents.siblings(SPEC), *strays, *documents.siblings(SPEC._replace(key="8"))], others=others)
+    unrelated = [("p.jpg", b""), ("p.cls", b"1"), ("q.json", b"[]"), ("7-d.jpg", b"D")]
+    found = read([*documents.siblings(SPEC), *unrelated, *documents.siblings(SPEC._replace(key="8"))], others=others)
     plain = [sample for sample in found if not isinstance(sample, Document)]
     assert [d["__key__"] for d in found if isinstance(d, Document)] == ["7", "8"]
     assert [s["__key__"] for s in plain] == (["p", "q", "7-d"] if passing else [])
-    assert all(sample in samples(strays) for sample in plain)
+    assert all(sample in samples(unrelated) for sample in plain)
 
 
 def test_samples_that_belong_to_no_document_are_errors():

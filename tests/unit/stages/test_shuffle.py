@@ -42,7 +42,7 @@ def test_the_bounds_hold_behind_every_output(size, most):
     for sample in filters.shuffle(size, initial=10, max_bytes=most)(source()):
         del waiting[sample["__key__"]]
         given.append(sample["__key__"])
-        assert sum(waiting.values()) <= most + max(WEIGHTS) + 3  # the newest may stand in the door
+        assert sum(waiting.values()) <= most + max(WEIGHTS) + 3  # the newest may not be in the buffer yet
         assert len(waiting) <= size
     assert sorted(given) == sorted(keys(SAMPLES))
     assert given != keys(SAMPLES)

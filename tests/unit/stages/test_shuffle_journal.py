@@ -110,7 +110,7 @@ def test_most_steps_write_little():
 def test_foreign_addresses_stay_in_their_order():
     """Addresses that cannot be ordered are kept as they come."""
     run = flow(bufsize=40, stream=StreamNumber(0, 1))
-    run.levels[-1].memory.origin = lambda: None
+    run.levels[-1].state.origin = lambda: None
     assert sorted(run) == ITEMS
 
 
@@ -156,7 +156,7 @@ def placed(addresses):
 
 
 def test_each_address_is_written_once(monkeypatch):
-    """Snapshots behind every step write a base each few borders and no more, and stay small in between."""
+    """Snapshots after every step write a base each few borders and no more, and stay small in between."""
     sizes, real = [], shuffle_journal.encode_addresses
     monkeypatch.setattr(
         shuffle_journal, "encode_addresses", lambda those, **how: sizes.append(len(those)) or real(those, **how)

@@ -241,7 +241,7 @@ def test_what_a_file_system_lacks_is_named():
 
 
 def test_without_fsspec_the_scheme_is_unknown(monkeypatch):
-    """No scheme is promised that nobody serves; what is missing is named."""
+    """No scheme is promised that is not served; what is missing is named."""
     monkeypatch.setattr(fsspec_places, "import_if_available", lambda _name: None)
     with pytest.raises(UsageError, match=r"webdataset\[fsspec\]"):
         wds.gopen("wdsshelf://bucket/x")

@@ -1,4 +1,4 @@
-"""Which object a stream reads: each kind of stream that this library or somebody else opens."""
+"""Which object a stream reads: each kind of stream that this library or other code opens."""
 
 import gzip
 import io
@@ -125,8 +125,8 @@ def test_strong_etag_then_date(etag, modified, validator):
     class Telling(Answering):
         def do_GET(self):
             """Give the shard, with the headers of this case."""
-            told = {"ETag": etag, "Last-Modified": modified}
-            self.send(200, BODY, **{name: text for name, text in told.items() if text is not None})
+            headers = {"ETag": etag, "Last-Modified": modified}
+            self.send(200, BODY, **{name: text for name, text in headers.items() if text is not None})
 
     with Listening(Telling) as server, open_stream(f"{server.url}/x.tar") as stream:
         assert stream_identity(stream) == (len(BODY), validator)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
-from webdataset.storage import open_url as room
+from webdataset.storage import open_url as opening
 from webdataset.storage.open_url import gopen_schemes, is_local, open_stream, open_url
 from webdataset.storage.streams import BorrowedStream, length_known, stream_length
 
@@ -155,12 +155,12 @@ def test_packages_bring_schemes(here, monkeypatch):
         "import io\ndef opener(url, mode, bufsize, **kw): return io.BytesIO(url.encode())\n"
     )
     monkeypatch.syspath_prepend(str(package))
-    room._plugin_opener.cache_clear()
+    opening._plugin_opener.cache_clear()
     try:
         assert content("plugged://x") == b"plugged://x"
         assert not is_local("plugged:x")
     finally:
-        room._plugin_opener.cache_clear()
+        opening._plugin_opener.cache_clear()
 
 
 def test_local_or_not(here):
@@ -194,7 +194,7 @@ def test_open_objects_stay_open():
 
 
 def test_a_writable_object_is_flushed(tmp_path):
-    """Closing somebody else's file flushes it."""
+    """Closing a file of the caller flushes it."""
     with (tmp_path / "x").open("wb") as mine:
         open_url(mine, "wb").write(b"hello")
         open_url(mine, "wb").close()

@@ -44,7 +44,7 @@ class Body:
         return piece
 
     def shutdown(self):
-        """Wake whoever reads."""
+        """Wake the thread that reads."""
         self.shut.set()
 
     def close(self):

@@ -27,22 +27,22 @@ def budget():
 
 def filled(budget, opener, limit=1 << 20):
     """Read a stream ahead up to a bound, and wait for that."""
-    filling = PrefetchTask(opener, limit, budget.take(limit))
-    while filling.running:
+    task = PrefetchTask(opener, limit, budget.take(limit))
+    while task.running:
         time.sleep(0.001)
-    return filling
+    return task
 
 
-def taken(filling):
-    """The stream of a filling whose turn has come."""
-    return PrefetchedStream(filling.take(), ReadRate(), filling=filling)
+def taken(task):
+    """The stream of a prefetch task whose turn has come."""
+    return PrefetchedStream(task.take(), ReadRate(), task=task)
 
 
 @pytest.mark.parametrize("limit", [1, 100_000, 393_216, 1_000_000, 5_000_000])
 def test_equal_bytes_whatever_the_bound(budget, limit):
     """What was read ahead and what is read later join without a seam, in reads of any size."""
-    filling = filled(budget, lambda: io.BytesIO(BODY), limit)
-    with taken(filling) as stream:
+    task = filled(budget, lambda: io.BytesIO(BODY), limit)
+    with taken(task) as stream:
         first = stream.read(1000)
         assert len(first) <= 1000
         assert first + stream.read(300_000) + stream.readall() == BODY
@@ -53,22 +53,22 @@ def test_equal_bytes_whatever_the_bound(budget, limit):
 def test_the_thread_stops_at_the_bound(budget):
     """No thread waits for a reader that may never come, and no more is read than was granted."""
     source = io.BytesIO(BODY)
-    filling = filled(budget, lambda: source, 500_000)
+    task = filled(budget, lambda: source, 500_000)
     assert source.tell() == 500_000
-    assert not filling.running
-    filling.close()
+    assert not task.running
+    task.close()
     assert source.closed
 
 
 def test_reading_further_ahead(budget):
     """A bound may be raised, whether the thread still runs or not; at the end there is nothing more to read."""
     source = io.BytesIO(BODY)
-    filling = filled(budget, lambda: source, 100_000)
-    filling.extend(200_000)
-    while filling.running:
+    task = filled(budget, lambda: source, 100_000)
+    task.extend(200_000)
+    while task.running:
         time.sleep(0.001)
     assert source.tell() == 200_000
-    assert taken(filling).readall() == BODY
+    assert taken(task).readall() == BODY
     small = filled(budget, lambda: io.BytesIO(b"x"), 100)
     small.extend(200)
     assert not small.running
@@ -77,11 +77,11 @@ def test_reading_further_ahead(budget):
 
 @pytest.mark.parametrize("limit", [100_000, 1_000_000])
 def test_an_error_comes_where_it_belongs(budget, limit):
-    """A stream that fails while it is read ahead raises behind the bytes before, and does not end instead."""
+    """A stream that fails while it is read ahead raises after the bytes before, and does not end instead."""
     error = OSError("planned")
-    filling = filled(budget, lambda: FaultyStream(BODY, seed=1, most=100_000, fails_at=8, error=error), limit)
+    task = filled(budget, lambda: FaultyStream(BODY, seed=1, most=100_000, fails_at=8, error=error), limit)
     given = FaultyStream(BODY, seed=1, most=100_000, fails_at=8)
-    stream, before = taken(filling), b""
+    stream, before = taken(task), b""
     with pytest.raises(OSError, match="planned"):  # noqa: PT012  at whichever read
         while True:
             before += stream.read(393_216)
@@ -90,7 +90,7 @@ def test_an_error_comes_where_it_belongs(budget, limit):
             pass
     assert before == BODY[: len(before)]
     assert len(before) > 0
-    if filling.failure is not None:
+    if task.failure is not None:
         with pytest.raises(OSError, match="planned"):
             stream.read(1)
     stream.close()
@@ -98,10 +98,10 @@ def test_an_error_comes_where_it_belongs(budget, limit):
 
 def test_what_cannot_be_opened(budget):
     """A refusal is kept for whoever asks."""
-    filling = filled(budget, lambda: open("/nowhere/x", "rb"))  # noqa: SIM115, PTH123
-    assert filling.take() is None
-    assert isinstance(filling.refused, FileNotFoundError)
-    filling.release()
+    task = filled(budget, lambda: open("/nowhere/x", "rb"))  # noqa: SIM115, PTH123
+    assert task.take() is None
+    assert isinstance(task.refused, FileNotFoundError)
+    task.release()
 
 
 def test_attributes_are_the_streams_own():
@@ -138,12 +138,12 @@ class Silent:
 def test_a_waiting_thread_is_woken(budget):
     """Closing does not wait for a source that has gone silent."""
     silent = Silent()
-    filling = PrefetchTask(lambda: silent, 100, budget.take(100))
-    while filling.stream is None:
+    task = PrefetchTask(lambda: silent, 100, budget.take(100))
+    while task.stream is None:
         time.sleep(0.001)
-    filling.close()
+    task.close()
     assert silent.closed
-    assert not filling.running
+    assert not task.running
 
 
 def test_pieces_come_as_the_thread_reads_them(budget):
@@ -156,8 +156,8 @@ def test_pieces_come_as_the_thread_reads_them(budget):
                 gate.wait(60)
             return super().read(size)
 
-    filling = PrefetchTask(lambda: Gated(BODY), len(BODY), budget.take(len(BODY)))
-    stream = taken(filling)
+    task = PrefetchTask(lambda: Gated(BODY), len(BODY), budget.take(len(BODY)))
+    stream = taken(task)
     assert stream.read(393_216) == BODY[:393_216]
     gate.set()
     assert stream.readall() == BODY[393_216:]
@@ -167,7 +167,7 @@ def test_pieces_come_as_the_thread_reads_them(budget):
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_after_a_fork(budget, ended):
-    """A child goes on behind the last byte that it knows of; a stream that cannot do that says so."""
+    """A child goes on after the last byte that it knows of; a stream that cannot do that says so."""
     gate = threading.Event()
 
     class Rewinding(io.BytesIO):
@@ -186,9 +186,9 @@ def test_after_a_fork(budget, ended):
 
     for kind in (Rewinding, Lost):
         gate.clear()
-        filling = PrefetchTask(lambda kind=kind: kind(BODY), 800_000, budget.take(800_000))  # type: ignore[misc]
-        stream = taken_without_stopping(filling)
-        while (ended and filling.running) or filling.stream is None or filling.stream.tell() < 700_000:
+        task = PrefetchTask(lambda kind=kind: kind(BODY), 800_000, budget.take(800_000))  # type: ignore[misc]
+        stream = taken_without_stopping(task)
+        while (ended and task.running) or task.stream is None or task.stream.tell() < 700_000:
             time.sleep(0.001)
         time.sleep(0.01)
         first = stream.read(1000)
@@ -205,19 +205,19 @@ def test_after_a_fork(budget, ended):
         assert first + stream.readall() == BODY
 
 
-def taken_without_stopping(filling):
-    """A stream over a filling that goes on."""
-    while filling.stream is None:
+def taken_without_stopping(task):
+    """A stream over a prefetch task that goes on."""
+    while task.stream is None:
         time.sleep(0.001)
-    return PrefetchedStream(filling.stream, ReadRate(), filling=filling)
+    return PrefetchedStream(task.stream, ReadRate(), task=task)
 
 
 def test_what_is_read_is_given_back_at_once(budget):
     """The budget counts what is held, not what was: taken pieces and plans that came to nothing make room."""
-    filling = filled(budget, lambda: io.BytesIO(BODY), 2 << 20)
-    assert filling.whole
+    task = filled(budget, lambda: io.BytesIO(BODY), 2 << 20)
+    assert task.whole
     assert budget.size_bytes == len(BODY)  # of two megabytes
-    stream = taken(filling)
+    stream = taken(task)
     first = stream.read(393_216)
     assert budget.size_bytes == len(BODY) - len(first)
     assert first + stream.readall() == BODY
@@ -229,56 +229,52 @@ def test_large_streams_are_begun_and_others_read_whole(budget, monkeypatch, leng
     """Of a stream longer than the bound only a beginning is read: the rest has connections of its own later."""
     monkeypatch.setattr(prefetch_worker, "OF_LARGE_BYTES", 300_000)
     sized = type("Sized", (io.BytesIO,), {"length": length})
-    filling = filled(budget, lambda: sized(BODY), len(BODY))
-    assert filling.stream.tell() == read
+    task = filled(budget, lambda: sized(BODY), len(BODY))
+    assert task.stream.tell() == read
     assert budget.size_bytes == read
-    filling.close()
+    task.close()
     exact = PrefetchTask(lambda: sized(BODY), len(BODY), budget.take(len(BODY)), exact=True)
     assert taken_when_read(exact).readall() == BODY
 
 
-def taken_when_read(filling):
-    """A stream over a filling that has read to its bound."""
-    while filling.running:
+def taken_when_read(task):
+    """A stream over a prefetch task that has read to its bound."""
+    while task.running:
         time.sleep(0.001)
-    return taken(filling)
+    return taken(task)
 
 
 def test_no_thread_to_read_further(budget, monkeypatch):
     """Where the system gives no further thread, what was read stays, and the reader reads on by itself."""
-    filling = filled(budget, lambda: io.BytesIO(BODY), 100_000)
+    task = filled(budget, lambda: io.BytesIO(BODY), 100_000)
 
     def start(_self):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    filling.extend(200_000)
+    task.extend(200_000)
     assert budget.size_bytes == 100_000
-    assert taken(filling).readall() == BODY
+    assert taken(task).readall() == BODY
 
 
 def test_whoever_waits_hears_of_each_end(budget):
     """The thread tells when it has read to the bound, the first time and after it was extended."""
-    told = []
-    filling = PrefetchTask(
-        lambda: io.BytesIO(BODY), 1000, budget.take(1000), lambda filling: told.append(filling.whole)
-    )
-    while filling.running:
+    ended_tasks = []
+    task = PrefetchTask(lambda: io.BytesIO(BODY), 1000, budget.take(1000), lambda task: ended_tasks.append(task.whole))
+    while task.running:
         time.sleep(0.001)
-    filling.extend(len(BODY) + 1)
-    while filling.running:
+    task.extend(len(BODY) + 1)
+    while task.running:
         time.sleep(0.001)
-    assert told == [False, True]
-    filling.close()
+    assert ended_tasks == [False, True]
+    task.close()
 
 
 def test_many_silent_sources_are_left_in_the_time_of_one(budget, monkeypatch):
     """Closing waits for all threads together: eight servers that do not answer hold nobody eight times."""
     monkeypatch.setattr(prefetch_worker, "CLOSE_SECONDS", 0.05)
     gate, waits = threading.Event(), []
-    fillings = [
-        PrefetchTask(lambda: gate.wait(60) and io.BytesIO(BODY), 100, budget.take(100, spare=4)) for _ in range(8)
-    ]
+    tasks = [PrefetchTask(lambda: gate.wait(60) and io.BytesIO(BODY), 100, budget.take(100, spare=4)) for _ in range(8)]
     join = threading.Thread.join
 
     def noted(self, timeout=None):
@@ -286,15 +282,15 @@ def test_many_silent_sources_are_left_in_the_time_of_one(budget, monkeypatch):
         join(self, timeout)
 
     monkeypatch.setattr(threading.Thread, "join", noted)
-    prefetch_worker.close_tasks(fillings)
+    prefetch_worker.close_tasks(tasks)
     assert len(waits) == 8
     assert max(waits) <= 0.05
     assert waits == sorted(waits, reverse=True)
     assert budget.size_bytes == 0
     gate.set()
-    for filling in fillings:
-        join(filling._thread)
-        assert filling.stream.closed
+    for task in tasks:
+        join(task._thread)
+        assert task.stream.closed
 
 
 def test_a_finaliser_may_give_back_in_the_middle_of_counting(budget):

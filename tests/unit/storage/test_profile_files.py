@@ -67,7 +67,7 @@ def test_petrel_elsewhere(home, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("access_key = canary\n", ":1: is neither"),
         ("[a]\nhost_base = h\n\ncanary canary\n", ":4: is neither"),
@@ -76,10 +76,10 @@ def test_petrel_elsewhere(home, monkeypatch):
         ("[a]\nhost_base = http://u:canary@h\n", "must not hold a user"),
     ],
 )
-def test_petrel_with_mistakes(text, said, home):
+def test_petrel_with_mistakes(text, message, home):
     """The place is named, and no line quoted; nor do the frames hold one."""
     (home / "petreloss.conf").write_text(text)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read_petrel(home / "petreloss.conf")
     assert "canary" not in str(caught.value)
     assert caught.value.__context__ is None

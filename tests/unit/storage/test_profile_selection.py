@@ -110,7 +110,7 @@ def test_names_of_fsspec_in_options():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"enpoint_url": "canary"}, "did you mean 'endpoint_url'"),
         ({"profile": 3}, "name of a profile"),
@@ -119,9 +119,9 @@ def test_names_of_fsspec_in_options():
         ({1: "canary"}, "has no '1'"),
     ],
 )
-def test_options_that_make_no_sense(options, said):
+def test_options_that_make_no_sense(options, message):
     """They say which option, and no value."""
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         profile_for("s3://b/k", options)
     assert "canary" not in str(caught.value)
 

@@ -25,7 +25,7 @@ def test_all_fields():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"endpoint": "canary"}, "did you mean 'endpoint_url'"),
         ({"secret_acces_key": "canary"}, "did you mean 'secret_access_key'"),
@@ -47,9 +47,9 @@ def test_all_fields():
         ({"verify": 3}, "path of a file"),
     ],
 )
-def test_mistakes(fields, said):
+def test_mistakes(fields, message):
     """Each names the field and the place, and says what to write; the value is not repeated."""
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         make_profile("a", fields, at=lambda field: f"here:{len(field)}")
     assert str(caught.value).startswith("here:")
     assert "canary" not in str(caught.value)
@@ -63,7 +63,7 @@ def test_names_that_urls_could_not_hold(name):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({}, "needs match"),
         ({"match": "bucket", "profile": "a"}, "match is"),
@@ -76,9 +76,9 @@ def test_names_that_urls_could_not_hold(name):
         ({"match": "x://", "tarket": "s3://b"}, "did you mean 'target'"),
     ],
 )
-def test_mistakes_of_routes(fields, said):
+def test_mistakes_of_routes(fields, message):
     """Each says what to write."""
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         make_route(fields, origin="here")
     assert str(caught.value).startswith("here: ")
 
@@ -125,9 +125,11 @@ def test_pickles(monkeypatch):
         pickle.dumps(literal)
     assert copy.deepcopy(literal) is copy.copy(literal) is literal
     monkeypatch.setattr("webdataset.storage.profile_selection.find_profile", lambda name: f"found {name}")
-    parcel = pickle.dumps(make_profile("a", {"access_key_id": "canary1", "secret_access_key": "canary2"}, travels=True))
-    assert b"canary" not in parcel
-    assert pickle.loads(parcel) == "found a"
+    pickled = pickle.dumps(
+        make_profile("a", {"access_key_id": "canary1", "secret_access_key": "canary2"}, travels=True)
+    )
+    assert b"canary" not in pickled
+    assert pickle.loads(pickled) == "found a"
 
 
 def test_profile_without_fields_is_the_default_chain():

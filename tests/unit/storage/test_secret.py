@@ -37,13 +37,13 @@ def test_reference_is_shown_and_followed_when_asked(monkeypatch, tmp_path):
 
 
 def test_literal_may_look_like_a_reference():
-    """What was read from somebody else's file is taken as it stands."""
+    """What was read from a file of the caller is taken as it stands."""
     assert Secret.literal("env:HOME").reveal() == "env:HOME"
     assert Secret.literal("env:HOME").reference is None
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         ("env:NOT_SET_AT_ALL", "environment variable NOT_SET_AT_ALL is not set"),
         ("file:/not/there", "No such file"),
@@ -52,12 +52,12 @@ def test_literal_may_look_like_a_reference():
         ("file:{folder}/binary", "no short text file"),
     ],
 )
-def test_reference_that_leads_nowhere(reference, said, tmp_path):
+def test_reference_that_leads_nowhere(reference, message, tmp_path):
     """It says where it looked, and what is wrong there, without the file's content."""
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfecanary")
     reference = reference.format(folder=tmp_path)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         Secret(reference).reveal()
     assert reference in str(caught.value)
     assert "canary" not in str(caught.value)
@@ -66,9 +66,9 @@ def test_reference_that_leads_nowhere(reference, said, tmp_path):
 def test_pickle_carries_the_reference_alone(monkeypatch):
     """The value of a reference is not in the pickle; a literal refuses, and says what to write."""
     monkeypatch.setenv("SOME_KEY", CANARY)
-    parcel = pickle.dumps(Secret("env:SOME_KEY"))
-    assert b"canary" not in parcel
-    assert pickle.loads(parcel).reveal() == CANARY
+    pickled = pickle.dumps(Secret("env:SOME_KEY"))
+    assert b"canary" not in pickled
+    assert pickle.loads(pickled).reveal() == CANARY
     with pytest.raises(ConfigError, match=r"'env:NAME' or 'file:PATH'"):
         pickle.dumps(Secret(CANARY))
 

@@ -74,10 +74,10 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "said"), MISTAKES, ids=[said for _, _, said in MISTAKES])
-def test_mistakes_are_named_by_line(text, line, said, tmp_path):
+@pytest.mark.parametrize(("text", "line", "message"), MISTAKES, ids=[message for _, _, message in MISTAKES])
+def test_mistakes_are_named_by_line(text, line, message, tmp_path):
     """Each says file, line and what to write; no value stands in the message, nor in a traceback with locals."""
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read(tmp_path, text)
     assert f"config.toml:{line}: " in str(caught.value)
     error = caught.value
@@ -89,14 +89,14 @@ def test_mistakes_are_named_by_line(text, line, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(b"\xff\xfe", "not UTF-8"), (None, "No such file"), (b"a=" + b"[" * 9999, "nested too deeply")],
 )
-def test_files_that_cannot_be_read(content, said, tmp_path):
+def test_files_that_cannot_be_read(content, message, tmp_path):
     """They are ConfigErrors with the file's name."""
     if content is not None:
         (tmp_path / "c.toml").write_bytes(content)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read_toml(tmp_path / "c.toml")
     assert "c.toml" in str(caught.value)
 

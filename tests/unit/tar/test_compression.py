@@ -57,7 +57,7 @@ def test_damaged_streams(kind):
 
 @pytest.mark.parametrize("kind", COMPRESSIONS)
 def test_what_follows(kind):
-    """Zero padding behind the last member is stepped over, other bytes are an error."""
+    """Zero padding after the last member is stepped over, other bytes are an error."""
     data = compressed(DATA, kind)
     assert b"".join(through(kind, data + bytes(1000), 4096)) == DATA
     with pytest.raises(BadCompression, match="other bytes"):

@@ -196,7 +196,7 @@ def test_lone_zero_block_before_junk_is_an_error():
 
 
 def test_junk_after_the_end_mark_is_an_error():
-    """Bytes behind the end mark that are no header are not ignored."""
+    """Bytes after the end mark that are no header are not ignored."""
     scanner, found = scan(archive(member(b"a.txt", b"x")) + b"junk" * 128)
     assert isinstance(scanner.error, BadHeader)
     assert len(found) == 1
@@ -248,7 +248,7 @@ def test_stepping_over():
 
 
 def test_admit_that_raises_is_kept_for_later():
-    """An error in the user's function comes behind the members before it."""
+    """An error in the user's function comes after the members before it."""
 
     def admit(name):
         if name == "b.txt":
@@ -362,7 +362,7 @@ def test_numbers_spelled_in_other_ways(size, checksum):
 
 
 @pytest.mark.parametrize(
-    ("size", "checksum", "said"),
+    ("size", "checksum", "message"),
     [
         (lambda number: b"%010o8\0" % number, USUAL_SUM, "for its size"),
         (lambda number: b"%09o_1\0" % number, USUAL_SUM, "for its size"),
@@ -373,12 +373,12 @@ def test_numbers_spelled_in_other_ways(size, checksum):
         (USUAL_SIZE, lambda total: b"+%05o\0 " % total, "checksum"),
     ],
 )
-def test_numbers_that_are_none(size, checksum, said):
+def test_numbers_that_are_none(size, checksum, message):
     """What is no number, or not the sum, behind a usual header, is damage; what came before is given."""
     scanner, members = scan(spelled(size, checksum))
     assert [name for name, _, _ in members] == ["a.x"]
     assert isinstance(scanner.error, BadHeader)
-    assert said in str(scanner.error)
+    assert message in str(scanner.error)
 
 
 def test_a_sparse_name_wins():
@@ -417,7 +417,7 @@ def test_signed_sums():
 
 
 @pytest.mark.parametrize(
-    ("start", "said"),
+    ("start", "message"),
     [
         (b"\xef\xbb\xbf\r\n <!DOCTYPE html><html>", "an HTML page"),
         (b"<Error><Code>AccessDenied</Code></Error>", "XML"),
@@ -427,7 +427,7 @@ def test_signed_sums():
         (b"plain", None),
     ],
 )
-def test_what_is_no_archive_is_named(start, said):
+def test_what_is_no_archive_is_named(start, message):
     """By its first bytes."""
     found = describe_content(start.ljust(400, b"\n"))
-    assert found is None if said is None else found.startswith(said)
+    assert found is None if message is None else found.startswith(message)

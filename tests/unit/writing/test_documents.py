@@ -59,7 +59,7 @@ def test_inline_images_are_base64(tmp_path):
 
 
 def test_an_order_that_mmc4_cannot_say_is_written_in_parallel_lists(tmp_path):
-    """An image behind the last text; or form='parallel'; form='matched' refuses it."""
+    """An image after the last text; or form='parallel'; form='matched' refuses it."""
     last = document(text("t"), image(JPG, "x.jpg"))
     (_, record), _ = written(tmp_path / "a.tar", last)
     assert record == {"texts": ["t", None], "images": [None, {"image_name": "x.jpg"}]}

@@ -102,12 +102,12 @@ def test_an_old_index_goes_before_its_shard(tmp_path, monkeypatch):
     path = tmp_path / "x.tar"
     write(path, index=FORMATS)
     old = path.read_bytes()
-    import webdataset.writing.indexing as room
+    from webdataset.writing import indexing
 
     def full(*_):
         raise OSError(28, "no space")
 
-    monkeypatch.setattr(room.os, "replace", full)
+    monkeypatch.setattr(indexing.os, "replace", full)
     with pytest.raises(SourceError):
         write(path, SAMPLES[:3], index=FORMATS)
     assert path.read_bytes() == old
@@ -216,7 +216,7 @@ def test_processes_of_one_job_write_lists_of_their_own(tmp_path, monkeypatch):
 
 
 def test_indexing_is_loaded_only_where_it_is_asked_for(tmp_path):
-    """A writer without an index does not import the index floor."""
+    """A writer without an index does not import the index layer."""
     program = (
         "import sys, webdataset as wds\n"
         f"w = wds.TarWriter({str(tmp_path / 'x.tar')!r}, encoder=False)\n"

@@ -150,7 +150,7 @@ def test_replaced_gopen(tmp_path, monkeypatch):
 
 
 def test_unknown_schemes():
-    """A url that nobody serves is an error that names the scheme."""
+    """A url that is not served is an error that names the scheme."""
     with pytest.raises(UsageError, match="'nosuch'"):
         write_one("nosuch://bucket/a.tar")
 

@@ -316,7 +316,7 @@ def check_size(width: int, height: int, data: bytes = b"", weight: int = 1, limi
         width: pixels.
         height: pixels.
         data: the encoded image; JPEGs are refused for too many scans as well.
-        weight: how often a pixel counts, as long as nobody has set a limit.
+        weight: how often a pixel counts, as long as no limit is set.
         limit: what ``WDS_MAX_IMAGE_PIXELS`` says (None: nothing), for those who asked once for many images.
 
     Raises:
@@ -342,10 +342,10 @@ def check_size(width: int, height: int, data: bytes = b"", weight: int = 1, limi
 
 def _default_limit(weight: int) -> int:
     pillow = loaded_module("PIL.Image")
-    told = _PILLOW_LIMIT if pillow is None else pillow.MAX_IMAGE_PIXELS
-    if told == _PILLOW_LIMIT:
+    limit = _PILLOW_LIMIT if pillow is None else pillow.MAX_IMAGE_PIXELS
+    if limit == _PILLOW_LIMIT:
         return _LIMIT // weight
-    return 1 << 62 if told is None else int(told)
+    return 1 << 62 if limit is None else int(limit)
 
 
 def scale_to_floats(values: Any) -> Any:

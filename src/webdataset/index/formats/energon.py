@@ -45,7 +45,7 @@ def dumps(index: ShardIndex) -> bytes:
         index: of the shard.
 
     Raises:
-        NotRepresentable: the shard is compressed, has sparse members, or is several archives behind each other.
+        NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
     """
     check_representable(index)
     entries = index.entries
@@ -66,7 +66,7 @@ def check_representable(index: ShardIndex) -> None:
         index: of the shard.
 
     Raises:
-        NotRepresentable: the shard is compressed, has sparse members, or is several archives behind each other.
+        NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
     """
     refuse_unaddressable(index, "an energon index")
     if index.joins:
@@ -303,10 +303,10 @@ class EnergonDatasetWriter:
 
         tables, self._tables = self._open(), None
         split = {"train": list(self._counts), "val": [], "test": [], **(self._split_parts or {})}
-        said = self._dataset or {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+        description = self._dataset or {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
         texts = {
             "split.yaml": yaml.safe_dump({"split_parts": {**split}, "exclude": []}, sort_keys=False),
-            "dataset.yaml": yaml.safe_dump(dict(said), sort_keys=False),
+            "dataset.yaml": yaml.safe_dump(dict(description), sort_keys=False),
             "index.uuid": str(uuid.uuid4()),
             ".info.json": json.dumps({"energon_version": VERSION, "shard_counts": self._counts}, indent=2),
         }

@@ -79,10 +79,10 @@ class MapDataset:
         return _rebuild_dataset, (cloudpickle.dumps((type(self), self.__getstate__())),)
 
 
-def _rebuild_dataset(parcel: bytes) -> Any:
+def _rebuild_dataset(pickled: bytes) -> Any:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    kind, state = cloudpickle.loads(parcel)
+    kind, state = cloudpickle.loads(pickled)
     result = kind.__new__(kind)
     result.__setstate__(state)
     return result

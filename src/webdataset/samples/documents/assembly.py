@@ -165,7 +165,7 @@ def _numbered_fields(own: list[str]) -> dict[int, str]:
 
 
 def _name_rests(slot: Slot, before: str, rules: DocumentRules) -> tuple[str, ...]:
-    """Return what may stand behind the key and the separator, together ``before``, in the name of a slot's image."""
+    """Return what may stand after the key and the separator, together ``before``, in the name of a slot's image."""
     if slot.member is not None:
         return (stem(slot.member),)
     if slot.name is None or is_image_url(slot.name) or rules.match == "number":

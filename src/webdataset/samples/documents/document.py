@@ -24,7 +24,7 @@ TIFF = frozenset(("tif", "tiff"))
 
 @lru_cache(4096)
 def extension(name: str) -> str:
-    """Return what stands behind the last dot, in lower case; the whole name where there is no dot."""
+    """Return what stands after the last dot, in lower case; the whole name where there is no dot."""
     return name.rpartition(".")[2].lower()
 
 

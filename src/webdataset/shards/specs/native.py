@@ -182,7 +182,7 @@ def read_mix(tree: SpecTree, defaults: SpecTree | None, context: SpecContext, be
         tree: where it stands.
         defaults: keys of sources that do not give them.
         context: the specification.
-        besides: keys of the mapping that somebody else reads.
+        besides: keys of the mapping that other code reads.
     """
     members = MIX.parse_tree(tree, context.problems, besides=besides)
     listed_trees = tree.get("sources")

@@ -95,7 +95,7 @@ class SpecOrigin:
         return own is not None and there is not None and own[0].lower() == there[0].lower()
 
     def foreign(self, url: str) -> bool:
-        """Tell whether a url of the web leads to a server that only somebody else's specification has named.
+        """Tell whether a url of the web leads to a server that only a foreign specification has named.
 
         Args:
             url: as it would be opened.

@@ -23,13 +23,13 @@ class ValueKind:
     """One kind of value.
 
     Args:
-        said: what is expected, for messages.
+        expected: what is expected, for messages.
         parse: a plain value to the checked one; raises ValueError for anything else.
         schema: its JSON Schema.
         numeric: texts filled in from the environment may stand for it.
     """
 
-    said: str
+    expected: str
     parse: Callable[[Any], Any]
     schema: Schema
     numeric: bool = False
@@ -47,7 +47,7 @@ class ValueKind:
         try:
             return self.parse(value)
         except (ValueError, TypeError):
-            problems.add(tree.place, f"expected {self.said}, not {_format_value(value)}")
+            problems.add(tree.place, f"expected {self.expected}, not {_format_value(value)}")
             return None
 
 
@@ -69,7 +69,7 @@ class KeyTable:
         Args:
             tree: the mapping as it was written.
             problems: where mistakes are noted.
-            besides: further keys that somebody else reads.
+            besides: further keys that other code reads.
         """
         if not isinstance(tree.value, dict):
             problems.add(tree.place, f"expected a mapping, not {_format_value(tree.plain())}")
@@ -153,11 +153,11 @@ def number_kind(low: float, *, open_end: bool = False, high: float = math.inf, h
         return found
 
     schema: Schema = {"type": "number", "exclusiveMinimum" if open_end else "minimum": low}
-    said = f"a number above {low:g}" if open_end else f"a number of at least {low:g}"
+    expected = f"a number above {low:g}" if open_end else f"a number of at least {low:g}"
     if high != math.inf:
         schema["exclusiveMaximum" if high_open else "maximum"] = high
-        said += f", at most {high:g}"
-    return ValueKind(said, parse, schema, numeric=True)
+        expected += f", at most {high:g}"
+    return ValueKind(expected, parse, schema, numeric=True)
 
 
 def integer_kind(low: int) -> ValueKind:

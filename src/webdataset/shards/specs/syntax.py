@@ -85,9 +85,9 @@ class SpecProblems:
 
 def spec_error(problems: Iterable[str], *, unsafe: bool = False) -> SpecError:
     """Return the error for some mistakes."""
-    told = tuple(problems)
-    error = (UnsafeSpec if unsafe else SpecError)("\n".join(told))
-    error.problems = told
+    listed = tuple(problems)
+    error = (UnsafeSpec if unsafe else SpecError)("\n".join(listed))
+    error.problems = listed
     return error
 
 

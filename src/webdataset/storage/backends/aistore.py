@@ -303,14 +303,14 @@ class AistoreBatch:
         headers, sent = {"Content-Type": "application/json"}, json.dumps(body).encode()
         return self._cluster.ask("GET", first.batch(), first.of_bucket(), headers, sent, reading=number > 0)
 
-    def broken(self, said: str) -> RetryableError:
+    def broken(self, reason: str) -> RetryableError:
         """Return the error of a stream that ended early; another gateway is asked next.
 
         Args:
-            said: how.
+            reason: how.
         """
         self._cluster.next_gateway()
-        return RetryableError(said)
+        return RetryableError(reason)
 
 
 def _describe_entry(entry: BatchEntry) -> dict[str, str]:
@@ -350,7 +350,7 @@ class AistoreUpload(SinglePutUpload):
                 if reply.status < 300:
                     return
                 if reply.status not in known.REDIRECTED:
-                    raise translate_refusal(reply.status, reply.headers, reply.said, self.name)
+                    raise translate_refusal(reply.status, reply.headers, reply.error_body, self.name)
                 target = self._cluster.redirect_target(target, reply.headers.get("Location", ""))
         except RetryableError:
             self._cluster.next_gateway()
@@ -364,5 +364,5 @@ class AistoreUpload(SinglePutUpload):
                 target, headers, self._kept, self._size, tls, seconds=http_client.READ_SECONDS, asking=asking
             )
         except (OSError, http.client.HTTPException) as error:
-            said = redact(f"{type(error).__name__}: {error}")
-        raise known.no_answer_error(said, self.name)
+            reason = redact(f"{type(error).__name__}: {error}")
+        raise known.no_answer_error(reason, self.name)

@@ -46,18 +46,18 @@ _WAYS_OUT = {
 
 
 def translate_refusal(
-    status: int, headers: Mapping[str, str], said: bytes, url: str, *, reading: bool = False
+    status: int, headers: Mapping[str, str], error_body: bytes, url: str, *, reading: bool = False
 ) -> RetryableError | SourceError:
     """Return the error to raise for an answer.
 
     Args:
         status: of the answer, from 300 on.
         headers: of the answer.
-        said: the beginning of its body.
+        error_body: the beginning of its body.
         url: what was asked for, as the user calls it.
         reading: the token was good before; it may have been renewed meanwhile.
     """
-    text = f"the cluster answered {status}{_error_message(said)}"
+    text = f"the cluster answered {status}{_error_message(error_body)}"
     if status in BUSY:
         return RetryableError(
             redact(text), wait_seconds=parse_retry_after(headers.get("Retry-After"), headers.get("Date"))
@@ -70,13 +70,13 @@ def translate_refusal(
     return kind(text + _WAYS_OUT.get(status, ""), url=url)
 
 
-def _error_message(said: bytes) -> str:
+def _error_message(body: bytes) -> str:
     """Return what the body says, on one line."""
     try:
-        found = json.loads(said)
+        found = json.loads(body)
         message = str(found.get("message", "")) if isinstance(found, dict) else ""
     except ValueError:
-        message = said.decode("utf-8", "replace")
+        message = body.decode("utf-8", "replace")
     message = " ".join(message.split())[:300]
     return f": {message}" if message else ""
 
@@ -146,9 +146,9 @@ class AistoreClient:
             response = self._sent_on(method, target, {**headers, **self.authorization()}, body)
             if response.status < 300:
                 return response
-            said = b"" if method == "HEAD" else _read_beginning(response)
+            error_body = b"" if method == "HEAD" else _read_beginning(response)
             response.close()
-            raise translate_refusal(response.status, response.headers, said, self._url, reading=reading)
+            raise translate_refusal(response.status, response.headers, error_body, self._url, reading=reading)
         except RetryableError:
             self.next_gateway()
             raise
@@ -200,8 +200,8 @@ class AistoreClient:
                 tls=self.tls(),
             )
         except http_client.no_answer_errors() as error:
-            said = redact(str(getattr(error, "reason", None) or error))
-        raise no_answer_error(said, self._url)  # here, since the error of urllib3 shows the url as it is
+            reason = redact(str(getattr(error, "reason", None) or error))
+        raise no_answer_error(reason, self._url)  # here, since the error of urllib3 shows the url as it is
 
     def gateway(self) -> str:
         """Return the gateway to ask now.
@@ -248,7 +248,7 @@ class AistoreClient:
         return {"Authorization": f"Bearer {found}"} if found else {}
 
     def tls(self) -> http_client.TlsOptions:
-        """Return whom to trust, and what certificate to show."""
+        """Return which certificates to trust, and what certificate to show."""
         verify = self._options.get("verify")
         if verify is None:
             verify = False if settings.AIS_SKIP_VERIFY_CRT.get() else settings.AIS_CLIENT_CA.get()
@@ -265,16 +265,16 @@ class AistoreClient:
         return " ".join(filter(None, ("ais", *sorted(self.gateways), self.provider)))
 
 
-def no_answer_error(said: str, url: str) -> RetryableError | SourceError:
+def no_answer_error(reason: str, url: str) -> RetryableError | SourceError:
     """Return the error to raise where no answer came.
 
     Args:
-        said: why.
+        reason: why.
         url: what was asked for.
     """
-    if "CERTIFICATE_VERIFY_FAILED" in said:
-        return SourceError(f"the cluster's certificate is not trusted; set AIS_CLIENT_CA: {said}", url=url)
-    return RetryableError(f"no answer from the cluster: {said}")
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return SourceError(f"the cluster's certificate is not trusted; set AIS_CLIENT_CA: {reason}", url=url)
+    return RetryableError(f"no answer from the cluster: {reason}")
 
 
 def _token_from_file() -> str:
@@ -443,12 +443,12 @@ class UploadReply(NamedTuple):
     Args:
         status: of the answer.
         headers: of the answer, by name in any case.
-        said: the beginning of its body.
+        error_body: the beginning of its body.
     """
 
     status: int
     headers: Any
-    said: bytes
+    error_body: bytes
 
 
 def put_file(
@@ -468,7 +468,7 @@ def put_file(
         headers: request headers.
         file: what to send, from its beginning.
         size: bytes of it.
-        tls: whom to trust; names as for :func:`webdataset.storage.http_client.send`.
+        tls: which certificates to trust; names as for :func:`webdataset.storage.http_client.send`.
         seconds: bound on each wait.
         asking: give the server time to answer before the body is sent.
 

@@ -410,14 +410,14 @@ class AzureTokens:
             return self._credential.get_token(SCOPE)
         except Exception as error:  # noqa: BLE001  the user's object; and Azure's errors, whose package may be absent
             kinds = {kind.__name__ for kind in type(error).__mro__}
-            said = redact(f"{type(error).__name__}: {str(error)[:300]}")
+            reason = redact(f"{type(error).__name__}: {str(error)[:300]}")
         if "ClientAuthenticationError" in kinds or "AzureError" not in kinds:
             raise SourceError(
-                f"no token for Azure Storage: {said}; run 'az login', set AZURE_STORAGE_KEY or "
+                f"no token for Azure Storage: {reason}; run 'az login', set AZURE_STORAGE_KEY or "
                 "AZURE_STORAGE_SAS_TOKEN, or pass storage_options={'anonymous': True} for public data",
                 url=url,
             )
-        raise RetryableError(f"no token for Azure Storage: {said}")
+        raise RetryableError(f"no token for Azure Storage: {reason}")
 
 
 def is_refreshable(service: AzureService) -> bool:
@@ -479,16 +479,17 @@ class AzureClient(ServiceClient):
 
     def _translate_refusal(self, response: Any, offset: int) -> RetryableError | SourceError:
         status, code = response.status, response.headers.get("x-ms-error-code", "")
-        said = f"the service answered {status} {code or response.reason or ''}".rstrip()
+        reason = f"the service answered {status} {code or response.reason or ''}".rstrip()
         if status in BUSY:
             return RetryableError(
-                said, wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date"))
+                reason,
+                wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
             )
         stale = status == 401 or code in _STALE
         if stale and is_refreshable(self._service) and self._may_refresh():
-            return RetryableError(said, expired=True)
+            return RetryableError(reason, expired=True)
         if status in CHANGED:
             return object_changed_error(self.url, offset)
         way_out = _WAYS_OUT.get(code) or ("check the credentials" if status in (401, 403) else "")
-        said = f"{said}; {way_out}" if way_out else said
-        return (NotFound if status == 404 else SourceError)(said, url=self.url)
+        reason = f"{reason}; {way_out}" if way_out else reason
+        return (NotFound if status == 404 else SourceError)(reason, url=self.url)

@@ -213,16 +213,16 @@ class FsspecLocation:
         Args:
             error: the error.
         """
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         for secret in _find_secrets(self._options):
-            said = said.replace(secret.reveal() or "\0", "***")
+            reason = reason.replace(secret.reveal() or "\0", "***")
         if isinstance(error, FileNotFoundError):
             return NotFound("nothing is there", url=self.url)
         if isinstance(error, _FINAL):
-            return SourceError(f"fsspec cannot open this: {redact(said)}", url=self.url)
+            return SourceError(f"fsspec cannot open this: {redact(reason)}", url=self.url)
         with contextlib.suppress(Exception):  # what fails may have lost its connection for good
             import_fsspec().core.get_filesystem_class(self._scheme).clear_instance_cache()
-        return RetryableError(redact(said))
+        return RetryableError(redact(reason))
 
 
 def service_id(url: str, storage_options: Any = None) -> str:

@@ -246,12 +246,12 @@ def _read_content(given: Secret) -> dict[str, Any]:
 
 def _translate_error(error: Exception, url: str) -> RetryableError | SourceError:
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    said = redact(f"{type(error).__name__}: {error.args[0] if error.args else ''}")
+    reason = redact(f"{type(error).__name__}: {error.args[0] if error.args else ''}")
     if getattr(error, "retryable", False) or kinds.intersection(_TRANSIENT_ERRORS):
-        return RetryableError(f"no access token: {said}")
-    if "default credentials were not found" in said.lower():
+        return RetryableError(f"no access token: {reason}")
+    if "default credentials were not found" in reason.lower():
         return SourceError(_ABSENT, url=url)
-    return SourceError(f"no access token: {said}; check the credentials", url=url)
+    return SourceError(f"no access token: {reason}; check the credentials", url=url)
 
 
 _THROTTLED = b"ateLimitExceeded"  # rateLimitExceeded, userRateLimitExceeded: with this status, too
@@ -279,18 +279,19 @@ class GcsClient(ServiceClient):
 
     def _translate_refusal(self, response: Any, offset: int) -> RetryableError | SourceError:
         status = response.status
-        said = f"the service answered {status}: {_error_message(response)}".rstrip(": ")
+        reason = f"the service answered {status}: {_error_message(response)}".rstrip(": ")
         if status in BUSY or (status == 403 and _THROTTLED in response.data):
             return RetryableError(
-                said, wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date"))
+                reason,
+                wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
             )
         if status == 401 and is_refreshable(self._service) and self._may_refresh():
-            return RetryableError(said, expired=True)
+            return RetryableError(reason, expired=True)
         if status in CHANGED:
             return object_changed_error(self.url, offset)
         if status in (401, 403):
-            said += f"; {self._way_out(status)}"
-        return (NotFound if status == 404 else SourceError)(said, url=self.url)
+            reason += f"; {self._way_out(status)}"
+        return (NotFound if status == 404 else SourceError)(reason, url=self.url)
 
     def _way_out(self, status: int) -> str:
         if self._service.credentials == ANONYMOUS:

@@ -99,27 +99,27 @@ class HttpSession:
         private = {name: value.reveal() for name, value in self._headers.items()}
         if self._token is not None:
             private["Authorization"] = f"Bearer {self._token.reveal()}"
-        response, said = None, ""
+        response, reason = None, ""
         try:
             response = http_client.send(
                 method, self.url, {**private, **wanted}, timeouts, body, tls=self._tls, private=frozenset(private)
             )
         except http_client.no_answer_errors() as error:
-            said = redact(str(getattr(error, "reason", None) or error))
+            reason = redact(str(getattr(error, "reason", None) or error))
         if response is not None:
             return response
         # raised here, since the errors of urllib3 show the url as it is
-        if "Tunnel connection failed: 40" in said:  # 407, 403: nothing that waiting would change
-            raise SourceError(f"a proxy refuses ({said}): {_WAYS_OUT[407]}", url=self.url)
-        if "redirects" in said:
-            raise SourceError(said, url=self.url)
-        if "CERTIFICATE_VERIFY_FAILED" in said or "doesn't match" in said:
+        if "Tunnel connection failed: 40" in reason:  # 407, 403: nothing that waiting would change
+            raise SourceError(f"a proxy refuses ({reason}): {_WAYS_OUT[407]}", url=self.url)
+        if "redirects" in reason:
+            raise SourceError(reason, url=self.url)
+        if "CERTIFICATE_VERIFY_FAILED" in reason or "doesn't match" in reason:
             raise SourceError(
-                f"the server's certificate is not trusted ({said}): name the certificates of whoever signed it by "
+                f"the server's certificate is not trusted ({reason}): name the certificates of whoever signed it by "
                 "verify in storage_options, or by SSL_CERT_FILE or REQUESTS_CA_BUNDLE",
                 url=self.url,
             )
-        raise RetryableError(f"no answer from the server: {said}")
+        raise RetryableError(f"no answer from the server: {reason}")
 
     def translate_refusal(
         self, response: Any, *, reading: bool = False, upload: bool = False
@@ -154,7 +154,7 @@ def _hide_secret(value: Any) -> Secret:
 
 
 def _tls_options(verify: Any, url: str) -> http_client.TlsOptions:
-    """Return whom to trust; certificates that ``SSL_CERT_FILE`` names are known to OpenSSL itself."""
+    """Return which certificates to trust; certificates that ``SSL_CERT_FILE`` names are known to OpenSSL itself."""
     if verify is False:
         return (("cert_reqs", "CERT_NONE"),)
     place = settings.REQUESTS_CA_BUNDLE.get() if verify in (None, True) else verify

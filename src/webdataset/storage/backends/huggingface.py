@@ -104,9 +104,9 @@ class HubObject:
         headers = http_client.range_header(offset, size)
         if known is not None and known.version:
             self.place = self.place._replace(revision=known.version)
-        told = self._request_file(headers, again=known is not None and size is not None)
-        answer = _parse_answer(told)
-        promised = http_client.parse_length(told.headers.get("X-Linked-Size", "")) if told.elsewhere else None
+        file = self._request_file(headers, again=known is not None and size is not None)
+        answer = _parse_answer(file)
+        promised = http_client.parse_length(file.headers.get("X-Linked-Size", "")) if file.elsewhere else None
         if promised is not None and answer.identity.length not in (None, promised):
             answer.body.close()
             raise RetryableError(f"{answer.identity.length} bytes come, where the hub promises {promised}")
@@ -116,28 +116,28 @@ class HubObject:
 
     def _request_file(self, headers: Mapping[str, str], *, again: bool) -> HubFile:
         """Ask; for one range after the other by the same signed url, while it is young and works."""
-        told, until = self._known
-        if again and told is not None and time.monotonic() < until:
-            found = self.hub.get_again(told, headers)
+        file, until = self._known
+        if again and file is not None and time.monotonic() < until:
+            found = self.hub.get_again(file, headers)
             if found is not None:
                 return found
         self._known = None, 0.0
-        told = self.hub.get(self.place.resolve(), headers, self.place)
-        if told.elsewhere:
-            self._known = told._replace(response=None), time.monotonic() + SIGNED_SECONDS
-        return told
+        file = self.hub.get(self.place.resolve(), headers, self.place)
+        if file.elsewhere:
+            self._known = file._replace(response=None), time.monotonic() + SIGNED_SECONDS
+        return file
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the signed url."""
         return {**self.__dict__, "_known": (None, 0.0)}
 
 
-def _parse_answer(told: HubFile) -> ObjectResponse:
+def _parse_answer(file: HubFile) -> ObjectResponse:
     """Read which file it is from the hub's headers, and which part of it from those that came with the bytes."""
-    start, total, size = http_client.parse_body_range(told.response)
-    etag = told.headers.get("X-Linked-Etag") or told.headers.get("ETag") if told.elsewhere else _own_etag(told.headers)
+    start, total, size = http_client.parse_body_range(file.response)
+    etag = file.headers.get("X-Linked-Etag") or file.headers.get("ETag") if file.elsewhere else _own_etag(file.headers)
     return ObjectResponse(
-        told.response, start, ObjectVersion(etag, told.headers.get("X-Repo-Commit"), None, total), size
+        file.response, start, ObjectVersion(etag, file.headers.get("X-Repo-Commit"), None, total), size
     )
 
 
@@ -201,7 +201,7 @@ class HubUpload(SinglePutUpload):
                     commit_message=self._message,
                 )
             except Exception as error:  # noqa: BLE001  the package has no base class for what its parts raise
-                said = redact(f"{type(error).__name__}: {error}")
+                reason = redact(f"{type(error).__name__}: {error}")
             else:
                 return
-        raise SourceError(f"the hub did not take the file: {said}", url=self.name)
+        raise SourceError(f"the hub did not take the file: {reason}", url=self.name)

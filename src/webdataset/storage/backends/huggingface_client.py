@@ -43,8 +43,8 @@ def translate_refusal(status: int, headers: Mapping[str, str], url: str, page: s
         url: what was asked for, as the user calls it.
         page: where people look at the repository.
     """
-    code, said = headers.get("X-Error-Code", ""), headers.get("X-Error-Message", "")
-    text = redact(f"the hub answered {status}" + (f" {code}" if code else "") + (f": {said[:300]}" if said else ""))
+    code, reason = headers.get("X-Error-Code", ""), headers.get("X-Error-Message", "")
+    text = redact(f"the hub answered {status}" + (f" {code}" if code else "") + (f": {reason[:300]}" if reason else ""))
     if status in BUSY:
         reset = _RESET.search(headers.get("RateLimit", "")) if status == 429 else None
         wish = headers.get("Retry-After") or (reset[1] if reset else None)
@@ -227,19 +227,19 @@ class HubClient:
             raise translate_refusal(response.status, response.headers, self._url, self.endpoint + place.page())
         raise translate_storage_refusal(response.status, response.headers, self._url)
 
-    def get_again(self, told: HubFile, headers: Mapping[str, str]) -> HubFile | None:
+    def get_again(self, file: HubFile, headers: Mapping[str, str]) -> HubFile | None:
         """Ask the server that the hub named before, by the same signed url; None where it does not answer with bytes.
 
         Args:
-            told: an earlier answer whose bytes came from elsewhere.
+            file: an earlier answer whose bytes came from elsewhere.
             headers: request headers.
         """
         try:
-            response = self._send_request(told.elsewhere, headers)
+            response = self._send_request(file.elsewhere, headers)
         except (RetryableError, SourceError):
             return None
         if response.status in (200, 206):
-            return told._replace(response=response)
+            return file._replace(response=response)
         response.close()
         return None
 
@@ -269,8 +269,8 @@ class HubClient:
 
     def _page(self, target: str, place: HubLocation) -> tuple[list[Any], str]:
         def once() -> tuple[list[Any], str]:
-            told = self.get(target, {"Accept": "application/json"}, place)
-            return self._parse(told.response), told.headers.get("Link", "")
+            answer = self.get(target, {"Accept": "application/json"}, place)
+            return self._parse(answer.response), answer.headers.get("Link", "")
 
         return http_client.retry(once, self._url, lambda: None)
 
@@ -294,11 +294,11 @@ class HubClient:
                 "GET", target, headers, (http_client.CONNECT_SECONDS, http_client.READ_SECONDS), redirects=0
             )
         except http_client.no_answer_errors() as error:
-            said = redact(str(getattr(error, "reason", None) or error))
-        if "CERTIFICATE_VERIFY_FAILED" in said:
-            raise SourceError(f"the server's certificate is not trusted: {said}", url=self._url)
+            reason = redact(str(getattr(error, "reason", None) or error))
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            raise SourceError(f"the server's certificate is not trusted: {reason}", url=self._url)
         raise RetryableError(
-            f"no answer from {_host_name(target)}: {said}"
+            f"no answer from {_host_name(target)}: {reason}"
         )  # here: the error of urllib3 shows the signed url
 
     def _is_hub(self, target: str) -> bool:

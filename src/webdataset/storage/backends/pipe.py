@@ -97,7 +97,7 @@ def waiting_bytes(number: int) -> int:
 
 
 def has_no_writer(number: int) -> bool:
-    """Tell whether nobody writes to a pipe any more.
+    """Tell whether a pipe has no writer any more.
 
     Args:
         number: the descriptor of our end.

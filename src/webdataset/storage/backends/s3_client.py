@@ -126,31 +126,31 @@ def translate_error(
     if isinstance(response, Mapping):
         return _translate_answer(response, url, offset, by)
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    said = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     hint = next((text for name, text in _LOCAL.items() if name in kinds), None)
-    if "header value" in said or "codec can't encode" in said:  # it would be quoted, and may be a secret
+    if "header value" in reason or "codec can't encode" in reason:  # it would be quoted, and may be a secret
         hint = _UNSENDABLE
     if hint is not None:
         return SourceError(hint + by, url=url)
-    if "CERTIFICATE_VERIFY_FAILED" in said:
-        return SourceError(f"the server's certificate is not trusted; see verify in the profile: {said}", url=url)
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return SourceError(f"the server's certificate is not trusted; see verify in the profile: {reason}", url=url)
     if kinds.intersection(_TRANSIENT_ERRORS):
-        return RetryableError(said, expired=True)
+        return RetryableError(reason, expired=True)
     if kinds.intersection(_CONNECTION_ERRORS):
-        return RetryableError(said)
-    return SourceError(f"the request could not be made: {said}", url=url)
+        return RetryableError(reason)
+    return SourceError(f"the request could not be made: {reason}", url=url)
 
 
 def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: str) -> RetryableError | SourceError:
     """Judge an answer of the service with an error status."""
     fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
-    said = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
+    reason = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
     if code in _BUSY or (status in _BUSY_STATUS and code not in _EXPIRED):
         headers = facts.get("HTTPHeaders", {})
-        return RetryableError(said, wait_seconds=parse_retry_after(headers.get("retry-after"), headers.get("date")))
+        return RetryableError(reason, wait_seconds=parse_retry_after(headers.get("retry-after"), headers.get("date")))
     if code in _EXPIRED:
-        return RetryableError(f"{said}; the credentials have expired", expired=True)
+        return RetryableError(f"{reason}; the credentials have expired", expired=True)
     if code in _CHANGED or status in (412, 416):
         return object_changed_error(url, offset)
     hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
@@ -158,7 +158,7 @@ def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: st
     if status in _REDIRECTS:
         hint = _describe_redirect(headers, hint)
     kind = NotFound if code in _ABSENT or status == 404 else SourceError
-    return kind(f"{said}; {hint}{by}" if hint else said, url=url)
+    return kind(f"{reason}; {hint}{by}" if hint else reason, url=url)
 
 
 def _describe_redirect(headers: Mapping[str, str], hint: str | None) -> str:
@@ -196,9 +196,9 @@ class _BotocoreMask(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Replace what is secret; every record is kept."""
         if record.levelno <= logging.DEBUG:
-            said = record.getMessage()
-            shown = _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", said))
-            if shown != said:
+            message = record.getMessage()
+            shown = _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", message))
+            if shown != message:
                 record.msg, record.args = shown, ()
         return True
 

@@ -69,7 +69,7 @@ class SftpLocation(NamedTuple):
     """A file on another machine.
 
     Args:
-        login: where, and as whom.
+        login: where, and as which user.
         path: absolute, or relative to the home folder there.
     """
 
@@ -188,14 +188,14 @@ def translate_error(error: Exception, url: str, login: SshLogin) -> RetryableErr
     Args:
         error: what asyncssh or the system raised.
         url: the file as the user calls it.
-        login: where, and as whom.
+        login: where, and as which user.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    said = redact(f"{type(error).__name__}: {error}".rstrip(": "))
+    reason = redact(f"{type(error).__name__}: {error}".rstrip(": "))
     if "HostKeyNotVerifiable" in kinds:
         port = f"-p {login.port} " if login.port else ""
         return SourceError(
-            f"the server's key is not among the known hosts ({said}): compare its fingerprint with what its "
+            f"the server's key is not among the known hosts ({reason}): compare its fingerprint with what its "
             f"administrator says, then add it, as the ssh program does, or by: ssh-keyscan {port}{login.host} >> "
             "~/.ssh/known_hosts; known_hosts in storage_options names another file",
             url=url,
@@ -205,12 +205,12 @@ def translate_error(error: Exception, url: str, login: SshLogin) -> RetryableErr
     later = "ChannelOpenError" in kinds and getattr(error, "code", None) in _LATER
     hint = None if later else next((text for name, text in _WAYS_OUT.items() if name in kinds), None)
     if hint is not None:
-        return SourceError(f"{hint} ({said})", url=url)
+        return SourceError(f"{hint} ({reason})", url=url)
     if kinds & _LOCAL and not kinds & {"ConnectionError"}:
-        return SourceError(f"a key or a file of known hosts cannot be read ({said})", url=url)
+        return SourceError(f"a key or a file of known hosts cannot be read ({reason})", url=url)
     if type(error).__name__ in _REFUSED or "ValueError" in kinds:
-        return SourceError(f"the server refuses ({said})", url=url)
-    return RetryableError(said or "no answer within the time allowed")
+        return SourceError(f"the server refuses ({reason})", url=url)
+    return RetryableError(reason or "no answer within the time allowed")
 
 
 log = logging.getLogger("webdataset")

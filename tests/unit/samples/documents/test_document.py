@@ -40,7 +40,7 @@ def test_a_document_does_not_outlive_its_shard(tmp_path):
 
 
 def test_reading_resumes_within_such_a_shard(tmp_path):
-    """A snapshot behind any sample continues with the same fields."""
+    """A snapshot after any sample continues with the same fields."""
     shard = tmp_path / "a.tar"
     shard.write_bytes(
         archives.by_hand([(f"{n}{end}", b"{}") for n in range(5) for end in (".json", "-0.jpg", "-1.jpg")])

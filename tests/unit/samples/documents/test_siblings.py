@@ -66,7 +66,7 @@ def test_a_document_that_wants_nothing_waits_for_nothing():
 
 
 def test_a_sample_outside_decides_what_waits():
-    """A key that does not begin with the document's ends it, incomplete as it is; strays go the same way."""
+    """A key that does not begin with the document's ends it, incomplete as it is; so do samples of no document."""
     played = Played()
     played.feed("7", json=["a"])
     played.feed("7-x", "jpg")

@@ -44,16 +44,16 @@ def test_pytorch_weights_only_at_the_top(monkeypatch):
     assert autodecode.pytorch_weights_only is False
 
 
-@pytest.mark.parametrize("module", ["webdataset", *sorted(f"webdataset.{door}" for door in vars(wds)["_MODULES"])])
+@pytest.mark.parametrize("module", ["webdataset", *sorted(f"webdataset.{name}" for name in vars(wds)["_MODULES"])])
 def test_modules_travel_by_name(module):
     """A function by value takes along the modules that it mentions: ``lambda sample: wds.…`` under spawn."""
-    door = importlib.import_module(module)
-    assert cloudpickle.loads(cloudpickle.dumps(door)) is door
+    imported = importlib.import_module(module)
+    assert cloudpickle.loads(cloudpickle.dumps(imported)) is imported
     assert pickle.loads(pickle.dumps(wds.gopen)) is wds.gopen
 
 
 def test_functions_that_mention_the_package_reach_spawned_workers(shard, tmp_path):
-    """As they stand in a program's own file: a class, a lambda, and doors that they name."""
+    """As they stand in a program's own file: a class, a lambda, and compatibility modules that they name."""
     pytest.importorskip("torch")
     program = tmp_path / "program.py"
     program.write_text(
@@ -288,8 +288,8 @@ def test_pickles_name_the_class_itself(name, protocol):
     pytest.importorskip("torch.utils.data")
     made = OBJECTS[name]()
     assert isinstance(made.__class__, type)
-    for parcel in (pickle.dumps(made, protocol), cloudpickle.dumps(made, protocol)):
-        assert type(pickle.loads(parcel)) is type(made)
+    for pickled in (pickle.dumps(made, protocol), cloudpickle.dumps(made, protocol)):
+        assert type(pickle.loads(pickled)) is type(made)
 
 
 def test_code_that_writes_self_class():
@@ -368,7 +368,7 @@ def test_whole_pipelines_travel(shard):
 
 
 def test_modules_that_say_what_to_use_are_found_by_importlib():
-    """``importlib.import_module`` and attribute access agree for every door."""
+    """``importlib.import_module`` and attribute access agree for every compatibility module."""
     for name in ("gopen", "tariterators", "filters", "cache", "shardlists", "handlers", "writer", "mix", "utils"):
         assert importlib.import_module(f"webdataset.{name}") is getattr(wds, name)
 
