@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import webdataset as wds
+from webdataset.core.errors import MissingExtra
 
 SOURCE = Path(wds.__file__).parent
 ROOT = SOURCE.parents[1]
@@ -29,6 +30,8 @@ def resolve(name):
             if error.name is not None and not error.name.startswith("webdataset"):
                 pytest.skip(f"could not import {error.name!r}")
             continue
+        except MissingExtra as error:
+            pytest.skip(f"could not import {error.__cause__.name!r}")
         for part in parts[count:]:
             # an attribute that instances have is documented at the class
             found = getattr(found, part, None) or getattr(found, "__annotations__", {}).get(part)

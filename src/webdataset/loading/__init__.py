@@ -8,7 +8,8 @@
 * ``stats``: counters, stage times, Prometheus text
 * ``torch_loader``: torch's DataLoader with a state; ``loader_stage``: the loader as the source of a pipeline
 * ``torch_device``: copies to a device
-* ``torch_distributed``: checks and equal steps across ranks; ``torch_trainers``: trainers and torchdata nodes
+* ``torch_distributed``: checks and equal steps across ranks; ``torch_trainers``: trainers;
+  ``torch_nodes``: a dataset as a node of torchdata
 
 The public names are loaded when they are first used.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 _HOMES = {
     "check_ranks": "torch_distributed",
-    "DatasetNode": "torch_trainers",
+    "DatasetNode": "torch_nodes",
     "equal_steps": "torch_distributed",
     "for_accelerate": "torch_trainers",
     "for_trainer": "torch_trainers",

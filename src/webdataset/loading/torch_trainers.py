@@ -1,77 +1,17 @@
 """Puts the state of a loader into the checkpoints of training programs that do not ask a loader for it.
 
 Serves accelerate and the Hugging Face Trainer; Lightning asks the loader itself, and torchdata's StatefulDataLoader
-the dataset. For torchdata.nodes, an elastic dataset becomes a node of a graph (``Prefetcher``, ``ParallelMapper``,
-``Batcher``, ``Loader`` …) with a state; a node reads in one process what its rank owns.
+the dataset. For torchdata.nodes see :mod:`webdataset.loading.torch_nodes`.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from webdataset.core.distributed import process_context
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
-from webdataset.flow.elastic import ElasticRun
-from webdataset.flow.elastic_pipeline import ElasticMixin
-from webdataset.flow.elastic_state import check_state
-
-nodes: Any = require("torchdata.nodes", extra="torchdata", purpose="a node over a dataset")
-
-
-class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
-    """A source of a graph of nodes; each reset without a state begins the next epoch.
-
-    Args:
-        dataset: an elastic one.
-
-    Raises:
-        UsageError: a dataset that is not elastic.
-        MissingExtra: torchdata is not installed (when this module is imported).
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        super().__init__()
-        if not isinstance(dataset, ElasticMixin):
-            raise UsageError("a node needs an elastic dataset: WebDataset(...).elastic()")
-        self.dataset = dataset
-        self._run: ElasticRun | None = None
-
-    def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
-        """Begin the next epoch, or go on behind a state.
-
-        Args:
-            initial_state: what ``get_state`` returned, on any number of ranks if merged; None for the next epoch.
-
-        Raises:
-            StateMismatch: it belongs to another dataset.
-        """
-        super().reset(initial_state)
-        if self._run is not None:
-            self._run.close()
-        if initial_state is not None:
-            self.dataset.load_for_one_epoch(
-                check_state(initial_state)
-            )  # behind its end the graph asks for another reset
-        self._run = iter(self.dataset)
-
-    def next(self) -> Any:
-        """Return the next item.
-
-        Raises:
-            StopIteration: after the last one.
-        """
-        return next(self._start_run())
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state after the item given last."""
-        return self._start_run().state_dict()
-
-    def _start_run(self) -> ElasticRun:
-        if self._run is None:
-            raise UsageError("a node is reset before it is read")
-        return self._run
 
 
 def _check_stateful(loader: Any) -> Any:
