@@ -33,7 +33,7 @@ PASSAGE = 6
 BUDGETS: dict[str, float] = {
     "longest module, code lines": 400,
     "longest module, lines": 600,
-    "modules under 40 code lines": 13,
+    "modules under 40 code lines": 14,
     "modules with one importer": 51,
     "circles of imports": 2,
     "functions named by a participle": 53,

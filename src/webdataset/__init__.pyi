@@ -126,11 +126,8 @@ from .index.publish import IndexWhileReading as IndexWhileReading, write_indexes
 from .loading.loader import Loader as Loader
 from .loading.stats import LoaderStats as LoaderStats
 from .loading.torch_distributed import check_ranks as check_ranks, equal_steps as equal_steps
-from .loading.torch_trainers import (
-    DatasetNode as DatasetNode,
-    for_accelerate as for_accelerate,
-    for_trainer as for_trainer,
-)
+from .loading.torch_nodes import DatasetNode as DatasetNode
+from .loading.torch_trainers import for_accelerate as for_accelerate, for_trainer as for_trainer
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
 from .shardlists import (
