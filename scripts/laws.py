@@ -6,10 +6,12 @@
 
 import ast
 import contextlib
+import io
 import re
 import statistics
 import sys
 import textwrap
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +21,11 @@ MODULE_LINES = 600
 FUNCTION_LINES = 60
 LATE_BOUND = {"tariterators", "gopen", "filters", "cache", "pipeline", "compat", "autodecode", "utils", "writer"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
+LAYOUT = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}  # fmt: skip
 CLOCK = re.compile(
     r"(.*\.)?((monotonic|perf_counter|process_time|thread_time)(_ns)?|default_timer)|(time\.)?time(_ns)?|(datetime\.)+(utc)?now"
 )
@@ -59,16 +66,22 @@ class Module:
         return [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS)]
 
 
-def code_lines(module: Module) -> int:
-    """Return how many lines are neither blank, nor comments, nor docstrings."""
-    blank = {number for number, line in enumerate(module.lines, 1) if not line.strip() or line.lstrip()[0] == "#"}
-    for node in ast.walk(module.tree):
-        if (
-            isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS))
-            and ast.get_docstring(node, clean=False) is not None
-        ):
-            blank.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(module.lines) - len(blank)
+def docstring_lines(tree: ast.AST) -> set[int]:
+    """Return the numbers of the lines of docstrings."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            found.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return found
+
+
+def code_lines(text: str, tree: ast.AST) -> set[int]:
+    """Return the numbers of the lines that are neither blank, nor comments, nor docstrings."""
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in LAYOUT:
+            found.update(range(token.start[0], token.end[0] + 1))
+    return found - docstring_lines(tree)
 
 
 def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -79,7 +92,7 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def sizes(module: Module) -> Iterator[Breach]:
     """No module over 400 lines of code or 600 in all, no function over 60."""
     count = len(module.lines)
-    code = code_lines(module)
+    code = len(code_lines(module.text, module.tree))
     if code > CODE_LINES:
         yield module.breach(1, f"module of {code} lines of code; at most {CODE_LINES}")
     if count > MODULE_LINES:

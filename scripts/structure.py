@@ -6,13 +6,13 @@ if one is above its budget. Budgets only fall: lower them when a figure has fall
 
 import ast
 import collections
-import io
 import re
 import statistics
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+
+from laws import FUNCTIONS, code_lines, docstring_lines
 
 PACKAGE = "webdataset"
 COMPATIBILITY = re.compile(
@@ -23,12 +23,6 @@ PARTICIPLE = re.compile(
     "said|told|found|kept|held|shut|sent|read|written|drawn|taken|given|made|lent|begun|gone|known|met|shown|built|put|"
     "(?!seed|need|feed|embed|speed)..+ed"
 )
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-DOCUMENTED = (ast.Module, ast.ClassDef, *FUNCTIONS)
-LAYOUT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
-    tokenize.ENDMARKER,
-}  # fmt: skip
 PASSAGE = 6
 BUDGETS: dict[str, float] = {
     "longest module, code lines": 400,
@@ -58,25 +52,8 @@ class Module:
         self.name = ".".join((PACKAGE, *names))
         self.text = path.read_text(encoding="utf-8")
         self.tree = ast.parse(self.text)
-        docstrings = self.docstring_lines()
-        self.docstrings = len(docstrings)
-        self.code = self.code_lines() - docstrings
-
-    def docstring_lines(self) -> set[int]:
-        """Return the numbers of the lines of docstrings."""
-        found: set[int] = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                found.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-        return found
-
-    def code_lines(self) -> set[int]:
-        """Return the numbers of the lines that are neither blank nor comments."""
-        found: set[int] = set()
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            if token.type not in LAYOUT:
-                found.update(range(token.start[0], token.end[0] + 1))
-        return found
+        self.docstrings = len(docstring_lines(self.tree))
+        self.code = code_lines(self.text, self.tree)
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Yield every function and method."""

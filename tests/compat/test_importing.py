@@ -270,6 +270,7 @@ def test_backends_are_loaded_by_whoever_holds_their_urls(url, backend):
     code = "import webdataset as wds\nwds.WebDataset(['a.tar', sys.argv[1]])"
     modules = loaded(code, url)
     assert f"webdataset.storage.backends.{backend}" in modules
+    assert ("webdataset.storage.resumable_stream" in modules) == (backend != "pipe")
     assert not modules.intersection(["urllib3", "botocore"])
     assert not ours(loaded(code, "b.tar")).intersection(f"webdataset.storage.backends.{name}" for name in BACKENDS)
 

@@ -109,3 +109,33 @@ def test_deferred_codecs_name_what_there_is():
             continue
         module = importlib.import_module(f"webdataset.codecs.{each.module}")
         assert callable(getattr(module, each.name))
+
+
+# names of modules that are joined to the name of a package: function, and the package
+LAZY = {
+    "load_backend": "webdataset.storage.backends",
+    "make_opener": "webdataset.storage.backends",
+    "_make_lazy_opener": "webdataset.storage.backends",
+    "LazyCodec": "webdataset.codecs",
+    "_lazy_encoder": "webdataset.codecs",
+}
+
+
+def lazy_names():
+    """(function, dotted name) of every module that is loaded by the last part of its name."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
+            if called in LAZY and node.args and isinstance(node.args[0], ast.Constant):
+                yield called, f"{LAZY[called]}.{node.args[0].value!s}"
+
+
+@pytest.mark.parametrize(("function", "name"), sorted(set(lazy_names())))
+def test_names_of_lazy_modules_lead_somewhere(function, name):
+    """A module that is imported when it is first needed exists today."""
+    assert importlib.util.find_spec(name) is not None, f"{function} loads {name}"
+
+
+def test_lazy_functions_are_all_seen():
+    """Each function that loads by name is found in the sources; a renamed one would otherwise go unchecked."""
+    assert {function for function, _ in lazy_names()} == set(LAZY)

@@ -21,7 +21,6 @@ import webdataset as wds
 from webdataset import tariterators
 from webdataset.core.errors import BadHeader, FormatError, TarError, Truncated
 from webdataset.testing import archives, damage
-from webdataset.testing import archives as handmade
 from webdataset.testing.damage import flaw
 
 pytestmark = pytest.mark.limited(cpu_seconds=280)
@@ -33,12 +32,12 @@ OTHERS = archives.samples(3, seed=2)
 
 def by_gnu_long_names(members):
     """Every name in an L record."""
-    return handmade.archive(*(handmade.long_name(b"long/" + name.encode(), payload) for name, payload in members))
+    return archives.archive(*(archives.long_name(b"long/" + name.encode(), payload) for name, payload in members))
 
 
 def by_pax_paths(members):
     """Every name in an extended header, as tarfile writes it for names that are not ASCII."""
-    return handmade.archive(*(handmade.pax_member(b"long/" + name.encode(), payload) for name, payload in members))
+    return archives.archive(*(archives.pax_member(b"long/" + name.encode(), payload) for name, payload in members))
 
 
 SHARDS = {

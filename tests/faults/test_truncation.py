@@ -19,7 +19,6 @@ from webdataset.samples.refetch import refetch
 from webdataset.samples.sample_reader import Reading, read_samples
 from webdataset.storage.open_url import open_stream
 from webdataset.testing import archives
-from webdataset.testing import archives as handmade
 from webdataset.testing.damage import regions
 from webdataset.testing.sources import FaultyStream, served
 
@@ -457,7 +456,7 @@ def test_a_lone_zero_block_is_no_end_mark_for_what_follows():
 
 def test_zeroed_records_are_errors():
     """A long name or an extended header overwritten with zeros names nothing: not a member to step over."""
-    for part in (handmade.long_name(b"a.txt", b"1"), handmade.pax_member(b"a.txt", b"1")):
-        data = handmade.archive(part[:512] + bytes(512) + part[1024:], handmade.member(b"z.txt", b"2"))
+    for part in (archives.long_name(b"a.txt", b"1"), archives.pax_member(b"a.txt", b"1")):
+        data = archives.archive(part[:512] + bytes(512) + part[1024:], archives.member(b"z.txt", b"2"))
         outcome, _ = warned(lambda data=data: keys(read(io.BytesIO(data))))
         assert isinstance(outcome, TarError)

@@ -17,7 +17,6 @@ import pytest
 
 from webdataset import tariterators
 from webdataset.testing import archives
-from webdataset.testing import archives as handmade
 
 pytestmark = pytest.mark.oracle
 
@@ -37,20 +36,20 @@ def extension(kind, overrides):
             "linkpath": (b"linkpath", b"first.txt"),
             "comment": (b"comment", b"nothing"),
         }
-        return handmade.pax_header([records[name] for name in overrides or ["comment"]], everywhere=kind == "g")
+        return archives.pax_header([records[name] for name in overrides or ["comment"]], everywhere=kind == "g")
     body = b"name-of-L.txt\0" if kind == "L" else b"first.txt\0"
-    return handmade.header(b"././@LongLink", len(body), kind=kind.encode(), magic=handmade.GNU) + handmade.padded(body)
+    return archives.header(b"././@LongLink", len(body), kind=kind.encode(), magic=archives.GNU) + archives.padded(body)
 
 
 def main_member(what):
     """Return the member that the extended headers stand before."""
     if what == "linked":
-        return handmade.header(b"plain.txt", 0, kind=b"1", linkname=b"first.txt")
+        return archives.header(b"plain.txt", 0, kind=b"1", linkname=b"first.txt")
     if what == "old sparse":
-        return handmade.old_gnu_sparse(b"plain.txt", CONTENT, SEGMENTS)
+        return archives.old_gnu_sparse(b"plain.txt", CONTENT, SEGMENTS)
     if what.startswith("sparse "):
-        return handmade.pax_sparse(b"plain.txt", CONTENT, SEGMENTS, version=what.removeprefix("sparse "))
-    return handmade.header(b"plain.txt", int(what)) + handmade.padded(PAYLOAD)
+        return archives.pax_sparse(b"plain.txt", CONTENT, SEGMENTS, version=what.removeprefix("sparse "))
+    return archives.header(b"plain.txt", int(what)) + archives.padded(PAYLOAD)
 
 
 def corpus():
@@ -68,8 +67,8 @@ def corpus():
                     # a sparse member of a PAX archive has an x header of its own; nothing writes two in a row
                     mains = ["700", "linked", "old sparse"]
                 for main in mains:
-                    parts = [handmade.member(b"first.txt", b"first"), *(extension(kind, overrides) for kind in order)]
-                    data = handmade.archive(*parts, main_member(main), handmade.member(b"last.txt", b"last"))
+                    parts = [archives.member(b"first.txt", b"first"), *(extension(kind, overrides) for kind in order)]
+                    data = archives.archive(*parts, main_member(main), archives.member(b"last.txt", b"last"))
                     yield f"{''.join(order)} {'+'.join(overrides)} {main}", data
 
 

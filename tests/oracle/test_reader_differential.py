@@ -15,7 +15,6 @@ import pytest
 
 import webdataset as wds
 from webdataset.testing import archives
-from webdataset.testing import archives as handmade
 
 pytestmark = pytest.mark.oracle
 
@@ -70,8 +69,8 @@ def folder(tmp_path_factory):
     (place / "cut.tar").write_bytes(body[:1800])
     (place / "cut-between.tar").write_bytes(body[:1024])
     (place / "flipped.tar").write_bytes(body[:1030] + b"!" + body[1031:])
-    links = handmade.member(b"d/", kind=b"5") + handmade.member(b"l.txt", kind=b"2", linkname=b"a.txt")
-    links += handmade.member(b"h.txt", kind=b"1", linkname=b"a.txt") + handmade.member(b"p.txt", kind=b"6")
+    links = archives.member(b"d/", kind=b"5") + archives.member(b"l.txt", kind=b"2", linkname=b"a.txt")
+    links += archives.member(b"h.txt", kind=b"1", linkname=b"a.txt") + archives.member(b"p.txt", kind=b"6")
     (place / "links.tar").write_bytes(links + archives.by_hand(SHARDS["plain"]))
     return place
 

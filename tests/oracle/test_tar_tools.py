@@ -15,7 +15,6 @@ import webdataset as wds
 from webdataset import tariterators
 from webdataset.core.errors import BadHeader, TarError, Truncated
 from webdataset.testing import archives
-from webdataset.testing import archives as handmade
 from webdataset.testing.sources import FaultyStream
 
 pytestmark = pytest.mark.oracle
@@ -136,11 +135,11 @@ def test_sparse_by_hand(form, pieces):
     content = b"".join(bytes([65 + index % 26]) * 512 + bytes(1024) for index in range(pieces)) + bytes(700)
     segments = [(index * 1536, 512) for index in range(pieces)] + [(len(content), 0)]
     part = (
-        handmade.old_gnu_sparse(b"s.bin", content, segments)
+        archives.old_gnu_sparse(b"s.bin", content, segments)
         if form == "old"
-        else handmade.pax_sparse(b"s.bin", content, segments, version=form)
+        else archives.pax_sparse(b"s.bin", content, segments, version=form)
     )
-    data = handmade.archive(handmade.member(b"a.txt", b"1"), part, handmade.member(b"z.txt", b"2"))
+    data = archives.archive(archives.member(b"a.txt", b"1"), part, archives.member(b"z.txt", b"2"))
     agree(data, [("a.txt", b"1"), ("s.bin", content), ("z.txt", b"2")])
 
 
@@ -150,12 +149,12 @@ def test_sparse_maps_that_lie_are_errors(form, lie):
     """Pieces beyond the stored bytes or the stated size do not make up contents."""
     content = bytes(1024)
     part = (
-        handmade.old_gnu_sparse(b"s.bin", content, [lie])
+        archives.old_gnu_sparse(b"s.bin", content, [lie])
         if form == "old"
-        else handmade.pax_sparse(b"s.bin", content, [lie], version=form)
+        else archives.pax_sparse(b"s.bin", content, [lie], version=form)
     )
     with pytest.raises(TarError) as caught:
-        read(handmade.archive(part, handmade.member(b"z.txt", b"2")))
+        read(archives.archive(part, archives.member(b"z.txt", b"2")))
     assert caught.value.offset is not None
 
 
@@ -163,11 +162,11 @@ def test_sparse_maps_that_lie_are_errors(form, lie):
 def test_sparse_bombs_are_errors():
     """A few bytes that claim to be terabytes are refused before memory is taken."""
     for form in ("0.0", "0.1", "1.0"):
-        part = handmade.pax_sparse(b"s.bin", b"x", [(0, 1)], version=form)
+        part = archives.pax_sparse(b"s.bin", b"x", [(0, 1)], version=form)
         size = b"1"
         assert size in part
-        huge = handmade.pax_header([(b"GNU.sparse.size", b"%d" % 2**50), (b"GNU.sparse.map", b"0,1")])
-        data = handmade.archive(huge + handmade.member(b"s.bin", b"x"))
+        huge = archives.pax_header([(b"GNU.sparse.size", b"%d" % 2**50), (b"GNU.sparse.map", b"0,1")])
+        data = archives.archive(huge + archives.member(b"s.bin", b"x"))
         with pytest.raises(TarError):
             read(data)
 
@@ -294,32 +293,32 @@ def test_compressed_by_programs(program, options):
 
 
 HAND = {
-    "v7": handmade.member(b"a.txt", b"x", magic=handmade.V7),
-    "gnu": handmade.member(b"a.txt", b"x", magic=handmade.GNU),
-    "base-256": handmade.member(b"a.txt", b"x", binary=True),
-    "old type": handmade.member(b"a.txt", b"x", kind=b"\0"),
-    "contiguous": handmade.member(b"a.txt", b"x", kind=b"7"),
-    "signed": handmade.with_checksum(handmade.header(b"a.txt", 1), signed=True) + handmade.padded(b"x"),
-    "GNU L": handmade.long_name(b"a.txt", b"x"),
-    "GNU L and K": handmade.long_name(b"a.txt", b"x", linkname=b"k" * 300),
-    "path record": handmade.pax_member(b"a.txt", b"x"),
-    "size record": handmade.sized_by_pax(b"a.txt", b"x"),
-    "size record against header": handmade.sized_by_pax(b"a.txt", b"x", claimed=99999),
-    "global comment": handmade.pax_header([(b"comment", b"c")], everywhere=True) + handmade.member(b"a.txt", b"x"),
-    "binary charset": handmade.pax_member(b"a.txt", b"x", hdrcharset=b"BINARY"),
-    "utf-8 charset": handmade.pax_member(b"a.txt", b"x", hdrcharset=b"ISO-IR 10646 2000 UTF-8"),
-    "last record wins": handmade.pax_header([(b"path", b"b.txt"), (b"path", b"a.txt")]) + handmade.member(b"q", b"x"),
-    "local over global": handmade.pax_header([(b"path", b"g.txt")], everywhere=True)
-    + handmade.pax_member(b"a.txt", b"x")
-    + handmade.pax_header([(b"path", b"z.txt")], everywhere=True),
-    "long pax comment": handmade.pax_member(b"a.txt", b"x", comment=b"c" * 3000),
+    "v7": archives.member(b"a.txt", b"x", magic=archives.V7),
+    "gnu": archives.member(b"a.txt", b"x", magic=archives.GNU),
+    "base-256": archives.member(b"a.txt", b"x", binary=True),
+    "old type": archives.member(b"a.txt", b"x", kind=b"\0"),
+    "contiguous": archives.member(b"a.txt", b"x", kind=b"7"),
+    "signed": archives.with_checksum(archives.header(b"a.txt", 1), signed=True) + archives.padded(b"x"),
+    "GNU L": archives.long_name(b"a.txt", b"x"),
+    "GNU L and K": archives.long_name(b"a.txt", b"x", linkname=b"k" * 300),
+    "path record": archives.pax_member(b"a.txt", b"x"),
+    "size record": archives.sized_by_pax(b"a.txt", b"x"),
+    "size record against header": archives.sized_by_pax(b"a.txt", b"x", claimed=99999),
+    "global comment": archives.pax_header([(b"comment", b"c")], everywhere=True) + archives.member(b"a.txt", b"x"),
+    "binary charset": archives.pax_member(b"a.txt", b"x", hdrcharset=b"BINARY"),
+    "utf-8 charset": archives.pax_member(b"a.txt", b"x", hdrcharset=b"ISO-IR 10646 2000 UTF-8"),
+    "last record wins": archives.pax_header([(b"path", b"b.txt"), (b"path", b"a.txt")]) + archives.member(b"q", b"x"),
+    "local over global": archives.pax_header([(b"path", b"g.txt")], everywhere=True)
+    + archives.pax_member(b"a.txt", b"x")
+    + archives.pax_header([(b"path", b"z.txt")], everywhere=True),
+    "long pax comment": archives.pax_member(b"a.txt", b"x", comment=b"c" * 3000),
 }
 
 
 @pytest.mark.parametrize("form", HAND)
 def test_by_hand(form):
     """Forms that only some program, somewhere, writes; a global name, which others ignore, is warned of."""
-    data = handmade.archive(HAND[form], handmade.member(b"z.txt", b"last"))
+    data = archives.archive(HAND[form], archives.member(b"z.txt", b"last"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         agree(data, [("a.txt", b"x"), ("z.txt", b"last")])
@@ -332,20 +331,20 @@ def test_signed_checksum_of_a_name_with_high_bytes():
     """The two sums differ here; both kinds of programs are believed."""
     name = b"caf\xc3\xa9.txt"
     for signed in (False, True):
-        block = handmade.header(name, 1, signed=signed)
-        agree(handmade.archive(block + handmade.padded(b"x")), [(name.decode(), b"x")])
+        block = archives.header(name, 1, signed=signed)
+        agree(archives.archive(block + archives.padded(b"x")), [(name.decode(), b"x")])
 
 
 def test_sizes_over_8_gib(tmp_path):
     """A 9 GiB member (a hole on disk) is stepped over by seeking, and the sample behind it read; base-256 and PAX."""
     size = 9 * 2**30
-    pax = handmade.pax_header([(b"size", b"%d" % size)]) + handmade.header(b"a.bin", 0)
-    for block in (handmade.header(b"a.bin", size), pax):
+    pax = archives.pax_header([(b"size", b"%d" % size)]) + archives.header(b"a.bin", 0)
+    for block in (archives.header(b"a.bin", size), pax):
         path = tmp_path / "huge.tar"
         with path.open("wb") as stream:
             stream.write(block)
             stream.seek(len(block) + size)
-            stream.write(handmade.archive(handmade.member(b"z.txt", b"behind")))
+            stream.write(archives.archive(archives.member(b"z.txt", b"behind")))
         dataset = wds.WebDataset(str(path), shardshuffle=False, select_files=lambda name: name.endswith("txt"))
         assert [(sample["__key__"], sample["txt"]) for sample in dataset] == [("z", b"behind")]
         path.unlink()
@@ -353,7 +352,7 @@ def test_sizes_over_8_gib(tmp_path):
 
 def test_a_member_cut_short_names_member_and_size():
     """A size that the stream does not keep: the error says which member and how much is missing."""
-    data = handmade.member(b"a.txt", b"1") + handmade.header(b"b.bin", 9 * 2**30) + bytes(5000)
+    data = archives.member(b"a.txt", b"1") + archives.header(b"b.bin", 9 * 2**30) + bytes(5000)
     with pytest.raises(Truncated) as caught:
         read(data)
     assert caught.value.field == "b.bin"
@@ -363,29 +362,29 @@ def test_a_member_cut_short_names_member_and_size():
 
 def test_negative_sizes_are_bad_headers():
     """Base-256 can say minus one; no member has that size."""
-    block = bytearray(handmade.header(b"a.txt", 0))
-    block[124:136] = handmade.number(-1, 12)
+    block = bytearray(archives.header(b"a.txt", 0))
+    block[124:136] = archives.number(-1, 12)
     with pytest.raises(BadHeader) as caught:
-        read(handmade.archive(handmade.member(b"z.txt", b""), handmade.with_checksum(bytes(block))))
+        read(archives.archive(archives.member(b"z.txt", b""), archives.with_checksum(bytes(block))))
     assert caught.value.offset == 512
 
 
 @pytest.mark.limited
 def test_header_chains_and_names_have_limits():
     """Endless extended headers and names of megabytes are refused, with the offset."""
-    chain = handmade.pax_header([(b"comment", b"c")]) * 5000 + handmade.member(b"a.txt", b"x")
-    name = handmade.pax_member(b"n" * 5_000_000 + b".txt", b"x")
-    record = handmade.header(b"x", 9 * 2**30, kind=b"x")
+    chain = archives.pax_header([(b"comment", b"c")]) * 5000 + archives.member(b"a.txt", b"x")
+    name = archives.pax_member(b"n" * 5_000_000 + b".txt", b"x")
+    record = archives.header(b"x", 9 * 2**30, kind=b"x")
     for part in (chain, name, record):
         with pytest.raises(TarError) as caught:
-            read(handmade.archive(handmade.member(b"first.txt", b""), part))
+            read(archives.archive(archives.member(b"first.txt", b""), part))
         assert caught.value.offset == 512
 
 
 def test_an_extended_header_without_member_is_an_error():
     """Records that describe nothing are the trace of something lost."""
     with pytest.raises(TarError):
-        read(handmade.archive(handmade.member(b"a.txt", b"x"), handmade.pax_header([(b"path", b"b.txt")])))
+        read(archives.archive(archives.member(b"a.txt", b"x"), archives.pax_header([(b"path", b"b.txt")])))
 
 
 def test_random_archives_agree_with_tarfile(tmp_path):

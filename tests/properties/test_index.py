@@ -11,7 +11,6 @@ import webdataset as wds
 from webdataset.index.build import index_shard
 from webdataset.index.formats import dali, energon, files_json
 from webdataset.testing import archives, strategies
-from webdataset.testing import archives as handmade
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MEMBERS = st.lists(st.tuples(strategies.member_names(), st.binary(max_size=1200)), max_size=8)
@@ -41,22 +40,22 @@ def _pieces(payload):
 
 
 ODD = st.one_of(
-    st.builds(lambda n, p: handmade.member(n[:100], p), NAMES, PAYLOADS),
-    st.builds(lambda n, p: handmade.member(n[:100], p, magic=handmade.V7), NAMES, PAYLOADS),
-    st.builds(handmade.long_name, NAMES, PAYLOADS),
-    st.builds(lambda n, p: handmade.pax_member(n, p, stored_name=b"z.jpg"), NAMES, PAYLOADS),
-    st.builds(lambda n, p: handmade.pax_header([(b"mtime", b"1.5")]) + handmade.long_name(n, p), NAMES, PAYLOADS),
-    st.builds(lambda n, p, c: handmade.sized_by_pax(n[:100], p, claimed=c), NAMES, PAYLOADS, st.integers(0, 600)),
-    st.builds(lambda n, p: handmade.member(n[:100], p, magic=handmade.GNU, binary=True), NAMES, PAYLOADS),
-    st.builds(lambda n, p: handmade.prefixed(b"d" * 80 + b"/" + n[:99], p), NAMES, PAYLOADS),
-    st.builds(lambda n, p: handmade.old_gnu_sparse(n[:100], *_pieces(p)), NAMES, PAYLOADS),
+    st.builds(lambda n, p: archives.member(n[:100], p), NAMES, PAYLOADS),
+    st.builds(lambda n, p: archives.member(n[:100], p, magic=archives.V7), NAMES, PAYLOADS),
+    st.builds(archives.long_name, NAMES, PAYLOADS),
+    st.builds(lambda n, p: archives.pax_member(n, p, stored_name=b"z.jpg"), NAMES, PAYLOADS),
+    st.builds(lambda n, p: archives.pax_header([(b"mtime", b"1.5")]) + archives.long_name(n, p), NAMES, PAYLOADS),
+    st.builds(lambda n, p, c: archives.sized_by_pax(n[:100], p, claimed=c), NAMES, PAYLOADS, st.integers(0, 600)),
+    st.builds(lambda n, p: archives.member(n[:100], p, magic=archives.GNU, binary=True), NAMES, PAYLOADS),
+    st.builds(lambda n, p: archives.prefixed(b"d" * 80 + b"/" + n[:99], p), NAMES, PAYLOADS),
+    st.builds(lambda n, p: archives.old_gnu_sparse(n[:100], *_pieces(p)), NAMES, PAYLOADS),
     st.builds(
-        lambda n, p, v: handmade.pax_sparse(n, *_pieces(p), version=v),
+        lambda n, p, v: archives.pax_sparse(n, *_pieces(p), version=v),
         NAMES.map(lambda name: name[:100]), PAYLOADS, st.sampled_from(["0.0", "0.1", "1.0"]),
     ),
-    st.builds(lambda n, k: handmade.header(n[:100], kind=k, linkname=b"x"), NAMES, st.sampled_from([b"1", b"2", b"5"])),
-    st.builds(lambda n: handmade.long_name(n, b"", linkname=b"m" * 150, kind=b"2"), NAMES),
-    st.just(handmade.pax_header([(b"comment", b"x")], everywhere=True)),
+    st.builds(lambda n, k: archives.header(n[:100], kind=k, linkname=b"x"), NAMES, st.sampled_from([b"1", b"2", b"5"])),
+    st.builds(lambda n: archives.long_name(n, b"", linkname=b"m" * 150, kind=b"2"), NAMES),
+    st.just(archives.pax_header([(b"comment", b"x")], everywhere=True)),
     st.integers(1, 3).map(lambda count: bytes(512 * count)),
 )  # fmt: skip
 ENDS = st.sampled_from([b"", bytes(512), bytes(1024), bytes(10240), bytes(40960), b"x" * 100])

@@ -16,8 +16,7 @@ from typing import Any
 
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import NoSamples, UsageError
-from webdataset.flow.run import EMPTY_PASSES, ENDLESS, Bounds
-from webdataset.flow.run import expand_stages as flattened
+from webdataset.flow.run import EMPTY_PASSES, ENDLESS, Bounds, expand_stages
 from webdataset.index.lookup import GivenCounts, sample_counts
 from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
@@ -135,7 +134,7 @@ def _check_enough(share: EqualShare, parties: int, name: str) -> None:
 
 
 def _find_share(stages: Sequence[Any]) -> EqualShare:
-    return next(stage for stage in flattened(stages) if isinstance(stage, EqualShare))
+    return next(stage for stage in expand_stages(stages) if isinstance(stage, EqualShare))
 
 
 def count_items(stages: Sequence[Any], samples: int) -> int:
@@ -148,7 +147,7 @@ def count_items(stages: Sequence[Any], samples: int) -> int:
     Raises:
         UsageError: a stage that may give more or fewer.
     """
-    flat = flattened(stages)
+    flat = expand_stages(stages)
     reader = next(number for number, stage in enumerate(flat) if isinstance(stage, ReadShards))
     for stage in flat[reader + 1 :]:
         if isinstance(stage, Batched):
@@ -209,7 +208,7 @@ def _split_by_sample(stages: list[Any]) -> list[Any]:
 
 def _share_shards(stages: list[Any], how: str, counts: GivenCounts) -> list[Any]:
     stages = [stage.joined_with((), stage.after) if isinstance(stage, ReadShards) else stage for stage in stages]
-    reader = next((number for number, stage in enumerate(flattened(stages)) if isinstance(stage, ReadShards)), None)
+    reader = next((number for number, stage in enumerate(expand_stages(stages)) if isinstance(stage, ReadShards)), None)
     urls = list_pass_urls(stages[0]) if stages else None
     if not reader or isinstance(stages[0], ResampledShards) or urls is None:
         raise UsageError(
@@ -224,7 +223,7 @@ def _share_shards(stages: list[Any], how: str, counts: GivenCounts) -> list[Any]
                 stage=repr(stage),
             )
     known = {shard.url: shard.nsamples for shard in getattr(getattr(stages[0], "index", None), "shards", ())}
-    reading = flattened(stages)[reader].reading
+    reading = expand_stages(stages)[reader].reading
     found = sample_counts(urls, known if counts is None and known else counts, reading)
     share = EqualShare(found, how, sum(found[str(url)] for url in urls))
     places = [

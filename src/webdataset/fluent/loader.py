@@ -13,7 +13,7 @@ from webdataset.core.optional_imports import require
 from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.elastic_state import LOADER_KIND, SUM_KEY, check_state, has_progress, quote_value, sum_json
 from webdataset.flow.epochs import choose_seeds
-from webdataset.flow.pass_checks import iterate_loader as measured_loader
+from webdataset.flow.pass_checks import iterate_loader
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import STREAMS, Bounds, Loop, item_bound
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
@@ -207,7 +207,7 @@ class WebLoader(DataPipeline, FluidInterface):
             behind = loaded or (dataset.pending is not None and has_progress(dataset.pending))
             if behind:
                 return self._iterate_onward(first, self._running.pending is not None)
-        return measured_loader(self, self._epoch()) if whole and hasattr(first, "dataset") else self._epoch()
+        return iterate_loader(self, self._epoch()) if whole and hasattr(first, "dataset") else self._epoch()
 
     def resumes(self) -> bool:
         """Tell whether the next iteration goes on behind a state, loaded here or into the dataset."""

@@ -29,12 +29,12 @@ from operator import floordiv, sub
 from typing import Any
 
 from webdataset.core.errors import StateMismatch
-from webdataset.samples.address import CheckedAddress as Place
+from webdataset.samples.address import CheckedAddress
 from webdataset.stages.base import Address, Json
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _MOST = 1 << 63
-_SEQUENCES = {Place, tuple, list}
+_SEQUENCES = {CheckedAddress, tuple, list}
 _LITTLE = 4096  # bytes, below which the compressor is given a window of as many: setting up a large one takes longer
 _encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -106,7 +106,7 @@ def flatten_address(address: Address) -> tuple[int, ...]:
     Raises:
         TypeError: it holds anything else.
     """
-    if type(address) is Place:
+    if type(address) is CheckedAddress:
         return address
     if isinstance(address, int):
         return (address,)
@@ -309,7 +309,7 @@ class AddressLog:
         shard, ordinal, offset, _ = entered[written - 1] if written > self._start else (0, 0, 0, 0)
         steps = []
         for address in entered[written:stop]:
-            if type(address) is not Place and not _is_reader_address(address):
+            if type(address) is not CheckedAddress and not _is_reader_address(address):
                 return False
             before, last, behind = shard, ordinal, offset
             shard, ordinal, offset, check = address

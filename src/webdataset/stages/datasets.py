@@ -17,7 +17,7 @@ from webdataset.samples.aistore_batches import Field, batch_samples, group_entri
 from webdataset.samples.grouping import Keys, Sample, base_plus_ext
 from webdataset.storage.backends.aistore import parse_entry
 from webdataset.storage.profile_pickling import PicklesProfiles
-from webdataset.storage.profile_selection import check_storage_options as checked
+from webdataset.storage.profile_selection import check_storage_options
 
 
 class AISBatch(PicklesProfiles, IterableDataset):
@@ -63,7 +63,7 @@ class AISBatch(PicklesProfiles, IterableDataset):
             raise UsageError("entries are a list, which can be gone through again, not one url or an iterator")
         self.entries = entries
         self.at_once = at_once
-        self.storage_options = checked(storage_options)
+        self.storage_options = check_storage_options(storage_options)
         self.handler = handler
         self.keys = keys
         self.split = split

@@ -41,7 +41,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from webdataset.core import settings, trust
-from webdataset.core.errors import UsageError, WebDatasetError
+from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
 from webdataset.core.fork_safety import fork_lock
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
@@ -146,7 +146,8 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
 
     opener.__name__ = opener.__qualname__ = f"gopen_{scheme or name}"
     opener.__doc__ = f"Open a url of the store {scheme or name!r}: ``rb`` or ``wb``."
-    opener.store = opener.module = name  # type: ignore[attr-defined]  # see preparing
+    # for load_openers; a user's opener has no such attributes
+    opener.store = opener.backend = name  # type: ignore[attr-defined]
     return opener
 
 
@@ -241,7 +242,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
 
     opener.__name__ = opener.__qualname__ = name
     opener.__doc__ = f"Open a url by ``{module}.{name}``."
-    opener.module = module  # type: ignore[attr-defined]  # see preparing
+    opener.backend = module  # type: ignore[attr-defined]  # for load_openers
     return opener
 
 
@@ -526,13 +527,18 @@ def load_openers(urls: Iterable[Any]) -> None:
             scheme = before if colon else ""
             if scheme not in seen:
                 seen.add(scheme)
+                opener = None
+                # an opener may come from another package, whose import may fail
                 with contextlib.suppress(WebDatasetError, ImportError):
-                    _load_opener(find_opener(rewrite_url(url)))
+                    opener = find_opener(rewrite_url(url))
+                _load_opener(opener)
 
 
 def _load_opener(opener: Any) -> None:
-    module = getattr(opener, "module", None)
-    if module is not None:
-        load_backend(module)
+    backend = getattr(opener, "backend", None)
+    if backend is not None:
+        with contextlib.suppress(MissingExtra):
+            load_backend(backend)
         if hasattr(opener, "store"):
-            load_backend("resuming")
+            with fork_lock:
+                importlib.import_module("webdataset.storage.resumable_stream")

@@ -18,8 +18,7 @@ from typing import Any
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError
 from webdataset.core.redaction import redact
-from webdataset.storage import profile_files as profile_imports
-from webdataset.storage import profile_registry
+from webdataset.storage import profile_files, profile_registry
 from webdataset.storage.s3_profile import FIELDS, NAME, UNROUTED, Profile, Route, Secret, make_profile, suggest_name
 
 S3_ALIASES = {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token", "anon": "anonymous"}
@@ -229,7 +228,7 @@ class S3Options:
         Args:
             base: the profile.
         """
-        return profile_imports.override_fields(base, dict(self.fields), "storage_options")
+        return profile_files.override_fields(base, dict(self.fields), "storage_options")
 
 
 def check_storage_options(given: Any) -> StorageOptions | None:
@@ -304,16 +303,14 @@ def find_profile(name: str) -> Profile:
 
 def _find_outside(name: str) -> Profile | None:
     """Return the profile of a name that files or the environment define; variables of ours replace its fields."""
-    fields = profile_imports.read_profile_variables(name)
+    fields = profile_files.read_profile_variables(name)
     files = profile_registry.file_definitions()
     base = next((found.profiles[name] for found in files if name in found.profiles), None)
-    base = (
-        base or profile_imports.read_megfile_profile(name) or profile_registry.petrel_definitions().profiles.get(name)
-    )
-    base = base or profile_imports.read_aws_profiles().get(name)
+    base = base or profile_files.read_megfile_profile(name) or profile_registry.petrel_definitions().profiles.get(name)
+    base = base or profile_files.read_aws_profiles().get(name)
     if base is None:
         return make_profile(name, fields, origin="environment") if fields else None
-    return profile_imports.override_fields(base, fields, "environment")
+    return profile_files.override_fields(base, fields, "environment")
 
 
 def profiles() -> dict[str, Profile]:
@@ -325,7 +322,7 @@ def profiles() -> dict[str, Profile]:
     layers, others = profile_registry.python_layers()
     found: dict[str, Profile] = {}
     if others:
-        found.update(profile_imports.read_aws_profiles())
+        found.update(profile_files.read_aws_profiles())
         found.update(profile_registry.petrel_definitions().profiles)
         for file in reversed(profile_registry.file_definitions()):
             found.update(file.profiles)
@@ -427,7 +424,7 @@ def _find_route(url: str) -> Route | None:
     if taking:
         return max(taking, key=lambda route: (len(route.prefix), not route.match.endswith("*")))
     scheme = url.partition("://")[0]
-    return profile_imports.read_megfile_alias(scheme) if others and scheme != "s3" else None
+    return profile_files.read_megfile_alias(scheme) if others and scheme != "s3" else None
 
 
 def _default_profile() -> Profile:
@@ -437,6 +434,6 @@ def _default_profile() -> Profile:
     chosen = settings.S3_PROFILE.get()
     if chosen is not None:
         return find_profile(chosen)
-    around, defined = profile_imports.environment_profile()
+    around, defined = profile_files.environment_profile()
     petrel = None if defined else profile_registry.petrel_definitions()
     return petrel.profiles[petrel.default] if petrel is not None and petrel.default else around

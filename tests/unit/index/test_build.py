@@ -16,7 +16,6 @@ from webdataset.index.build import index_shard, index_shards, walk_ranges
 from webdataset.samples.sample_reader import Reading
 from webdataset.storage.random_access import open_ranges
 from webdataset.testing import archives
-from webdataset.testing import archives as handmade
 from webdataset.testing.sources import RangeServer
 
 WHOLE = [exhibit for exhibit in zoo.exhibits() if exhibit.samples is not None]
@@ -131,7 +130,7 @@ def test_a_missing_end_mark_is_judged_as_in_a_stream(tmp_path):
 def test_odd_seams_are_told(tmp_path):
     """Zero blocks inside a shard, where no writer leaves them: the stream's warning."""
     path = tmp_path / "x.tar"
-    path.write_bytes(handmade.member(b"1.x", b"1") + bytes(3 * 512) + handmade.member(b"2.x", b"2") + bytes(1024))
+    path.write_bytes(archives.member(b"1.x", b"1") + bytes(3 * 512) + archives.member(b"2.x", b"2") + bytes(1024))
     with pytest.warns(UserWarning, match="zero blocks stand before byte"):
         index_shard(path)
 
@@ -255,7 +254,7 @@ def test_open_files_are_refused():
 
 def test_a_member_that_is_cut_is_not_taken(tmp_path):
     """The verdict is that of the stream: a field twice, or an end too early, whichever comes first."""
-    twice = handmade.member(b"1.txt", b"a" * 600)
+    twice = archives.member(b"1.txt", b"a" * 600)
     for archive, kind in ((twice + twice[:-100], DuplicateField), (twice + twice[:-600], Truncated)):
         path = tmp_path / "x.tar"
         path.write_bytes(archive)

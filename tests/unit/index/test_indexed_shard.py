@@ -26,7 +26,6 @@ from webdataset.index.entries import SampleEntries, ShardIndex
 from webdataset.index.formats import dali, energon, files_json
 from webdataset.index.indexed_shard import IndexedShard
 from webdataset.testing import archives
-from webdataset.testing import archives as handmade
 from webdataset.testing.sources import RangeServer
 
 WHOLE = [exhibit for exhibit in zoo.exhibits() if exhibit.samples is not None]
@@ -382,7 +381,7 @@ def test_entries_that_lie_are_stale(tmp_path):
 def test_signed_checksums(tmp_path):
     """Headers of early writers, summed as signed bytes, prove themselves through the scanner."""
     name = "é.txt"
-    archive = handmade.archive(handmade.member(name.encode(), b"1", signed=True))
+    archive = archives.archive(archives.member(name.encode(), b"1", signed=True))
     (tmp_path / "x.tar").write_bytes(archive)
     assert plain(IndexedShard(tmp_path / "x.tar")[0]) == ("é", {"txt": b"1"})
 
@@ -528,10 +527,10 @@ def test_an_energon_index_of_the_first_of_joined_archives(tmp_path):
 
 def test_folders_and_links_behind_the_last_sample(tmp_path):
     """They belong to the members: the end is behind them, in every format, with and without an end mark."""
-    parts = [handmade.header(b"d/", kind=b"5"), handmade.member(b"d/1.txt", b"1"), handmade.header(b"l", kind=b"2")]
+    parts = [archives.header(b"d/", kind=b"5"), archives.member(b"d/1.txt", b"1"), archives.header(b"l", kind=b"2")]
     path = tmp_path / "x.tar"
-    path.write_bytes(handmade.archive(*parts))
-    assert index_shard(path).end == len(handmade.archive(*parts, end=b""))
+    path.write_bytes(archives.archive(*parts))
+    assert index_shard(path).end == len(archives.archive(*parts, end=b""))
     for module in FORMATS:
         sidecars(path, module)
         assert [plain(sample) for sample in IndexedShard(path)] == [("d/1", {"txt": b"1"})]
@@ -541,7 +540,7 @@ def test_folders_and_links_behind_the_last_sample(tmp_path):
 def test_rows_of_members_that_the_rules_leave_out(tmp_path):
     """A name in a PAX record is not in the header: no reason to call the index stale."""
     path = tmp_path / "x.tar"
-    path.write_bytes(handmade.archive(handmade.pax_member(b"1.txt", b"1"), handmade.member(b"1.cls", b"0")))
+    path.write_bytes(archives.archive(archives.pax_member(b"1.txt", b"1"), archives.member(b"1.cls", b"0")))
     sidecars(path, dali, files_json)
     for name in ("x.idx", "x.json"):
         shard = IndexedShard(path, tmp_path / name, suffixes={"cls"})

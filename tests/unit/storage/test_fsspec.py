@@ -15,7 +15,6 @@ from support.after_forks import ended, forked
 from webdataset.core.errors import ConfigError, MissingExtra, NotFound, ShardChanged, ShortRead, SourceError, UsageError
 from webdataset.storage import resumable_stream
 from webdataset.storage.backends import fsspec_store
-from webdataset.storage.backends import fsspec_store as fsspec_places
 from webdataset.storage.open_url import find_opener, gopen_schemes, service_id
 from webdataset.storage.random_access import open_ranges
 
@@ -242,7 +241,7 @@ def test_what_a_file_system_lacks_is_named():
 
 def test_without_fsspec_the_scheme_is_unknown(monkeypatch):
     """No scheme is promised that is not served; what is missing is named."""
-    monkeypatch.setattr(fsspec_places, "import_if_available", lambda _name: None)
+    monkeypatch.setattr(fsspec_store, "import_if_available", lambda _name: None)
     with pytest.raises(UsageError, match=r"webdataset\[fsspec\]"):
         wds.gopen("wdsshelf://bucket/x")
 
@@ -296,7 +295,7 @@ def test_a_fork_says_nothing_over_its_parents_connection(tmp_path, monkeypatch):
         gc.collect()
         return streams[0].read(1000) == BODY[10:1010]
 
-    with fsspec_places.filesystem_lock(fsspec.filesystem("wdsshelf")):  # as a thread that reads ahead may hold it
+    with fsspec_store.filesystem_lock(fsspec.filesystem("wdsshelf")):  # as a thread that reads ahead may hold it
         child = forked(reads_on)
     assert ended(child) == 0
     assert not heard.exists()
@@ -355,7 +354,7 @@ def test_a_file_system_is_asked_by_one_thread_at_a_time(monkeypatch):
     shared = Narrow()
     with shared.open("/a.bin", "wb") as stream:
         stream.write(BODY * 4)
-    monkeypatch.setattr(fsspec_places.FsspecLocation, "filesystem", lambda place: (shared, "/a.bin"))
+    monkeypatch.setattr(fsspec_store.FsspecLocation, "filesystem", lambda place: (shared, "/a.bin"))
     found = []
 
     def reads():

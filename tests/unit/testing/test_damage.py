@@ -3,12 +3,11 @@
 import pytest
 
 from webdataset.testing import archives, damage
-from webdataset.testing import archives as handmade
 from webdataset.testing.damage import flaw, regions, size_of
 
 ARCHIVE = archives.by_hand(archives.members_of(archives.samples(8)))
-LONG = handmade.archive(
-    handmade.long_name(b"n" * 150, b"one"), handmade.pax_member(b"p" * 150, b"two"), handmade.member(b"c", b"three")
+LONG = archives.archive(
+    archives.long_name(b"n" * 150, b"one"), archives.pax_member(b"p" * 150, b"two"), archives.member(b"c", b"three")
 )
 
 
@@ -84,11 +83,11 @@ def test_cuts_fall_where_they_say(place):
         (ARCHIVE + ARCHIVE, None),
         (bytes(512) + ARCHIVE, "header"),
         (ARCHIVE + bytes(8000), None),
-        (handmade.archive(handmade.member(b"x", b"", kind=b"L"), handmade.member(b"a")), "record"),
-        (handmade.archive(handmade.member(b"x", b"9 path=a\n", kind=b"x"), handmade.member(b"a")), None),
-        (handmade.archive(handmade.member(b"x", b"8 path=a\n", kind=b"x"), handmade.member(b"a")), "record"),
-        (handmade.archive(handmade.header(b"a" * 100, signed=True)), None),
-        (handmade.archive(handmade.with_checksum(handmade.header(b"a")[:124] + b"9" * 12 + bytes(376))), "header"),
+        (archives.archive(archives.member(b"x", b"", kind=b"L"), archives.member(b"a")), "record"),
+        (archives.archive(archives.member(b"x", b"9 path=a\n", kind=b"x"), archives.member(b"a")), None),
+        (archives.archive(archives.member(b"x", b"8 path=a\n", kind=b"x"), archives.member(b"a")), "record"),
+        (archives.archive(archives.header(b"a" * 100, signed=True)), None),
+        (archives.archive(archives.with_checksum(archives.header(b"a")[:124] + b"9" * 12 + bytes(376))), "header"),
     ],
 )
 def test_flaw(data, reason):
@@ -98,9 +97,9 @@ def test_flaw(data, reason):
 
 def test_size_of_reads_both_forms():
     """Octal and base-256 sizes."""
-    assert size_of(handmade.header(b"a", 1234)) == 1234
-    assert size_of(handmade.header(b"a", 1234, binary=True)) == 1234
-    assert size_of(handmade.header(b"a", 9 * 2**30)) == 9 * 2**30
+    assert size_of(archives.header(b"a", 1234)) == 1234
+    assert size_of(archives.header(b"a", 1234, binary=True)) == 1234
+    assert size_of(archives.header(b"a", 9 * 2**30)) == 9 * 2**30
 
 
 def test_flip_any_bit_changes_one_byte():

@@ -27,7 +27,7 @@ from webdataset.core.errors import MissingExtra, NoSuchSample, StaleIndex, Usage
 from webdataset.core.optional_imports import loaded_module
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
-from webdataset.core.trust import trust_level as check_level
+from webdataset.core.trust import trust_level
 from webdataset.index.wids.local_copies import LocalShards, LRUCache, OpenShard
 from webdataset.index.wids.transforms import Transformation, interpret_transformations
 from webdataset.samples.sample_reader import Reading
@@ -146,7 +146,7 @@ class ShardListDataset(MapDataset):
         trust: str | None = None,
         **reading: Any,
     ) -> None:
-        check_level(trust)
+        trust_level(trust)
         counted = cache_size is not None and 0 < cache_size < _FEW
         self.lru_size = int(cache_size) if counted and cache_size is not None else lru_size
         bounded = not counted and cache_size is not None

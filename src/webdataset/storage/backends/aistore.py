@@ -22,7 +22,6 @@ from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.backends import aistore_client
-from webdataset.storage.backends import aistore_client as known
 from webdataset.storage.backends.aistore_client import (
     AistoreClient,
     AistoreLocation,
@@ -345,17 +344,17 @@ class AistoreUpload(SinglePutUpload):
         query = urllib.parse.urlencode(self._place.query())
         target = f"{self._cluster.gateway()}{self._place.path()}?{query}"
         try:
-            for hop in range(known.HOPS):
+            for hop in range(aistore_client.HOPS):
                 reply = self._send_to(target, asking=hop == 0)
                 if reply.status < 300:
                     return
-                if reply.status not in known.REDIRECTED:
+                if reply.status not in aistore_client.REDIRECTED:
                     raise translate_refusal(reply.status, reply.headers, reply.error_body, self.name)
                 target = self._cluster.redirect_target(target, reply.headers.get("Location", ""))
         except RetryableError:
             self._cluster.next_gateway()
             raise
-        raise SourceError(f"the cluster redirected the upload more than {known.HOPS} times", url=self.name)
+        raise SourceError(f"the cluster redirected the upload more than {aistore_client.HOPS} times", url=self.name)
 
     def _send_to(self, target: str, *, asking: bool) -> aistore_client.UploadReply:
         headers, tls = self._cluster.authorization(), dict(self._cluster.tls())
@@ -365,4 +364,4 @@ class AistoreUpload(SinglePutUpload):
             )
         except (OSError, http.client.HTTPException) as error:
             reason = redact(f"{type(error).__name__}: {error}")
-        raise known.no_answer_error(reason, self.name)
+        raise aistore_client.no_answer_error(reason, self.name)

@@ -17,7 +17,7 @@ from typing import Any
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.storage import http_client
-from webdataset.storage.backends import s3_client as s3_clients
+from webdataset.storage.backends import s3_client
 from webdataset.storage.backends.s3_client import (
     S3Client,
     doubts_credentials,
@@ -114,7 +114,7 @@ class S3Object:
         self.requests = 0
         if not self.place.key or self.place.key.endswith("/"):
             raise UsageError("names no object: an S3 url is s3://bucket/key (wds.expand_urls lists a folder)", url=url)
-        self._failures = s3_clients.failures()
+        self._failures = s3_client.failures()
         self._unversioned = False
 
     def failures(self) -> tuple[type[Exception], ...]:
@@ -123,7 +123,7 @@ class S3Object:
 
     def refresh(self) -> None:
         """Look for credentials anew."""
-        s3_clients.forget_client(self.place.profile)
+        s3_client.forget_client(self.place.profile)
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
         """Send one GetObject; see :class:`~webdataset.storage.object_store.RemoteObject`.
@@ -164,14 +164,14 @@ class S3Object:
         Raises:
             _Forbidden: status 403 for a request that names a version.
         """
-        client = s3_clients.client_for(self.place.profile, self.url)
+        client = s3_client.client_for(self.place.profile, self.url)
         self.requests += 1
         try:
             return _parse_answer(client.get_object(**wanted))
         except self._failures as error:
             failure: Exception = translate_error(error, self.url, offset=offset, profile=self.place.profile)
             if doubts_credentials(error):
-                s3_clients.forget_client(self.place.profile)  # the next request looks for credentials anew
+                s3_client.forget_client(self.place.profile)  # the next request looks for credentials anew
                 failure = (
                     RetryableError(str(failure)) if known is not None else failure
                 )  # keys that were good until now
