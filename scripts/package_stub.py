@@ -66,9 +66,12 @@ def text() -> str:
     for name, home in {**tables["_HOME"], **tables["_ELSEWHERE"]}.items():
         if name not in special:
             homes.setdefault(resolve_home(home, name), set()).add(name)
-    modules: list[tuple[str, list[tuple[Any, Any]]]] = [
-        (".", [(name, name) for name in sorted(tables["_MODULES"] - special)])
-    ]
+    places: dict[str, list[tuple[Any, Any]]] = {}
+    for name, place in sorted(tables["_MODULES"].items()):
+        if name not in special:
+            package, _, module = place.rpartition(".")
+            places.setdefault(f".{package}", []).append((module, name))
+    modules = sorted(places.items())
     late = [
         (f".{home}", sorted((tables["_ALIASES"].get(name, name), name) for name in names))
         for home, names in sorted(homes.items())

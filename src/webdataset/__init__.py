@@ -39,7 +39,8 @@ _HOMES = {
     "writer": "DocumentWriter RecordShardWriter RecordWriter ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*(home for home in _HOMES if "." not in home), "config", "gopen", "pytorch", "tenbin", "testing"}
+_ROOT = [*(home for home in _HOMES if "." not in home), "config", "gopen", "pytorch", "tenbin", "testing"]
+_MODULES = {**dict(zip(_ROOT, _ROOT, strict=True)), "errors": "core.errors"}
 _HINTS = {
     "Dataset": ": write wds.WebDataset(urls)",
     "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",
@@ -58,7 +59,7 @@ __all__ = sorted({*_HOME, "gopen", "gopen_schemes"} - _ASKED)  # noqa: PLE0605  
 def __getattr__(name: str) -> Any:
     """Load the module that holds ``name`` and return it (PEP 562)."""
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     home = _HOME.get(name) or _ELSEWHERE.get(name)
     if home is None:
         from webdataset.core.lazy_modules import missing_name_error  # noqa: PLC0415  only where a name is wrong

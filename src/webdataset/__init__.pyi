@@ -25,6 +25,7 @@ from . import (
     utils as utils,
     writer as writer,
 )
+from .core import errors as errors
 from .autodecode import (
     Continue as Continue,
     Decoder as Decoder,
