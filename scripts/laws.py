@@ -50,6 +50,7 @@ class Module:
     """
 
     def __init__(self, root: Path, path: Path) -> None:
+        self.source = path
         self.path = path.relative_to(root)
         self.text = path.read_text(encoding="utf-8")
         self.lines = self.text.splitlines()
@@ -179,6 +180,19 @@ def definitions(scope: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast
             yield node
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             yield from definitions(node)
+
+
+def indexes(module: Module) -> Iterator[Breach]:
+    """The head of a folder names each of its modules and folders, as its index."""
+    inside = module.inside or ()
+    if len(inside) < 2 or inside[-1] != "__init__.py":
+        return
+    head = ast.get_docstring(module.tree) or ""
+    folder = module.source.parent
+    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    for name in sorted(names - {"__init__"}):
+        if f"``{name}``" not in head:
+            yield module.breach(1, f"the folder's head does not name ``{name}``")
 
 
 def compatibility(module: Module) -> Iterator[Breach]:
@@ -323,7 +337,7 @@ def tells_time(node: ast.AST, times: set[str]) -> bool:
 
 
 LAWS = {
-    "src/webdataset": [sizes, words, excepts, docstrings, compatibility, torch_imports],
+    "src/webdataset": [sizes, words, excepts, docstrings, indexes, compatibility, torch_imports],
     "src/wids": [sizes, words, excepts, docstrings, torch_imports],
     "tests": [test_docstrings, early_returns, durations],
     "bench": [sizes],

@@ -91,6 +91,20 @@ def test_allowed_code_passes(tmp_path, case):
     assert result.returncode == 0, result.stdout
 
 
+def test_a_folder_whose_head_is_no_index_is_found(tmp_path):
+    """Modules and folders that the head does not name; once they are named, the law is content."""
+    head = plant(tmp_path, "stages/__init__.py", '"""Stages: ``shuffle``."""\n')
+    for name in ("shuffle.py", "batch.py", "more/__init__.py"):
+        plant(tmp_path, f"stages/{name}", '"""A module."""\n')
+    result = laws(tmp_path)
+    assert result.returncode == 1
+    assert "src/webdataset/stages/__init__.py:1: the folder's head does not name ``batch``" in result.stdout
+    assert "does not name ``more``" in result.stdout
+    assert "``shuffle``" not in result.stdout
+    head.write_text('"""Stages: ``shuffle``, ``batch``, ``more``."""\n')
+    assert laws(tmp_path).returncode == 0
+
+
 def test_undocumented_test_is_found(tmp_path):
     """A test without a docstring is a breach."""
     (tmp_path / "tests").mkdir()
