@@ -544,16 +544,6 @@ def open_url(
     return resolve_url(url, level=level, schemes=schemes).open(mode, bufsize, raw=raw, **options)
 
 
-def remote_object(target: str, storage_options: Any = None) -> "RemoteObject | None":
-    """Return the object of a url that is rewritten already; see :meth:`ResolvedUrl.remote_object`."""
-    return ResolvedUrl(target, target, find_opener(target), storage_options=storage_options).remote_object()
-
-
-def service_id(target: str, storage_options: Any = None) -> str:
-    """Return the service of a url that is rewritten already; see :meth:`ResolvedUrl.service_id`."""
-    return ResolvedUrl(target, target, find_opener(target), storage_options=storage_options).service_id()
-
-
 def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
     if raw:
         return streams.open_raw(path)
