@@ -111,7 +111,7 @@ def open_stream(url: Any, *, trust: str | None = None, storage_options: Any = No
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    stream: Stream = resolve_shard(url, trust=trust, storage_options=storage_options).open(raw=True)
+    stream: Stream = resolve_shard(url, trust=trust, storage_options=storage_options).open_stream()
     return stream
 
 

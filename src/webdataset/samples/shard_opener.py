@@ -64,7 +64,7 @@ def open_shards(
                 if ahead is None and limit_bytes >= FEWEST_BYTES and resolved.remote:
                     ahead = _make_prefetcher(listed, resolve, limit_bytes)
                 if ahead is None or not resolved.remote:
-                    stream = resolved.open(raw=True)
+                    stream = resolved.open_stream()
                 else:
                     stream = ahead.open(resolved, task, look=not first)
             except Exception as error:  # noqa: BLE001  the handler decides

@@ -1,33 +1,18 @@
 """Opens a url, a path, ``-`` or an open object as a stream, by the backend of its scheme.
 
-A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names
-with ``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is
-added or replaced.
+A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names with
+``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is added or
+replaced. :func:`resolve_url` decides what a url leads to; a shard is resolved once, when its turn comes, and the
+:class:`ResolvedUrl` goes from the list of shards through prefetch and cache to its stream.
 
-A backend is a module of :mod:`webdataset.storage.backends` with
-
-* ``remote_object(url, storage_options)``: the :class:`~webdataset.storage.object_store.RemoteObject` of a url;
-* ``create_upload(url, storage_options, **options)``: a writable stream whose ``close`` publishes the object, whose
-  ``abort`` does not, and which is a context manager that chooses between them;
-* ``split(url)``: the url up to the key of the object, and the key (may be empty); absent where nothing can be listed;
-* ``list_keys(stem, prefix, storage_options)``: the keys below ``stem`` (from ``split``) that begin with a text;
-* ``service_id(url, storage_options)``: which service and account this is, without secrets, for the names of copies;
-  absent where the url determines it;
-* ``BY_FOLDER``: True where ``list_keys`` walks through folders; it then takes ``depth``, beyond which nothing
-  matches.
-
-Everything else is written once, above the backends: waiting and retries (``resumable_stream``), positioned reads
-(``random_access``), several connections, the cache, folders and wildcards (``listing``).
-
-Rewriting: ``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
+``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
 ``regex=replacement;regex=replacement``; a regex must match at the start, and the first that changes the url wins. The
 replacement may be a ``pipe:`` command, since the environment belongs to the user. Strict trust forbids commands, url
 rewriting and, through ``gopen``, local files.
 
-Backends are imported when the first url of theirs is opened. A forked worker has what its parent has imported; what
-is missing each worker imports again, while its threads open shards. :func:`load_openers` therefore imports the
-backends of a list of urls in the process that starts the workers. It opens nothing, and ignores what cannot be
-imported: opening such a url raises the error.
+A backend is imported when its first url is opened. A forked worker has what its parent imported; the rest each worker
+imports again, while its threads open shards. :func:`load_openers` therefore imports the backends of a list of urls in
+the process that starts the workers. It opens nothing, and ignores what cannot be imported: opening such a url raises.
 """
 
 import contextlib
@@ -39,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from webdataset.core import settings, trust
 from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
@@ -51,6 +36,7 @@ from webdataset.storage.streams import BorrowedStream, Stream
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import RemoteObject
+    from webdataset.storage.uploads import AtomicUpload
 
 
 def refuse_if_strict(action: str, *, level: str | None = None, url: str | None = None) -> None:
@@ -116,7 +102,46 @@ def _parse_rules(name: str, text: str) -> tuple[tuple[re.Pattern[str], str], ...
     return tuple(rules)
 
 
-Opener = Callable[..., Any]
+class Opener(Protocol):
+    """What opens urls of a scheme, as an entry of ``gopen_schemes``: ``opener(url, mode, bufsize, **options)``.
+
+    It takes the url as it is after rewriting, ``rb`` or ``wb``, a size that it may ignore, and the keyword arguments of
+    ``gopen``; it returns a stream to read from, or to write to.
+    """
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Open a url."""
+        ...
+
+
+class Backend(Protocol):
+    """A module of :mod:`webdataset.storage.backends`.
+
+    ``split`` and ``list_keys`` are absent where nothing can be listed; ``service_id`` where the url says it all. A
+    backend whose ``list_keys`` walks through folders has ``BY_FOLDER = True``, and takes a ``depth`` beyond which
+    nothing matches.
+    """
+
+    def remote_object(self, url: str, storage_options: object = None, /) -> "RemoteObject":
+        """Return the object of a url."""
+        ...
+
+    def create_upload(self, url: str, storage_options: object = None, /, **options: Any) -> "AtomicUpload":
+        """Return a stream to a new object: ``close`` publishes it, ``abort`` does not; as a context manager, either."""
+        ...
+
+    def split(self, url: str, /) -> tuple[str, str]:
+        """Return the url up to the key of the object, and the key, which may be empty."""
+        ...
+
+    def list_keys(self, stem: str, prefix: str, storage_options: object = None, /, **options: int) -> Iterable[str]:
+        """Return the keys below a ``stem`` of ``split`` that begin with a text."""
+        ...
+
+    def service_id(self, url: str, storage_options: object = None, /) -> str:
+        """Return which service and account this is, without secrets, for the names of copies."""
+        ...
+
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -134,9 +159,9 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
         mode: str = "rb",
         bufsize: int = 8192,  # noqa: ARG001  an opener's signature
         *,
-        storage_options: Any = None,
+        storage_options: object = None,
         **options: Any,
-    ) -> Any:
+    ) -> "Stream | AtomicUpload":
         refuse_unnameable(url, name)
         store = load_backend(name)
         if mode == "rb":
@@ -168,14 +193,14 @@ def refuse_unnameable(url: str, name: str) -> None:
         )
 
 
-def load_backend(name: str) -> Any:
+def load_backend(name: str) -> Backend:
     """Return a store's module.
 
     Args:
         name: its name in ``backends``.
     """
     with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
-        return importlib.import_module(f"{__package__}.backends.{name}")
+        return cast("Backend", importlib.import_module(f"{__package__}.backends.{name}"))
 
 
 ENTRY_POINTS = "webdataset.storage"
@@ -193,7 +218,7 @@ _BY_CURL = frozenset(("http", "https", "sftp", "scp"))
 def _make_lazy_opener(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
 
-    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
+    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> object:
         with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
             home = importlib.import_module(f"{__package__}.backends.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
@@ -204,7 +229,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
     return opener
 
 
-def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
+def gopen_error(url: str, *_arguments: object, **_options: object) -> NoReturn:
     """Refuse a url whose scheme is not served (the ``__default__`` entry).
 
     Raises:
@@ -314,6 +339,12 @@ def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | N
     return served.get("ais") if through_ais else None
 
 
+def find_backend(target: str) -> str | None:
+    """Return the backend that opens a url that is rewritten already; None for a file, a command, a user's opener."""
+    name: str | None = getattr(find_opener(target), "store", None)
+    return name
+
+
 def is_local(url: str) -> bool:
     """Tell whether a url or path names a local file.
 
@@ -325,7 +356,7 @@ def is_local(url: str) -> bool:
 
 def _is_fsspec_scheme(scheme: str) -> bool:
     """Tell whether fsspec is to open what nobody else here serves."""
-    return bool(load_backend("fsspec_store").serves(scheme))
+    return bool(cast("Any", load_backend("fsspec_store")).serves(scheme))
 
 
 @functools.cache
@@ -349,15 +380,15 @@ class ForeignOpener:
 
     __slots__ = ("give",)
 
-    def __init__(self, give: Callable[[str], Any]) -> None:
+    def __init__(self, give: Callable[[str], object]) -> None:
         self.give = give
 
-    def __call__(self, _url: str, mode: str = "rb", *_arguments: Any, **_options: Any) -> Any:
+    def __call__(self, _url: str, mode: str = "rb", *_arguments: object, **_options: object) -> object:
         """Return the stream."""
         return self.give(mode)
 
 
-def _borrow(stream: Any, mode: str) -> BorrowedStream:
+def _borrow(stream: object, mode: str) -> BorrowedStream:
     """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now."""
     if stream is None:
         return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
@@ -383,7 +414,7 @@ class ResolvedUrl:
     target: str
     opener: "Opener | None" = None
     level: str | None = None
-    storage_options: Any = None
+    storage_options: object = None
     verbatim: bool = False
 
     def __repr__(self) -> str:
@@ -419,7 +450,17 @@ class ResolvedUrl:
         is_url = not self.verbatim and self.target[:5].lower() == "file:"
         return streams.path_of(self.target) if is_url else self.target
 
-    def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: Any) -> Any:
+    def open_stream(self) -> Stream:
+        """Open it for the shard reader: local files come unbuffered, and are allowed under strict trust.
+
+        Raises:
+            UsageError: an unknown scheme, or something that trust forbids.
+            NotFound: nothing is there.
+            SourceError: it cannot be opened.
+        """
+        return cast("Stream", self.open(raw=True))
+
+    def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: object) -> IO[bytes]:
         """Open it; arguments as for :func:`open_url`.
 
         Raises:
@@ -429,7 +470,7 @@ class ResolvedUrl:
         """
         opener, target = self.opener, self.target
         if isinstance(opener, ForeignOpener):
-            return opener(target, mode)
+            return cast("IO[bytes]", opener(target, mode))
         path = self.path
         if settings.GOPEN_VERBOSE.get():
             log.warning("gopen %s %s", redact(path or target), mode)
@@ -440,9 +481,9 @@ class ResolvedUrl:
         if self.storage_options is not None:
             options["storage_options"] = self.storage_options
         self.refuse_lost_options(options.get("storage_options"))
-        return opener(target, mode, bufsize, **options)
+        return cast("IO[bytes]", opener(target, mode, bufsize, **options))
 
-    def refuse_lost_options(self, storage_options: Any) -> None:
+    def refuse_lost_options(self, storage_options: object) -> None:
         """Raise where storage options would be lost.
 
         Raises:
@@ -481,11 +522,11 @@ class ResolvedUrl:
 
 
 def resolve_url(
-    url: Any,
+    url: object,
     *,
     level: str | None = None,
     schemes: Mapping[str, Opener] | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
 ) -> ResolvedUrl:
     """Return what a url leads to: it is rewritten, and its opener is found; nothing is opened.
 
@@ -514,15 +555,15 @@ def resolve_url(
 
 
 def open_url(
-    url: Any,
+    url: object,
     mode: str = "rb",
     bufsize: int = 8192,
     *,
     schemes: Mapping[str, Opener] | None = None,
     raw: bool = False,
     level: str | None = None,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> IO[bytes]:
     """Open a url, a path, ``-``, or pass on an object that is open.
 
     Args:
@@ -544,19 +585,19 @@ def open_url(
     return resolve_url(url, level=level, schemes=schemes).open(mode, bufsize, raw=raw, **options)
 
 
-def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
+def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> IO[bytes]:
     if raw:
-        return streams.open_raw(path)
+        return cast("IO[bytes]", streams.open_raw(path))
     refuse_if_strict("gopen: unsafe_gopen is False, cannot open local files", level=level, url=path)
     return streams.open_buffered(path, mode)
 
 
 def open_stream(
-    url: Any,
+    url: object,
     *,
     level: str | None = None,
     schemes: Mapping[str, Opener] | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
 ) -> Stream:
     """Open a url for the shard reader.
 
@@ -575,14 +616,13 @@ def open_stream(
         SourceError: it cannot be opened.
     """
     resolved = resolve_url(url, level=level, schemes=schemes, storage_options=storage_options)
-    stream: Stream = resolved.open(raw=True)
-    return stream
+    return resolved.open_stream()
 
 
 _MOST_URLS = 100  # a list has few schemes, and they show early
 
 
-def load_openers(urls: Iterable[Any]) -> None:
+def load_openers(urls: Iterable[object]) -> None:
     """Load what opens some urls.
 
     Args:
@@ -602,7 +642,7 @@ def load_openers(urls: Iterable[Any]) -> None:
                 _load_opener(opener)
 
 
-def _load_opener(opener: Any) -> None:
+def _load_opener(opener: Opener | None) -> None:
     backend = getattr(opener, "backend", None)
     if backend is not None:
         with contextlib.suppress(MissingExtra):

@@ -12,18 +12,22 @@ decides what is begun for a shard, how far ahead and when.
 """
 
 import contextlib
-import functools
 import io
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from webdataset.core.errors import SourceError
 from webdataset.storage.open_url import ResolvedUrl
 from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, Reservation, close_tasks, prefetch_budget
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from webdataset.storage.streams import Stream
 
 FIRST_LOOK = 3  # whoever takes one sample and leaves has read twice
 
@@ -41,7 +45,7 @@ class PrefetchedStream(io.RawIOBase):
 
     def __init__(
         self,
-        stream: Any,
+        stream: "Stream",
         pace: ReadRate,
         look: Callable[[], None] | None = None,
         asked: float | None = None,
@@ -132,10 +136,11 @@ class PrefetchedStream(io.RawIOBase):
         """Return the rest."""
         return b"".join(iter(lambda: self.read(1 << 20), b""))
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end."""
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
+        view = memoryview(buffer).cast("B")
+        content = self.read(len(view))
+        view[: len(content)] = content
         return len(content)
 
     def readable(self) -> bool:
@@ -396,7 +401,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
                 task.release()
                 task = None
         if stream is None:
-            stream = resolved.open(raw=True)
+            stream = resolved.open_stream()
         ended = time.monotonic()
         self.pace.note(began, began, ended, 0)
         return PrefetchedStream(stream, self.pace, self.look, began, task)
@@ -414,7 +419,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         if grant is None:
             return None
         try:
-            return PrefetchTask(functools.partial(resolved.open, raw=True), size_bytes, grant, self._go_on)
+            return PrefetchTask(resolved.open_stream, size_bytes, grant, self._go_on)
         except RuntimeError:  # no more threads
             grant.release()
             return None

@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError, UsageError
@@ -175,7 +175,7 @@ class ObjectRanges:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_head": b""}
 
 
@@ -308,7 +308,7 @@ def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str 
 
 
 def open_ranges(
-    url: str | os.PathLike[str], *, level: str | None = None, storage_options: Any = None
+    url: str | os.PathLike[str], *, level: str | None = None, storage_options: object = None
 ) -> LocalRanges | ObjectRanges:
     """Open a url for positioned reads.
 

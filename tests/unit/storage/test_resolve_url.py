@@ -189,7 +189,7 @@ def test_a_replaced_gopen_opens_by_itself(monkeypatch, local):
         "",
         None,
     )
-    resolved.open(raw=True).close()
+    resolved.open_stream().close()
     assert seen == [("http://host/x", {"storage_options": {"token": "t"}})]
 
 
