@@ -219,7 +219,7 @@ class MultipartUpload(AtomicUpload):
         """Do what comes before the first part."""
         raise NotImplementedError
 
-    def _send_part(self, number: int, body: bytes) -> Any:
+    def _send_part(self, number: int, body: bytes) -> object:
         """Send a part, in a thread; return what joining needs to know.
 
         Args:
