@@ -470,7 +470,8 @@ class ShardReader:
                 if not more:
                     break
                 piece += more
-            self._compression = kind = detect_compression(piece)
+            # the mark of a tar header: nothing compressed has it there
+            self._compression = kind = None if piece[257:262] == b"ustar" else detect_compression(piece)
             if kind is not None:
                 yield from self._drop_before_start(self._decompress(kind, piece))
                 return

@@ -6,10 +6,9 @@ are tried.
 """
 
 import re
-from typing import Any
 
 from webdataset.core.errors import NotFound, UsageError
-from webdataset.storage.open_url import find_opener, load_backend
+from webdataset.storage.open_url import Backend, find_backend, load_backend
 
 _WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:name|args|pipeline)|latest-ver)=)")
 _PIECES = re.compile(
@@ -26,7 +25,7 @@ def can_list(url: str) -> bool:
     """
     if "://" not in url or url[:5].lower() in ("http:", "https"):
         return False
-    store = getattr(find_opener(url), "store", None)
+    store = find_backend(url)
     return store is not None and store not in _UNLISTED
 
 
@@ -39,7 +38,7 @@ def is_pattern(url: str) -> bool:
     return url.endswith("/") or _WILD.search(url) is not None
 
 
-def list_urls(url: str, storage_options: Any = None) -> list[str] | None:
+def list_urls(url: str, storage_options: object = None) -> list[str] | None:
     """Return the urls of the objects that a folder or a pattern stands for, or None for any other url.
 
     Args:
@@ -58,7 +57,7 @@ def list_urls(url: str, storage_options: Any = None) -> list[str] | None:
     """
     if not can_list(url) or not is_pattern(url):
         return None
-    store = load_backend(find_opener(url).store)  # type: ignore[union-attr]
+    store = load_backend(find_backend(url) or "")
     if not hasattr(store, "list_keys"):
         return None
     stem, key = store.split(url)
@@ -78,7 +77,7 @@ def list_urls(url: str, storage_options: Any = None) -> list[str] | None:
     return [stem + name for name in sorted(found)]
 
 
-def _depth_bound(store: Any, key: str, prefix: str) -> dict[str, int]:
+def _depth_bound(store: Backend, key: str, prefix: str) -> dict[str, int]:
     """Return how deep a store that walks through folders has to go: nothing further down can match."""
     if not getattr(store, "BY_FOLDER", False) or "**" in key or key == prefix:
         return {}

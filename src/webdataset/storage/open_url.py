@@ -1,33 +1,18 @@
 """Opens a url, a path, ``-`` or an open object as a stream, by the backend of its scheme.
 
-A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names
-with ``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is
-added or replaced.
+A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names with
+``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is added or
+replaced. :func:`resolve_url` decides what a url leads to; a shard is resolved once, when its turn comes, and the
+:class:`ResolvedUrl` goes from the list of shards through prefetch and cache to its stream.
 
-A backend is a module of :mod:`webdataset.storage.backends` with
-
-* ``remote_object(url, storage_options)``: the :class:`~webdataset.storage.object_store.RemoteObject` of a url;
-* ``create_upload(url, storage_options, **options)``: a writable stream whose ``close`` publishes the object, whose
-  ``abort`` does not, and which is a context manager that chooses between them;
-* ``split(url)``: the url up to the key of the object, and the key (may be empty); absent where nothing can be listed;
-* ``list_keys(stem, prefix, storage_options)``: the keys below ``stem`` (from ``split``) that begin with a text;
-* ``service_id(url, storage_options)``: which service and account this is, without secrets, for the names of copies;
-  absent where the url determines it;
-* ``BY_FOLDER``: True where ``list_keys`` walks through folders; it then takes ``depth``, beyond which nothing
-  matches.
-
-Everything else is written once, above the backends: waiting and retries (``resumable_stream``), positioned reads
-(``random_access``), several connections, the cache, folders and wildcards (``listing``).
-
-Rewriting: ``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
+``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
 ``regex=replacement;regex=replacement``; a regex must match at the start, and the first that changes the url wins. The
 replacement may be a ``pipe:`` command, since the environment belongs to the user. Strict trust forbids commands, url
 rewriting and, through ``gopen``, local files.
 
-Backends are imported when the first url of theirs is opened. A forked worker has what its parent has imported; what
-is missing each worker imports again, while its threads open shards. :func:`load_openers` therefore imports the
-backends of a list of urls in the process that starts the workers. It opens nothing, and ignores what cannot be
-imported: opening such a url raises the error.
+A backend is imported when its first url is opened. A forked worker has what its parent imported; the rest each worker
+imports again, while its threads open shards. :func:`load_openers` therefore imports the backends of a list of urls in
+the process that starts the workers. It opens nothing, and ignores what cannot be imported: opening such a url raises.
 """
 
 import contextlib
@@ -37,8 +22,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from webdataset.core import settings, trust
 from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
@@ -50,6 +36,7 @@ from webdataset.storage.streams import BorrowedStream, Stream
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import RemoteObject
+    from webdataset.storage.uploads import AtomicUpload
 
 
 def refuse_if_strict(action: str, *, level: str | None = None, url: str | None = None) -> None:
@@ -115,7 +102,46 @@ def _parse_rules(name: str, text: str) -> tuple[tuple[re.Pattern[str], str], ...
     return tuple(rules)
 
 
-Opener = Callable[..., Any]
+class Opener(Protocol):
+    """What opens urls of a scheme, as an entry of ``gopen_schemes``: ``opener(url, mode, bufsize, **options)``.
+
+    It takes the url as it is after rewriting, ``rb`` or ``wb``, a size that it may ignore, and the keyword arguments of
+    ``gopen``; it returns a stream to read from, or to write to.
+    """
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Open a url."""
+        ...
+
+
+class Backend(Protocol):
+    """A module of :mod:`webdataset.storage.backends`.
+
+    ``split`` and ``list_keys`` are absent where nothing can be listed; ``service_id`` where the url says it all. A
+    backend whose ``list_keys`` walks through folders has ``BY_FOLDER = True``, and takes a ``depth`` beyond which
+    nothing matches.
+    """
+
+    def remote_object(self, url: str, storage_options: object = None, /) -> "RemoteObject":
+        """Return the object of a url."""
+        ...
+
+    def create_upload(self, url: str, storage_options: object = None, /, **options: Any) -> "AtomicUpload":
+        """Return a stream to a new object: ``close`` publishes it, ``abort`` does not; as a context manager, either."""
+        ...
+
+    def split(self, url: str, /) -> tuple[str, str]:
+        """Return the url up to the key of the object, and the key, which may be empty."""
+        ...
+
+    def list_keys(self, stem: str, prefix: str, storage_options: object = None, /, **options: int) -> Iterable[str]:
+        """Return the keys below a ``stem`` of ``split`` that begin with a text."""
+        ...
+
+    def service_id(self, url: str, storage_options: object = None, /) -> str:
+        """Return which service and account this is, without secrets, for the names of copies."""
+        ...
+
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -133,9 +159,9 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
         mode: str = "rb",
         bufsize: int = 8192,  # noqa: ARG001  an opener's signature
         *,
-        storage_options: Any = None,
+        storage_options: object = None,
         **options: Any,
-    ) -> Any:
+    ) -> "Stream | AtomicUpload":
         refuse_unnameable(url, name)
         store = load_backend(name)
         if mode == "rb":
@@ -167,57 +193,14 @@ def refuse_unnameable(url: str, name: str) -> None:
         )
 
 
-def load_backend(name: str) -> Any:
+def load_backend(name: str) -> Backend:
     """Return a store's module.
 
     Args:
         name: its name in ``backends``.
     """
     with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
-        return importlib.import_module(f"{__package__}.backends.{name}")
-
-
-def find_backend(target: str) -> Any:
-    """Return the store of a url, or None where it is served by something else: a file, a command, a user's opener.
-
-    Args:
-        target: a url, after rewriting.
-    """
-    name = getattr(find_opener(target), "store", None)
-    return None if name is None else load_backend(name)
-
-
-def remote_object(target: str, storage_options: Any = None) -> "RemoteObject | None":
-    """Return a url's object, or None where it is no object of a store.
-
-    Args:
-        target: a url, after rewriting.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        UsageError: the url names no object.
-        ConfigError: options that make no sense for this store.
-        MissingExtra: the package for this scheme is not installed.
-    """
-    store = find_backend(target)
-    if store is not None:
-        refuse_unnameable(target, store.__name__.rpartition(".")[2])
-    found: RemoteObject | None = None if store is None else store.remote_object(target, storage_options)
-    return found
-
-
-def service_id(target: str, storage_options: Any = None) -> str:
-    """Return which service and account a url is of, for the names of copies; empty where the url says it all.
-
-    Args:
-        target: a url, after rewriting.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        ConfigError: no such profile, or options that make no sense.
-    """
-    tell = getattr(find_backend(target), "service_id", None)
-    return "" if tell is None else str(tell(target, storage_options))
+        return cast("Backend", importlib.import_module(f"{__package__}.backends.{name}"))
 
 
 ENTRY_POINTS = "webdataset.storage"
@@ -235,7 +218,7 @@ _BY_CURL = frozenset(("http", "https", "sftp", "scp"))
 def _make_lazy_opener(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
 
-    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
+    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> object:
         with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
             home = importlib.import_module(f"{__package__}.backends.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
@@ -246,7 +229,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
     return opener
 
 
-def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
+def gopen_error(url: str, *_arguments: object, **_options: object) -> NoReturn:
     """Refuse a url whose scheme is not served (the ``__default__`` entry).
 
     Raises:
@@ -356,6 +339,12 @@ def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | N
     return served.get("ais") if through_ais else None
 
 
+def find_backend(target: str) -> str | None:
+    """Return the backend that opens a url that is rewritten already; None for a file, a command, a user's opener."""
+    name: str | None = getattr(find_opener(target), "store", None)
+    return name
+
+
 def is_local(url: str) -> bool:
     """Tell whether a url or path names a local file.
 
@@ -365,28 +354,9 @@ def is_local(url: str) -> bool:
     return url != "-" and find_opener(url) is None
 
 
-def is_remote(url: Any, *, level: str | None = None) -> bool:
-    """Tell whether a url leads to another machine or to a command, by an opener of this library.
-
-    Args:
-        url: what a shard's ``url`` is.
-        level: a trust level that a dataset names.
-
-    Raises:
-        UsageError: the rewriting rules cannot be read.
-    """
-    if not isinstance(url, str) or url == "-":
-        return False
-    target = rewrite_url(url, level=level)
-    opener = find_opener(target)
-    if opener is None or opener is gopen_error or target[:7].lower() == "memory:":
-        return False
-    return getattr(opener, "__module__", "").startswith(__package__)
-
-
 def _is_fsspec_scheme(scheme: str) -> bool:
     """Tell whether fsspec is to open what nobody else here serves."""
-    return bool(load_backend("fsspec_store").serves(scheme))
+    return bool(cast("Any", load_backend("fsspec_store")).serves(scheme))
 
 
 @functools.cache
@@ -401,16 +371,199 @@ def _plugin_opener(scheme: str) -> Opener | None:
     return None
 
 
+class ForeignOpener:
+    """Opens what this library has no say in: a stream that is open already, a url by a program's own ``gopen``.
+
+    Args:
+        give: mode to stream.
+    """
+
+    __slots__ = ("give",)
+
+    def __init__(self, give: Callable[[str], object]) -> None:
+        self.give = give
+
+    def __call__(self, _url: str, mode: str = "rb", *_arguments: object, **_options: object) -> object:
+        """Return the stream."""
+        return self.give(mode)
+
+
+def _borrow(stream: object, mode: str) -> BorrowedStream:
+    """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now."""
+    if stream is None:
+        return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
+    if not hasattr(stream, "read" if mode == "rb" else "write"):
+        raise UsageError(f"a url is a str or a Path, not {type(stream).__name__}")
+    return BorrowedStream(stream)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ResolvedUrl:
+    """A url after rewriting, and what opens it: decided once for each shard, and passed on to all who ask.
+
+    Args:
+        url: the url or path, as the user wrote it.
+        target: the url or path to open, after rewriting.
+        opener: opens it; None for a local file.
+        level: a trust level that a dataset names.
+        storage_options: what a dataset says about its storage.
+        verbatim: the user gave a Path, which no rule rewrites: its name is never taken for a url.
+    """
+
+    url: str
+    target: str
+    opener: "Opener | None" = None
+    level: str | None = None
+    storage_options: object = None
+    verbatim: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {redact(self.target)}>"
+
+    @property
+    def backend(self) -> str | None:
+        """The module in ``backends`` that reads it; None for a file, a command, a user's own opener."""
+        return getattr(self.opener, "store", None)
+
+    @property
+    def local(self) -> bool:
+        """True for a local file."""
+        return self.opener is None
+
+    @property
+    def remote(self) -> bool:
+        """True where an opener of this library reads it from another machine or from a command."""
+        opener = self.opener
+        if opener is None or opener is gopen_error or isinstance(opener, ForeignOpener) or self.backend == "memory":
+            return False
+        return getattr(opener, "__module__", "").startswith(__package__)
+
+    @property
+    def path(self) -> str | None:
+        """The path of a local file; None for anything else.
+
+        Raises:
+            UsageError: a ``file:`` url that names another machine.
+        """
+        if self.opener is not None:
+            return None
+        is_url = not self.verbatim and self.target[:5].lower() == "file:"
+        return streams.path_of(self.target) if is_url else self.target
+
+    def open_stream(self) -> Stream:
+        """Open it for the shard reader: local files come unbuffered, and are allowed under strict trust.
+
+        Raises:
+            UsageError: an unknown scheme, or something that trust forbids.
+            NotFound: nothing is there.
+            SourceError: it cannot be opened.
+        """
+        return cast("Stream", self.open(raw=True))
+
+    def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: object) -> IO[bytes]:
+        """Open it; arguments as for :func:`open_url`.
+
+        Raises:
+            UsageError: something that trust forbids, or options that its opener does not take.
+            NotFound: nothing is there.
+            SourceError: it cannot be opened.
+        """
+        opener, target = self.opener, self.target
+        if isinstance(opener, ForeignOpener):
+            return cast("IO[bytes]", opener(target, mode))
+        path = self.path
+        if settings.GOPEN_VERBOSE.get():
+            log.warning("gopen %s %s", redact(path or target), mode)
+        if opener is None:
+            return _open_local(path or target, mode, raw=raw, level=self.level)
+        if target[:5].lower() == "pipe:":
+            refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=self.level, url=target)
+        if self.storage_options is not None:
+            options["storage_options"] = self.storage_options
+        self.refuse_lost_options(options.get("storage_options"))
+        return cast("IO[bytes]", opener(target, mode, bufsize, **options))
+
+    def refuse_lost_options(self, storage_options: object) -> None:
+        """Raise where storage options would be lost.
+
+        Raises:
+            UsageError: there are some, and what opens this url takes none.
+        """
+        if storage_options is not None and not self.local and self.backend is None:
+            raise UsageError(
+                "storage_options are for stores (s3, gs, az, http …): what opens this url takes none", url=self.target
+            )
+
+    def remote_object(self) -> "RemoteObject | None":
+        """Return its object, or None where it is no object of a store.
+
+        Raises:
+            UsageError: the url names no object.
+            ConfigError: options that make no sense for this store.
+            MissingExtra: the package for this scheme is not installed.
+        """
+        name = self.backend
+        if name is None:
+            return None
+        store = load_backend(name)
+        refuse_unnameable(self.target, name)
+        found: RemoteObject = store.remote_object(self.target, self.storage_options)
+        return found
+
+    def service_id(self) -> str:
+        """Return which service and account it is of, for the names of copies; empty where the url says it all.
+
+        Raises:
+            ConfigError: no such profile, or options that make no sense.
+        """
+        name = self.backend
+        tell = None if name is None else getattr(load_backend(name), "service_id", None)
+        return "" if tell is None else str(tell(self.target, self.storage_options))
+
+
+def resolve_url(
+    url: object,
+    *,
+    level: str | None = None,
+    schemes: Mapping[str, Opener] | None = None,
+    storage_options: object = None,
+) -> ResolvedUrl:
+    """Return what a url leads to: it is rewritten, and its opener is found; nothing is opened.
+
+    Args:
+        url: a url, a path, ``-``, or an object with ``read`` or ``write``, which stays open when its stream is closed.
+        level: a trust level that a dataset names.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+        storage_options: what a dataset says about its storage.
+
+    Raises:
+        UsageError: not a url, an unreadable rewriting rule, or rewriting under strict trust.
+        ConfigError: a configuration file with a mistake.
+    """
+    if not isinstance(url, str):
+        if hasattr(url, "read") or hasattr(url, "write"):
+            return ResolvedUrl(repr(url), "-", ForeignOpener(functools.partial(_borrow, url)), level)
+        if not isinstance(url, os.PathLike):
+            raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
+    elif url == "-":
+        return ResolvedUrl(url, url, ForeignOpener(functools.partial(_borrow, None)), level)
+    given = os.fsdecode(url)
+    target = rewrite_url(given, level=level)
+    verbatim = target == given and not isinstance(url, str)
+    opener = None if verbatim else find_opener(target, schemes)
+    return ResolvedUrl(given, target, opener, level, storage_options, verbatim)
+
+
 def open_url(
-    url: Any,
+    url: object,
     mode: str = "rb",
     bufsize: int = 8192,
     *,
     schemes: Mapping[str, Opener] | None = None,
     raw: bool = False,
     level: str | None = None,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> IO[bytes]:
     """Open a url, a path, ``-``, or pass on an object that is open.
 
     Args:
@@ -429,66 +582,22 @@ def open_url(
     """
     if mode not in ("rb", "wb"):
         raise UsageError(f"mode must be 'rb' or 'wb', not {mode!r}")
-    reading = mode == "rb"
-    if hasattr(url, "read" if reading else "write"):
-        return BorrowedStream(url)
-    if url == "-" and isinstance(url, str):
-        return BorrowedStream(sys.stdin.buffer if reading else sys.stdout.buffer)
-    target, opener = _resolve(url, schemes, level)
-    if settings.GOPEN_VERBOSE.get():
-        log.warning("gopen %s %s", redact(target), mode)
-    if opener is None:
-        return _open_local(target, mode, raw=raw, level=level)
-    if target[:5].lower() == "pipe:":
-        refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
-    refuse_options(target, opener, options.get("storage_options"))
-    return opener(target, mode, bufsize, **options)
+    return resolve_url(url, level=level, schemes=schemes).open(mode, bufsize, raw=raw, **options)
 
 
-def refuse_options(target: str, opener: Opener, storage_options: Any) -> None:
-    """Raise where storage options would be lost.
-
-    Args:
-        target: a url that is not local, rewritten already.
-        opener: what opens it.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        UsageError: there are some, and nobody would read them.
-    """
-    if storage_options is not None and not hasattr(opener, "store"):
-        raise UsageError(
-            "storage_options are for stores (s3, gs, az, http …): what opens this url takes none", url=target
-        )
-
-
-def _resolve(url: Any, schemes: Mapping[str, Opener] | None, level: str | None) -> tuple[str, Opener | None]:
-    """Return what to open after rewriting, and by whom; a Path that is not rewritten stays a path."""
-    if not isinstance(url, str | os.PathLike):
-        raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
-    given = os.fsdecode(url)
-    target = rewrite_url(given, level=level)
-    if target == given and not isinstance(url, str):
-        return target, None
-    opener = find_opener(target, schemes)
-    if opener is None and target[:5].lower() == "file:":
-        target = streams.path_of(target)
-    return target, opener
-
-
-def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
+def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> IO[bytes]:
     if raw:
-        return streams.open_raw(path)
+        return cast("IO[bytes]", streams.open_raw(path))
     refuse_if_strict("gopen: unsafe_gopen is False, cannot open local files", level=level, url=path)
     return streams.open_buffered(path, mode)
 
 
 def open_stream(
-    url: Any,
+    url: object,
     *,
     level: str | None = None,
     schemes: Mapping[str, Opener] | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
 ) -> Stream:
     """Open a url for the shard reader.
 
@@ -506,15 +615,14 @@ def open_stream(
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    options = {} if storage_options is None else {"storage_options": storage_options}
-    stream: Stream = open_url(url, "rb", schemes=schemes, raw=True, level=level, **options)
-    return stream
+    resolved = resolve_url(url, level=level, schemes=schemes, storage_options=storage_options)
+    return resolved.open_stream()
 
 
 _MOST_URLS = 100  # a list has few schemes, and they show early
 
 
-def load_openers(urls: Iterable[Any]) -> None:
+def load_openers(urls: Iterable[object]) -> None:
     """Load what opens some urls.
 
     Args:
@@ -534,7 +642,7 @@ def load_openers(urls: Iterable[Any]) -> None:
                 _load_opener(opener)
 
 
-def _load_opener(opener: Any) -> None:
+def _load_opener(opener: Opener | None) -> None:
     backend = getattr(opener, "backend", None)
     if backend is not None:
         with contextlib.suppress(MissingExtra):

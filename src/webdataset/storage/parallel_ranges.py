@@ -17,10 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.storage.object_store import ObjectVersion
 from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, close_tasks, prefetch_budget
+
+if TYPE_CHECKING:
+    from webdataset.storage.streams import Stream
 
 ALIGNMENT_BYTES = 8 << 20
 LONGEST_BYTES = 32 << 20
@@ -28,7 +32,7 @@ ATTEMPTS = 4
 PATIENT_SHARE = 0.1
 REFUSED_SECONDS = 60.0
 
-PartOpener = Callable[[int, int], object]
+PartOpener = Callable[[int, int], "Stream"]
 
 
 _refusal_times: dict[str, float] = {}
@@ -197,7 +201,8 @@ class ParallelRanges:
         with self._lock:
             part = self._parts.popleft()
             self._ends.popleft()
-        part.stream.close()
+        if part.stream is not None:
+            part.stream.close()
         part.release()
         self._launch()
 

@@ -18,10 +18,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.core.fork_safety import ForkSafeRLock
+
+if TYPE_CHECKING:
+    from webdataset.storage.streams import Stream
 
 
 class Reservation:
@@ -180,14 +183,14 @@ class PrefetchTask:
 
     def __init__(
         self,
-        opener: Callable[[], Any],
+        opener: "Callable[[], Stream]",
         limit_bytes: int,
         grant: Reservation,
         done: Callable[["PrefetchTask"], None] | None = None,
         *,
         exact: bool = False,
     ) -> None:
-        self.stream: Any = None
+        self.stream: Stream | None = None
         self.refused: BaseException | None = None
         self.failure: BaseException | None = None
         self.given_bytes = 0
@@ -210,11 +213,11 @@ class PrefetchTask:
         self._done = done
         self._start(self._run, opener)
 
-    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
         self._thread = threading.Thread(target=run, args=arguments, name="webdataset-ahead", daemon=True)
         self._thread.start()
 
-    def _run(self, opener: Callable[[], Any]) -> None:
+    def _run(self, opener: "Callable[[], Stream]") -> None:
         began = time.monotonic()
         try:
             self.stream = stream = opener()
@@ -231,7 +234,8 @@ class PrefetchTask:
 
     def _go_on(self) -> None:
         try:
-            self._read_pieces(self.stream)
+            if self.stream is not None:
+                self._read_pieces(self.stream)
         finally:
             self._over()
 
@@ -245,7 +249,7 @@ class PrefetchTask:
         if done is not None:
             done(self)
 
-    def _fit(self, stream: Any) -> None:
+    def _fit(self, stream: "Stream") -> None:
         """Plan for no more than the stream holds."""
         length = getattr(stream, "length", None)
         if isinstance(length, int) and not self._exact:
@@ -262,7 +266,7 @@ class PrefetchTask:
             return limit_bytes
         return self.length if self.length <= limit_bytes else min(limit_bytes, OF_LARGE_BYTES)
 
-    def _read_pieces(self, stream: Any, began: float | None = None) -> None:
+    def _read_pieces(self, stream: "Stream", began: float | None = None) -> None:
         read = getattr(stream, "read_some", stream.read)
         try:
             while self._left > 0 and not self._enough:
@@ -318,7 +322,7 @@ class PrefetchTask:
         self._enough = True
         self.grant.release_connection()
 
-    def take(self) -> Any:
+    def take(self) -> "Stream | None":
         """Return the stream once it is open, None if it was refused."""
         self.claim()
         self._opened.wait()
@@ -399,13 +403,13 @@ def _stop_all_tasks() -> None:
     close_tasks(task for task in list(_live_tasks) if task.owner == os.getpid() and task.running)
 
 
-def _set_ahead(stream: Any, *, ahead: bool) -> None:
+def _set_ahead(stream: object, *, ahead: bool) -> None:
     """Tell a stream, if it cares, whether a thread reads it before its turn."""
     if hasattr(stream, "ahead"):
         stream.ahead = ahead
 
 
-def _close_silently(stream: Any) -> None:
+def _close_silently(stream: "Stream") -> None:
     """Close a stream that is not wanted; what it has to say no longer matters."""
     with contextlib.suppress(Exception):  # whatever it says: nobody has wanted its bytes
         stream.close()

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError
@@ -57,7 +57,9 @@ def read_toml(path: Path, *, travels: bool = True) -> ProfileDefinitions:
     return parse_definitions(tree, str(path), lines, travels=travels)
 
 
-def parse_definitions(tree: Mapping[str, Any], origin: str, lines: LineNumbers, *, travels: bool) -> ProfileDefinitions:
+def parse_definitions(
+    tree: Mapping[str, object], origin: str, lines: LineNumbers, *, travels: bool
+) -> ProfileDefinitions:
     """Return what a parsed configuration defines.
 
     Args:
@@ -86,14 +88,14 @@ def parse_definitions(tree: Mapping[str, Any], origin: str, lines: LineNumbers, 
     return ProfileDefinitions(profiles, tuple(_parse_routes(s3.get("route", []), at)))
 
 
-def _parse_profile(name: str, written: Any, at: Callable[..., str], *, travels: bool) -> Profile:
+def _parse_profile(name: str, written: object, at: Callable[..., str], *, travels: bool) -> Profile:
     place = at("s3", "profiles", name)
     check_name(name, place)
     fields = _check_table(written, place, f"s3.profiles.{name}")
     return make_profile(name, fields, origin=place, travels=travels, at=lambda field: at("s3", "profiles", name, field))
 
 
-def _parse_routes(written: Any, at: Callable[..., str]) -> Iterable[Route]:
+def _parse_routes(written: object, at: Callable[..., str]) -> Iterable[Route]:
     if not isinstance(written, list):
         raise ConfigError(f"{at('s3', 'route')}: routes are written as [[s3.route]], with two brackets")
     seen: set[str] = set()
@@ -108,19 +110,19 @@ def _parse_routes(written: Any, at: Callable[..., str]) -> Iterable[Route]:
         yield route
 
 
-def _check_table(written: Any, place: str, name: str) -> Mapping[str, Any]:
+def _check_table(written: object, place: str, name: str) -> Mapping[str, object]:
     if not isinstance(written, dict):
         raise ConfigError(f"{place}: {name} has to be a table")
     return written
 
 
-def _parse_file(path: Path) -> tuple[Mapping[str, Any] | str, LineNumbers]:
+def _parse_file(path: Path) -> tuple[Mapping[str, object] | str, LineNumbers]:
     """Return a file's tables and the lines of its keys, or what is wrong; the text stays in here."""
     import tomllib  # noqa: PLC0415  10 ms, where there is such a file
 
     try:
         text = path.read_bytes().decode()
-        return hide_secrets(tomllib.loads(text)), _find_lines(text)
+        return cast("dict[str, object]", hide_secrets(tomllib.loads(text))), _find_lines(text)
     except OSError as error:
         return f"{path}: {error.strerror or 'cannot be read'}", {}
     except UnicodeDecodeError:
@@ -132,7 +134,7 @@ def _parse_file(path: Path) -> tuple[Mapping[str, Any] | str, LineNumbers]:
         return f"{path}: is nested too deeply", {}
 
 
-def hide_secrets(tree: Any, key: str = "") -> Any:
+def hide_secrets(tree: object, key: str = "") -> object:
     """Return tables with every text hidden that is not known to be harmless.
 
     Args:
@@ -175,7 +177,7 @@ def _parse_keys(line: str) -> tuple[str, ...] | None:
     import tomllib  # noqa: PLC0415  10 ms, where there is such a file
 
     try:
-        tree: Any = tomllib.loads(line)
+        tree: object = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
         return None
     keys = []
@@ -215,7 +217,7 @@ def format_toml(profiles: Iterable[Profile], routes: Iterable[Route] = ()) -> st
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def _format_line(field: str, value: Any) -> str:
+def _format_line(field: str, value: object) -> str:
     if isinstance(value, bool):
         return f"{field} = {str(value).lower()}"
     text = str(value.reference if isinstance(value, Secret) else value)
@@ -249,7 +251,7 @@ _KEYED = (
 class _IniFile(NamedTuple):
     """One file in the manner of ini: its sections, or what is wrong with it."""
 
-    sections: Mapping[str, Mapping[str, Any]]
+    sections: Mapping[str, Mapping[str, object]]
     problem: str | None = None
 
 
@@ -274,7 +276,7 @@ def read_petrel(path: Path) -> ProfileDefinitions:
 
 
 def _petrel_profile(name: str, section: Mapping[str, Any], path: Path) -> Profile:
-    fields: dict[str, Any] = {"addressing_style": "path"}
+    fields: dict[str, object] = {"addressing_style": "path"}
     host = section.get("host_base") or section.get("endpoint_url")
     if host:
         fields["endpoint_url"] = host if "://" in host else f"http://{host}"
@@ -303,13 +305,13 @@ def _read_ini(path: Path) -> _IniFile:
     return _IniFile({**sections, "DEFAULT": _hide_values(parser.defaults())})
 
 
-def _hide_values(section: Mapping[str, str]) -> Mapping[str, Any]:
+def _hide_values(section: Mapping[str, str]) -> Mapping[str, object]:
     shown = ("host_base", "endpoint_url", "default_cluster")
     unquoted = {key: value.strip().strip("'\"") for key, value in section.items() if value is not None}
     return {key: value if key in shown else Secret.literal(value) for key, value in unquoted.items()}
 
 
-def read_profile_variables(name: str) -> Mapping[str, Any]:
+def read_profile_variables(name: str) -> Mapping[str, object]:
     """Return the fields that ``WDS_S3_<NAME>_<FIELD>`` give a profile.
 
     Args:
@@ -319,7 +321,7 @@ def read_profile_variables(name: str) -> Mapping[str, Any]:
     return _read_fields({field: (stem + field.upper(),) for field in FIELDS})
 
 
-def override_fields(profile: Profile, fields: Mapping[str, Any], origin: str) -> Profile:
+def override_fields(profile: Profile, fields: Mapping[str, object], origin: str) -> Profile:
     """Return a profile with some fields replaced.
 
     Args:
@@ -390,9 +392,9 @@ def environment_profile() -> tuple[Profile, bool]:
     return make_profile("", fields, origin="environment"), is_defined
 
 
-def _read_fields(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+def _read_fields(names: Mapping[str, Iterable[str]]) -> dict[str, object]:
     """Return field to value for the first variable of each that is set; secrets as references."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for field, variables in names.items():
         for variable in variables:
             text = (
@@ -416,7 +418,7 @@ def _make_reference(variable: str, secret: Secret) -> Secret:
     return Secret(secret.reveal()) if held else Secret(f"env:{variable}")
 
 
-def _parse_field(field: str, text: str, variable: str) -> Any:
+def _parse_field(field: str, text: str, variable: str) -> object:
     if field not in ("anonymous", "request_payer", "verify"):
         return text
     word = text.strip().lower()

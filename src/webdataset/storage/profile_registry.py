@@ -15,7 +15,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError
@@ -53,7 +53,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def register(name: str, fields: dict[str, Any]) -> Profile:
+def register(name: str, fields: dict[str, object]) -> Profile:
     """Define a profile for this process.
 
     Args:

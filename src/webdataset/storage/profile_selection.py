@@ -64,7 +64,7 @@ class StorageOptions:
         options: name to value; texts that are secrets are hidden.
     """
 
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, object], ...]
 
     def as_mapping(self) -> dict[str, Any]:
         """Return name to value."""
@@ -78,13 +78,13 @@ class OpaqueOption:
         value: credentials, as some other package makes them.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __repr__(self) -> str:
         return f"<{type(self.value).__name__}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Refuse.
 
         Raises:
@@ -96,7 +96,7 @@ class OpaqueOption:
         )
 
 
-def check_options(given: Any) -> StorageOptions | None:
+def check_options(given: object) -> StorageOptions | None:
     """Return storage options, checked.
 
     Args:
@@ -116,7 +116,7 @@ def check_options(given: Any) -> StorageOptions | None:
     return StorageOptions(tuple((str(name), _hide_option(str(name), value)) for name, value in given.items()))
 
 
-def options_for(store: str, given: Any, url: str | None = None) -> dict[str, Any]:
+def options_for(store: str, given: object, url: str | None = None) -> dict[str, Any]:
     """Return the options of one store; texts that are secrets are revealed by ``.reveal()``.
 
     Args:
@@ -159,7 +159,7 @@ def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
         raise ConfigError(f"{name} must not hold a user or password: it is shown in messages", url=url)
 
 
-def _hide_option(name: str, value: Any) -> Any:
+def _hide_option(name: str, value: object) -> object:
     """Return a value, behind a :class:`Secret` where it may be one."""
     if name == "headers":
         if not isinstance(value, Mapping):
@@ -182,9 +182,9 @@ def _is_path(text: str, ending: str = ".json") -> bool:
     return text.endswith(ending) and not text.lstrip().startswith(("env:", "file:", "{"))
 
 
-def _check_foreign_options(given: Mapping[Any, Any], *, secret: bool) -> StorageOptions:
+def _check_foreign_options(given: Mapping[object, object], *, secret: bool) -> StorageOptions:
     """Return options whose names belong to others: what may be a secret is told by what it is called."""
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, object]] = []
     for key, value in given.items():
         hidden = secret or _SECRET_WORD.search(str(key)) is not None
         if isinstance(value, Mapping):
@@ -193,7 +193,7 @@ def _check_foreign_options(given: Mapping[Any, Any], *, secret: bool) -> Storage
     return StorageOptions(tuple(found))
 
 
-def _wrap_secret(value: Any) -> Any:
+def _wrap_secret(value: object) -> object:
     """Return a value that may be a secret so that it is neither shown nor pickled."""
     if isinstance(value, str):
         return Secret(value)
@@ -220,7 +220,7 @@ class S3Options:
     """
 
     profile: str | None
-    fields: tuple[tuple[str, Any], ...]
+    fields: tuple[tuple[str, object], ...]
 
     def apply_to(self, base: Profile) -> Profile:
         """Return a profile with these fields in the place of its own.
@@ -231,7 +231,7 @@ class S3Options:
         return profile_files.override_fields(base, dict(self.fields), "storage_options")
 
 
-def check_storage_options(given: Any) -> StorageOptions | None:
+def check_storage_options(given: object) -> StorageOptions | None:
     """Return storage options, checked; S3's values, too, where the names are S3's.
 
     Args:
@@ -246,7 +246,7 @@ def check_storage_options(given: Any) -> StorageOptions | None:
     return checked
 
 
-def _parse_s3_options(given: Any, url: str | None = None) -> S3Options | None:
+def _parse_s3_options(given: object, url: str | None = None) -> S3Options | None:
     """Return what storage options say about S3."""
     if given is None:
         return None
@@ -259,7 +259,7 @@ def _parse_s3_options(given: Any, url: str | None = None) -> S3Options | None:
     return S3Options(name, tuple((field, getattr(made, field)) for field in fields))
 
 
-def profile(name: str, /, **fields: Any) -> Profile:
+def profile(name: str, /, **fields: object) -> Profile:
     """Define an S3 profile for this process, or return the one that is defined.
 
     Args:
@@ -359,7 +359,7 @@ def has_route(url: str) -> bool:
     return url[:5].lower() != "s3://" and "://" in url and is_s3(url)
 
 
-def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
+def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]:
     """Return the profile that a url is opened with, and the url as ``s3://bucket/key``.
 
     Args:
@@ -376,7 +376,7 @@ def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
     return (base if options is None else options.apply_to(base)), plain
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
+def service_id(url: str, storage_options: object = None) -> str:
     """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
 
     Args:

@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core.errors import ShortRead, SourceError
 from webdataset.core.redaction import redact
@@ -38,6 +38,11 @@ from webdataset.storage.object_store import (
 )
 from webdataset.storage.parallel_ranges import ATTEMPTS as PART_ATTEMPTS
 from webdataset.storage.parallel_ranges import ParallelRanges
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from webdataset.storage.streams import Stream
 
 ATTEMPTS = 8
 FIRST_SECONDS = 0.1
@@ -178,7 +183,7 @@ class ResumableStream(io.RawIOBase):
         self._latency_seconds = 0.0
         self._parallel: ParallelRanges | None = None
         self._interrupted = threading.Event()
-        self._body: Any = None
+        self._body: Stream | None = None
         self._owner = os.getpid()
         self._broken: SourceError | None = None
         answer = self._first(known)
@@ -241,20 +246,19 @@ class ResumableStream(io.RawIOBase):
 
     def _of_connection(self, size: int, *, idle: bool) -> bytes:
         """Read from the connection; where it breaks off, take it up again."""
-        if self._body is None:
-            self._return()
+        body = self._body or self._return()
         while True:
             try:
-                content: bytes = self._body.read(size)
+                content = body.read(size)
             except self._failures as error:
-                self._resume(error, idle=idle)
+                body = self._resume(error, idle=idle)
             else:
                 if content:
                     self._take(content)
                     return content
                 if self.length is None:
                     return b""
-                self._resume(None, idle=idle)
+                body = self._resume(None, idle=idle)
             idle = False
 
     def _take(self, content: bytes) -> None:
@@ -273,10 +277,11 @@ class ResumableStream(io.RawIOBase):
         """Return the rest."""
         return b"".join(iter(lambda: self.read(_PIECE), b""))
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end."""
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
+        view = memoryview(buffer).cast("B")
+        content = self.read(len(view))
+        view[: len(content)] = content
         return len(content)
 
     def readable(self) -> bool:
@@ -381,7 +386,7 @@ class ResumableStream(io.RawIOBase):
         answer.body.close()
         raise RetryableError("the server answered with something else than the bytes that it was asked for")
 
-    def _skip_head(self, body: Any, count: int) -> bool:
+    def _skip_head(self, body: "Stream", count: int) -> bool:
         """Read past what is known already of an answer that holds the whole object."""
         while count:
             try:
@@ -394,7 +399,7 @@ class ResumableStream(io.RawIOBase):
             count -= len(piece)
         return True
 
-    def _resume(self, cause: Exception | None, *, idle: bool) -> None:
+    def _resume(self, cause: Exception | None, *, idle: bool) -> "Stream":
         """Ask for the rest of the same object, or raise."""
         self._drop()
         if self._interrupted.is_set():
@@ -406,16 +411,18 @@ class ResumableStream(io.RawIOBase):
         if idle:  # servers close connections that are not read from
             self._patience = RetryBudget(self._attempts)
         self._patience.progress(self._received)
-        self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
+        return self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
 
-    def _return(self) -> None:
+    def _return(self) -> "Stream":
         """Ask for the rest after other connections: nothing has failed, so that nothing is waited for."""
         try:
-            self._body = self._request(self._received, self.identity).body
+            body: Stream = self._request(self._received, self.identity).body
         except RetryableError:
-            self._resume(None, idle=True)
+            return self._resume(None, idle=True)
+        self._body = body
+        return body
 
-    def _reconnect(self, problem: str) -> None:
+    def _reconnect(self, problem: str) -> "Stream":
         wish: RetryableError | None = None
         while not self._patience.spent():
             self._wait(wish)
@@ -425,8 +432,9 @@ class ResumableStream(io.RawIOBase):
                 wish, problem = error, str(error)
                 continue
             self.resumes += 1
-            self._body = answer.body
-            return
+            body: Stream = answer.body
+            self._body = body
+            return body
         raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {problem}")
 
     def _wait(self, error: RetryableError | None) -> None:

@@ -69,7 +69,7 @@ class Secret:
             raise ConfigError(f"a secret is to be found at {self.reference}, but {thing}")
         return found
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
+    def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse: secrets do not change."""
         raise AttributeError("a Secret does not change: make another")
 
@@ -93,10 +93,10 @@ class Secret:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memory: Any) -> Self:
+    def __deepcopy__(self, memory: object) -> Self:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the reference.
 
         Raises:
@@ -201,10 +201,10 @@ class Profile:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memory: Any) -> Self:
+    def __deepcopy__(self, memory: object) -> Self:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle references as they are; a profile of a configuration file that holds secrets goes by its name.
 
         Raises:
@@ -306,7 +306,7 @@ def check_name(name: object, place: str = "") -> str:
 
 def make_profile(
     name: str,
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     *,
     origin: str = "python",
     travels: bool = False,
@@ -339,7 +339,7 @@ def make_profile(
     return Profile(name, **found, origin=origin, travels_by_name=travels)
 
 
-def _find_contradiction(found: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_contradiction(found: Mapping[str, object]) -> tuple[str, str] | None:
     """Return a field and what is wrong with it beside the others."""
     keys = [field for field in SECRETS if found.get(field) is not None]
     if keys and len({"access_key_id", "secret_access_key"}.intersection(keys)) < 2:
@@ -452,11 +452,11 @@ def _check_verify(written: object) -> str | None:
     return None if sensible else "is true, false, or the path of a file of certificates"
 
 
-def _keep_value(written: Any) -> Any:
+def _keep_value(written: object) -> object:
     return written
 
 
-def _hide_value(written: Any) -> Secret:
+def _hide_value(written: str | Secret) -> Secret:
     return written if isinstance(written, Secret) else Secret(written)
 
 
@@ -470,7 +470,7 @@ _CHECKS: dict[str, Callable[[object], str | None]] = {
     "request_payer": _check_switch,
     "verify": _check_verify,
 }
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[Any], object]] = {
     "endpoint_url": lambda written: written.rstrip("/"),
     **dict.fromkeys(SECRETS, _hide_value),
     "verify": lambda written: settings.expand_home(written) if isinstance(written, str) else written,

@@ -13,10 +13,14 @@ import io
 import os
 import re
 import stat
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _SECOND_NS = 1_000_000_000
 
@@ -40,7 +44,7 @@ class Stream(Protocol):
         ...
 
 
-def stream_length(stream: Any) -> int | None:
+def stream_length(stream: object) -> int | None:
     """Return the total length in bytes that a stream vouches for, or None where it does not know.
 
     Args:
@@ -61,7 +65,7 @@ def stream_length(stream: Any) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def length_known(stream: Any) -> bool:
+def length_known(stream: object) -> bool:
     """Tell whether a stream knows how many bytes it owes, so that a clean end is a verified end.
 
     Args:
@@ -72,6 +76,19 @@ def length_known(stream: Any) -> bool:
         a pipe and objects that cannot say.
     """
     return stream_length(stream) is not None
+
+
+class StreamIdentity(Protocol):
+    """Which object a stream reads."""
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the object as it is stored."""
+        ...
+
+    def validator(self) -> str | None:
+        """Return what changes when the object is replaced."""
+        ...
 
 
 class FileIdentity(NamedTuple):
@@ -120,7 +137,7 @@ class FileIdentity(NamedTuple):
         )
 
 
-def stream_identity(stream: Any) -> tuple[int | None, str | None]:
+def stream_identity(stream: object) -> tuple[int | None, str | None]:
     """Return which object a stream reads: how large it is as it is stored, and what changes when it is replaced.
 
     Sends no request: it tells what is known since the stream was opened. Streams of this library tell it after
@@ -145,7 +162,7 @@ def stream_identity(stream: Any) -> tuple[int | None, str | None]:
     return identity.length, identity.validator()
 
 
-def _foreign_identity(stream: Any) -> Any:
+def _foreign_identity(stream: object) -> StreamIdentity | None:
     """Return the identity of a stream that other code opened: of fsspec, or a file; None for anything else."""
     facts = getattr(stream, "_details", None)
     if isinstance(facts, dict) and hasattr(stream, "fs"):
@@ -157,7 +174,7 @@ def _foreign_identity(stream: Any) -> Any:
     if hasattr(stream, "rollover"):
         return None
     try:
-        status = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno())  # type: ignore[attr-defined]  # see below
     except (AttributeError, TypeError, ValueError, OSError):
         return None
     return file_identity(status) if stat.S_ISREG(status.st_mode) else None
@@ -179,7 +196,7 @@ class BorrowedStream:
         stream: the stream (``sys.stdin.buffer``, an object the caller opened).
     """
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: object) -> None:
         self.kept = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -188,8 +205,8 @@ class BorrowedStream:
             raise AttributeError(name)
         return getattr(self.kept, name)
 
-    def __iter__(self) -> Any:
-        return iter(self.kept)
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.kept)  # type: ignore[call-overload, no-any-return]
 
     def __enter__(self) -> Self:
         return self
@@ -282,7 +299,7 @@ class LocalFileStream(io.FileIO):
         self._check()
         return content
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
         count = super().readinto(buffer)
         self._check()
@@ -321,12 +338,12 @@ def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
         UsageError: no file can have this name.
     """
     try:
-        stream: Any = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
+        stream = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
     except OSError as error:
         raise translate_os_error(error, path) from error
     except ValueError as error:
         raise unnameable_error(path) from error
-    return stream  # type: ignore[no-any-return]
+    return cast("BinaryIO", stream)
 
 
 def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceError:

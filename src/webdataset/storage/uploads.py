@@ -23,11 +23,14 @@ import tempfile
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage.http_client import retry
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class AtomicUpload(io.RawIOBase):
@@ -67,7 +70,7 @@ class AtomicUpload(io.RawIOBase):
         """Return the number of bytes written so far."""
         return self._size
 
-    def write(self, content: Any, /) -> int:
+    def write(self, content: "Buffer", /) -> int:
         """Take bytes.
 
         Raises:
@@ -216,7 +219,7 @@ class MultipartUpload(AtomicUpload):
         """Do what comes before the first part."""
         raise NotImplementedError
 
-    def _send_part(self, number: int, body: bytes) -> Any:
+    def _send_part(self, number: int, body: bytes) -> object:
         """Send a part, in a thread; return what joining needs to know.
 
         Args:
