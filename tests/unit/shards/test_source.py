@@ -10,6 +10,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import NoShards, UsageError
+from webdataset.core.optional_imports import IterableDataset
 from webdataset.shards import lists
 from webdataset.shards.directory import DirectoryShardList
 from webdataset.shards.lists import (
@@ -30,7 +31,7 @@ INDEX = {"wids_version": 1, "shardlist": [{"url": f"a-{n}.tar", "nsamples": 2} f
 SAMPLE = {"datasets": [{"shards": "a-{0..1}.tar", "choose": 1}]}
 
 
-class Shards(wds.compat.IterableDataset if hasattr(wds.compat, "IterableDataset") else SimpleShardList):
+class Shards(IterableDataset):
     """A program's own dataset of shards."""
 
     def __init__(self):
