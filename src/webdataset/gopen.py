@@ -12,6 +12,8 @@ from typing import Any
 
 from webdataset.core.lazy_modules import LazyModule
 from webdataset.storage.open_url import (
+    ForeignOpener,
+    ResolvedUrl,
     gopen_ais,
     gopen_command,
     gopen_curl,
@@ -22,9 +24,9 @@ from webdataset.storage.open_url import (
     gopen_pipe,
     gopen_schemes,
     open_url,
+    resolve_url,
     rewrite_url,
 )
-from webdataset.storage.open_url import open_stream as _open_stream
 from webdataset.storage.streams import Stream, length_known, open_buffered, path_of
 
 __all__ = [
@@ -78,6 +80,24 @@ def gopen(url: Any, mode: str = "rb", bufsize: int = 8192, **kw: Any) -> Any:
 _gopen = gopen
 
 
+def resolve_shard(url: Any, *, trust: str | None = None, storage_options: Any = None) -> ResolvedUrl:
+    """Return what the url of a shard leads to; a replaced ``gopen`` opens it.
+
+    Args:
+        url: as for :func:`gopen`, or an object with ``read``.
+        trust: a trust level that a dataset names.
+        storage_options: what a dataset says about its storage.
+
+    Raises:
+        UsageError: not a url, or something that the trust level forbids.
+    """
+    if not gopen_replaced():
+        return resolve_url(url, level=trust, schemes=gopen_schemes, storage_options=storage_options)
+
+    options = {} if storage_options is None else {"storage_options": storage_options}
+    return ResolvedUrl(str(url), str(url), ForeignOpener(lambda _mode: gopen(url, **options)), trust)
+
+
 def open_stream(url: Any, *, trust: str | None = None, storage_options: Any = None) -> Stream:
     """Open a url for reading a shard: local files come unbuffered; a replaced ``gopen`` is called.
 
@@ -91,10 +111,8 @@ def open_stream(url: Any, *, trust: str | None = None, storage_options: Any = No
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    if gopen_replaced():
-        stream: Stream = gopen(url) if storage_options is None else gopen(url, storage_options=storage_options)
-        return stream
-    return _open_stream(url, level=trust, schemes=gopen_schemes, storage_options=storage_options)
+    stream: Stream = resolve_shard(url, trust=trust, storage_options=storage_options).open(raw=True)
+    return stream
 
 
 def gopen_replaced() -> bool:

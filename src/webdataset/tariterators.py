@@ -4,6 +4,7 @@ Late-bound: replacing ``url_opener``, ``tar_file_expander`` or ``group_by_keys``
 ``tarfile_samples``, ``tarfile_to_samples`` and ``WebDataset`` do, since they look these up when they are called.
 """
 
+import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.errors import UsageError
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import loaded_module
-from webdataset.gopen import gopen_replaced, open_stream
+from webdataset.gopen import gopen_replaced, resolve_shard
 from webdataset.samples.documents.document import sibling_keys
 from webdataset.samples.grouping import META_PREFIX as meta_prefix  # noqa: N811  upstream's name
 from webdataset.samples.grouping import META_SUFFIX as meta_suffix  # noqa: N811  upstream's name
@@ -39,9 +40,7 @@ def url_opener(
         handler: asked where one cannot be opened.
         **kw: ``trust``, the trust level of the dataset, its ``storage_options`` and ``prefetch``.
     """
-    if gopen_replaced():  # code of the user, which may know nothing of threads
-        kw["prefetch"] = 0
-    return open_shards(data, handler=handler, opener=open_stream, **kw)
+    return open_shards(data, handler=handler, resolve=resolve_shard, **kw)
 
 
 def tar_file_iterator(
@@ -129,15 +128,17 @@ class TarSamples(ReadShards):
             cache = cache_module.replacement(self.reading.handler)
         if cache is None:
             return source(shards, self.reading.handler)
-        reading = self.reading
-        ours = getattr(url_opener, "__module__", "").startswith("webdataset.") and not gopen_replaced()
+        reading, resolve = self.reading, None
+        if getattr(url_opener, "__module__", "").startswith("webdataset.") and not gopen_replaced():
+            resolve = functools.partial(resolve_shard, trust=reading.trust, storage_options=reading.storage_options)
         opened: Iterator[dict[str, Any]] = cache.open_shards(
             shards,
             source,
             reading.handler,
             level=reading.trust,
             storage_options=reading.storage_options,
-            prefetch=reading.prefetch if ours else 0,
+            prefetch=0 if resolve is None else reading.prefetch,
+            resolve=resolve,
         )
         return opened
 

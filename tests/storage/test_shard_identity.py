@@ -16,17 +16,12 @@ KEY = "identity.tar"
 
 def seen(target):
     """Return what every way to an object says it is: streamed, read ahead, from anywhere."""
-
-    def opener(url):
-        return open_stream(url, storage_options=target.options)
-
-    opener.__module__ = "webdataset.opening"
-    stream = opener(target.url)
+    stream = open_stream(target.url, storage_options=target.options)
     found = [stream_identity(stream)]
     stream.read(10)
     stream.close()
     found.append(stream_identity(stream))
-    for opened in open_shards([{"url": target.url}], opener=opener):
+    for opened in open_shards([{"url": target.url}], storage_options=target.options):
         found.append(stream_identity(opened["stream"]))
         opened["stream"].close()
     with open_ranges(target.url, storage_options=target.options) as ranges:

@@ -49,11 +49,12 @@ from webdataset.caching.names import CONTROL, EntryPaths, is_cache_name, shard_n
 from webdataset.caching.reader import CachedStream
 from webdataset.caching.validation import checksum_file, is_shard
 from webdataset.core import settings
-from webdataset.core.error_handlers import Handler, reraise_exception
+from webdataset.core.error_handlers import Handler, reraise_exception, with_location
 from webdataset.core.errors import FormatError, NotFound, ShardChanged, SourceError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.storage.object_store import ObjectVersion
+from webdataset.storage.open_url import ResolvedUrl
 
 SourceOpener = Callable[[Iterable[dict[str, Any]], Handler], Iterable[dict[str, Any]]]
 """Shards and a handler to opened shards: what opens them where the cache does not."""
@@ -74,9 +75,8 @@ class CacheLookup(ABC):
     Args:
         place: where it is in the cache, or will be.
         shard: the dict with its url.
-        source: opens it without the cache.
-        target: its url, after rewriting.
-        options: what a dataset says about its storage.
+        source: opens it without the cache; None: what its url leads to is opened.
+        resolved: what its url leads to.
         quota: the bound on the directory.
         complete: hand out only what is whole and verified.
         validator: path to bool, asked whether it may be kept, instead of looking whether it is a shard.
@@ -88,9 +88,8 @@ class CacheLookup(ABC):
 
     place: EntryPaths
     shard: dict[str, Any]
-    source: SourceOpener
-    target: str
-    options: Any
+    source: SourceOpener | None
+    resolved: ResolvedUrl
     quota: Quota
     complete: bool
     validator: Callable[[str], Any] | None
@@ -103,6 +102,13 @@ class CacheLookup(ABC):
     def url(self) -> str:
         """The url as the user wrote it."""
         return str(self.shard["url"])
+
+    def open_source(self) -> tuple[Any, Any]:
+        """Open it without the cache; return the stream, None where there is none, and what gave it."""
+        if self.source is None:
+            return open_resolved(self.resolved), None
+        opening = iter(self.source([self.shard], reraise_exception))
+        return next(opening, {}).get("stream"), opening
 
     def give_up(self, reason: object) -> None:
         """Put nothing more into the cache, since its directory refuses.
@@ -233,11 +239,10 @@ class CacheLookup(ABC):
         Raises:
             SourceError: it cannot be taken up there.
         """
-        stream = None if record is None else metadata.open_rest(record, self.target, self.options, offset)
+        stream = None if record is None else metadata.open_rest(record, self.resolved, offset)
         opening = None
         if stream is None and offset == 0:
-            opening = iter(self.source([self.shard], reraise_exception))
-            stream = next(opening, {}).get("stream")
+            stream, opening = self.open_source()
         if stream is None:
             raise SourceError(
                 f"the copy in the cache, {self.place.final}, cannot be read further than byte {offset}, and its source "
@@ -245,6 +250,22 @@ class CacheLookup(ABC):
                 url=self.url,
             ) from cause
         return stream, opening
+
+
+def open_resolved(resolved: ResolvedUrl) -> Any:
+    """Open the source of a shard.
+
+    Args:
+        resolved: what its url leads to.
+
+    Raises:
+        SourceError: it cannot be opened.
+    """
+    try:
+        return resolved.open(raw=True)
+    except Exception as error:
+        with_location(error, url=resolved.url, stage="url_opener")
+        raise
 
 
 def _has_file(place: EntryPaths, record: EntryMetadata) -> bool:
@@ -358,7 +379,7 @@ class CacheEntry(CacheLookup):
             granted = self.quota.reserve(self.place, resumed, record.length or 0)
         if granted is None:
             raise Unwritable("no room")
-        stream = metadata.open_rest(record, self.target, self.options, size)
+        stream = metadata.open_rest(record, self.resolved, size)
         if stream is None:
             raise ShardChanged("the shard is opened in another way than before", url=self.url)
         return ShardDownload(self.place, lock, descriptor, granted, stream, start=size, written=size)
@@ -388,11 +409,10 @@ class CacheEntry(CacheLookup):
 
     def _begin(self, lock: locks.FileLock) -> Any:
         """Open the source and begin its part; where that cannot be kept, return a stream of the source."""
-        opening = iter(self.source([self.shard], reraise_exception))
-        opened = next(opening, None)
-        if opened is None:
+        stream, opening = self.open_source()
+        if stream is None:
             raise SourceError("the url opener gave no stream", url=self.url)
-        stream, head = opened["stream"], b""
+        head = b""
         download = None
         try:
             try:

@@ -25,7 +25,7 @@ from webdataset.core import settings
 from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.storage.object_store import ObjectVersion, RemoteObject, RetryableError
-from webdataset.storage.open_url import remote_object
+from webdataset.storage.open_url import ResolvedUrl
 from webdataset.storage.resumable_stream import ResumableStream
 from webdataset.storage.streams import stream_identity, stream_length
 
@@ -243,13 +243,12 @@ def mark_current(place: EntryPaths) -> None:
     _checked_paths.add(place.final)
 
 
-def fetch_version(place: EntryPaths, target: str, options: Any, policy: str) -> ObjectVersion | None:
+def fetch_version(place: EntryPaths, resolved: ResolvedUrl, policy: str) -> ObjectVersion | None:
     """Ask the store who the object is now, if the policy wants it.
 
     Args:
         place: the copy's.
-        target: the url, after rewriting.
-        options: what a dataset says about its storage.
+        resolved: what its url leads to.
         policy: ``never``, ``once`` or ``always``.
 
     Returns:
@@ -258,7 +257,7 @@ def fetch_version(place: EntryPaths, target: str, options: Any, policy: str) -> 
     if policy == "never" or (policy == "once" and place.final in _checked_paths):
         return None
     record = read_metadata(place.record)
-    host = "/".join(target.split("/", 3)[:3])
+    host = "/".join(resolved.target.split("/", 3)[:3])
     if (
         record is None
         or not (record.whole and record.is_resumable())
@@ -266,7 +265,7 @@ def fetch_version(place: EntryPaths, target: str, options: Any, policy: str) -> 
     ):
         return None
     _checked_paths.add(place.final)
-    source = _remote_object(record, target, options)
+    source = _remote_object(record, resolved)
     return None if source is None else _request_version(source, host)
 
 
@@ -285,13 +284,12 @@ def _request_version(source: RemoteObject, host: str) -> ObjectVersion | None:
     return None
 
 
-def open_rest(record: EntryMetadata, target: str, options: Any, offset: int) -> Any:
+def open_rest(record: EntryMetadata, resolved: ResolvedUrl, offset: int) -> Any:
     """Open the same object from the middle.
 
     Args:
         record: who it was.
-        target: the url, after rewriting.
-        options: what a dataset says about its storage.
+        resolved: what its url leads to.
         offset: the first byte wanted.
 
     Returns:
@@ -301,7 +299,7 @@ def open_rest(record: EntryMetadata, target: str, options: Any, offset: int) -> 
         ShardChanged: it is another object by now.
         SourceError: the store refuses, or does not answer.
     """
-    source = _remote_object(record, target, options) if record.is_resumable() else None
+    source = _remote_object(record, resolved) if record.is_resumable() else None
     if source is None:
         return None
     if offset == record.length:
@@ -309,10 +307,10 @@ def open_rest(record: EntryMetadata, target: str, options: Any, offset: int) -> 
     return ResumableStream(source, start=offset, known=record.identity)
 
 
-def _remote_object(record: EntryMetadata, target: str, options: Any) -> RemoteObject | None:
+def _remote_object(record: EntryMetadata, resolved: ResolvedUrl) -> RemoteObject | None:
     """Return the object itself, if it is the one that the record is about."""
     try:
-        source = remote_object(target, options)
+        source = resolved.remote_object()
     except WebDatasetError:  # a package or profile that was there is not there now
         return None
     return source if source is not None and hash_text(canonical_url(source.url)) == record.origin else None

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from webdataset.caching import metadata, names
-from webdataset.caching.entry import CacheEntry, SourceOpener
+from webdataset.caching.entry import CacheEntry, SourceOpener, open_resolved
 from webdataset.caching.eviction import Quota, remove_leftovers
 from webdataset.caching.locks import TemporaryDownload, Unwritable
 from webdataset.caching.names import EntryPaths
@@ -36,13 +36,12 @@ from webdataset.core.error_handlers import Handler, should_continue, with_locati
 from webdataset.core.errors import SourceError, UsageError, describe_error
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
-from webdataset.storage.open_url import is_local, open_stream, rewrite_url, service_id
-from webdataset.storage.prefetch import Lookahead, Shard
-from webdataset.storage.streams import path_of
+from webdataset.storage.open_url import ResolvedUrl, open_stream, resolve_url
+from webdataset.storage.prefetch import Lookahead, Resolver, Shard
 
 DEPTH = 2
 
-ShardOpening = Callable[[Shard], "dict[str, Any] | None"]
+ShardOpening = Callable[[Shard, ResolvedUrl | None], "dict[str, Any] | None"]
 
 
 class OpeningTask:
@@ -108,11 +107,11 @@ class CachePrefetcher(Lookahead[OpeningTask]):
         shards: the list. It is asked only by the thread that reads, and while it reads.
         opening: opens a shard behind the cache; called in threads.
         prefetch: 0: open nothing beforehand; None is ``WDS_PREFETCH_BYTES``.
-        level: a trust level that a dataset names.
+        resolve: says what the url of a shard leads to.
     """
 
-    def __init__(self, shards: Iterator[Shard], opening: ShardOpening, prefetch: int | None, level: str | None) -> None:
-        super().__init__(shards, level)
+    def __init__(self, shards: Iterator[Shard], opening: ShardOpening, prefetch: int | None, resolve: Resolver) -> None:
+        super().__init__(shards, resolve)
         self._wanted = prefetch != 0 and settings.PREFETCH_BYTES.get() > 0
         self._opening = opening
         self._first = True
@@ -142,24 +141,21 @@ class CachePrefetcher(Lookahead[OpeningTask]):
     def _look(self) -> None:
         waiting = self._waiting
         for number in range(DEPTH):
-            if number == len(waiting):
-                coming = self._next_of_list()
-                if coming is None:
-                    return
-                waiting.append(coming)
-            shard = waiting[number].shard
-            if waiting[number].begun is None:
-                if not self._is_remote(shard):
+            if number == len(waiting) and self._look_further() is None:
+                return
+            coming = waiting[number]
+            if coming.begun is None:
+                if not coming.remote:
                     return
                 try:
-                    begun = OpeningTask(functools.partial(self._open_shard, shard))
+                    begun = OpeningTask(functools.partial(self._open_shard, coming.shard, coming.resolved))
                 except RuntimeError:  # no more threads
                     return
                 self._note(waiting, number, begun)
 
-    def _open_shard(self, shard: Shard) -> dict[str, Any] | None:
+    def _open_shard(self, shard: Shard, resolved: ResolvedUrl | None) -> dict[str, Any] | None:
         """Open a shard; in a thread."""
-        near = self._opening(shard)
+        near = self._opening(shard, resolved)
         if near is not None and near["stream"].kept:
             return near
         self._wanted = False  # the directory is full of what is being read, or takes nothing
@@ -239,6 +235,7 @@ class ShardCache:
         storage_options: Any = None,
         prefetch: int | None = 0,
         archives: bool = True,
+        resolve: Resolver | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Open each shard, from the cache where it can be.
 
@@ -252,6 +249,8 @@ class ShardCache:
                 bring the next two shards while one is read. ``source`` is called in threads then.
             archives: whether shards are tar archives: what does not begin as one is an error, and not kept. Others
                 are kept where their length is told.
+            resolve: says what a url leads to, once for each shard; what it leads to is opened in place of calling
+                ``source``.
 
         Yields:
             The dicts with ``stream``.
@@ -265,20 +264,27 @@ class ShardCache:
             answers.append(bool(handler(error)))
             return answers[-1]
 
-        opening = functools.partial(self._near, source=source, level=level, options=storage_options, archives=archives)
-        coming = CachePrefetcher(iter(shards), opening, 0 if self.complete or self.validator else prefetch, level)
+        direct = resolve is not None
+        resolve = resolve or functools.partial(resolve_url, level=level, storage_options=storage_options)
+        opening = functools.partial(self._near, source=None if direct else source, archives=archives)
+        coming = CachePrefetcher(iter(shards), opening, 0 if self.complete or self.validator else prefetch, resolve)
         try:
             while (place := coming.next()) is not None:
-                shard = place.shard
+                shard, plain = place.shard, None
                 try:
-                    near = (place.begun and place.begun.take()) or opening(shard)
+                    resolved = place.resolved or _resolve(shard, resolve)
+                    near = (place.begun and place.begun.take()) or opening(shard, resolved)
+                    if near is None and direct and resolved is not None:
+                        plain = {**shard, "stream": open_resolved(resolved)}
                 except Exception as error:  # noqa: BLE001  the handler decides
                     if not should_continue(
                         handler, with_location(error, url=str(shard["url"]), stage="cache"), "opening"
                     ):
                         return
                     continue
-                if near is None:
+                if plain is not None:
+                    yield plain
+                elif near is None:
                     yield from source([shard], asked)
                 else:
                     coming.watch(near["stream"])
@@ -300,7 +306,8 @@ class ShardCache:
             SourceError: it cannot be had, or the directory cannot keep it.
             FormatError: what came is no shard.
         """
-        near = self._near({"url": url}, source, level, complete=True)
+        shard = {"url": url}
+        near = self._near(shard, _resolve(shard, functools.partial(resolve_url, level=level)), source, complete=True)
         if near is not None:
             near["stream"].close()
         if near is not None and "__local_path__" in near:
@@ -317,38 +324,31 @@ class ShardCache:
     def _near(
         self,
         shard: Any,
-        source: SourceOpener,
-        level: str | None,
-        options: Any = None,
+        resolved: ResolvedUrl | None,
+        source: SourceOpener | None,
         *,
         complete: bool = False,
         archives: bool = True,
     ) -> dict[str, Any] | None:
         """Return a shard opened from the cache, or None where its source has to be read."""
-        url = shard.get("url") if isinstance(shard, dict) else None
-        if not isinstance(url, str | os.PathLike) or url == "-":
+        if resolved is None or (resolved.local and not self.always):
             return None
-        given = os.fsdecode(url)
-        target = rewrite_url(given, level=level)
-        if (is_local(target) or (target == given and not isinstance(url, str))) and not self.always:
-            return None
-        wanted = self._make_entry({**shard, "url": given}, target, source, options)
+        wanted = self._make_entry({**shard, "url": resolved.url}, resolved, source)
         wanted.shard, wanted.complete, wanted.archives = shard, complete or self.complete, archives
-        stream = self._open_user_file(wanted, given) or self._open_entry(wanted)
+        stream = self._open_user_file(wanted, resolved.url) or self._open_entry(wanted)
         if stream is None:
             return None
         return {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
 
-    def _make_entry(self, shard: dict[str, Any], target: str, source: SourceOpener, options: Any) -> CacheEntry:
+    def _make_entry(self, shard: dict[str, Any], resolved: ResolvedUrl, source: SourceOpener | None) -> CacheEntry:
         given = shard["url"]
-        own = EntryPaths(self.folder, names.cache_name(given, target, service_id(target, options)))
+        own = EntryPaths(self.folder, names.cache_name(given, resolved.target, resolved.service_id()))
         chosen = None if self.url_to_name is None else names.custom_names(given, self.url_to_name)[-1]
         return CacheEntry(
             place=own if chosen is None else EntryPaths(self.folder, chosen),
             shard=shard,
             source=source,
-            target=target,
-            options=options,
+            resolved=resolved,
             quota=Quota(self.folder, self.size_bytes, self._verbose()),
             complete=self.complete,
             validator=self.validator,
@@ -379,7 +379,7 @@ class ShardCache:
         wanted.avoid_another()
         wanted.quota.trim(wanted.place)
         policy = metadata.parse_policy(self.revalidate)
-        wanted.now = metadata.fetch_version(wanted.place, wanted.target, wanted.options, policy)
+        wanted.now = metadata.fetch_version(wanted.place, wanted.resolved, policy)
         stream = self._hit(wanted, url)
         if stream is not None or self.folder in _failed_folders:
             return stream
@@ -422,15 +422,13 @@ def local_path(url: Any, *, level: str | None = None) -> str | None:
         url: a url or path.
         level: the trust level in force.
     """
-    if not isinstance(url, str | os.PathLike) or url == "-":
-        return None
-    given = os.fsdecode(url)
-    target = rewrite_url(given, level=level)
-    if target == given and not isinstance(url, str):
-        return given
-    if not is_local(target):
-        return None
-    return path_of(target) if target[:5].lower() == "file:" else target
+    return resolve_url(url, level=level).path if isinstance(url, str | os.PathLike) else None
+
+
+def _resolve(shard: Any, resolve: Resolver) -> ResolvedUrl | None:
+    """Resolve the url of a shard; None for an open object and for stdin."""
+    url = shard.get("url") if isinstance(shard, dict) else None
+    return resolve(url) if isinstance(url, str | os.PathLike) and url != "-" else None
 
 
 def _warn_of_two_urls(path: str, url: str) -> None:

@@ -4,6 +4,7 @@ Dicts get ``__url__``. The state is one address, as the tar reader's. A shard th
 one.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from webdataset.samples.records import RecordReading, RecordSplitter
 from webdataset.samples.sample_reader import read_samples
 from webdataset.samples.shard_opener import open_shards
 from webdataset.stages.read_shards import ReaderState, ReadShards
+from webdataset.storage.open_url import resolve_url
 
 
 def cbor_items(offset: int, limit_bytes: int) -> RecordSplitter:
@@ -73,6 +75,7 @@ class ReadRecords(ReadShards):
             level=rules.trust,
             storage_options=rules.storage_options,
             prefetch=rules.prefetch,
+            resolve=functools.partial(resolve_url, level=rules.trust, storage_options=rules.storage_options),
             archives=False,
         )
         return opened

@@ -37,6 +37,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -175,49 +176,6 @@ def load_backend(name: str) -> Any:
     """
     with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
         return importlib.import_module(f"{__package__}.backends.{name}")
-
-
-def find_backend(target: str) -> Any:
-    """Return the store of a url, or None where it is served by something else: a file, a command, a user's opener.
-
-    Args:
-        target: a url, after rewriting.
-    """
-    name = getattr(find_opener(target), "store", None)
-    return None if name is None else load_backend(name)
-
-
-def remote_object(target: str, storage_options: Any = None) -> "RemoteObject | None":
-    """Return a url's object, or None where it is no object of a store.
-
-    Args:
-        target: a url, after rewriting.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        UsageError: the url names no object.
-        ConfigError: options that make no sense for this store.
-        MissingExtra: the package for this scheme is not installed.
-    """
-    store = find_backend(target)
-    if store is not None:
-        refuse_unnameable(target, store.__name__.rpartition(".")[2])
-    found: RemoteObject | None = None if store is None else store.remote_object(target, storage_options)
-    return found
-
-
-def service_id(target: str, storage_options: Any = None) -> str:
-    """Return which service and account a url is of, for the names of copies; empty where the url says it all.
-
-    Args:
-        target: a url, after rewriting.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        ConfigError: no such profile, or options that make no sense.
-    """
-    tell = getattr(find_backend(target), "service_id", None)
-    return "" if tell is None else str(tell(target, storage_options))
 
 
 ENTRY_POINTS = "webdataset.storage"
@@ -365,25 +323,6 @@ def is_local(url: str) -> bool:
     return url != "-" and find_opener(url) is None
 
 
-def is_remote(url: Any, *, level: str | None = None) -> bool:
-    """Tell whether a url leads to another machine or to a command, by an opener of this library.
-
-    Args:
-        url: what a shard's ``url`` is.
-        level: a trust level that a dataset names.
-
-    Raises:
-        UsageError: the rewriting rules cannot be read.
-    """
-    if not isinstance(url, str) or url == "-":
-        return False
-    target = rewrite_url(url, level=level)
-    opener = find_opener(target)
-    if opener is None or opener is gopen_error or target[:7].lower() == "memory:":
-        return False
-    return getattr(opener, "__module__", "").startswith(__package__)
-
-
 def _is_fsspec_scheme(scheme: str) -> bool:
     """Tell whether fsspec is to open what nobody else here serves."""
     return bool(load_backend("fsspec_store").serves(scheme))
@@ -399,6 +338,179 @@ def _plugin_opener(scheme: str) -> Opener | None:
             opener: Opener = point.load()
             return opener
     return None
+
+
+class ForeignOpener:
+    """Opens what this library has no say in: a stream that is open already, a url by a program's own ``gopen``.
+
+    Args:
+        give: mode to stream.
+    """
+
+    __slots__ = ("give",)
+
+    def __init__(self, give: Callable[[str], Any]) -> None:
+        self.give = give
+
+    def __call__(self, _url: str, mode: str = "rb", *_arguments: Any, **_options: Any) -> Any:
+        """Return the stream."""
+        return self.give(mode)
+
+
+def _borrow(stream: Any, mode: str) -> BorrowedStream:
+    """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now."""
+    if stream is None:
+        return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
+    if not hasattr(stream, "read" if mode == "rb" else "write"):
+        raise UsageError(f"a url is a str or a Path, not {type(stream).__name__}")
+    return BorrowedStream(stream)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ResolvedUrl:
+    """A url after rewriting, and what opens it: decided once for each shard, and passed on to all who ask.
+
+    Args:
+        url: the url or path, as the user wrote it.
+        target: the url or path to open, after rewriting.
+        opener: opens it; None for a local file.
+        level: a trust level that a dataset names.
+        storage_options: what a dataset says about its storage.
+        verbatim: the user gave a Path, which no rule rewrites: its name is never taken for a url.
+    """
+
+    url: str
+    target: str
+    opener: "Opener | None" = None
+    level: str | None = None
+    storage_options: Any = None
+    verbatim: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {redact(self.target)}>"
+
+    @property
+    def backend(self) -> str | None:
+        """The module in ``backends`` that reads it; None for a file, a command, a user's own opener."""
+        return getattr(self.opener, "store", None)
+
+    @property
+    def local(self) -> bool:
+        """True for a local file."""
+        return self.opener is None
+
+    @property
+    def remote(self) -> bool:
+        """True where an opener of this library reads it from another machine or from a command."""
+        opener = self.opener
+        if opener is None or opener is gopen_error or isinstance(opener, ForeignOpener) or self.backend == "memory":
+            return False
+        return getattr(opener, "__module__", "").startswith(__package__)
+
+    @property
+    def path(self) -> str | None:
+        """The path of a local file; None for anything else.
+
+        Raises:
+            UsageError: a ``file:`` url that names another machine.
+        """
+        if self.opener is not None:
+            return None
+        is_url = not self.verbatim and self.target[:5].lower() == "file:"
+        return streams.path_of(self.target) if is_url else self.target
+
+    def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: Any) -> Any:
+        """Open it; arguments as for :func:`open_url`.
+
+        Raises:
+            UsageError: something that trust forbids, or options that its opener does not take.
+            NotFound: nothing is there.
+            SourceError: it cannot be opened.
+        """
+        opener, target = self.opener, self.target
+        if isinstance(opener, ForeignOpener):
+            return opener(target, mode)
+        path = self.path
+        if settings.GOPEN_VERBOSE.get():
+            log.warning("gopen %s %s", redact(path or target), mode)
+        if opener is None:
+            return _open_local(path or target, mode, raw=raw, level=self.level)
+        if target[:5].lower() == "pipe:":
+            refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=self.level, url=target)
+        if self.storage_options is not None:
+            options["storage_options"] = self.storage_options
+        self.refuse_lost_options(options.get("storage_options"))
+        return opener(target, mode, bufsize, **options)
+
+    def refuse_lost_options(self, storage_options: Any) -> None:
+        """Raise where storage options would be lost.
+
+        Raises:
+            UsageError: there are some, and what opens this url takes none.
+        """
+        if storage_options is not None and not self.local and self.backend is None:
+            raise UsageError(
+                "storage_options are for stores (s3, gs, az, http …): what opens this url takes none", url=self.target
+            )
+
+    def remote_object(self) -> "RemoteObject | None":
+        """Return its object, or None where it is no object of a store.
+
+        Raises:
+            UsageError: the url names no object.
+            ConfigError: options that make no sense for this store.
+            MissingExtra: the package for this scheme is not installed.
+        """
+        name = self.backend
+        if name is None:
+            return None
+        store = load_backend(name)
+        refuse_unnameable(self.target, name)
+        found: RemoteObject = store.remote_object(self.target, self.storage_options)
+        return found
+
+    def service_id(self) -> str:
+        """Return which service and account it is of, for the names of copies; empty where the url says it all.
+
+        Raises:
+            ConfigError: no such profile, or options that make no sense.
+        """
+        name = self.backend
+        tell = None if name is None else getattr(load_backend(name), "service_id", None)
+        return "" if tell is None else str(tell(self.target, self.storage_options))
+
+
+def resolve_url(
+    url: Any,
+    *,
+    level: str | None = None,
+    schemes: Mapping[str, Opener] | None = None,
+    storage_options: Any = None,
+) -> ResolvedUrl:
+    """Return what a url leads to: it is rewritten, and its opener is found; nothing is opened.
+
+    Args:
+        url: a url, a path, ``-``, or an object with ``read`` or ``write``, which stays open when its stream is closed.
+        level: a trust level that a dataset names.
+        schemes: scheme to opener; the live ``gopen_schemes`` by default.
+        storage_options: what a dataset says about its storage.
+
+    Raises:
+        UsageError: not a url, an unreadable rewriting rule, or rewriting under strict trust.
+        ConfigError: a configuration file with a mistake.
+    """
+    if not isinstance(url, str):
+        if hasattr(url, "read") or hasattr(url, "write"):
+            return ResolvedUrl(repr(url), "-", ForeignOpener(functools.partial(_borrow, url)), level)
+        if not isinstance(url, os.PathLike):
+            raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
+    elif url == "-":
+        return ResolvedUrl(url, url, ForeignOpener(functools.partial(_borrow, None)), level)
+    given = os.fsdecode(url)
+    target = rewrite_url(given, level=level)
+    verbatim = target == given and not isinstance(url, str)
+    opener = None if verbatim else find_opener(target, schemes)
+    return ResolvedUrl(given, target, opener, level, storage_options, verbatim)
 
 
 def open_url(
@@ -429,51 +541,17 @@ def open_url(
     """
     if mode not in ("rb", "wb"):
         raise UsageError(f"mode must be 'rb' or 'wb', not {mode!r}")
-    reading = mode == "rb"
-    if hasattr(url, "read" if reading else "write"):
-        return BorrowedStream(url)
-    if url == "-" and isinstance(url, str):
-        return BorrowedStream(sys.stdin.buffer if reading else sys.stdout.buffer)
-    target, opener = _resolve(url, schemes, level)
-    if settings.GOPEN_VERBOSE.get():
-        log.warning("gopen %s %s", redact(target), mode)
-    if opener is None:
-        return _open_local(target, mode, raw=raw, level=level)
-    if target[:5].lower() == "pipe:":
-        refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", level=level, url=target)
-    refuse_options(target, opener, options.get("storage_options"))
-    return opener(target, mode, bufsize, **options)
+    return resolve_url(url, level=level, schemes=schemes).open(mode, bufsize, raw=raw, **options)
 
 
-def refuse_options(target: str, opener: Opener, storage_options: Any) -> None:
-    """Raise where storage options would be lost.
-
-    Args:
-        target: a url that is not local, rewritten already.
-        opener: what opens it.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        UsageError: there are some, and nobody would read them.
-    """
-    if storage_options is not None and not hasattr(opener, "store"):
-        raise UsageError(
-            "storage_options are for stores (s3, gs, az, http …): what opens this url takes none", url=target
-        )
+def remote_object(target: str, storage_options: Any = None) -> "RemoteObject | None":
+    """Return the object of a url that is rewritten already; see :meth:`ResolvedUrl.remote_object`."""
+    return ResolvedUrl(target, target, find_opener(target), storage_options=storage_options).remote_object()
 
 
-def _resolve(url: Any, schemes: Mapping[str, Opener] | None, level: str | None) -> tuple[str, Opener | None]:
-    """Return what to open after rewriting, and by whom; a Path that is not rewritten stays a path."""
-    if not isinstance(url, str | os.PathLike):
-        raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
-    given = os.fsdecode(url)
-    target = rewrite_url(given, level=level)
-    if target == given and not isinstance(url, str):
-        return target, None
-    opener = find_opener(target, schemes)
-    if opener is None and target[:5].lower() == "file:":
-        target = streams.path_of(target)
-    return target, opener
+def service_id(target: str, storage_options: Any = None) -> str:
+    """Return the service of a url that is rewritten already; see :meth:`ResolvedUrl.service_id`."""
+    return ResolvedUrl(target, target, find_opener(target), storage_options=storage_options).service_id()
 
 
 def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
@@ -506,8 +584,8 @@ def open_stream(
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    options = {} if storage_options is None else {"storage_options": storage_options}
-    stream: Stream = open_url(url, "rb", schemes=schemes, raw=True, level=level, **options)
+    resolved = resolve_url(url, level=level, schemes=schemes, storage_options=storage_options)
+    stream: Stream = resolved.open(raw=True)
     return stream
 
 

@@ -11,6 +11,8 @@ never a thread; an error of the list is raised at its turn, after the shards tha
 decides what is begun for a shard, how far ahead and when.
 """
 
+import contextlib
+import functools
 import io
 import os
 import threading
@@ -19,9 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from webdataset.core.errors import SourceError, WebDatasetError
-from webdataset.storage.open_url import is_remote
-from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate
+from webdataset.core.errors import SourceError
+from webdataset.storage.open_url import ResolvedUrl
+from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, Reservation, close_tasks, prefetch_budget
 
 FIRST_LOOK = 3  # whoever takes one sample and leaves has read twice
 
@@ -159,6 +161,7 @@ class PrefetchedStream(io.RawIOBase):
 
 
 Shard = Any
+Resolver = Callable[[Any], ResolvedUrl]
 
 
 class Closable(Protocol):
@@ -176,13 +179,20 @@ class UpcomingShard(NamedTuple, Generic[B]):
 
     Args:
         shard: the dict, or whatever stands in its place.
+        resolved: what its url leads to; None where its turn came before anything asked, or where resolving it failed.
         begun: what opens it already, or None.
         failure: what the list raised instead of a shard, or None.
     """
 
     shard: Shard = None
+    resolved: ResolvedUrl | None = None
     begun: B | None = None
     failure: Exception | None = None
+
+    @property
+    def remote(self) -> bool:
+        """True where it is on another machine or comes from a command, so that it takes time to begin."""
+        return self.resolved is not None and self.resolved.remote
 
 
 class Lookahead(Generic[B]):
@@ -193,12 +203,12 @@ class Lookahead(Generic[B]):
 
     Args:
         shards: the list.
-        level: a trust level that a dataset names.
+        resolve: resolves the url of a shard.
     """
 
-    def __init__(self, shards: Iterator[Shard], level: str | None) -> None:
+    def __init__(self, shards: Iterator[Shard], resolve: Resolver) -> None:
         self._shards = shards
-        self._level = level
+        self._resolve = resolve
         self._waiting: deque[UpcomingShard[B]] = deque()
         self._current: B | None = None  # of the shard whose turn it is
         self._ended = self._closed = False
@@ -242,12 +252,16 @@ class Lookahead(Generic[B]):
             self._ended = True
             return UpcomingShard(failure=error)
 
-    def _is_remote(self, shard: Shard) -> bool:
-        """Tell whether a shard is on another machine or behind a command, so that it takes time to begin."""
-        try:
-            return isinstance(shard, dict) and is_remote(shard.get("url"), level=self._level)
-        except WebDatasetError:  # said when its turn comes
-            return False
+    def _look_further(self) -> UpcomingShard[B] | None:
+        """Ask the list for one more, resolve its url, and let it wait; None at the end; under the lock."""
+        coming = self._next_of_list()
+        if coming is not None:
+            shard = coming.shard
+            if isinstance(shard, dict) and "url" in shard:
+                with contextlib.suppress(Exception):  # it is resolved again, and says so, when its turn comes
+                    coming = coming._replace(resolved=self._resolve(shard["url"]))
+            self._waiting.append(coming)
+        return coming
 
     def _note(self, waiting: deque[UpcomingShard[B]], number: int, begun: B) -> None:
         """Keep what was begun beside its shard; under the lock.
@@ -275,3 +289,155 @@ class Lookahead(Generic[B]):
             self._owner, self._lock = os.getpid(), threading.Lock()
             self._current = None
             self._waiting = deque(coming._replace(begun=None) for coming in self._waiting)
+
+
+BUFFER_BYTES = 1 << 20
+STARVING_BUFFER_BYTES = 48 << 20
+FEWEST = 2
+MOST = 8
+CALM_SECONDS = 2.0
+
+
+class ShardPrefetcher(Lookahead[PrefetchTask]):
+    """A list of shards that is looked at ahead of time.
+
+    Args:
+        shards: the list.
+        resolve: resolves the url of a shard.
+        limit_bytes: bytes that may be held ahead, besides the bound of the process.
+
+    Attributes:
+        pace: of the thread that reads the streams.
+    """
+
+    def __init__(self, shards: Iterator[Shard], resolve: Resolver, limit_bytes: int) -> None:
+        super().__init__(shards, resolve)
+        self.limit_bytes = limit_bytes
+        self.pace = ReadRate()
+        self._depth = FEWEST
+        self._buffer_bytes = BUFFER_BYTES
+        self._starving = False
+        self._calm_seconds = 0.0
+        self._longest = 0
+
+    def take(self, end: object) -> tuple[Shard, ResolvedUrl | None, PrefetchTask | None]:
+        """Return the shard whose turn has come, what its url leads to and what has opened it, where that is known.
+
+        Args:
+            end: stands for the shard at the end of the list.
+
+        Raises:
+            Exception: what the list raises.
+        """
+        upcoming = self.next()
+        return (end, None, None) if upcoming is None else (upcoming.shard, upcoming.resolved, upcoming.begun)
+
+    def look(self) -> None:
+        """Open what comes next, as far as there is room; never waits for another thread, and raises nothing."""
+        self._alone(self._look)
+
+    def _look(self) -> None:
+        self._adapt()
+        if self.pace.far or self._starving:
+            self._ask_ahead()
+            self._begin_all()
+
+    def _go_on(self, _task: PrefetchTask) -> None:
+        """Open what comes next in place of what has been read; called in its thread, which never asks the list."""
+        if self._starving:
+            self._alone(self._begin_all)
+
+    def _ask_ahead(self) -> None:
+        """Ask the list for what may come next; behind one that is not opened ahead there is no need to look."""
+        waiting = self._waiting
+        while len(waiting) < self._depth and (not waiting or waiting[-1].remote):
+            if self._look_further() is None:
+                return
+
+    def _begin_all(self) -> None:
+        """Begin to open what is known to come next, as far as there is room."""
+        waiting = self._waiting
+        for number, coming in enumerate(list(waiting)[: self._depth]):
+            if coming.begun is not None:
+                self._longest = max(self._longest, coming.begun.length or 0)
+            else:
+                task = self._start_prefetch(coming.resolved)
+                if task is None:  # no room, or none that is opened ahead
+                    return
+                self._note(waiting, number, task)
+
+    def close(self) -> None:
+        """Stop the threads and close what they have opened."""
+        close_tasks(self._left())
+
+    def open(self, resolved: ResolvedUrl, task: PrefetchTask | None, *, look: bool) -> PrefetchedStream:
+        """Return the stream of a shard whose turn has come.
+
+        One that could not be opened ahead of its turn is opened now: whatever it says now is what it says.
+
+        Args:
+            resolved: what its url leads to.
+            task: what has opened it ahead of its turn, if anything.
+            look: begin to open what comes next at once; else when it is read.
+
+        Raises:
+            SourceError: it cannot be opened.
+        """
+        if task is not None:
+            task.claim()
+        if look:
+            self.look()
+        began = time.monotonic()
+        stream = None
+        if task is not None:
+            stream = task.take()
+            self.pace.latency_seconds = task.latency_seconds or self.pace.latency_seconds
+            if stream is None:
+                task.release()
+                task = None
+        if stream is None:
+            stream = resolved.open(raw=True)
+        ended = time.monotonic()
+        self.pace.note(began, began, ended, 0)
+        return PrefetchedStream(stream, self.pace, self.look, began, task)
+
+    def _start_prefetch(self, resolved: ResolvedUrl | None) -> PrefetchTask | None:
+        """Open a shard ahead of its turn, if it is remote and there is room."""
+        if resolved is None or not resolved.remote:
+            return None
+        size_bytes = min(self._buffer_bytes, self.limit_bytes // FEWEST, self._longest or self.limit_bytes)
+        grant: Reservation | None = None
+        if self._has_room(size_bytes):
+            grant = prefetch_budget.take(
+                size_bytes, spare=1 if self._current is not None and self._current.whole else 0
+            )
+        if grant is None:
+            return None
+        try:
+            return PrefetchTask(functools.partial(resolved.open, raw=True), size_bytes, grant, self._go_on)
+        except RuntimeError:  # no more threads
+            grant.release()
+            return None
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Tell whether this list of shards may hold so many bytes more; some are left to the present shard's ranges."""
+        ahead = sum(coming.begun.grant.held_bytes for coming in self._waiting if coming.begun is not None)
+        present = 0 if self._current is None else self._current.grant.held_bytes
+        most = self.limit_bytes * 4 // 5 if self._starving else self.limit_bytes
+        return ahead + size_bytes <= most and ahead + present + size_bytes <= self.limit_bytes
+
+    def _adapt(self) -> None:
+        """Look further ahead while the reader waits for slow sources, and for some time after that."""
+        pace = self.pace
+        if not pace.telling:
+            return
+        starving = pace.starving
+        self._calm_seconds = 0.0 if starving else self._calm_seconds + pace.elapsed_seconds
+        pace.begin()
+        if starving and not self._starving:
+            self._starving, self._depth, self._buffer_bytes = True, MOST, STARVING_BUFFER_BYTES
+            for coming in self._waiting:
+                if coming.begun is not None and self._has_room(STARVING_BUFFER_BYTES):
+                    coming.begun.extend(STARVING_BUFFER_BYTES)
+        elif self._starving and self._calm_seconds > CALM_SECONDS:
+            self._starving, self._depth, self._buffer_bytes = False, FEWEST, BUFFER_BYTES

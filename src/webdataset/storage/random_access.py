@@ -25,7 +25,7 @@ from webdataset.storage.object_store import (
     RetryableError,
     object_changed_error,
 )
-from webdataset.storage.open_url import find_opener, refuse_options, remote_object, rewrite_url
+from webdataset.storage.open_url import resolve_url
 from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
 from webdataset.storage.streams import file_identity
 
@@ -304,12 +304,7 @@ def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str 
         url: a url or path as the user wrote it; rewriting applies.
         level: a trust level that a dataset names.
     """
-    if not isinstance(url, str):
-        return os.fsdecode(url)
-    target = rewrite_url(url, level=level)
-    if target == "-" or find_opener(target) is not None:
-        return None
-    return streams.path_of(target) if target[:5].lower() == "file:" else target
+    return resolve_url(url, level=level).path if isinstance(url, str) else os.fsdecode(url)
 
 
 def open_ranges(
@@ -330,16 +325,15 @@ def open_ranges(
     """
     if not isinstance(url, str | os.PathLike):
         raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
-    path = local_path(url, level=level)
+    resolved = resolve_url(url, level=level, storage_options=storage_options)
+    path = resolved.path
     if path is not None:
         return LocalRanges(path, os.fspath(url))
-    target = rewrite_url(os.fspath(url), level=level)
-    opener = find_opener(target)
-    if opener is not None:
-        refuse_options(target, opener, storage_options)
+    resolved.refuse_lost_options(storage_options)
+    target = resolved.target
     if settings.GOPEN_VERBOSE.get():
         log.warning("open for random access %s", redact(target))
-    source = remote_object(target, storage_options)
+    source = resolved.remote_object()
     if source is None:
         raise NoRandomAccess(
             f"{target.partition(':')[0]}: urls are read front to back only: for random access use a local file, or a "

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from webdataset.storage.open_url import resolve_url
 from webdataset.storage.prefetch import Lookahead
 
 
@@ -32,9 +33,9 @@ class Two(Lookahead):
     def _look(self):
         waiting = self._waiting
         for number in range(2):
-            if number == len(waiting) and (coming := self._next_of_list()) is not None:
-                waiting.append(coming)
-            if number < len(waiting) and waiting[number].begun is None and self._is_remote(waiting[number].shard):
+            if number == len(waiting):
+                self._look_further()
+            if number < len(waiting) and waiting[number].begun is None and waiting[number].remote:
                 begun = Opened(waiting[number].shard)
                 if self.began is not None:
                     self.began()
@@ -61,7 +62,7 @@ def rest(coming):
 def test_each_comes_once_in_order():
     """With what was begun for it, if anything; at the end None, however often one asks."""
     shards = places()
-    coming = Two(iter(shards), None)
+    coming = Two(iter(shards), resolve_url)
     coming.look()
     coming.look()
     assert rest(coming) == list(zip(shards, [*shards[:2], None, None], strict=True))
@@ -72,7 +73,7 @@ def test_each_comes_once_in_order():
 def test_what_is_near_is_not_begun():
     """Local files, open objects, what is no shard, and urls whose rewriting cannot be read."""
     shards = ["nonsense", {}, {"url": "/x.tar"}, {"url": object()}]
-    coming = Two(iter(shards), None)
+    coming = Two(iter(shards), resolve_url)
     coming.look()
     assert rest(coming) == [(shard, None) for shard in shards]
 
@@ -80,7 +81,7 @@ def test_what_is_near_is_not_begun():
 def test_a_setting_that_cannot_be_read(monkeypatch):
     """It is said when the shard's turn comes, not by who looks ahead."""
     monkeypatch.setenv("WDS_REWRITE", "=")
-    coming = Two(iter(places(1)), None)
+    coming = Two(iter(places(1)), resolve_url)
     coming.look()
     assert rest(coming) == [(places(1)[0], None)]
 
@@ -93,7 +94,7 @@ def test_a_failure_waits_for_its_turn(looks):
         yield places()[0]
         raise LookupError("no more names")
 
-    coming = Two(listed(), None)
+    coming = Two(listed(), resolve_url)
     for _ in range(looks):
         coming.look()
     assert coming.next().shard == places()[0]
@@ -111,14 +112,14 @@ def test_a_list_that_looks_ahead_itself():
             coming.look()
             yield place
 
-    coming = Two(listed(), None)
+    coming = Two(listed(), resolve_url)
     assert [shard for shard, _ in rest(coming)] == places()
 
 
 def test_a_closed_list_is_left_alone():
     """What was begun is closed; nobody asks it, or begins anything, for those who still read a stream of it."""
     shards = iter(places(9))
-    coming = Two(shards, None)
+    coming = Two(shards, resolve_url)
     coming.look()
     left = coming.close()
     assert [begun.shard for begun in left] == places(2)
@@ -130,7 +131,7 @@ def test_a_closed_list_is_left_alone():
 
 def test_a_finaliser_in_between():
     """Where a list is closed while something of it is begun, that is closed too."""
-    coming = Two(iter(places()), None)
+    coming = Two(iter(places()), resolve_url)
     begun = []
     coming.began = lambda: begun.extend(coming.close())  # type: ignore[assignment]
     note, noted = coming._note, []
@@ -144,7 +145,7 @@ def test_a_finaliser_in_between():
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_begins_anew():
     """Neither a lock that a thread held at the fork, nor what the parent has begun, is a child's."""
-    coming = Two(iter(places()), None)
+    coming = Two(iter(places()), resolve_url)
     coming.look()
     held, done = threading.Event(), threading.Event()
 

@@ -8,6 +8,7 @@ it is whole. Open shards are kept in a table of bounded size that drops the leas
 
 import base64
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -32,7 +33,7 @@ from webdataset.index.indexed_shard import IndexedShard
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_opener import open_shards
 from webdataset.samples.shard_reader import warn_trailing
-from webdataset.storage.open_url import is_local, open_stream
+from webdataset.storage.open_url import is_local, open_stream, resolve_url
 from webdataset.tar.compression import Decompressor, detect_compression
 
 _PIECE = 1 << 20
@@ -217,7 +218,7 @@ class LocalShards:
         cache = ShardCache(folder, self.size_bytes, verbose=settings.WIDS_VERBOSE.get(), complete=True)
         for near in cache.open_shards(
             [{"url": url}], lambda shards, handler: open_shards(shards, handler, level=self.trust), reraise_exception,
-            level=self.trust,
+            resolve=functools.partial(resolve_url, level=self.trust),
         ):  # fmt: skip
             path = near.get("__local_path__")
             if path is None:
