@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from webdataset import tariterators
+from webdataset.caching.download import check_tar_format, get_filetype
+from webdataset.caching.download import get_filetype as magic_filetype
 from webdataset.caching.eviction import LRUCleanup
 from webdataset.caching.names import pipe_cleaner, url_to_cache_name
 from webdataset.caching.shard_cache import ShardCache, download, local_path
-from webdataset.caching.validation import check_tar_format, get_filetype
-from webdataset.caching.validation import get_filetype as magic_filetype
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.lazy_modules import lazy_attributes

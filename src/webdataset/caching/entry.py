@@ -1,13 +1,17 @@
 """One shard of the cache: finds it whole, follows its download, resumes it, or starts to download it.
 
-A cached shard is in one of these states; ``P``, ``J``, ``L`` and ``F`` are its part, metadata record, lock and final
-file (:class:`~webdataset.caching.names.EntryPaths`):
+A cached shard is in one of three states (:class:`EntryState`); ``P``, ``J``, ``L`` and ``F`` are its part, metadata
+record, lock and final file (:class:`~webdataset.caching.names.EntryPaths`):
 
-* *absent*: no P, no F.
-* *growing*: P, with a J that names its inode, and a process holds L. The size of P is the number of valid bytes.
-* *left*: the same, and no process holds L. It can be resumed if J says which version of which object it is, and if
-  the system has not been restarted since.
-* *whole*: F, with a J that names it.
+=========  ==============================  ============================================================================
+state      files                           what a process does that wants the shard
+=========  ==============================  ============================================================================
+ABSENT     no P, no F                      takes L and downloads it
+PARTIAL    P, with a J that names its      L held: the size of P is the number of valid bytes, and the process follows;
+           inode                           L free: it takes L and resumes, if J says which version of which object P is,
+                                           and the system has not been restarted since; else it downloads anew
+WHOLE      F, with a J that names it       reads F
+=========  ==============================  ============================================================================
 
 Only the holder of L creates, writes, renames or deletes P, J and F. The steps are: take L; open the source; remove F
 of another version, and J; create P, empty; write J (this reserves the space); append bytes; verify P and flush it to
@@ -15,85 +19,104 @@ disk; J says *whole*; rename P to F; release L. Every process may open P or F fo
 lease on it (a shared lock on the file itself), which keeps eviction from it. What a kill leaves between two of these
 steps:
 
-* before J: a P without record, and no J that could be taken for its own (the system reuses inodes): removed by the
-  next holder.
-* between J and the renaming: *left*: the next holder continues at the end of P, with ``If-Match``. If all bytes are
-  there it requests none, verifies and renames. Readers of other processes notice that L is free; the first of them is
-  the next holder.
-* after the renaming: *whole*.
+* before J: a P without record, and no J that could be taken for its own (the system reuses inodes): the next holder
+  removes it.
+* between J and the renaming: PARTIAL with L free. The next holder continues at the end of P, with ``If-Match``. If all
+  bytes are there it requests none, verifies and renames. Readers of other processes notice that L is free; the first
+  of them is the next holder.
+* after the renaming: WHOLE.
 
 So F is at all times a file that was whole and verified when it got the name, and no reader sees a byte of another
-version: P is resumed or followed only for the identity that J states. A source that cannot state one (a pipe, a
-server without ETag and date) is never followed: other readers wait for F, or for L. A download of another host is not
+version: P is resumed or followed only for the version that J states. A source that cannot state one (a pipe, a server
+without ETag and date) is never followed: other readers wait for F, or for L. A download of another host is not
 followed either, since a size says nothing about bytes that another system still holds: its shard is streamed from the
-source.
-
-:class:`CacheLookup` never writes into the directory; :class:`CacheEntry` does.
+source. A file of the user's own under F has no J; it is read as it is, and never deleted.
 """
 
 import contextlib
+import enum
 import os
 import stat
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from webdataset.caching import locks, metadata
-from webdataset.caching.download import FIRST_PIECE, Downloader, ShardDownload, close_quietly, reader_of
+from webdataset.caching.download import (
+    FIRST_PIECE,
+    Downloader,
+    Opening,
+    ShardDownload,
+    Validator,
+    checksum_file,
+    close_quietly,
+    format_error,
+    is_shard,
+    reader_of,
+)
 from webdataset.caching.eviction import Quota
 from webdataset.caching.locks import Unwritable, translate_write_errors
 from webdataset.caching.metadata import EntryMetadata, boot_id, hash_text, make_metadata, read_metadata
 from webdataset.caching.names import CONTROL, EntryPaths, is_cache_name, shard_name
 from webdataset.caching.reader import CachedStream
-from webdataset.caching.validation import checksum_file, is_shard
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception, with_location
-from webdataset.core.errors import FormatError, NotFound, ShardChanged, SourceError
+from webdataset.core.errors import NotFound, ShardChanged, SourceError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.storage.object_store import ObjectVersion
 from webdataset.storage.open_url import ResolvedUrl
+from webdataset.storage.streams import Stream
 
-SourceOpener = Callable[[Iterable[dict[str, Any]], Handler], Iterable[dict[str, Any]]]
+SourceOpener = Callable[[Iterable[dict[str, object]], Handler], Iterable[dict[str, object]]]
 """Shards and a handler to opened shards: what opens them where the cache does not."""
 
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
-_WHOLE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # a pipe in its place is not waited for
+# a pipe in the place of a shard is not waited for
+_READ_WHOLE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+_APPEND = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 _BY_DESCRIPTOR = os.utime in os.supports_fd
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0005, 0.02
 
 # paths of copies to how they were when their checksum was compared, and whether it was right
 _compared_copies: dict[str, tuple[tuple[int, int, int], bool]] = {}
-_ambiguous_names: set[str] = set()  # paths of which somebody was told that two shards are to have them
+_ambiguous_names: set[str] = set()  # paths of which a warning said that two shards are to have them
+
+
+class EntryState(enum.Enum):
+    """What the cache directory holds of a shard; the table at the head of this module says what follows from it."""
+
+    ABSENT = "absent"
+    PARTIAL = "partial"
+    WHOLE = "whole"
 
 
 @dataclass
-class CacheLookup(ABC):
-    """A shard that is to be read by way of the cache.
+class CacheEntry:
+    """A shard that is to be read through the cache: found there, or brought there.
 
     Args:
-        place: where it is in the cache, or will be.
+        place: its paths in the cache.
         shard: the dict with its url.
         source: opens it without the cache; None: what its url leads to is opened.
         resolved: what its url leads to.
         quota: the bound on the directory.
-        complete: hand out only what is whole and verified.
-        validator: path to bool, asked whether it may be kept, instead of looking whether it is a shard.
         complain: told why the directory cannot be used.
-        other: the place for it where another shard has this one.
-        now: who the store says that the object is at present, where it was asked.
+        complete: hand out only what is whole and verified.
+        validator: asked whether it may be kept, in place of looking whether it is a shard.
+        other: its paths where another shard has ``place``.
+        now: the version that the store has at present, where it was asked.
         archives: whether it is a tar archive.
     """
 
     place: EntryPaths
-    shard: dict[str, Any]
+    shard: dict[str, object]
     source: SourceOpener | None
     resolved: ResolvedUrl
     quota: Quota
-    complete: bool
-    validator: Callable[[str], Any] | None
     complain: Callable[[object], None]
+    complete: bool = False
+    validator: Validator | None = None
     other: EntryPaths | None = None
     now: ObjectVersion | None = None
     archives: bool = True
@@ -101,35 +124,23 @@ class CacheLookup(ABC):
     @property
     def url(self) -> str:
         """The url as the user wrote it."""
-        return str(self.shard["url"])
+        return self.resolved.url
 
-    def open_source(self) -> tuple[Any, Any]:
-        """Open it without the cache; return the stream, None where there is none, and what gave it."""
-        if self.source is None:
-            return open_resolved(self.resolved), None
-        opening = iter(self.source([self.shard], reraise_exception))
-        return next(opening, {}).get("stream"), opening
+    @property
+    def state(self) -> EntryState:
+        """What the directory holds of the shard now."""
+        return _find_state(self.place, read_metadata(self.place.record))
 
-    def give_up(self, reason: object) -> None:
-        """Put nothing more into the cache, since its directory refuses.
-
-        Args:
-            reason: why.
-        """
-        self.complain(reason)
-
-    @abstractmethod
-    def leader(self, lock: locks.FileLock, record: EntryMetadata) -> Downloader:
-        """Go on with a download whose process is gone, in a thread."""
+    # -- finding it
 
     def avoid_another(self) -> None:
-        """Go to the other place where the chosen name belongs to another shard, whole or growing."""
+        """Go to the other place where the chosen name belongs to another shard, whole or partial."""
         if self.other is None:
             return
         record = read_metadata(self.place.record)
         if record is None or record.shard == hash_text(shard_name(self.url)):
             return
-        if _has_file(self.place, record):
+        if _find_state(self.place, record) is not EntryState.ABSENT:
             if self.place.final not in _ambiguous_names:
                 _ambiguous_names.add(self.place.final)
                 warn_user(
@@ -139,35 +150,43 @@ class CacheLookup(ABC):
             self.place, self.other = self.other, None
 
     def open_whole(self) -> CachedStream | None:
-        """Open the shard if it is whole, and note that it was used.
+        """Open the shard if it is WHOLE, and note that it was used.
 
         Raises:
             PermissionError: it may not be read.
         """
         try:
-            descriptor = os.open(self.place.final, _WHOLE)
+            descriptor = os.open(self.place.final, _READ_WHOLE)
         except PermissionError:
             raise
         except (OSError, ValueError):
             return None
         try:
-            status = os.fstat(descriptor)
-            usable = stat.S_ISREG(status.st_mode) and locks.take_lease(descriptor) and os.fstat(descriptor).st_nlink > 0
-            record = read_metadata(self.place.record)
-            if usable and self._is_current(record, status) and self._is_sound(descriptor, record, status):
+            status = self._lease(descriptor)
+            record = None if status is None else read_metadata(self.place.record)
+            if status is not None and self._is_current(record, status) and self._is_sound(descriptor, record, status):
                 with contextlib.suppress(OSError):  # not our file; the path may be another's by now
                     os.utime(
                         descriptor if _BY_DESCRIPTOR else self.place.final, ns=(time.time_ns(), status.st_mtime_ns)
                     )
                 about = record if record is not None and record.is_about(status) else None
-                return CachedStream(self, descriptor, about, whole=True)
+                return CachedStream(self, descriptor, about, whole=status)
         except OSError:
             os.close(descriptor)
             return None
         os.close(descriptor)
         return None
 
+    def _lease(self, descriptor: int) -> os.stat_result | None:
+        """Take a lease on a file; None where it is no file, or one that is being deleted."""
+        if not locks.take_lease(descriptor):
+            return None
+        # asked after the lease: eviction deletes nothing from now on
+        status = os.fstat(descriptor)
+        return status if stat.S_ISREG(status.st_mode) and status.st_nlink > 0 else None
+
     def _is_current(self, record: EntryMetadata | None, status: os.stat_result) -> bool:
+        """Tell whether a file is of the version that the store has, as far as that is known."""
         if record is None or not record.whole:
             return True
         if not record.is_about(status):  # under a chosen name it may be a user's own file
@@ -191,8 +210,22 @@ class CacheLookup(ABC):
                 )
         return before[1]
 
-    def fits(self, record: EntryMetadata | None, status: os.stat_result) -> bool:
-        """Tell whether a part is of this shard, and can be gone on with."""
+    def _open_partial(self) -> CachedStream | None:
+        """Open the part that another process writes, if its bytes can be relied on."""
+        try:
+            descriptor = os.open(self.place.part, _READ)
+        except OSError:
+            return None
+        record = read_metadata(self.place.record)
+        with contextlib.suppress(OSError):
+            if self._fits(record, os.fstat(descriptor)) and locks.take_lease(descriptor):
+                metadata.mark_current(self.place)
+                return CachedStream(self, descriptor, record)
+        os.close(descriptor)
+        return None
+
+    def _fits(self, record: EntryMetadata | None, status: os.stat_result) -> bool:
+        """Tell whether a part is of this shard, and can be continued."""
         return (
             record is not None
             and record.grows(status)
@@ -201,21 +234,7 @@ class CacheLookup(ABC):
             and not (self.now is not None and record.identity.contradicts(self.now))
         )
 
-    def open_growing(self) -> CachedStream | None:
-        """Open the part that another writes, if its bytes can be relied on."""
-        try:
-            descriptor = os.open(self.place.part, _READ)
-        except OSError:
-            return None
-        record = read_metadata(self.place.record)
-        with contextlib.suppress(OSError):
-            if self.fits(record, os.fstat(descriptor)) and locks.take_lease(descriptor):
-                metadata.mark_current(self.place)
-                return CachedStream(self, descriptor, record)
-        os.close(descriptor)
-        return None
-
-    def is_foreign(self) -> bool:
+    def _is_foreign(self) -> bool:
         """Tell whether a process of another host downloads the shard."""
         record = read_metadata(self.place.record)
         if record is None or record.whole or record.boot == boot_id():
@@ -225,22 +244,32 @@ class CacheLookup(ABC):
         except OSError:
             return False
 
-    def rest(self, record: EntryMetadata | None, offset: int, cause: Exception | None) -> tuple[Any, Any]:
+    # -- its source
+
+    def open_source(self) -> tuple[Stream | None, Opening]:
+        """Open the shard without the cache; return its stream, None where there is none, and what gave it."""
+        if self.source is None:
+            return open_resolved(self.resolved), None
+        opening = iter(self.source([self.shard], reraise_exception))
+        stream = next(opening, {}).get("stream")
+        return stream, opening  # type: ignore[return-value]  # what the source put there
+
+    def open_rest(self, record: EntryMetadata | None, offset: int, cause: Exception | None) -> tuple[Stream, Opening]:
         """Open the source at an offset.
 
         Args:
-            record: what was read until there, or None.
+            record: the metadata of what was read until there, or None.
             offset: the first byte wanted.
             cause: why the file is left.
 
         Returns:
-            The stream, and what gave it, which may close it when it is collected.
+            The stream, and what gave it.
 
         Raises:
-            SourceError: it cannot be taken up there.
+            SourceError: reading cannot continue there.
         """
         stream = None if record is None else metadata.open_rest(record, self.resolved, offset)
-        opening = None
+        opening: Opening = None
         if stream is None and offset == 0:
             stream, opening = self.open_source()
         if stream is None:
@@ -251,41 +280,9 @@ class CacheLookup(ABC):
             ) from cause
         return stream, opening
 
+    # -- bringing it
 
-def open_resolved(resolved: ResolvedUrl) -> Any:
-    """Open the source of a shard.
-
-    Args:
-        resolved: what its url leads to.
-
-    Raises:
-        SourceError: it cannot be opened.
-    """
-    try:
-        return resolved.open_stream()
-    except Exception as error:
-        with_location(error, url=resolved.url, stage="url_opener")
-        raise
-
-
-def _has_file(place: EntryPaths, record: EntryMetadata) -> bool:
-    """Tell whether a record is about a file that is there."""
-    for path, agrees in ((place.final, record.is_about), (place.part, record.grows)):
-        with contextlib.suppress(OSError, ValueError):
-            if agrees(os.stat(path)):  # noqa: PTH116
-                return True
-    return False
-
-
-_APPEND = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0005, 0.02
-
-
-@dataclass
-class CacheEntry(CacheLookup):
-    """A shard that is to be read by way of the cache: found there, or brought there. Its fields are those of above."""
-
-    def open(self) -> Any:
+    def open(self) -> CachedStream | None:
         """Return a stream of the shard, or None where its source has to be read.
 
         Raises:
@@ -300,8 +297,8 @@ class CacheEntry(CacheLookup):
             self.complain(trouble)
             return None
 
-    def _share_download(self) -> Any:
-        """Find the shard whole, or download it, or read along."""
+    def _share_download(self) -> CachedStream | None:
+        """Find the shard WHOLE, download it, or follow the process that does."""
         pause, waiting = _SHORTEST_SECONDS, locks.StallDetector()
         while True:
             self.avoid_another()
@@ -310,16 +307,16 @@ class CacheEntry(CacheLookup):
             if lock is not None:
                 return self._download(lock)
             with translate_write_errors():
-                near = self.open_whole() or (None if self.complete or self.validator else self.open_growing())
+                near = self.open_whole() or (None if self.complete or self.validator else self._open_partial())
             if near is not None:
                 return near
-            if self.is_foreign() or waiting.is_stalled(self.place.part, self.place.lock):
+            if self._is_foreign() or waiting.is_stalled(self.place.part, self.place.lock):
                 return None
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST_SECONDS)
 
-    def _download(self, lock: locks.FileLock) -> Any:
-        """Download the shard."""
+    def _download(self, lock: locks.FileLock) -> CachedStream | None:
+        """Download the shard, under its lock."""
         try:
             with translate_write_errors():
                 near = self.open_whole()  # it may have come just before the lock
@@ -333,7 +330,7 @@ class CacheEntry(CacheLookup):
         return found
 
     def _resume(self, lock: locks.FileLock) -> ShardDownload | None:
-        """Go on with what a dead process left; what cannot be gone on with is removed."""
+        """Continue a part that a dead process left; remove what cannot be continued."""
         with translate_write_errors():
             try:
                 descriptor = os.open(self.place.part, _APPEND)
@@ -341,8 +338,8 @@ class CacheEntry(CacheLookup):
                 return None
             try:
                 record, status = read_metadata(self.place.record), os.fstat(descriptor)
-                if record is not None and self.fits(record, status) and status.st_size <= (record.length or 0):
-                    return self.continue_download(lock, record, descriptor, status.st_size)
+                if record is not None and self._fits(record, status) and status.st_size <= (record.length or 0):
+                    return self._continue(lock, record, descriptor, status.st_size)
             except (ShardChanged, NotFound, Unwritable):
                 pass  # not the same object, or no room: from the start
             except BaseException:  # the download will not close it
@@ -355,25 +352,12 @@ class CacheEntry(CacheLookup):
                     os.unlink(self.place.record)  # noqa: PTH108
         return None
 
-    def continue_download(
-        self, lock: locks.FileLock, record: EntryMetadata, descriptor: int, size: int
-    ) -> ShardDownload:
-        """Return a download that goes on at the end of a part.
-
-        Args:
-            lock: the shard's, held.
-            record: what is known of it.
-            descriptor: the part, open for writing.
-            size: bytes that it has.
-
-        Raises:
-            ShardChanged: the object is another one by now.
-            SourceError: the store refuses, or does not answer.
-            Unwritable: there is no room.
-        """
+    def _continue(self, lock: locks.FileLock, record: EntryMetadata, descriptor: int, size: int) -> ShardDownload:
+        """Return a download that continues at the end of a part of ``size`` bytes."""
         with translate_write_errors():
+            # the checksum of what came in several goes was never compared: the store sends it with the last byte
             if size and size == record.length and record.resumed and record.vouched:
-                size -= 1  # nobody has compared the checksum: the store is asked for it, and for the last byte
+                size -= 1
                 os.ftruncate(descriptor, size)
             resumed = replace(record, whole=False, resumed=record.resumed or size < (record.length or 0))
             granted = self.quota.reserve(self.place, resumed, record.length or 0)
@@ -384,12 +368,12 @@ class CacheEntry(CacheLookup):
             raise ShardChanged("the shard is opened in another way than before", url=self.url)
         return ShardDownload(self.place, lock, descriptor, granted, stream, start=size, written=size)
 
-    def leader(self, lock: locks.FileLock, record: EntryMetadata) -> Downloader:
-        """Go on with a download whose process is gone, in a thread.
+    def take_over(self, lock: locks.FileLock, record: EntryMetadata) -> Downloader:
+        """Continue the download of a process that is gone, in a thread.
 
         Args:
             lock: the shard's, held.
-            record: what is known of it.
+            record: the metadata that the reader began with.
 
         Raises:
             SourceError: the object is another one by now, or its store does not answer.
@@ -399,46 +383,38 @@ class CacheEntry(CacheLookup):
         descriptor = os.open(self.place.part, _APPEND)
         try:
             status, latest = os.fstat(descriptor), read_metadata(self.place.record)
+            # other processes may have continued it meanwhile
             if latest is not None and latest.grows(status) and latest.identity == record.identity:
-                record = latest  # others may have gone on with it meanwhile
-            download = self.continue_download(lock, record, descriptor, status.st_size)
+                record = latest
+            download = self._continue(lock, record, descriptor, status.st_size)
         except BaseException:  # the download will not close it
             os.close(descriptor)
             raise
         return self._start_downloader(download)
 
-    def _begin(self, lock: locks.FileLock) -> Any:
+    def _begin(self, lock: locks.FileLock) -> ShardDownload | CachedStream:
         """Open the source and begin its part; where that cannot be kept, return a stream of the source."""
         stream, opening = self.open_source()
         if stream is None:
             raise SourceError("the url opener gave no stream", url=self.url)
-        head = b""
-        download = None
+        head, download = b"", None
         try:
             try:
-                download = self._part(lock, stream, opening)
-                head = self._head(stream) if download is not None else b""
+                download = self._create_part(lock, stream, opening)
+                head = self._read_head(stream) if download is not None else b""
                 if download is not None:
                     download.write(head)
             except Unwritable as trouble:
                 self.complain(trouble)
-                self._abandon(download)
+                _abandon(download)
                 download = None
         except BaseException:  # an interrupt, too, must leave neither part nor source
-            self._abandon(download)
+            _abandon(download)
             close_quietly(stream, opening)
             raise
-        if download is not None:
-            return download
-        return CachedStream(self, None, None, direct=(head, stream, opening))
+        return download or CachedStream(self, None, None, direct=(head, stream, opening))
 
-    def _abandon(self, download: ShardDownload | None) -> None:
-        if download is not None:
-            download.discard()
-            with contextlib.suppress(OSError):
-                os.close(download.descriptor)
-
-    def _part(self, lock: locks.FileLock, stream: Any, opening: Any) -> ShardDownload | None:
+    def _create_part(self, lock: locks.FileLock, stream: Stream, opening: Opening) -> ShardDownload | None:
         """Create the part and its record; None where there is no room."""
         with translate_write_errors():
             self._clear()
@@ -449,19 +425,17 @@ class CacheEntry(CacheLookup):
                 size = FIRST_PIECE if record.length is None else record.length
                 granted = self.quota.reserve(self.place, record, size)
             except OSError:
-                self._abandon(download)
+                _abandon(download)
                 raise
         if granted is None:
-            self._abandon(download)
+            _abandon(download)
             return None
         return replace(download, record=granted)
 
     def _clear(self) -> None:
-        """Remove the record of what was here before, and a download of another version.
-
-        The new part's record takes the place of that one's: a copy without record would never be compared again. And a
-        part without record must not be taken for the file whose inode it has been given.
-        """
+        """Remove the record of what was here before, and a download of another version."""
+        # The record of the new part takes the place of that one's, and a copy without record would never be compared
+        # again. And a part without record must not be taken for the file whose inode it has been given.
         place, known = self.place, read_metadata(self.place.record)
         with contextlib.suppress(FileNotFoundError):
             status = os.lstat(place.final)
@@ -470,21 +444,17 @@ class CacheEntry(CacheLookup):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place.record)  # noqa: PTH108
 
-    def _head(self, stream: Any) -> bytes:
-        """Read the first bytes of a shard.
-
-        Raises:
-            FormatError: they are not those of one.
-        """
+    def _read_head(self, stream: Stream) -> bytes:
+        """Read the first bytes; raise where they are not those of a shard."""
         read = reader_of(stream)
         head = read(FIRST_PIECE)
         while head and len(head) < 512 and (piece := read(FIRST_PIECE)):
             head += piece
         if self.archives and self.validator is None and not is_shard(head):
-            raise FormatError(f"not a tar archive, so it is not cached; it begins with {head[:60]!r}", url=self.url)
+            raise format_error(head, self.url)
         return head
 
-    def _follow_own_download(self, download: ShardDownload) -> Any:
+    def _follow_own_download(self, download: ShardDownload) -> CachedStream | None:
         """Read a download while it grows, or when it is whole; None where it is not kept."""
         try:
             descriptor = os.open(self.place.part, _READ)
@@ -495,27 +465,61 @@ class CacheEntry(CacheLookup):
         with contextlib.suppress(OSError):
             locks.take_lease(descriptor)
         if not self.complete and self.validator is None:
-            return CachedStream(self, descriptor, download.record, leader=self._start_downloader(download))
-        leader = Downloader(download, self.quota, self.validator)
+            return CachedStream(self, descriptor, download.record, downloader=self._start_downloader(download))
+        downloader = Downloader(download, self.quota, self.validator)
         try:
-            leader.run()
-        except BaseException:  # an interrupt: nobody else would close it
+            downloader.run()
+        except BaseException:  # an interrupt: no stream will close it
             os.close(descriptor)
             raise
-        if leader.kept:
-            return CachedStream(self, descriptor, download.record, whole=True)
+        if downloader.kept:
+            return CachedStream(self, descriptor, download.record, whole=os.fstat(descriptor))
         os.close(descriptor)
-        if leader.error is not None:
-            raise leader.error
-        if leader.trouble is not None:
-            self.complain(leader.trouble)
-        leader.leave()
+        if downloader.error is not None:
+            raise downloader.error
+        if downloader.trouble is not None:
+            self.complain(downloader.trouble)
+        downloader.leave()
         return None
 
     def _start_downloader(self, download: ShardDownload) -> Downloader:
-        leader = Downloader(download, self.quota, None)
+        """Download in a thread; where no thread can be started, now."""
+        downloader = Downloader(download, self.quota)
         try:
-            leader.start()
-        except RuntimeError:  # no more threads: then before it is read
-            leader.run()
-        return leader
+            downloader.start()
+        except RuntimeError:
+            downloader.run()
+        return downloader
+
+
+def open_resolved(resolved: ResolvedUrl) -> Stream:
+    """Open the source of a shard.
+
+    Raises:
+        SourceError: it cannot be opened.
+    """
+    try:
+        stream: Stream = resolved.open_stream()
+    except Exception as error:
+        with_location(error, url=resolved.url, stage="url_opener")
+        raise
+    return stream
+
+
+def _find_state(place: EntryPaths, record: EntryMetadata | None) -> EntryState:
+    """Return what the directory holds of the shard that a record is about."""
+    if record is not None:
+        found = (place.final, record.is_about, EntryState.WHOLE), (place.part, record.grows, EntryState.PARTIAL)
+        for path, agrees, state in found:
+            with contextlib.suppress(OSError, ValueError):
+                if agrees(os.stat(path)):  # noqa: PTH116
+                    return state
+    return EntryState.ABSENT
+
+
+def _abandon(download: ShardDownload | None) -> None:
+    """Remove the part of a download that does not begin."""
+    if download is not None:
+        download.discard()
+        with contextlib.suppress(OSError):
+            os.close(download.descriptor)

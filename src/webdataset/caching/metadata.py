@@ -27,7 +27,7 @@ from webdataset.core.redaction import redact
 from webdataset.storage.object_store import ObjectVersion, RemoteObject, RetryableError
 from webdataset.storage.open_url import ResolvedUrl
 from webdataset.storage.resumable_stream import ResumableStream
-from webdataset.storage.streams import stream_identity, stream_length
+from webdataset.storage.streams import Stream, stream_identity, stream_length
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -151,7 +151,7 @@ def read_metadata(path: str) -> EntryMetadata | None:
     return record if all(isinstance(getattr(record, name), kind) for name, kind in _FIELDS.items()) else None
 
 
-def make_metadata(stream: Any, url: str, name: str, inode: int) -> EntryMetadata:
+def make_metadata(stream: Stream, url: str, name: str, inode: int) -> EntryMetadata:
     """Return the record of a shard that begins to grow.
 
     Args:
@@ -170,7 +170,7 @@ def make_metadata(stream: Any, url: str, name: str, inode: int) -> EntryMetadata
         name=name,
         url=redact_url(url),
         shard=hash_text(shard_name(url)),
-        origin=hash_text(canonical_url(str(stream.name))) if known else None,
+        origin=hash_text(canonical_url(str(getattr(stream, "name", "")))) if known else None,
         etag=etag,
         version=version,
         modified=modified,
@@ -284,7 +284,7 @@ def _request_version(source: RemoteObject, host: str) -> ObjectVersion | None:
     return None
 
 
-def open_rest(record: EntryMetadata, resolved: ResolvedUrl, offset: int) -> Any:
+def open_rest(record: EntryMetadata, resolved: ResolvedUrl, offset: int) -> Stream | None:
     """Open the same object from the middle.
 
     Args:

@@ -3,15 +3,14 @@
 :class:`ShardCache` takes ``{"url"}`` dicts and gives them with ``stream``, and with ``__local_path__`` where the
 shard is, or becomes, a file of the cache. A shard is read while it arrives; all processes of a host together fetch it
 once (:mod:`webdataset.caching.entry` tells how). Local files are read in place. Where the directory cannot take a
-file, shards are streamed from their sources; no sample is ever lost because of the cache.
+file, shards are streamed from their sources.
 
 Prefetch: while a shard is read, threads open the next two: their downloads begin, or downloads of other processes are
 followed, or the copies are revalidated. This takes space in the directory, within its quota, not memory. What fails,
 or finds no space, is opened again at its turn, and its error is raised then. Nothing is prefetched for a reader that
-leaves before it has read a megabyte; what was prefetched for one that leaves later ends as it does for a reader that
-stops at once.
+leaves before it has read a megabyte.
 
-:func:`download` copies one url to one file, which is complete or does not exist.
+Never loses a sample because of the cache.
 """
 
 import dataclasses
@@ -22,15 +21,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.caching import metadata, names
+from webdataset.caching.download import Validator, check_tar_format
 from webdataset.caching.entry import CacheEntry, SourceOpener, open_resolved
 from webdataset.caching.eviction import Quota, remove_leftovers
 from webdataset.caching.locks import TemporaryDownload, Unwritable
 from webdataset.caching.names import EntryPaths
-from webdataset.caching.reader import CachedStream
-from webdataset.caching.validation import check_tar_format
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, should_continue, with_location
 from webdataset.core.errors import SourceError, UsageError, describe_error
@@ -39,46 +37,53 @@ from webdataset.core.tracebacks import warn_user
 from webdataset.storage.open_url import ResolvedUrl, open_stream, resolve_url
 from webdataset.storage.prefetch import Lookahead, Resolver, Shard
 
+if TYPE_CHECKING:
+    from webdataset.caching.reader import CachedStream
+
 DEPTH = 2
 
-ShardOpening = Callable[[Shard, ResolvedUrl | None], "dict[str, Any] | None"]
+_failed_folders: set[str] = set()  # directories that refused a file: this process puts nothing more there
+# a user's file to the url for which it was read; to nothing after a warning about a second url
+_plain_names: dict[str, str] = {}
+
+log = logging.getLogger("webdataset")
 
 
 class OpeningTask:
     """A shard that a thread opens.
 
     Args:
-        opening: gives the shard with its stream, or None; called in the thread.
+        opening: gives the stream of the shard, or None; called in the thread.
 
     Raises:
         RuntimeError: no thread can be started.
     """
 
-    def __init__(self, opening: Callable[[], dict[str, Any] | None]) -> None:
+    def __init__(self, opening: "Callable[[], CachedStream | None]") -> None:
         self._owner = os.getpid()
-        self._near: dict[str, Any] | None = None
+        self._opened: CachedStream | None = None
         self._warning: Warning | None = None
         self._left = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, args=(opening,), name="webdataset-cache-ahead", daemon=True)
         self._thread.start()
 
-    def _run(self, opening: Callable[[], dict[str, Any] | None]) -> None:
-        near = None
+    def _run(self, opening: "Callable[[], CachedStream | None]") -> None:
+        opened = None
         try:
-            near = opening()
+            opened = opening()
         except Warning as warning:  # where warnings are errors; it would not be given a second time
             self._warning = warning
-        except Exception:  # noqa: BLE001  it is opened again, and says so, when its turn comes
-            near = None
+        except Exception:  # noqa: BLE001  it is opened again, and raises, when its turn comes
+            opened = None
         with self._lock:
-            self._near = near
+            self._opened = opened
             left = self._left
         if left:
             self.close()
 
-    def take(self) -> dict[str, Any] | None:
-        """Return the opened shard, once; None where it has to be opened now. Waits for the thread.
+    def take(self) -> "CachedStream | None":
+        """Return the stream, once; None where the shard has to be opened now. Waits for the thread.
 
         Raises:
             Warning: where warnings are errors.
@@ -86,42 +91,44 @@ class OpeningTask:
         self._thread.join()
         if self._warning is not None:
             raise self._warning
-        near, self._near = self._near, None
-        return near
+        opened, self._opened = self._opened, None
+        return opened
 
     def close(self) -> None:
-        """Say that it is not wanted any more; never waits."""
+        """Close the stream, now or as soon as it is open; never waits."""
         if self._owner != os.getpid():
             self._lock = threading.Lock()
         with self._lock:
             self._left = True
-            near, self._near = self._near, None
-        if near is not None:
-            near["stream"].close()
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
 
 class CachePrefetcher(Lookahead[OpeningTask]):
-    """A list of shards, of which the next are opened beforehand.
+    """A list of shards, of which the next are opened before their turn.
 
     Args:
-        shards: the list. It is asked only by the thread that reads, and while it reads.
-        opening: opens a shard behind the cache; called in threads.
-        prefetch: 0: open nothing beforehand; None is ``WDS_PREFETCH_BYTES``.
+        shards: the list. Only the thread that reads asks it, and while it reads.
+        opening: opens a shard through the cache; called in threads.
+        prefetch: 0: open nothing before its turn; None is ``WDS_PREFETCH_BYTES``.
         resolve: says what the url of a shard leads to.
     """
 
-    def __init__(self, shards: Iterator[Shard], opening: ShardOpening, prefetch: int | None, resolve: Resolver) -> None:
+    def __init__(
+        self,
+        shards: Iterator[Shard],
+        opening: "Callable[[Shard, ResolvedUrl | None], CachedStream | None]",
+        prefetch: int | None,
+        resolve: Resolver,
+    ) -> None:
         super().__init__(shards, resolve)
         self._wanted = prefetch != 0 and settings.PREFETCH_BYTES.get() > 0
         self._opening = opening
         self._first = True
 
-    def watch(self, stream: Any) -> None:
-        """Begin what comes next: beside a first shard when it is seen that somebody reads it, else at once.
-
-        Args:
-            stream: the shard whose turn it is.
-        """
+    def watch(self, stream: "CachedStream") -> None:
+        """Begin what follows the shard of ``stream``: of a first shard when a megabyte has been read, else at once."""
         if self._first:
             self._first = False
             stream.look = self.look
@@ -153,23 +160,16 @@ class CachePrefetcher(Lookahead[OpeningTask]):
                     return
                 self._note(waiting, number, begun)
 
-    def _open_shard(self, shard: Shard, resolved: ResolvedUrl | None) -> dict[str, Any] | None:
+    def _open_shard(self, shard: Shard, resolved: ResolvedUrl | None) -> "CachedStream | None":
         """Open a shard; in a thread."""
-        near = self._opening(shard, resolved)
-        if near is not None and near["stream"].kept:
-            return near
-        self._wanted = False  # the directory is full of what is being read, or takes nothing
-        if near is not None:
-            near["stream"].close()
+        stream = self._opening(shard, resolved)
+        if stream is not None and stream.kept:
+            return stream
+        # the directory is full of what is being read, or takes nothing
+        self._wanted = False
+        if stream is not None:
+            stream.close()
         return None
-
-
-_failed_folders: set[str] = set()  # directories that refused a file: this process puts nothing more there
-_plain_names: dict[
-    str, str
-] = {}  # user's file to the url it was read for; to nothing once somebody was told of a second
-
-log = logging.getLogger("webdataset")
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class ShardCache:
     url_to_name: Callable[[str], str] | None = None
     verbose: bool = False
     always: bool = False
-    validator: Callable[[str], Any] | None = None
+    validator: Validator | None = None
     complete: bool = False
     revalidate: str | None = None
 
@@ -232,7 +232,7 @@ class ShardCache:
         handler: Handler,
         *,
         level: str | None = None,
-        storage_options: Any = None,
+        storage_options: object = None,
         prefetch: int | None = 0,
         archives: bool = True,
         resolve: Resolver | None = None,
@@ -266,15 +266,15 @@ class ShardCache:
 
         direct = resolve is not None
         resolve = resolve or functools.partial(resolve_url, level=level, storage_options=storage_options)
-        opening = functools.partial(self._near, source=None if direct else source, archives=archives)
+        opening = functools.partial(self._open, source=None if direct else source, archives=archives)
         coming = CachePrefetcher(iter(shards), opening, 0 if self.complete or self.validator else prefetch, resolve)
         try:
             while (place := coming.next()) is not None:
                 shard, plain = place.shard, None
                 try:
                     resolved = place.resolved or _resolve(shard, resolve)
-                    near = (place.begun and place.begun.take()) or opening(shard, resolved)
-                    if near is None and direct and resolved is not None:
+                    stream = (place.begun and place.begun.take()) or opening(shard, resolved)
+                    if stream is None and direct and resolved is not None:
                         plain = {**shard, "stream": open_resolved(resolved)}
                 except Exception as error:  # noqa: BLE001  the handler decides
                     if not should_continue(
@@ -284,11 +284,11 @@ class ShardCache:
                     continue
                 if plain is not None:
                     yield plain
-                elif near is None:
+                elif stream is None:
                     yield from source([shard], asked)
                 else:
-                    coming.watch(near["stream"])
-                    yield near
+                    coming.watch(stream)
+                    yield {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
                 if not answers[-1]:
                     return
         finally:
@@ -306,107 +306,102 @@ class ShardCache:
             SourceError: it cannot be had, or the directory cannot keep it.
             FormatError: what came is no shard.
         """
-        shard = {"url": url}
-        near = self._near(shard, _resolve(shard, functools.partial(resolve_url, level=level)), source, complete=True)
-        if near is not None:
-            near["stream"].close()
-        if near is not None and "__local_path__" in near:
-            return str(near["__local_path__"])
+        shard: dict[str, object] = {"url": url}
+        resolved = _resolve(shard, functools.partial(resolve_url, level=level))
+        stream = self._open(shard, resolved, source, complete=True)
+        if stream is not None:
+            stream.close()
+        if stream is not None and stream.kept:
+            return stream.path
         path = local_path(url, level=level)
         if path is None:
             raise SourceError(
-                f"cannot be kept in {self.folder}: the directory takes no files, or nobody vouches that what came is "
+                f"cannot be kept in {self.folder}: the directory takes no files, or nothing vouches that what came is "
                 "whole; read it as a stream instead",
                 url=str(url),
             )
         return path
 
-    def _near(
+    def _open(
         self,
-        shard: Any,
+        shard: dict[str, object],
         resolved: ResolvedUrl | None,
         source: SourceOpener | None,
         *,
         complete: bool = False,
         archives: bool = True,
-    ) -> dict[str, Any] | None:
-        """Return a shard opened from the cache, or None where its source has to be read."""
+    ) -> "CachedStream | None":
+        """Open a shard through the cache; None where its source has to be read."""
         if resolved is None or (resolved.local and not self.always):
             return None
-        wanted = self._make_entry({**shard, "url": resolved.url}, resolved, source)
-        wanted.shard, wanted.complete, wanted.archives = shard, complete or self.complete, archives
-        stream = self._open_user_file(wanted, resolved.url) or self._open_entry(wanted)
-        if stream is None:
-            return None
-        return {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
-
-    def _make_entry(self, shard: dict[str, Any], resolved: ResolvedUrl, source: SourceOpener | None) -> CacheEntry:
-        given = shard["url"]
-        own = EntryPaths(self.folder, names.cache_name(given, resolved.target, resolved.service_id()))
-        chosen = None if self.url_to_name is None else names.custom_names(given, self.url_to_name)[-1]
-        return CacheEntry(
+        own = EntryPaths(self.folder, names.cache_name(resolved.url, resolved.target, resolved.service_id()))
+        chosen = None if self.url_to_name is None else names.custom_names(resolved.url, self.url_to_name)[-1]
+        entry = CacheEntry(
             place=own if chosen is None else EntryPaths(self.folder, chosen),
             shard=shard,
             source=source,
             resolved=resolved,
-            quota=Quota(self.folder, self.size_bytes, self._verbose()),
-            complete=self.complete,
+            quota=Quota(self.folder, self.size_bytes, self._is_verbose()),
+            complain=self._complain,
+            complete=complete or self.complete,
             validator=self.validator,
-            complain=self._give_up,
             other=None if chosen is None else own,
+            archives=archives,
         )
+        return self._open_user_file(entry) or self._open_entry(entry)
 
-    def _open_user_file(self, wanted: CacheEntry, url: str) -> CachedStream | None:
+    def _open_user_file(self, entry: CacheEntry) -> "CachedStream | None":
         """Open what the user has put into the directory for a url."""
+        url = entry.url
         if self.url_to_name is None:
             candidates = names.user_file_names(url)
         else:
             candidates = names.custom_names(url, self.url_to_name)[:-1]
         for name in dict.fromkeys(candidates):
-            if name == wanted.place.name:
+            if name == entry.place.name:
                 continue
-            stream = self._hit(dataclasses.replace(wanted, place=EntryPaths(self.folder, name)), url)
+            stream = self._hit(dataclasses.replace(entry, place=EntryPaths(self.folder, name)))
             if stream is not None:
                 if self.url_to_name is None:
                     _warn_of_two_urls(stream.path, names.canonical_url(names.pipe_cleaner(url)))
                 return stream
         return None
 
-    def _open_entry(self, wanted: CacheEntry) -> Any:
-        """Open a download, or make one; None where the source has to be read."""
-        url = wanted.url
+    def _open_entry(self, entry: CacheEntry) -> "CachedStream | None":
+        """Open a copy, or make one; None where the source has to be read."""
         remove_leftovers(self.folder)
-        wanted.avoid_another()
-        wanted.quota.trim(wanted.place)
-        policy = metadata.parse_policy(self.revalidate)
-        wanted.now = metadata.fetch_version(wanted.place, wanted.resolved, policy)
-        stream = self._hit(wanted, url)
+        entry.avoid_another()
+        entry.quota.trim(entry.place)
+        entry.now = metadata.fetch_version(entry.place, entry.resolved, metadata.parse_policy(self.revalidate))
+        stream = self._hit(entry)
         if stream is not None or self.folder in _failed_folders:
             return stream
-        self._tell("download to", wanted.place.final, url)
-        obtained = wanted.open()
-        if obtained is None or not obtained.kept:
-            self._tell("not kept:", wanted.place.final, url)
-        return obtained
-
-    def _hit(self, wanted: CacheEntry, url: str) -> CachedStream | None:
-        try:
-            stream = wanted.open_whole()
-        except PermissionError as error:
-            self._give_up(error.strerror)
-            return None
-        if stream is not None:
-            self._tell("read from", stream.path, url)
+        self._tell("download to", entry.place.final, entry.url)
+        stream = entry.open()
+        if stream is None or not stream.kept:
+            self._tell("not kept:", entry.place.final, entry.url)
         return stream
 
-    def _verbose(self) -> bool:
+    def _hit(self, entry: CacheEntry) -> "CachedStream | None":
+        """Open an entry that is whole."""
+        try:
+            stream = entry.open_whole()
+        except PermissionError as error:
+            self._complain(error.strerror)
+            return None
+        if stream is not None:
+            self._tell("read from", stream.path, entry.url)
+        return stream
+
+    def _is_verbose(self) -> bool:
         return self.verbose or settings.VERBOSE_CACHE.get()
 
-    def _tell(self, verb: str, path: object, url: str) -> None:
-        if self._verbose():
+    def _tell(self, verb: str, path: str, url: str) -> None:
+        if self._is_verbose():
             log.warning("cache: %s %s: %s", verb, path, redact(url))
 
-    def _give_up(self, reason: object) -> None:
+    def _complain(self, reason: object) -> None:
+        """Put nothing more into the directory, and warn once."""
         if self.folder not in _failed_folders:
             _failed_folders.add(self.folder)
             warn_user(
@@ -415,7 +410,7 @@ class ShardCache:
             )
 
 
-def local_path(url: Any, *, level: str | None = None) -> str | None:
+def local_path(url: object, *, level: str | None = None) -> str | None:
     """Return the path of a local file that a url names, or None for anything else.
 
     Args:
@@ -425,7 +420,7 @@ def local_path(url: Any, *, level: str | None = None) -> str | None:
     return resolve_url(url, level=level).path if isinstance(url, str | os.PathLike) else None
 
 
-def _resolve(shard: Any, resolve: Resolver) -> ResolvedUrl | None:
+def _resolve(shard: Shard, resolve: Resolver) -> ResolvedUrl | None:
     """Resolve the url of a shard; None for an open object and for stdin."""
     url = shard.get("url") if isinstance(shard, dict) else None
     return resolve(url) if isinstance(url, str | os.PathLike) and url != "-" else None

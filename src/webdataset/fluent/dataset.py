@@ -4,21 +4,19 @@ It puts the right stages into the right order, and does nothing else; its result
 on.
 """
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from webdataset import shardlists, tariterators
+from webdataset import tariterators
 from webdataset.core import trust as trust_levels
 from webdataset.core.error_handlers import Handler, reraise_exception
-from webdataset.core.errors import UsageError
-from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
 from webdataset.core.upstream_utils import legacy_argument_order
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.flow.run import STREAMS
 from webdataset.fluent import interface
 from webdataset.fluent.interface import FluidInterface
 from webdataset.samples.sample_reader import ReadingOptions
+from webdataset.shards.lists import SourceArguments, SpecSource, parse_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,22 +108,23 @@ class WebDataset(DataPipeline, FluidInterface):
             )
             return interface.open_side_by_side(one, open_shards)
 
-        options = {"storage_options": rules.get("storage_options")}
-        source = make_shard_source(urls, mode=mode, resampled=resampled, seed=seed, trust=trust, split=split, **options)
-        if not type(source).__module__.startswith("webdataset."):  # it may wait for what reading brings about
-            rules.setdefault("prefetch", 0)
-        if is_instance_by_name(source, "webdataset.shards.specs.mix", "Mix"):
+        source = parse_source(
+            urls, SourceArguments(mode, resampled, seed, trust, split, storage_options=rules.get("storage_options"))
+        )
+        if isinstance(source, SpecSource):
             from webdataset.fluent import specs  # noqa: PLC0415  only where a specification is read
 
-            specs.check_servers(source, rules.get("storage_options"))
+            specs.check_servers(source.mix, rules.get("storage_options"))
             building = specs.SourceOptions(
                 reader, interface.unwrap_splitter(nodesplitter),
                 interface.unwrap_splitter(workersplitter), size or None,
                 detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
-            self.append(specs.make_spec_source(source, building, mode))
+            self.append(specs.make_spec_source(source.mix, building, mode))
         else:
-            order = interface.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle, given=source is urls)
+            if source.foreign:  # it may wait for what reading brings about
+                rules.setdefault("prefetch", 0)
+            order = interface.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle)
             for stage in interface.reading_stages(source, order, reader(), empty_check=empty_check):
                 self.append(stage)
         if repeat:
@@ -142,78 +141,6 @@ class WebDataset(DataPipeline, FluidInterface):
         return ElasticDataset.of(self, streams)
 
 
-def make_shard_source(
-    urls: Any,
-    *,
-    mode: str | None,
-    resampled: bool,
-    seed: int | None,
-    trust: str | None = None,
-    split: str | None = None,
-    storage_options: Any = None,
-) -> Any:
-    """Return the first stage for some urls, or the mix that a specification describes.
-
-    Args:
-        urls: as :class:`WebDataset` takes them.
-        mode: ``"resampled"``, or the mode of a directory list.
-        resampled: draw with replacement.
-        seed: of the draws.
-        trust: what a specification may name.
-        split: which split of a specification.
-        storage_options: what S3 objects are listed with.
-
-    Raises:
-        UsageError: a kind of source that cannot be read.
-        SpecError: a specification with mistakes.
-    """
-    if is_instance_by_name(urls, "pathlib", "Path"):
-        urls = str(urls)
-    if isinstance(urls, dict) or _is_spec(urls) or (isinstance(urls, str) and _SPEC.match(urls)):
-        found = _load_specification(urls, trust, split)
-        if is_instance_by_name(found, "webdataset.shards.wids_lists", "WidsShardList") and (
-            resampled or mode == "resampled"
-        ):
-            return shardlists.ResampledShards(found.urls, seed=seed)
-        return found
-    if split is not None:
-        raise UsageError(f"split={split!r} is a part of a dataset specification, and {urls!r} is none")
-    if isinstance(urls, str) and "://" in urls:
-        from webdataset.storage.listing import can_list  # noqa: PLC0415  local files are not listed there
-
-        urls = shardlists.expand_urls(urls, storage_options=storage_options) if can_list(urls) else urls
-    if isinstance(urls, str) and urls.endswith("/"):
-        return shardlists.DirectoryShardList(urls, mode=mode) if mode else shardlists.DirectoryShardList(urls)
-    if not isinstance(urls, (str, list, tuple)) and _is_source(urls):
-        return urls
-    if resampled or mode == "resampled":
-        return shardlists.ResampledShards(urls) if seed is None else shardlists.ResampledShards(urls, seed=seed)
-    if not isinstance(urls, (str, Iterable)):
-        raise UsageError(f"expected urls as a str, a path, a list or an iterable, got {type(urls).__name__}")
-    return shardlists.SimpleShardList(urls)
-
-
-_SPEC = re.compile(r"(?!pipe:)(?s:.*)\.(?:ya?ml|json)(?:\?[^/]*)?$", re.IGNORECASE)  # a command's last word is none
-
-
-def _is_spec(urls: Any) -> bool:
-    return is_instance_by_name(urls, "webdataset.shards.specs.spec", "DatasetSpec")
-
-
-def _load_specification(urls: Any, trust: str | None, split: str | None) -> Any:
-    """Return what a specification describes: a mix, or a list of shards where that is all it says."""
-    from webdataset.shards.specs.load import load_spec  # noqa: PLC0415  only where a specification is read
-    from webdataset.shards.wids_lists import WidsShardList  # noqa: PLC0415
-
-    spec = load_spec(urls, trust=trust)
-    mix = spec.split(split)
-    if _is_spec(urls) or spec.origin.network:
-        return mix
-    if spec.dialect == "multishard":
-        return shardlists.MultiShardSample(urls)
-    return WidsShardList(urls, trust=trust) if spec.dialect == "wids" and mix.how == "concat" else mix
-
-
 def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset:
     """Return the dataset that a specification describes.
 
@@ -228,9 +155,3 @@ def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset
     from webdataset.shards.specs.load import load_spec  # noqa: PLC0415  only where a specification is read
 
     return WebDataset(load_spec(spec, trust=options.get("trust")), split=split, **options)
-
-
-def _is_source(urls: Any) -> bool:
-    """Tell whether an object yields shards by itself: one of our lists, a torch IterableDataset, a stage."""
-    kinds = {kind.__name__ for kind in type(urls).__mro__}
-    return isinstance(urls, IterableDataset) or bool(kinds & {"IterableDataset", "PipelineStage"})

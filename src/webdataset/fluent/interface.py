@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable
 from typing import Any, Self
 
-from webdataset import filters, shardlists
+from webdataset import filters
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
-from webdataset.shards.lists import ShardList
+from webdataset.shards.lists import ResampledShards, ShardSource
+from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
 from webdataset.stages.checks import CheckSamples, SplitAssigned
 
 Splitter = Callable[[Any], Any]
@@ -54,8 +55,8 @@ class DefaultSplitter:
         return repr(self.splitter)
 
 
-NODE_SPLITTER = DefaultSplitter(shardlists.single_node_only)
-WORKER_SPLITTER = DefaultSplitter(shardlists.split_by_worker)
+NODE_SPLITTER = DefaultSplitter(single_node_only)
+WORKER_SPLITTER = DefaultSplitter(split_by_worker)
 
 
 def unwrap_splitter(splitter: Splitter | None) -> Splitter | None:
@@ -114,7 +115,7 @@ def number_draws(pipeline: Any) -> None:
     from webdataset.stages.randomness import NumberDraws  # noqa: PLC0415  only where samples have generators
 
     stages = getattr(pipeline, "pipeline", None)
-    if stages and isinstance(stages[0], shardlists.ResampledShards) and NumberDraws() not in stages[1:2]:
+    if stages and isinstance(stages[0], ResampledShards) and NumberDraws() not in stages[1:2]:
         stages.insert(1, NumberDraws())
 
 
@@ -159,7 +160,6 @@ class ShardOrder:
         size: as for :func:`shard_shuffle`.
         seed: likewise.
         deterministic: likewise.
-        given: the source is an object that the program made.
     """
 
     nodesplitter: Splitter | None
@@ -167,82 +167,44 @@ class ShardOrder:
     size: int | None
     seed: int | None
     deterministic: bool
-    given: bool
 
 
-def reading_stages(source: Any, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[Any]:
+def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[Any]:
     """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
 
     Args:
-        source: the first stage.
+        source: what yields the shards.
         order: which shards are read.
         reader: the last stage.
         empty_check: raise where a pass gives no sample.
     """
-    splitters = order.nodesplitter, order.workersplitter
     # what is drawn is in random order; an object keeps its order unless a shuffle is asked for
-    none = isinstance(source, shardlists.ResampledShards) or (order.given and not order.size)
+    none = source.drawn or (source.given and not order.size)
     shuffles = make_shard_shuffle(None if none else order.size, order.seed, deterministic=order.deterministic)
-    assigned = find_assigner(source, *splitters) if order.given else ()
-    checks = (CheckSamples(count_shards(source)),) if empty_check else ()
-    shares = choose_splitters(source, *splitters, given=order.given)
-    return [source, *shares, *shuffles, reader.joined_with(assigned, checks)]
+    assigned = _find_assigner(order) if source.can_assign else ()
+    checks = (CheckSamples(source.count),) if empty_check else ()
+    splitters = _choose_splitters(source, order) if source.can_split else []
+    return [source.shards, *splitters, *shuffles, reader.joined_with(assigned, checks)]
 
 
-def choose_splitters(
-    source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None, *, given: bool
-) -> list[Splitter]:
-    """Return the splitters that stand behind a source.
-
-    A list that draws its own shards on every worker, or that claims them so that nobody else has them, is not split:
-    no process would read what a splitter leaves out. Nor is an object that the program made, which may share its
-    shards out itself (so it was in 0.2.86), unless by splitters that the program chose.
-
-    Args:
-        source: the first stage.
-        nodesplitter: as the dataset was given it.
-        workersplitter: likewise.
-        given: the source is an object that the program made.
-    """
-    splitters = (nodesplitter, workersplitter)
-    asked = [each for each in splitters if each and not (given and isinstance(each, DefaultSplitter))]
+def _choose_splitters(source: ShardSource, order: ShardOrder) -> list[Splitter]:
+    """Return the splitters after a source: for an object of the program only those that the program chose."""
+    splitters = (order.nodesplitter, order.workersplitter)
+    asked = [each for each in splitters if each and not (source.given and isinstance(each, DefaultSplitter))]
     wanted = [each.splitter if isinstance(each, DefaultSplitter) else each for each in asked]
-    if shardlists.split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
-        ours = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)
+    if split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
+        ours = (single_node_only, split_by_node, split_by_worker)
         wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
-    claims = is_instance_by_name(source, "webdataset.shards.directory", "DirectoryShardList")
-    if claims or isinstance(source, shardlists.ResampledShards):
-        return []
     return wanted
 
 
-def find_assigner(
-    source: Any, nodesplitter: Splitter | None, workersplitter: Splitter | None
-) -> tuple[SplitAssigned, ...]:
-    """Return what shares out a list object where this library assigns shards: nothing, or one stage.
-
-    Args:
-        source: an object that the program made.
-        nodesplitter: as the dataset was given it.
-        workersplitter: likewise.
-    """
-    draws = isinstance(source, shardlists.ResampledShards)
-    if (
-        draws
-        or not isinstance(source, ShardList)
-        or is_instance_by_name(source, "webdataset.shards.directory", "DirectoryShardList")
-    ):
+def _find_assigner(order: ShardOrder) -> tuple[SplitAssigned, ...]:
+    """Return what shares out a list object where this library assigns shards: nothing, or one stage."""
+    splitters = order.nodesplitter, order.workersplitter
+    if split_by_sample in splitters:
         return ()
-    ranks, workers = isinstance(nodesplitter, DefaultSplitter), isinstance(workersplitter, DefaultSplitter)
-    if shardlists.split_by_sample in (nodesplitter, workersplitter):
-        return ()
+    ranks, workers = (isinstance(each, DefaultSplitter) for each in splitters)
     return (SplitAssigned(ranks=ranks, workers=workers),) if ranks or workers else ()
-
-
-def count_shards(source: Any) -> int | None:
-    """Return the number of shards of a list, or None where it is not known."""
-    urls = getattr(source, "urls", None)
-    return len(urls) if isinstance(urls, list) else None
 
 
 def make_shard_cache(

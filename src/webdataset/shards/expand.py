@@ -80,18 +80,19 @@ def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
 
 
-def expand_source(source: Any, max_urls: int = MAX_URLS) -> list[Any]:
+def expand_source(source: Any, max_urls: int = MAX_URLS, *, storage_options: Any = None) -> list[Any]:
     """Return the urls of a source of shards.
 
     Args:
         source: as for :func:`expand_urls`, or an iterable of ``{"url": …}`` such as a shard list.
         max_urls: the most urls to take from an iterable; a warning says where there were more.
+        storage_options: how the objects of a folder or wildcard are listed.
 
     Raises:
         UsageError: something that gives no urls.
     """
     if isinstance(source, str | os.PathLike | list | bytes) or not isinstance(source, Iterable):
-        return expand_urls(source)
+        return expand_urls(source, storage_options=storage_options)
     shards = iter(source)
     urls = expand_urls(islice(shards, max(0, int(max_urls))))
     if len(urls) >= max_urls and next(shards, None) is not None:

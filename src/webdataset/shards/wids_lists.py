@@ -67,11 +67,16 @@ def load_remote_dsdesc_raw(source: Any) -> dict[str, Any]:
         FormatError: it is no JSON object.
     """
     place, document = load_document(source)
-    return _LocatedIndex(document, place)
+    return LocatedIndex(document, place)
 
 
-class _LocatedIndex(dict[str, Any]):
-    """An index as it stands, which knows where it came from: so much, and no more, it may name."""
+class LocatedIndex(dict[str, Any]):
+    """An index as it stands, which knows where it came from: so much, and no more, it may name.
+
+    Args:
+        document: the index.
+        place: its url or path, or None.
+    """
 
     def __init__(self, document: Mapping[str, Any], place: str | None) -> None:
         super().__init__(document)

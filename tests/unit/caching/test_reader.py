@@ -161,7 +161,7 @@ def test_late_leavers_are_finished_for(server, near):
     """Who goes when more than half is there leaves a thread, which finishes."""
     server.hold("/x.tar", 470_000)
     with opened(server, near) as stream:
-        until(lambda: stream._leader.valid > HALF)
+        until(lambda: stream._downloader.valid > HALF)
     server.release()
     until(lambda: list(near.glob("*.tar")))
     assert next(near.glob("*.tar")).read_bytes() == server.pages["/x.tar"]

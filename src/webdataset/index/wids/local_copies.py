@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from webdataset.caching.download import fill_download
 from webdataset.caching.locks import TemporaryDownload, Unwritable
 from webdataset.caching.names import pipe_cleaner
 from webdataset.caching.shard_cache import ShardCache
-from webdataset.caching.validation import fill_download
 from webdataset.core import settings
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import NoRandomAccess, SourceError, UsageError, WebDatasetError

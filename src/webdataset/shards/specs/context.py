@@ -11,6 +11,7 @@ from typing import Any
 
 from webdataset.core import trust as trust_levels
 from webdataset.core.errors import SpecError, UnsafeSpec, WebDatasetError
+from webdataset.shards.lists import ShardList
 from webdataset.shards.specs.mix import Mix, Source
 from webdataset.shards.specs.origin import SpecOrigin, escape_braces, expand_names, split_expression
 from webdataset.shards.specs.spec import DatasetSpec
@@ -32,6 +33,7 @@ class SpecContext:
         around: those that are being read around this one, itself included.
         within: reads a specification that stands within this one.
         files: those that all of them together have named so far.
+        listed: the list of shards that the document is, where it says no more than that.
     """
 
     origin: SpecOrigin
@@ -41,6 +43,7 @@ class SpecContext:
     around: tuple[str, ...] = ()
     within: "Callable[[SpecTree, SpecContext], DatasetSpec] | None" = None
     files: list[str] = field(default_factory=list)
+    listed: list[ShardList] = field(default_factory=list)
 
     def shards(self, tree: SpecTree, expressions: tuple[str, ...]) -> tuple[str, ...]:
         """Return expressions of shards made whole, each url they stand for checked.

@@ -13,7 +13,7 @@ A wids index gives sources with known numbers of samples. Where its datasets hav
 them; otherwise they follow one another, as in ``ShardListDataset``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -39,6 +39,7 @@ from webdataset.shards.specs.schema import (
 from webdataset.shards.specs.spec import DatasetSpec
 from webdataset.shards.specs.syntax import SpecTree
 from webdataset.shards.wids_index import WidsIndex, WidsShard, read_wids_json
+from webdataset.shards.wids_lists import LocatedIndex, WidsShardList
 
 _SHARE = number_kind(0, high=1)
 SEED_ROOT = KeyTable({"mix": choice_kind("interleave", "exhaust", "roundrobin", "concat"), "shuffle": integer_kind(0)})
@@ -158,7 +159,7 @@ def read_multishard(tree: SpecTree, context: SpecContext) -> DatasetSpec:
     if len(problems.found) > before:
         return DatasetSpec({}, "multishard", context.origin)
     try:
-        parsed = MultiShardSample(tree.plain()).sources
+        sample = MultiShardSample(tree.plain())
     except UsageError as error:
         problems.add(tree.place, error.message)
         return DatasetSpec({}, "multishard", context.origin)
@@ -171,8 +172,9 @@ def read_multishard(tree: SpecTree, context: SpecContext) -> DatasetSpec:
             shardshuffle=True,
             origin=context.origin,
         )
-        for each, part in zip(parsed, members, strict=True)
+        for each, part in zip(sample.sources, members, strict=True)
     ]
+    context.listed.append(sample)
     made = Mix("shards", _make_names_unique(sources), "drop")
     return DatasetSpec({"train": check_mix(made, tree.value["datasets"], problems)}, "multishard", context.origin)
 
@@ -314,19 +316,20 @@ def _fill_shards(made: Source, shards: Sequence[WidsShard], tree: SpecTree, cont
     return replace(made, shards=urls, nsamples=nsamples, nbytes=nbytes)
 
 
-def read_wids(tree: SpecTree, context: SpecContext, document: Any) -> DatasetSpec:
+def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, Any]) -> DatasetSpec:
     """Return the specification that an index stands for.
 
     Args:
         tree: the whole document.
         context: where it came from.
-        document: what to read the index from: its url, or the document itself.
+        document: the index: one that stands within a specification, or one that knows its own place.
 
     Raises:
         FormatError: it is no index.
         UsageError: it names what it may not.
     """
-    shards = _read_index(document, context, base=_base_of_document(document, context)).shards
+    index = _read_index(document, context, base=_base_of_document(document, context))
+    shards = index.shards
     sources, weighted = [], False
     for (name, weight), group in groupby(shards, key=lambda shard: (shard.dataset, shard.weight)):
         part = _fill_shards(Source(name=name or "", weight=weight, origin=context.origin), list(group), tree, context)
@@ -335,6 +338,7 @@ def read_wids(tree: SpecTree, context: SpecContext, document: Any) -> DatasetSpe
     named = tuple(replace(part, name=_distinct_name(part.name, n, sources)) for n, part in enumerate(sources))
     if not named:
         raise UsageError("an index without shards")
+    context.listed.append(WidsShardList(index))
     made = Mix("interleave", named, "restart") if weighted else Mix("concat", named, "drop")
     return DatasetSpec({"train": made}, "wids", context.origin)
 
@@ -351,9 +355,9 @@ def _distinct_name(name: str, number: int, sources: Sequence[Source]) -> str:
     return name if alone else f"{name or 'source'}-{number}"
 
 
-def _base_of_document(document: Any, context: SpecContext) -> str | None:
+def _base_of_document(document: Mapping[str, Any], context: SpecContext) -> str | None:
     """Return what the urls of an index that stands within a specification are relative to; None: itself."""
-    if not isinstance(document, dict) or not context.origin.base:
+    if isinstance(document, LocatedIndex) or not context.origin.base:
         return None
     own = document.get("base")
     return urls.join_url(context.origin.base, own) if isinstance(own, str) else context.origin.base

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from webdataset.core.errors import FormatError, SpecError
+from webdataset.shards.lists import ShardList
 from webdataset.shards.specs import dialects, energon, native
 from webdataset.shards.specs.context import SpecContext, current_trust
+from webdataset.shards.specs.mix import Mix
 from webdataset.shards.specs.origin import SpecOrigin, find_origin, read_spec_bytes
 from webdataset.shards.specs.spec import DatasetSpec
 from webdataset.shards.specs.syntax import (
@@ -23,12 +25,35 @@ from webdataset.shards.specs.syntax import (
     substitute_tree,
     tree_from_python,
 )
+from webdataset.shards.wids_lists import LocatedIndex
 
 FORMS = (
     "a specification has 'version: 1' and 'splits' or 'sources'; a list 'dataset' of shards; 'datasets' as "
     "MultiShardSample has them; 'sources' as tarmix has them; 'splits' as an Energon metadataset has them; or "
     "'wids_version' as a wids shard index has it"
 )
+
+
+def load_source(spec: Any, split: str | None, *, trust: str | None = None) -> tuple[Mix, ShardList | None]:
+    """Read a specification for a dataset, opening each file once.
+
+    Args:
+        spec: as for :func:`load_spec`.
+        split: which split; None for the only one, or ``train``.
+        trust: as for :func:`load_spec`.
+
+    Returns:
+        The split, and the list of its shards where the document is no more than a list: a shard index without weights,
+        or the samples of shards that ``MultiShardSample`` takes.
+
+    Raises:
+        UsageError: there is no such split.
+        SpecError: as for :func:`load_spec`.
+    """
+    found, listed = _load(spec, trust, None)
+    mix = found.split(split)
+    plain = not found.origin.network and (found.dialect == "multishard" or mix.how == "concat")
+    return mix, listed[0] if listed and plain else None
 
 
 def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) -> DatasetSpec:
@@ -49,12 +74,18 @@ def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) ->
         SpecError: mistakes, all of them, each with ``file:line:column``.
         UnsafeSpec: it came over the network and names a command, a local path, a function or the environment.
     """
+    return _load(spec, trust, url)[0]
+
+
+def _load(spec: Any, trust: str | None, url: str | None) -> tuple[DatasetSpec, list[ShardList]]:
+    """Return a specification, and the list of shards that its document is, if it is one."""
     if isinstance(spec, DatasetSpec):
-        return spec
+        return spec, []
     problems = SpecProblems()
     if isinstance(spec, Mapping):
         origin = SpecOrigin("specification", "", network=False) if url is None else find_origin(url)
-        tree = tree_from_python(spec)
+        located = isinstance(spec, LocatedIndex) and "wids_version" in spec
+        tree = _leave_index(spec, origin.name) if located else tree_from_python(spec)
     else:
         origin = find_origin(spec)
         tree = read_tree(spec, problems)
@@ -63,7 +94,7 @@ def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) ->
     )
     found = _read_document(tree, context)
     problems.raise_any()
-    return found
+    return found, context.listed if found.dialect in ("wids", "multishard") else []
 
 
 def from_open_clip(train_data: str, upsampling_factors: str | None = None) -> DatasetSpec:
@@ -98,10 +129,15 @@ def read_tree(url: Any, problems: SpecProblems) -> SpecTree:
     if b'"wids_version"' in text:
         with contextlib.suppress(ValueError, RecursionError):
             document = json.loads(text)
-            if isinstance(document, dict) and "wids_version" in document:  # it may be large: its own reader reads it
-                return SpecTree({key: SpecTree(None, name) for key in document}, name)
+            if isinstance(document, dict) and "wids_version" in document:  # it has a reader of its own
+                return _leave_index(LocatedIndex(document, name), name)
     read = parse_json if name.split("?")[0].lower().endswith(".json") else parse_yaml
     return read(text, name, problems)
+
+
+def _leave_index(document: Mapping[str, Any], name: str) -> SpecTree:
+    """Return the tree of a shard index, which may be large and has a reader of its own: its keys alone."""
+    return SpecTree({key: SpecTree(None, name) for key in document}, name, document=document)
 
 
 def _load_include(url: str, context: SpecContext) -> DatasetSpec:
@@ -154,9 +190,7 @@ def _read_document(tree: SpecTree, context: SpecContext) -> DatasetSpec:
         context.problems.add(tree.place, f"not a dataset specification: {FORMS}{near}")
         return empty
     if kind == "wids":
-        document = tree.plain()
-        if None in document.values():  # it was left to its own reader
-            document = context.origin.name
+        document = tree.plain() if tree.document is None else tree.document
         return context.attempt(tree, lambda: dialects.read_wids(tree, context, document)) or empty
     if kind == "multishard":
         return dialects.read_multishard(tree, context)

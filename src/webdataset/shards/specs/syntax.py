@@ -33,12 +33,14 @@ class SpecTree:
         place: where it stands.
         keys: for a dict, where each name stands.
         filled: the text was filled in from the environment, so that it may stand for a number.
+        document: of a shard index, the index itself: the tree holds only its keys.
     """
 
     value: Any
     place: str
     keys: dict[str, str] = field(default_factory=dict)
     filled: bool = False
+    document: Mapping[str, Any] | None = None
 
     def plain(self) -> Any:
         """Return the value without places."""
