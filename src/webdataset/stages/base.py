@@ -23,29 +23,51 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from random import Random
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from webdataset.core.distributed import StreamNumber, worker_context
 from webdataset.core.error_handlers import Handler, should_continue, with_location
 from webdataset.core.errors import FlowError
+from webdataset.core.json_types import Address as JsonAddress
+from webdataset.core.json_types import JsonValue
+from webdataset.core.json_types import normalize_json as normalize_json  # noqa: PLC0414  passed on
 from webdataset.core.seeds import hash_seed, make_rng, random_seed
 
+if TYPE_CHECKING:
+    import typing_extensions
+
+    State = typing_extensions.TypeVar("State", bound="StageState | None", default=Any)
+else:
+    State = TypeVar("State")
+    """What a stage remembers: what its ``begin`` returns and its ``flow`` takes; None for a stage without a state."""
+
 P = ParamSpec("P")
+Item = TypeVar("Item")
+"""One item of a stream, for functions that pass items on as they are: a sample, a batch, or anything else."""
+Fetch = Callable[[list[JsonAddress]], list[Any]]
+"""Gives the items at some addresses of the stage before, in the same order."""
+# for the folders that have not changed to core.json_types yet
 Json = Any
 Address = Any
-Fetch = Callable[[list[Address]], list[Any]]
-Item = TypeVar("Item")
 
 
-def normalize_json(value: Json) -> Json:
-    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted.
+class RunMeter(Protocol):
+    """What times the stages of a run; see :mod:`webdataset.flow.timing`."""
 
-    Args:
-        value: a JSON value.
-    """
-    if isinstance(value, list | tuple):
-        return [normalize_json(part) for part in value]
-    return {name: normalize_json(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
+    @property
+    def inside(self) -> "RunMeter":
+        """What a pipeline inside a stage of this run is timed by."""
+
+    def attach(self, levels: Any) -> None:
+        """Take up the stages of a run that is not open yet."""
+
+
+class OutcomeSink(Protocol):
+    """What takes note of what became of the samples of a run; see :mod:`webdataset.flow.outcomes`."""
+
+    def take(self, levels: Any, *, resumed: bool) -> None:
+        """Take note of a run that has ended or was given up."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +95,11 @@ class Run:
     tracked: bool = False
     position: int = 0
     stream: StreamNumber | None = None
-    meter: Any = field(default=None, compare=False, repr=False)
+    meter: RunMeter | None = field(default=None, compare=False, repr=False)
     warned: set[str] = field(default_factory=set, compare=False, repr=False)
-    outcomes: Any = field(default=None, compare=False, repr=False)
+    outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
 
-    def random(self, *names: int | str) -> Any:
+    def random(self, *names: int | str) -> Random:
         """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
 
         That is a virtual stream, or else rank and worker.
@@ -129,16 +151,16 @@ class StageState:
     """
 
     run_context: Run | None = None
-    origin: Callable[[], Address] | None = None
-    address: Address = None
+    origin: Callable[[], JsonAddress] | None = None
+    address: Any = None  # a JsonAddress; Any lets subclasses make it a property
     plain: bool = False
     outcome: Outcome | None = None
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return this state as a JSON value; buffers as addresses."""
         return None
 
-    def trace(self) -> Json:
+    def trace(self) -> JsonValue:
         """Return what has been read so far as a JSON value, for a replay to compare; None for what reads nothing."""
         return None
 
@@ -146,7 +168,7 @@ class StageState:
         """Return the url of the shard that is being read, for messages; nothing where none is known."""
         return ""
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Take up a snapshot before the flow starts.
 
         Args:
@@ -155,7 +177,7 @@ class StageState:
         """
 
 
-class Stage(ABC):
+class Stage(ABC, Generic[State]):
     """One step of a pipeline: called with an iterable, it returns an iterator over the results.
 
     Attributes:
@@ -169,16 +191,16 @@ class Stage(ABC):
     rewinds: bool = False
     drops: bool = False
 
-    def begin(self, run: Run) -> StageState | None:  # noqa: ARG002
+    def begin(self, run: Run) -> State:  # noqa: ARG002
         """Return a new state for one run, or None for a stage that remembers nothing.
 
         Args:
             run: seed, epoch and place of the run.
         """
-        return None
+        return cast("State", None)
 
     @abstractmethod
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: State) -> Iterator[Any]:
         """Yield results.
 
         Args:
@@ -186,7 +208,7 @@ class Stage(ABC):
             state: what ``begin`` returned, possibly restored.
         """
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:
         """Make the output items that stand at ``addresses`` once more.
 
         Args:
@@ -261,7 +283,7 @@ class TransparentFunction(FilterFunction):
 class ObservingFunction(TransparentFunction):
     """A generator function whose output items *are* input items, in order: it drops some, or only looks at them."""
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Return the input items: whoever let them pass once is not asked again."""
         return fetch(addresses)
 
@@ -270,7 +292,7 @@ class PassThroughState(StageState):
     """Memory of a stage whose last output item is upstream's last item: the address is upstream's."""
 
     @property
-    def address(self) -> Address:
+    def address(self) -> JsonAddress:
         """Address of the item that upstream yielded last."""
         return self.origin() if self.origin is not None else None
 
@@ -278,7 +300,7 @@ class PassThroughState(StageState):
 class PassThroughStage(Stage):
     """A stage with a state whose output items *are* input items: it drops some, or gives them in another order."""
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Return the input items."""
         return fetch(addresses)
 
@@ -356,14 +378,14 @@ def pipelinefilter(f: Callable[..., Iterable[Any]]) -> RestCurried:
     return RestCurried(f)
 
 
-def pair_addresses(upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
+def pair_addresses(upstream: Iterator[Item], origin: Callable[[], JsonAddress]) -> Iterator[tuple[JsonAddress, Item]]:
     """Pair each item with its address, for a buffer in a tracked run."""
     for item in upstream:
         yield origin(), item
 
 
 @overload
-def deliver_pairs(pairs: Iterator[tuple[Address, Item]], state: StageState) -> Iterator[Item]: ...
+def deliver_pairs(pairs: Iterator[tuple[JsonAddress, Item]], state: StageState) -> Iterator[Item]: ...
 @overload
 def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]: ...
 def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
