@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from webdataset.core.distributed import StreamNumber, worker_context
+from webdataset.core.distributed import RunContext, StreamNumber, WorkerContext, worker_context
 from webdataset.core.error_handlers import Handler, should_continue, with_location
 from webdataset.core.errors import FlowError
 from webdataset.core.json_types import Address as JsonAddress
@@ -82,6 +82,7 @@ class Run:
         tracked: True where the run keeps addresses, so that it can be snapshot.
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
+        context: rank, worker and settings, filled when the run begins.
         meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
         warned: what this run has warned of already, in all of its streams and sources.
         outcomes: who is told what became of the samples of stages that may drop some
@@ -95,6 +96,7 @@ class Run:
     tracked: bool = False
     position: int = 0
     stream: StreamNumber | None = None
+    context: RunContext | None = field(default=None, compare=False, repr=False)
     meter: RunMeter | None = field(default=None, compare=False, repr=False)
     warned: set[str] = field(default_factory=set, compare=False, repr=False)
     outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
@@ -112,8 +114,12 @@ class Run:
             return make_rng("shared", seed, self.epoch, self.position, *names)
         if self.stream is not None:
             return make_rng("stream", self.seed, self.epoch, self.position, *self.stream, *names)
-        where = worker_context()
+        where = self.worker()
         return make_rng("own", self.seed, self.epoch, self.position, where.rank, where.worker, *names)
+
+    def worker(self) -> WorkerContext:
+        """Return the rank and worker that run it; 0 of 1 within a virtual stream."""
+        return worker_context() if self.context is None else self.context.worker()
 
     def entropy(self) -> int:
         """Return one number that the run's seed and epoch determine, for generators of other kinds."""

@@ -75,9 +75,7 @@ class EqualShare(Stage):
     def bounds(self, run: Run) -> tuple[int, int]:
         """Return the positions ``[begin, end)`` that are read by whoever runs this."""
         return (
-            self.bounds_of(worker_context())
-            if run.stream is None
-            else compute_share(self.samples, *run.stream, self.how)
+            self.bounds_of(run.worker()) if run.stream is None else compute_share(self.samples, *run.stream, self.how)
         )
 
     def bounds_of(self, where: WorkerContext) -> tuple[int, int]:

@@ -190,10 +190,13 @@ class Shuffle(PassThroughStage):
 
     def begin(self, run: Run) -> ShuffleState:
         """Return an empty buffer and the generator of this run."""
+        if self.bufsize < 2 and self.rng is None and not run.tracked:
+            return ShuffleState(None)  # the order is left alone, so nothing is drawn
         return self._empty(randomness.select_rng(run, self.rng, self.seed), run)
 
     def _empty(self, rng: Any, run: Run) -> ShuffleState:
-        if not isinstance(rng, CounterRng):
+        # a run that keeps no addresses is never saved, and needs no journal
+        if not isinstance(rng, CounterRng) or not run.tracked:
             return ShuffleState(rng)
         return JournaledShuffleState(rng, max(self.bufsize, 1), self.initial, sorts=run.stream is not None)
 
@@ -207,6 +210,8 @@ class Shuffle(PassThroughStage):
         """Yield the items in random order."""
         origin, waiting = state.origin, state.waiting
         bufsize = max(self.bufsize, 1)
+        if state.rng is None:
+            return upstream
         if origin is None:
             waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
             kind = _shuffle_with_words if isinstance(state.rng, CounterRng) else shuffle_buffer
