@@ -26,7 +26,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from webdataset.core.error_handlers import SkipCounts, count_skipped
-from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
 from webdataset.stages.base import FilterFunction, Stage, stage_title
 from webdataset.stages.checks import CheckSamples
@@ -445,7 +444,7 @@ class TimedDataset:
         self.seconds = 0.0
         self._meter = StageMeter(budget=1.0)
         self._skips, self._drops = SkipCounts(), SkipCounts()
-        self._pending = dataset.pending if isinstance(dataset, ElasticMixin) else None
+        self._pending = dataset.pending if getattr(dataset, "streams", None) else None
         self._dataset = copy.copy(dataset)
         self._dataset.meter = self._meter
 
@@ -469,7 +468,7 @@ class TimedDataset:
             items.close()
 
     def _start_run(self) -> Any:
-        if isinstance(self._dataset, ElasticMixin):
+        if getattr(self._dataset, "streams", None):
             pending, self._pending = self._pending, None
             run = self._dataset.elastic_run(state=pending)
             run.meter = self._meter
