@@ -49,12 +49,12 @@ class EnvironmentVariable(Generic[T]):
         """
         known = snapshot.values
         if known is None:
-            return self._read()
+            return self._look_up()
         if self.name not in known:
-            known[self.name] = self._read()
+            known[self.name] = self._look_up()
         return cast("T", known[self.name])
 
-    def _read(self) -> T:
+    def _look_up(self) -> T:
         """Read and parse the variable."""
         text = os.environ.get(self.name, "")
         if text == "":

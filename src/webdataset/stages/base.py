@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from webdataset.core.distributed import RunContext, StreamNumber, WorkerContext, worker_context
 from webdataset.core.error_handlers import Handler, should_continue, with_location
@@ -187,12 +187,15 @@ class Stage(ABC, Generic[State]):
     """One step of a pipeline: called with an iterable, it returns an iterator over the results.
 
     Attributes:
+        state_name: what states call the stages of this very class, so that it can be renamed; a subclass that has none
+            of its own goes by its qualified name. States of a stage with another name are refused.
         transparent: each output item is made from one input item, in input order, and depends on nothing else.
         rewinds: the stage restores itself from a *fresh* upstream (the reader does, by skipping whole shards).
         drops: the stage may drop every sample that it is given, and has a ``name`` and a user's ``function``. Its flow
             says in ``state.outcome`` how that ended; without a state of its own, ``state`` is a plain one for that.
     """
 
+    state_name: ClassVar[str]
     transparent: bool = False
     rewinds: bool = False
     drops: bool = False
@@ -314,45 +317,58 @@ class PassThroughStage(Stage):
 def transform(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
     kind: type[TransparentFunction] = TransparentFunction,
+    *,
+    state_name: str | None = None,
 ) -> Callable[P, TransparentFunction]:
     """Make a stage maker of a generator function whose every output item is made from one input item, in order.
 
     Args:
         function: ``function(source, *args, **kw)`` yields results. Its first parameter is left out of the maker's.
         kind: of the stages.
+        state_name: what states call the stages; None is the function's qualified name.
 
     Returns:
         ``maker(*args, **kw)``, which checks its arguments and returns the stage.
     """
-    return _maker(function, kind)
+    return _maker(function, kind, state_name)
 
 
 def observation(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
     kind: type[ObservingFunction] = ObservingFunction,
+    *,
+    state_name: str | None = None,
 ) -> Callable[P, ObservingFunction]:
-    """Make a stage maker of a generator function whose output items are input items, in order."""
-    return _maker(function, kind)
+    """Make a stage maker of a generator function whose output items are input items, in order; see `transform`."""
+    return _maker(function, kind, state_name)
 
 
 def expansion(
-    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]], *, state_name: str | None = None
 ) -> Callable[P, FilterFunction]:
     """Make a stage maker of a generator function that is resumed by replay (1 to n, reordering, or foreign)."""
-    return _maker(function, FilterFunction)
+    return _maker(function, FilterFunction, state_name)
 
 
-def _maker(function: Callable[..., Iterator[Any]], kind: type[Any]) -> Callable[..., Any]:
+FilterKind = TypeVar("FilterKind", bound=FilterFunction)
+
+
+def _maker(
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]], kind: type[FilterKind], state_name: str | None
+) -> Callable[P, FilterKind]:
     signature = inspect.signature(function)
     own = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=kind)
 
     @functools.wraps(function)
-    def maker(*args: Any, **kw: Any) -> Any:
+    def maker(*args: P.args, **kw: P.kwargs) -> FilterKind:
         own.bind(*args, **kw)
         return kind(function, *args, **kw)
 
-    maker.__signature__ = own  # type: ignore[attr-defined]
+    vars(maker)["__signature__"] = own
     maker.__name__ = maker.__qualname__ = function.__name__.lstrip("_")
+    # after wraps: the maker itself, used uncalled, goes by its own name
+    if state_name is not None:
+        vars(function)["state_name"] = state_name
     return maker
 
 
@@ -496,6 +512,8 @@ class Composed(Stage):
     Args:
         *steps: functions of one argument, or stages. A pipeline may take ``steps`` apart and run each by itself.
     """
+
+    state_name = "Composed"
 
     def __init__(self, *steps: Step) -> None:
         self.steps: tuple[Step, ...] = tuple(

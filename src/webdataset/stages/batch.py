@@ -148,6 +148,8 @@ class Batched(Stage[StageState]):
         partial: give the last batch even where it is smaller.
     """
 
+    state_name = "Batched"
+
     def __init__(self, batchsize: int, collation_fn: Collation | None, partial: bool) -> None:  # noqa: FBT001
         self.batchsize = batchsize
         self.collation_fn = collation_fn
@@ -321,6 +323,8 @@ class Unbatched(Stage[UnbatchState]):
         rows: from a batch to its samples.
         name: for ``repr``.
     """
+
+    state_name = "Unbatched"
 
     def __init__(self, rows: Callable[[Any], Iterable[Any]], name: str) -> None:
         self.rows = rows

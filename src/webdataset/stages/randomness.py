@@ -387,6 +387,7 @@ class NumberDraws(Stage):
     Flow: in order; holds nothing; stands before the reader, where everything is run again.
     """
 
+    state_name = "NumberDraws"
     transparent = True
 
     def begin(self, run: Run) -> DrawNumberState:

@@ -49,6 +49,7 @@ class EqualShare(Stage):
             samples are repeats. None: no such bound.
     """
 
+    state_name = "EqualShare"
     splits = True  # what stands before is drawn alike in all workers
     shares_streams = True
 
@@ -191,6 +192,7 @@ class ShareShards:
         workers: share out between workers of a rank.
     """
 
+    state_name = "ShareShards"
     splits = True  # what stands before is drawn alike in all workers
 
     def __init__(self, count: int, *, ranks: bool, workers: bool) -> None:
@@ -217,6 +219,8 @@ class ShareSamples(Slice):
 
     Flow: in order; holds nothing; resumes exactly.
     """
+
+    state_name = "ShareSamples"
 
     def __init__(self, count: int, *, ranks: bool, workers: bool) -> None:
         super().__init__(None)

@@ -180,6 +180,7 @@ class Shuffle(PassThroughStage):
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
 
+    state_name = "Shuffle"
     name = "shuffle"
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None) -> None:
@@ -377,6 +378,8 @@ class ShuffleBytes(Shuffle):
     resumes exactly.
     """
 
+    state_name = "ShuffleBytes"
+
     def __init__(self, bufsize: int, initial: int, rng: Any, seed: Any, max_bytes: int) -> None:
         super().__init__(bufsize, initial, rng, seed)
         if max_bytes < 1:
@@ -457,6 +460,7 @@ class DetShuffle(Shuffle, PipelineStage):
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
 
+    state_name = "DetShuffle"
     name = "detshuffle"
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:

@@ -16,7 +16,7 @@ from webdataset.stages.base import Run, Stage
 def counts(monkeypatch):
     """Count the reads of each environment variable, and the detections of the rank."""
     counted = Counter()
-    read, detect = settings.EnvironmentVariable._read, distributed._rank_claims
+    read, detect = settings.EnvironmentVariable._look_up, distributed._rank_claims
 
     def counting_read(variable):
         counted[variable.name] += 1
@@ -26,7 +26,7 @@ def counts(monkeypatch):
         counted["rank"] += 1
         return detect(group)
 
-    monkeypatch.setattr(settings.EnvironmentVariable, "_read", counting_read)
+    monkeypatch.setattr(settings.EnvironmentVariable, "_look_up", counting_read)
     monkeypatch.setattr(distributed, "_rank_claims", counting_detect)
     return counted
 
