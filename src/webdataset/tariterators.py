@@ -111,6 +111,7 @@ _own = (tar_file_expander, group_by_keys)
 class TarSamples(ReadShards):
     """The reader stage of this module: replaced names are honoured, and otherwise cost nothing."""
 
+    state_name = "TarSamples"
     reading: Reading
 
     def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -17,10 +17,11 @@ splitters pass every shard; the share of the stream is taken right before its sh
 This module never imports torch or JAX: it looks at them only where they are loaded already.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
@@ -49,8 +50,8 @@ class RankClaim(NamedTuple):
 NO_CLAIM = RankClaim("nobody", 0, 1)
 
 
-def detect_rank(group: Any = None) -> RankClaim:
-    """Return rank and number of ranks of this process.
+def detect_rank(group: object = None) -> RankClaim:
+    """Return rank and number of ranks of this process; while a run begins, what it knows.
 
     Args:
         group: a torch.distributed process group, or None for the default one.
@@ -58,6 +59,15 @@ def detect_rank(group: Any = None) -> RankClaim:
     Raises:
         UsageError: a rank that is not below the number of ranks, or half of a pair of variables of ours.
     """
+    run = thread_context.run
+    if group is not None or run is None:
+        return _detect_rank(group)
+    if run.claim is None:
+        run.claim = _detect_rank(None)
+    return run.claim
+
+
+def _detect_rank(group: object) -> RankClaim:
     claims = _rank_claims(group)
     first = next(claims, NO_CLAIM)
     if not 0 <= first.rank < first.world_size:
@@ -72,7 +82,7 @@ _USER_VARIABLES = "WDS_RANK and WDS_WORLD_SIZE"
 _TORCHRUN_VARIABLES = "RANK and WORLD_SIZE"
 
 
-def _rank_claims(group: Any) -> Iterator[RankClaim]:
+def _rank_claims(group: object) -> Iterator[RankClaim]:
     """Yield what everybody says, in the order of precedence; those who say nothing are passed over."""
     yield from _user_claims()
     yield from _claims_of_pair(_TORCHRUN_VARIABLES, settings.RANK, settings.WORLD_SIZE, launcher=False)
@@ -105,7 +115,7 @@ def _claims_of_pair(
         yield RankClaim(who, known, world_size, launcher)
 
 
-def _torch_claims(group: Any) -> Iterator[RankClaim]:
+def _torch_claims(group: object) -> Iterator[RankClaim]:
     distributed = loaded_module("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         group = group or distributed.group.WORLD
@@ -200,14 +210,62 @@ class StreamNumber(NamedTuple):
     of: int
 
 
+class RunContext:
+    """What one run knows of its process: rank and worker, detected once, and the settings, each read once.
+
+    It holds within its ``with`` blocks: while a run begins, up to its first item, and when a pass begins. All stages
+    ask for both, many times. Blocks nest, and the outermost one holds. A forked child is outside of them, since it may
+    be another worker.
+    """
+
+    __slots__ = ("_settings", "claim")
+
+    def __init__(self) -> None:
+        self.claim: RankClaim | None = None
+        self._settings: dict[str, object] = {}
+
+    def worker(self) -> WorkerContext:
+        """Return rank and worker; 0 of 1 within a virtual stream."""
+        with self:
+            return worker_context()
+
+    def __enter__(self) -> None:
+        if thread_context.run is None:
+            thread_context.run, settings.snapshot.values = self, self._settings
+        if thread_context.run is self:
+            thread_context.depth += 1
+
+    def __exit__(self, *failure: object) -> None:
+        if thread_context.run is self:
+            thread_context.depth -= 1
+            if not thread_context.depth:
+                _forget_run()
+
+    def __reduce__(self) -> tuple[type["RunContext"], tuple[()]]:
+        return RunContext, ()
+
+
 class _ThreadContext(threading.local):
     """What runs in this thread at the moment."""
 
     stream: StreamNumber | None = None
-    worker: tuple[int, int] | None = None  # of a loader of ours: number, count
+    # of a loader of ours: number, count
+    worker: tuple[int, int] | None = None
+    # the run that begins, and how many of its blocks are open
+    run: RunContext | None = None
+    depth = 0
 
 
 thread_context = _ThreadContext()
+
+
+def _forget_run() -> None:
+    thread_context.run = settings.snapshot.values = None
+    thread_context.depth = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_run)
 
 
 @contextmanager
@@ -234,7 +292,7 @@ class WorkerInfoOverride:
 worker_info_override = WorkerInfoOverride()
 
 
-def worker_context(group: Any = None) -> WorkerContext:
+def worker_context(group: object = None) -> WorkerContext:
     """Return rank, world size, worker and number of workers of this process, as the program says where it does.
 
     Args:
@@ -246,7 +304,7 @@ def worker_context(group: Any = None) -> WorkerContext:
     return process_context(group) if thread_context.stream is None else SINGLE_WORKER
 
 
-def process_context(group: Any = None) -> WorkerContext:
+def process_context(group: object = None) -> WorkerContext:
     """Return rank, world size, worker and number of workers of this process, within a virtual stream too.
 
     Args:
@@ -265,7 +323,7 @@ def is_single_worker() -> bool:
     return where.world_size * where.num_workers == 1
 
 
-def detect_context(group: Any = None) -> WorkerContext:
+def detect_context(group: object = None) -> WorkerContext:
     """Return rank, world size, worker and number of workers of this process.
 
     Args:
@@ -278,7 +336,7 @@ def detect_context(group: Any = None) -> WorkerContext:
     return _detect_context(group) if thread_context.stream is None else SINGLE_WORKER
 
 
-def has_only_launcher(group: Any = None) -> bool:
+def has_only_launcher(group: object = None) -> bool:
     """Tell whether only a launcher (MPI, SLURM) says that there are several ranks: they may know nothing of each other.
 
     Args:
@@ -287,7 +345,7 @@ def has_only_launcher(group: Any = None) -> bool:
     return worker_info_override.replaced is None and detect_rank(group).launcher
 
 
-def _detect_context(group: Any) -> WorkerContext:
+def _detect_context(group: object) -> WorkerContext:
     detected = detect_rank(group)
     return WorkerContext(detected.rank, detected.world_size, *_worker_numbers())
 
@@ -302,7 +360,19 @@ def _worker_numbers() -> tuple[int, int]:
     return (info.id, info.num_workers) if info is not None else (0, 1)
 
 
-def worker_info() -> Any:
+class TorchWorker(Protocol):
+    """What torch tells of a DataLoader worker."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: object
+
+
+def worker_info() -> TorchWorker | None:
     """Return torch's information on this DataLoader worker, or None outside of one."""
     data = loaded_module("torch.utils.data")
-    return data.get_worker_info() if data is not None else None
+    if data is None:
+        return None
+    info: TorchWorker | None = data.get_worker_info()
+    return info

@@ -1,17 +1,28 @@
-"""Every environment variable of this library, declared once with its type and default, and read on each use.
+"""Every environment variable of this library, declared once with its type and default.
 
-No other module reads the environment.
+A variable is read when it is asked for, so that a program may change it between two runs. While a run begins
+(:class:`webdataset.core.distributed.RunContext`), each is read once. No other module reads the environment.
 """
 
 import os
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from webdataset.core.errors import UsageError
 
 T = TypeVar("T")
+
+
+class _ThreadSnapshot(threading.local):
+    """What this thread has read, by name of the variable, while a run begins in it; else None."""
+
+    values: dict[str, object] | None = None
+
+
+snapshot = _ThreadSnapshot()
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,15 @@ class EnvironmentVariable(Generic[T]):
         Raises:
             UsageError: the variable's text cannot be parsed.
         """
+        known = snapshot.values
+        if known is None:
+            return self._look_up()
+        if self.name not in known:
+            known[self.name] = self._look_up()
+        return cast("T", known[self.name])
+
+    def _look_up(self) -> T:
+        """Read and parse the variable."""
         text = os.environ.get(self.name, "")
         if text == "":
             return self.default

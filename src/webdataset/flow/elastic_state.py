@@ -23,8 +23,9 @@ from typing import Any
 
 from webdataset.core.distributed import worker_info
 from webdataset.core.errors import StateMismatch, UsageError
+from webdataset.core.json_types import as_object, normalize_json
 from webdataset.core.tracebacks import warn_user
-from webdataset.stages.base import Json, normalize_json
+from webdataset.stages.base import Json
 
 VERSION = 2
 KIND = "webdataset.elastic"
@@ -199,7 +200,7 @@ def check_sum(state: Mapping[str, Any]) -> None:
             f"{counted}"
         )
     try:
-        stream_states = normalize_json(state["memories"])
+        stream_states = as_object(normalize_json(state["memories"]))
     except (TypeError, RecursionError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
     if state.get(SUM_KEY, 0) != sum_state(state, stream_states):

@@ -16,7 +16,6 @@ from typing import Any
 
 from webdataset.core import settings
 from webdataset.core.redaction import redact
-from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.run import ENDLESS, expand_stages, item_bound
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
@@ -226,7 +225,7 @@ def _describe_run(pipeline: Any) -> list[str]:
         lines.append(f"{pipeline.nsamples} items an iteration")
     if getattr(pipeline, "evenness", None) is not None:
         lines.append(str(pipeline.evenness))
-    if isinstance(pipeline, ElasticMixin):
+    if getattr(pipeline, "streams", None):
         lines.append(f"{pipeline.streams} virtual streams, between which the bounds below are divided")
     if pipeline.size is not None:
         lines.append(f"length {pipeline.size}")

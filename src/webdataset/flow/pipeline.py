@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from webdataset.core import distributed
-from webdataset.core.distributed import WorkerContext, is_single_worker, process_context, worker_context
-from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.distributed import RunContext, WorkerContext, is_single_worker, process_context, worker_context
+from webdataset.core.errors import FlowError, UsageError, WebDatasetError
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import IterableDataset
-from webdataset.core.tracebacks import TrimmedTracebacks
+from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.epochs import EpochCounter, choose_seeds
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.run import (
@@ -349,23 +349,29 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
     def _iterate(self) -> Generator[Any]:
         if not self.pipeline:
             raise UsageError("this pipeline has no stages, or was closed")
-        run = self._begin()
-        self.epoch = run.epoch + 1
-        bounds = self._limits()
-        if bounds == Bounds():
-            outcomes = Outcomes() if run.outcomes is None else None
-            run = run if outcomes is None else replace(run, outcomes=outcomes)
-            with TrimmedTracebacks():
+        context = RunContext()
+        with context:
+            run = replace(self._begin(), context=context)
+            self.epoch = run.epoch + 1
+            bounds = self._limits()
+        try:
+            if bounds == Bounds():
+                outcomes = Outcomes() if run.outcomes is None else None
+                run = run if outcomes is None else replace(run, outcomes=outcomes)
                 with Flow(self.pipeline, run) as flow:
+                    yield from flow.start()
                     yield from flow
                 if outcomes is not None:
                     judge_outcomes(outcomes.summarize(), whole=is_single_worker())
-        else:
-            with TrimmedTracebacks(), Loop(self._entries(run), run, bounds) as loop:
-                try:
-                    yield from loop.iterate_fast()
-                finally:
-                    self.epoch = max(self.epoch, run.epoch + loop.passed)
+            else:
+                with Loop(self._entries(run), run, bounds) as loop:
+                    try:
+                        yield from loop.iterate_fast()
+                    finally:
+                        self.epoch = max(self.epoch, run.epoch + loop.passed)
+        except WebDatasetError as error:
+            trim_traceback(error)
+            raise
 
     def iterator(self) -> Iterator[Any]:
         """Run all passes, without the bound on items."""

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from webdataset.core.distributed import StreamNumber, is_single_worker
+from webdataset.core.distributed import RunContext, StreamNumber, is_single_worker
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
@@ -21,6 +21,7 @@ from webdataset.stages.randomness import user_generators
 from webdataset.stages.read_shards import ReadShards
 
 VERSION = 1
+_END: Any = object()
 
 
 class Flow:
@@ -42,17 +43,20 @@ class Flow:
         elif run.stream is not None and not run.tracked:
             # the order within a stream's buffers follows from addresses
             run = replace(run, tracked=True)
-        self.run = run
+        context = run.context or RunContext()
+        self.run = run if run.context is context else replace(run, context=context)
+        self._context = context
         self._stages: Sequence[Any] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
-        self.levels = _make_runners(stages, run)
-        self._first = _find_last_rewinding(self.levels)
-        if state is None:
-            self._open()
-        else:
-            with count_skipped(None):  # what is done once more was counted before the state was saved
-                self._restore(state)
+        with context:
+            self.levels = _make_runners(stages, self.run)
+            self._first = _find_last_rewinding(self.levels)
+            if state is None:
                 self._open()
+            else:
+                with count_skipped(None):  # what is done once more was counted before the state was saved
+                    self._restore(state)
+                    self._open()
         kept = self.levels[self._first :]
         self._kept = kept[::-1]  # the last one first
         self._writers = [level.writer() for level in kept]
@@ -65,6 +69,15 @@ class Flow:
         for level in self.levels:
             if not level.over:
                 level.open()
+
+    def start(self) -> Iterator[Any]:
+        """Yield the first item: stages ask for rank and settings while it is made. The others are in ``items``."""
+        with self._context:
+            first = next(self.items, _END)
+        if first is _END:
+            self.items = iter(())
+            return
+        yield first
 
     def __iter__(self) -> Iterator[Any]:
         return self.items
@@ -348,12 +361,14 @@ class Loop:
     def iterate_fast(self) -> Iterator[Any]:
         """Yield what ``next`` would give, at the speed of a generator (which is not kept here: no cycle, no leak)."""
         while not self._over and self.count < self.bound:
-            for item in self.flow:
-                self.count += 1
-                self.given += 1
-                yield item
-                if self.count >= self.bound:
-                    return
+            flow = self.flow
+            for items in (flow.start(), flow):
+                for item in items:
+                    self.count += 1
+                    self.given += 1
+                    yield item
+                    if self.count >= self.bound:
+                        return
             self._over = not self._start_next_pass()
         self._judge()
 

@@ -185,8 +185,12 @@ class StageRunner:
 
 
 def stage_name(stage: Any) -> str:
-    """Return what a stage is called in snapshots: its function or class, without arguments."""
+    """Return what a stage is called in states: the ``state_name`` of its function or class, else its qualified name."""
     called = stage.foreign if isinstance(stage, _OpaqueStage) else getattr(stage, "f", stage)
+    for holder in (called, type(called)):
+        known = getattr(holder, "__dict__", {}).get("state_name")
+        if isinstance(known, str):
+            return known
     return str(getattr(called, "__qualname__", type(called).__qualname__)).rpartition(".<locals>.")[2]
 
 

@@ -23,17 +23,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from webdataset.core.error_handlers import SkipCounts, count_skipped
-from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
 from webdataset.stages.base import FilterFunction, Stage, stage_title
 from webdataset.stages.checks import CheckSamples
 from webdataset.stages.read_shards import ReadShards
 
 if TYPE_CHECKING:
+    from webdataset.flow.elastic import ElasticRun
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
     from webdataset.flow.pipeline import DataPipeline
+    from webdataset.flow.run import PipelineIterator
 
 
 _MAX_WIDTH = 48
@@ -429,6 +431,11 @@ def find_report_name(level: StageRunner, *, source: bool = False) -> str:
 _END: Any = object()
 
 
+def _as_elastic(dataset: "DataPipeline") -> "ElasticPipeline | None":
+    """Return a dataset that is read in virtual streams; None for another one."""
+    return cast("ElasticPipeline", dataset) if getattr(dataset, "streams", None) else None
+
+
 class TimedDataset:
     """Iterates over a pipeline's items and times its stages; each iteration is an epoch, and adds to the figures.
 
@@ -445,7 +452,8 @@ class TimedDataset:
         self.seconds = 0.0
         self._meter = StageMeter(budget=1.0)
         self._skips, self._drops = SkipCounts(), SkipCounts()
-        self._pending = dataset.pending if isinstance(dataset, ElasticMixin) else None
+        elastic = _as_elastic(dataset)
+        self._pending = None if elastic is None else elastic.pending
         self._dataset = copy.copy(dataset)
         self._dataset.meter = self._meter
 
@@ -468,13 +476,14 @@ class TimedDataset:
         finally:
             items.close()
 
-    def _start_run(self) -> Any:
-        if isinstance(self._dataset, ElasticMixin):
-            pending, self._pending = self._pending, None
-            run = self._dataset.elastic_run(state=pending)
-            run.meter = self._meter
-            return run
-        return iter(self._dataset)
+    def _start_run(self) -> "ElasticRun | PipelineIterator":
+        elastic = _as_elastic(self._dataset)
+        if elastic is None:
+            return cast("PipelineIterator", iter(self._dataset))
+        pending, self._pending = self._pending, None
+        run = elastic.elastic_run(state=pending)
+        run.meter = self._meter
+        return run
 
     @property
     def stages(self) -> list[StageTime]:

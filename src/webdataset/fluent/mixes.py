@@ -62,6 +62,10 @@ class ChainableMix(FluidInterface):
 class RandomMix(ChainableMix, mix.RandomMix):
     """Mix datasets by chance; arguments, errors and order are those of :class:`webdataset.stages.mix.RandomMix`."""
 
+    state_name = "RandomMix"
+
 
 class RoundRobin(ChainableMix, mix.RoundRobin):
     """Mix datasets in turn; arguments and order are those of :class:`webdataset.stages.mix.RoundRobin`."""
+
+    state_name = "RoundRobin"

@@ -74,6 +74,7 @@ class LoaderStage(Stage):
         loader: over an elastic dataset.
     """
 
+    state_name = "LoaderStage"
     rewinds = True
 
     def __init__(self, loader: Any) -> None:

@@ -58,6 +58,8 @@ class ImageStage(Stage):
     Flow: in order; holds nothing; resumes exactly.
     """
 
+    state_name = "ImageStage"
+
     def __init__(self, name: str, draw: Callable[..., Any], *arguments: Any) -> None:
         self.name = name
         self.draw = draw
@@ -246,6 +248,8 @@ def _draw_corners(generator: random.Random, image: Image, size: int, count: int)
 
 class Patches(ImageStage):
     """Lists of samples, each with a piece of the image in place of the image."""
+
+    state_name = "Patches"
 
     def transform_sample(self, sample: dict[str, Any], names: list[str], change: Any) -> Any:
         """Return one sample for each corner in ``change``."""

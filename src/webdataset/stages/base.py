@@ -23,29 +23,51 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from random import Random
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from webdataset.core.distributed import StreamNumber, worker_context
+from webdataset.core.distributed import RunContext, StreamNumber, WorkerContext, worker_context
 from webdataset.core.error_handlers import Handler, should_continue, with_location
 from webdataset.core.errors import FlowError
+from webdataset.core.json_types import Address as JsonAddress
+from webdataset.core.json_types import JsonValue
+from webdataset.core.json_types import normalize_json as normalize_json  # noqa: PLC0414  passed on
 from webdataset.core.seeds import hash_seed, make_rng, random_seed
 
+if TYPE_CHECKING:
+    import typing_extensions
+
+    State = typing_extensions.TypeVar("State", bound="StageState | None", default=Any)
+else:
+    State = TypeVar("State")
+    """What a stage remembers: what its ``begin`` returns and its ``flow`` takes; None for a stage without a state."""
+
 P = ParamSpec("P")
+Item = TypeVar("Item")
+"""One item of a stream, for functions that pass items on as they are: a sample, a batch, or anything else."""
+Fetch = Callable[[list[JsonAddress]], list[Any]]
+"""Gives the items at some addresses of the stage before, in the same order."""
+# for the folders that have not changed to core.json_types yet
 Json = Any
 Address = Any
-Fetch = Callable[[list[Address]], list[Any]]
-Item = TypeVar("Item")
 
 
-def normalize_json(value: Json) -> Json:
-    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted.
+class RunMeter(Protocol):
+    """What times the stages of a run; see :mod:`webdataset.flow.timing`."""
 
-    Args:
-        value: a JSON value.
-    """
-    if isinstance(value, list | tuple):
-        return [normalize_json(part) for part in value]
-    return {name: normalize_json(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
+    @property
+    def inside(self) -> "RunMeter":
+        """What a pipeline inside a stage of this run is timed by."""
+
+    def attach(self, levels: Any) -> None:
+        """Take up the stages of a run that is not open yet."""
+
+
+class OutcomeSink(Protocol):
+    """What takes note of what became of the samples of a run; see :mod:`webdataset.flow.outcomes`."""
+
+    def take(self, levels: Any, *, resumed: bool) -> None:
+        """Take note of a run that has ended or was given up."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +82,7 @@ class Run:
         tracked: True where the run keeps addresses, so that it can be snapshot.
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
+        context: rank, worker and settings, filled when the run begins.
         meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
         warned: what this run has warned of already, in all of its streams and sources.
         outcomes: who is told what became of the samples of stages that may drop some
@@ -73,11 +96,12 @@ class Run:
     tracked: bool = False
     position: int = 0
     stream: StreamNumber | None = None
-    meter: Any = field(default=None, compare=False, repr=False)
+    context: RunContext | None = field(default=None, compare=False, repr=False)
+    meter: RunMeter | None = field(default=None, compare=False, repr=False)
     warned: set[str] = field(default_factory=set, compare=False, repr=False)
-    outcomes: Any = field(default=None, compare=False, repr=False)
+    outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
 
-    def random(self, *names: int | str) -> Any:
+    def random(self, *names: int | str) -> Random:
         """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
 
         That is a virtual stream, or else rank and worker.
@@ -90,8 +114,12 @@ class Run:
             return make_rng("shared", seed, self.epoch, self.position, *names)
         if self.stream is not None:
             return make_rng("stream", self.seed, self.epoch, self.position, *self.stream, *names)
-        where = worker_context()
+        where = self.worker()
         return make_rng("own", self.seed, self.epoch, self.position, where.rank, where.worker, *names)
+
+    def worker(self) -> WorkerContext:
+        """Return the rank and worker that run it; 0 of 1 within a virtual stream."""
+        return worker_context() if self.context is None else self.context.worker()
 
     def entropy(self) -> int:
         """Return one number that the run's seed and epoch determine, for generators of other kinds."""
@@ -129,16 +157,16 @@ class StageState:
     """
 
     run_context: Run | None = None
-    origin: Callable[[], Address] | None = None
-    address: Address = None
+    origin: Callable[[], JsonAddress] | None = None
+    address: Any = None  # a JsonAddress; Any lets subclasses make it a property
     plain: bool = False
     outcome: Outcome | None = None
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return this state as a JSON value; buffers as addresses."""
         return None
 
-    def trace(self) -> Json:
+    def trace(self) -> JsonValue:
         """Return what has been read so far as a JSON value, for a replay to compare; None for what reads nothing."""
         return None
 
@@ -146,7 +174,7 @@ class StageState:
         """Return the url of the shard that is being read, for messages; nothing where none is known."""
         return ""
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Take up a snapshot before the flow starts.
 
         Args:
@@ -155,30 +183,33 @@ class StageState:
         """
 
 
-class Stage(ABC):
+class Stage(ABC, Generic[State]):
     """One step of a pipeline: called with an iterable, it returns an iterator over the results.
 
     Attributes:
+        state_name: what states call the stages of this very class, so that it can be renamed; a subclass that has none
+            of its own goes by its qualified name. States of a stage with another name are refused.
         transparent: each output item is made from one input item, in input order, and depends on nothing else.
         rewinds: the stage restores itself from a *fresh* upstream (the reader does, by skipping whole shards).
         drops: the stage may drop every sample that it is given, and has a ``name`` and a user's ``function``. Its flow
             says in ``state.outcome`` how that ended; without a state of its own, ``state`` is a plain one for that.
     """
 
+    state_name: ClassVar[str]
     transparent: bool = False
     rewinds: bool = False
     drops: bool = False
 
-    def begin(self, run: Run) -> StageState | None:  # noqa: ARG002
+    def begin(self, run: Run) -> State:  # noqa: ARG002
         """Return a new state for one run, or None for a stage that remembers nothing.
 
         Args:
             run: seed, epoch and place of the run.
         """
-        return None
+        return cast("State", None)
 
     @abstractmethod
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Any], state: State) -> Iterator[Any]:
         """Yield results.
 
         Args:
@@ -186,7 +217,7 @@ class Stage(ABC):
             state: what ``begin`` returned, possibly restored.
         """
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:
         """Make the output items that stand at ``addresses`` once more.
 
         Args:
@@ -261,7 +292,7 @@ class TransparentFunction(FilterFunction):
 class ObservingFunction(TransparentFunction):
     """A generator function whose output items *are* input items, in order: it drops some, or only looks at them."""
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Return the input items: whoever let them pass once is not asked again."""
         return fetch(addresses)
 
@@ -270,7 +301,7 @@ class PassThroughState(StageState):
     """Memory of a stage whose last output item is upstream's last item: the address is upstream's."""
 
     @property
-    def address(self) -> Address:
+    def address(self) -> JsonAddress:
         """Address of the item that upstream yielded last."""
         return self.origin() if self.origin is not None else None
 
@@ -278,7 +309,7 @@ class PassThroughState(StageState):
 class PassThroughStage(Stage):
     """A stage with a state whose output items *are* input items: it drops some, or gives them in another order."""
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Return the input items."""
         return fetch(addresses)
 
@@ -286,45 +317,58 @@ class PassThroughStage(Stage):
 def transform(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
     kind: type[TransparentFunction] = TransparentFunction,
+    *,
+    state_name: str | None = None,
 ) -> Callable[P, TransparentFunction]:
     """Make a stage maker of a generator function whose every output item is made from one input item, in order.
 
     Args:
         function: ``function(source, *args, **kw)`` yields results. Its first parameter is left out of the maker's.
         kind: of the stages.
+        state_name: what states call the stages; None is the function's qualified name.
 
     Returns:
         ``maker(*args, **kw)``, which checks its arguments and returns the stage.
     """
-    return _maker(function, kind)
+    return _maker(function, kind, state_name)
 
 
 def observation(
     function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
     kind: type[ObservingFunction] = ObservingFunction,
+    *,
+    state_name: str | None = None,
 ) -> Callable[P, ObservingFunction]:
-    """Make a stage maker of a generator function whose output items are input items, in order."""
-    return _maker(function, kind)
+    """Make a stage maker of a generator function whose output items are input items, in order; see `transform`."""
+    return _maker(function, kind, state_name)
 
 
 def expansion(
-    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]],
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]], *, state_name: str | None = None
 ) -> Callable[P, FilterFunction]:
     """Make a stage maker of a generator function that is resumed by replay (1 to n, reordering, or foreign)."""
-    return _maker(function, FilterFunction)
+    return _maker(function, FilterFunction, state_name)
 
 
-def _maker(function: Callable[..., Iterator[Any]], kind: type[Any]) -> Callable[..., Any]:
+FilterKind = TypeVar("FilterKind", bound=FilterFunction)
+
+
+def _maker(
+    function: Callable[Concatenate[Iterator[Any], P], Iterator[Any]], kind: type[FilterKind], state_name: str | None
+) -> Callable[P, FilterKind]:
     signature = inspect.signature(function)
     own = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=kind)
 
     @functools.wraps(function)
-    def maker(*args: Any, **kw: Any) -> Any:
+    def maker(*args: P.args, **kw: P.kwargs) -> FilterKind:
         own.bind(*args, **kw)
         return kind(function, *args, **kw)
 
-    maker.__signature__ = own  # type: ignore[attr-defined]
+    vars(maker)["__signature__"] = own
     maker.__name__ = maker.__qualname__ = function.__name__.lstrip("_")
+    # after wraps: the maker itself, used uncalled, goes by its own name
+    if state_name is not None:
+        vars(function)["state_name"] = state_name
     return maker
 
 
@@ -356,14 +400,14 @@ def pipelinefilter(f: Callable[..., Iterable[Any]]) -> RestCurried:
     return RestCurried(f)
 
 
-def pair_addresses(upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
+def pair_addresses(upstream: Iterator[Item], origin: Callable[[], JsonAddress]) -> Iterator[tuple[JsonAddress, Item]]:
     """Pair each item with its address, for a buffer in a tracked run."""
     for item in upstream:
         yield origin(), item
 
 
 @overload
-def deliver_pairs(pairs: Iterator[tuple[Address, Item]], state: StageState) -> Iterator[Item]: ...
+def deliver_pairs(pairs: Iterator[tuple[JsonAddress, Item]], state: StageState) -> Iterator[Item]: ...
 @overload
 def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]: ...
 def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
@@ -468,6 +512,8 @@ class Composed(Stage):
     Args:
         *steps: functions of one argument, or stages. A pipeline may take ``steps`` apart and run each by itself.
     """
+
+    state_name = "Composed"
 
     def __init__(self, *steps: Step) -> None:
         self.steps: tuple[Step, ...] = tuple(

@@ -15,8 +15,9 @@ from itertools import islice
 from typing import Any
 
 from webdataset.core.errors import SampleError, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
-from webdataset.stages.base import Address, Fetch, Json, Run, Stage, StageState, collate_batch, pair_addresses
+from webdataset.stages.base import Fetch, Run, Stage, StageState, collate_batch, pair_addresses
 
 
 def default_collation_fn(
@@ -138,7 +139,7 @@ def tuple2dict(l: Iterable[Any]) -> dict[int, Any]:  # noqa: E741  upstream's na
 Collation = Callable[[list[Any]], Any]
 
 
-class Batched(Stage):
+class Batched(Stage[StageState]):
     """Batches of samples.
 
     Args:
@@ -147,12 +148,14 @@ class Batched(Stage):
         partial: give the last batch even where it is smaller.
     """
 
+    state_name = "Batched"
+
     def __init__(self, batchsize: int, collation_fn: Collation | None, partial: bool) -> None:  # noqa: FBT001
         self.batchsize = batchsize
         self.collation_fn = collation_fn
         self.partial = partial
 
-    def begin(self, run: Run) -> StageState | None:  # noqa: ARG002
+    def begin(self, run: Run) -> StageState:  # noqa: ARG002
         """Return the place for the last batch's address."""
         return StageState()
 
@@ -175,9 +178,10 @@ class Batched(Stage):
 
     def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Fetch all samples of the batches at once, and collate them again."""
-        samples = iter(fetch([address for batch in addresses for address in batch]))
+        batches = [as_list(batch) for batch in addresses]
+        samples = iter(fetch([address for batch in batches for address in batch]))
         collate = self.collation_fn or _keep_list
-        return [collate_batch(collate, list(islice(samples, len(batch))), "batched") for batch in addresses]
+        return [collate_batch(collate, list(islice(samples, len(batch))), "batched") for batch in batches]
 
     def __repr__(self) -> str:
         name = "listed" if self.collation_fn is None else "batched"
@@ -297,27 +301,30 @@ class UnbatchState(StageState):
         self.left = 0
         self.rest: list[Any] = []
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the address of the last sample and how many samples its batch has left."""
         return None if self.address is None else [*self.address, self.left]
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Open the batch once more, if any of its samples are left."""
         if state is None:
             return
-        batch, index, self.left = state
+        batch, place, left = as_list(state)
+        index, self.left = as_int(place), as_int(left)
         self.address = [batch, index]
         if self.left:
             self.rest = list(self.stage.rows(fetch([batch])[0]))[index + 1 :]
 
 
-class Unbatched(Stage):
+class Unbatched(Stage[UnbatchState]):
     """Batches taken apart; see :func:`unbatched` and :func:`unlisted`.
 
     Args:
         rows: from a batch to its samples.
         name: for ``repr``.
     """
+
+    state_name = "Unbatched"
 
     def __init__(self, rows: Callable[[Any], Iterable[Any]], name: str) -> None:
         self.rows = rows
@@ -356,10 +363,11 @@ class Unbatched(Stage):
 
     def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
         """Fetch each batch once, and take the samples out of it."""
-        names = {repr(batch): batch for batch, _ in addresses}
+        places = [as_pair(address) for address in addresses]
+        names = {repr(batch): batch for batch, _ in places}
         batches = fetch(list(names.values()))
         opened = {name: list(self.rows(batch)) for name, batch in zip(names, batches, strict=True)}
-        return [opened[repr(batch)][index] for batch, index in addresses]
+        return [opened[repr(batch)][as_int(index)] for batch, index in places]
 
     def __repr__(self) -> str:
         return f"{self.name}()"

@@ -34,6 +34,8 @@ class CheckSamples(PassThroughStage):
         shards: number of shards of the dataset, for the message; None where it is not known.
     """
 
+    state_name = "CheckSamples"
+
     def __init__(self, shards: int | None = None) -> None:
         self._shards = shards
 
@@ -113,6 +115,8 @@ class SplitAssigned(PassThroughStage):
         ranks: no splitter between ranks was chosen.
         workers: no splitter between workers was chosen.
     """
+
+    state_name = "SplitAssigned"
 
     def __init__(self, *, ranks: bool, workers: bool) -> None:
         self.ranks = ranks

@@ -250,9 +250,9 @@ def _associate(
     return map_items(source, update, handler, "associate")
 
 
-to_tuple = transform(_to_tuple)
-rename = transform(_rename)
-associate = transform(_associate)
+to_tuple = transform(_to_tuple, state_name="_to_tuple")
+rename = transform(_rename, state_name="_rename")
+associate = transform(_associate, state_name="_associate")
 
 
 def _parse_rules(pairs: tuple[Any, ...], named: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -398,8 +398,8 @@ def _duplicate_field_error(sample: Mapping[str, Any], why: str, field: str) -> D
     )
 
 
-rename_keys = transform(_rename_keys)
-extract_keys = transform(_extract_keys)
+rename_keys = transform(_rename_keys, state_name="_rename_keys")
+extract_keys = transform(_extract_keys, state_name="_extract_keys")
 
 
 def _to_dict(
@@ -452,5 +452,5 @@ def _to_dict(
     return map_items(source, chosen, handler, "to_dict")
 
 
-to_dict = transform(_to_dict)
+to_dict = transform(_to_dict, state_name="_to_dict")
 interleaved_to_dict = to_dict

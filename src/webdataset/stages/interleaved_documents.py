@@ -209,6 +209,7 @@ class Interleaved(JoinStage):
         lookahead: the greatest number of samples that wait.
     """
 
+    state_name = "Interleaved"
     name = "interleaved"
 
     def __init__(
@@ -451,6 +452,7 @@ class SiblingFields(JoinStage):
         lookahead: the greatest number of samples that wait.
     """
 
+    state_name = "SiblingFields"
     name = "sibling_fields"
 
     def __init__(

@@ -163,8 +163,8 @@ def _xdecode(
     return map_items(source, decode_fields, handler, "xdecode")
 
 
-decode = transform(_decode)
-xdecode = transform(_xdecode)
+decode = transform(_decode, state_name="_decode")
+xdecode = transform(_xdecode, state_name="_xdecode")
 
 
 def _add_label(source: Iterator[Any], name: str, tags: Mapping[str, Any] | None = None) -> Iterator[Any]:
@@ -230,9 +230,9 @@ def _keep_first(source: Iterator[Any], *names: str) -> Iterator[dict[str, Any]]:
         yield result
 
 
-add_label = transform(_add_label)
-keep_fields = transform(_keep_fields)
-keep_first = transform(_keep_first)
+add_label = transform(_add_label, state_name="_add_label")
+keep_fields = transform(_keep_fields, state_name="_keep_fields")
+keep_first = transform(_keep_first, state_name="_keep_first")
 
 
 Function = Callable[[Any], Any]
@@ -372,9 +372,9 @@ def _map_tuple(source: Iterator[Any], *args: Function | None, handler: Handler =
     return map_items(source, update, handler, "map_tuple")
 
 
-map = transform(_map, Map)  # noqa: A001  upstream's name
-map_dict = transform(_map_dict)
-map_tuple = transform(_map_tuple)
+map = transform(_map, Map, state_name="_map")  # noqa: A001  upstream's name
+map_dict = transform(_map_dict, state_name="_map_dict")
+map_tuple = transform(_map_tuple, state_name="_map_tuple")
 
 
 def transform_with(sample: Sequence[Any], transformers: Sequence[Function | None] | None) -> Sequence[Any]:
@@ -479,5 +479,5 @@ def _lock_file(file: TextIO) -> None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
 
-info = observation(_info)
-log_keys = observation(_log_keys)
+info = observation(_info, state_name="_info")
+log_keys = observation(_log_keys, state_name="_log_keys")

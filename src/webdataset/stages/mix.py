@@ -249,6 +249,8 @@ class RandomMix(Mixture):
     Flow: random order, each source in its own order; holds nothing; resumes exactly where its sources do.
     """
 
+    state_name = "RandomMix"
+
     def __init__(
         self,
         datasets: Iterable[Any],
@@ -292,6 +294,8 @@ class RoundRobin(Mixture):
     Flow: in turn, each source in its own order; holds nothing; resumes exactly where its sources do.
     """
 
+    state_name = "RoundRobin"
+
     def __init__(self, datasets: Iterable[Any], longest: bool = False) -> None:  # noqa: FBT001, FBT002  positional upstream
         super().__init__(datasets, longest)
 
@@ -327,6 +331,8 @@ class EvenMix(RandomMix):
     Flow: in an order fixed by seed and epoch, each source in its own order; holds nothing; resumes exactly where its
     sources do.
     """
+
+    state_name = "EvenMix"
 
     def __init__(self, datasets: Any, probs: Any = None, *, longest: bool = False) -> None:
         super().__init__(datasets, probs, longest)
@@ -370,6 +376,8 @@ class Concat(Mixture):
 
     Flow: each source in its own order; holds nothing; resumes exactly where its sources do.
     """
+
+    state_name = "Concat"
 
     def __init__(self, datasets: Any) -> None:
         super().__init__(datasets, True)

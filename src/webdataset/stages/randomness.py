@@ -18,7 +18,6 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from webdataset.core.distributed import worker_context
 from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
 from webdataset.core.seeds import CounterRng, hash_seed, sample_digest
@@ -388,13 +387,13 @@ class NumberDraws(Stage):
     Flow: in order; holds nothing; stands before the reader, where everything is run again.
     """
 
+    state_name = "NumberDraws"
     transparent = True
 
     def begin(self, run: Run) -> DrawNumberState:
         """Return who draws."""
-        return DrawNumberState(
-            *(run.stream if run.stream is not None else (worker_context().rank, worker_context().worker))
-        )
+        where = run.worker()
+        return DrawNumberState(*(run.stream if run.stream is not None else (where.rank, where.worker)))
 
     def flow(self, upstream: Iterator[Any], state: DrawNumberState) -> Iterator[Any]:
         """Yield the shards with ``__draw__``."""

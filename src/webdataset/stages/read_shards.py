@@ -167,6 +167,7 @@ class ReadShards(Stage):
         reading: how to read.
     """
 
+    state_name = "ReadShards"
     rewinds = True
     before: tuple[Any, ...] = ()  # stages that a pipeline runs in front of this one, and shows as a part of it
     after: tuple[Any, ...] = ()  # likewise, behind it
@@ -447,6 +448,8 @@ class OpenShards(ReadShards):
 
     Flow: a sample of each open shard in turn; holds one chunk of 384 KB of each; resumes at a byte offset in each.
     """
+
+    state_name = "OpenShards"
 
     def __init__(self, reader: ReadShards, count: int) -> None:
         if count < 1:

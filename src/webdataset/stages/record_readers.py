@@ -52,6 +52,7 @@ class ReadRecords(ReadShards):
         reading: how to read.
     """
 
+    state_name = "ReadRecords"
     reading: RecordReading  # type: ignore[assignment]
 
     def __init__(self, reading: RecordReading) -> None:

@@ -36,6 +36,8 @@ class Cached(Stage, PipelineStage):
     Flow: in order; holds all samples; resumes by replay.
     """
 
+    state_name = "Cached"
+
     def __init__(self) -> None:
         self.cached: list[Any] | None = None
         self.mark: str | None = None  # set while samples come from memory; part of snapshots
@@ -138,6 +140,8 @@ class LMDBCached(Stage, PipelineStage):
 
     Flow: in order; holds ``chunksize`` samples; resumes by replay.
     """
+
+    state_name = "LMDBCached"
 
     def __init__(
         self, fname: str | os.PathLike[str], map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500

@@ -78,7 +78,7 @@ class Select(ObservingFunction):
         return _select_with_outcome(upstream, *self.args, **self.kw, outcome=None if state is None else state.outcome)
 
 
-select = observation(_select, Select)
+select = observation(_select, Select, state_name="_select")
 
 
 class RsampleState(PassThroughState):
@@ -106,6 +106,8 @@ class Rsample(PassThroughStage):
     Args:
         p: probability in [0, 1].
     """
+
+    state_name = "Rsample"
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -164,6 +166,8 @@ class Slice(PassThroughStage):
     Args:
         *args: stop; or start, stop; or start, stop, step.
     """
+
+    state_name = "Slice"
 
     def __init__(self, *args: int | None) -> None:
         islice((), *args)  # the check of arguments is its own

@@ -49,6 +49,7 @@ class EqualShare(Stage):
             samples are repeats. None: no such bound.
     """
 
+    state_name = "EqualShare"
     splits = True  # what stands before is drawn alike in all workers
     shares_streams = True
 
@@ -75,9 +76,7 @@ class EqualShare(Stage):
     def bounds(self, run: Run) -> tuple[int, int]:
         """Return the positions ``[begin, end)`` that are read by whoever runs this."""
         return (
-            self.bounds_of(worker_context())
-            if run.stream is None
-            else compute_share(self.samples, *run.stream, self.how)
+            self.bounds_of(run.worker()) if run.stream is None else compute_share(self.samples, *run.stream, self.how)
         )
 
     def bounds_of(self, where: WorkerContext) -> tuple[int, int]:
@@ -193,6 +192,7 @@ class ShareShards:
         workers: share out between workers of a rank.
     """
 
+    state_name = "ShareShards"
     splits = True  # what stands before is drawn alike in all workers
 
     def __init__(self, count: int, *, ranks: bool, workers: bool) -> None:
@@ -219,6 +219,8 @@ class ShareSamples(Slice):
 
     Flow: in order; holds nothing; resumes exactly.
     """
+
+    state_name = "ShareSamples"
 
     def __init__(self, count: int, *, ranks: bool, workers: bool) -> None:
         super().__init__(None)

@@ -180,6 +180,7 @@ class Shuffle(PassThroughStage):
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
 
+    state_name = "Shuffle"
     name = "shuffle"
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None) -> None:
@@ -190,10 +191,13 @@ class Shuffle(PassThroughStage):
 
     def begin(self, run: Run) -> ShuffleState:
         """Return an empty buffer and the generator of this run."""
+        if self.bufsize < 2 and self.rng is None and not run.tracked:
+            return ShuffleState(None)  # the order is left alone, so nothing is drawn
         return self._empty(randomness.select_rng(run, self.rng, self.seed), run)
 
     def _empty(self, rng: Any, run: Run) -> ShuffleState:
-        if not isinstance(rng, CounterRng):
+        # a run that keeps no addresses is never saved, and needs no journal
+        if not isinstance(rng, CounterRng) or not run.tracked:
             return ShuffleState(rng)
         return JournaledShuffleState(rng, max(self.bufsize, 1), self.initial, sorts=run.stream is not None)
 
@@ -207,6 +211,8 @@ class Shuffle(PassThroughStage):
         """Yield the items in random order."""
         origin, waiting = state.origin, state.waiting
         bufsize = max(self.bufsize, 1)
+        if state.rng is None:
+            return upstream
         if origin is None:
             waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
             kind = _shuffle_with_words if isinstance(state.rng, CounterRng) else shuffle_buffer
@@ -372,6 +378,8 @@ class ShuffleBytes(Shuffle):
     resumes exactly.
     """
 
+    state_name = "ShuffleBytes"
+
     def __init__(self, bufsize: int, initial: int, rng: Any, seed: Any, max_bytes: int) -> None:
         super().__init__(bufsize, initial, rng, seed)
         if max_bytes < 1:
@@ -452,6 +460,7 @@ class DetShuffle(Shuffle, PipelineStage):
     Flow: random order within the buffer; holds ``bufsize`` items; resumes exactly.
     """
 
+    state_name = "DetShuffle"
     name = "detshuffle"
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:

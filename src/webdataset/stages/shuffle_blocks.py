@@ -82,6 +82,8 @@ class BlockShuffle(PassThroughStage):
     Flow: random order within blocks; holds ``size`` samples; resumes exactly.
     """
 
+    state_name = "BlockShuffle"
+
     def __init__(self, size: int, seed: int | None = None) -> None:
         if size < 1:
             raise UsageError(f"size={size!r}: a block holds at least one sample")

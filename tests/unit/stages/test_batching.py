@@ -4,6 +4,7 @@ import pytest
 
 import webdataset as wds
 from webdataset.core.errors import UsageError
+from webdataset.core.json_types import as_int
 from webdataset.stages.batch import batched, listed
 
 
@@ -49,7 +50,7 @@ def test_a_collation_that_fails_is_located():
     stage = batched(2, refused)
 
     def refetched():
-        stage.refetch([[0, 1]], lambda addresses: [samples[address] for address in addresses])
+        stage.refetch([[0, 1]], lambda addresses: [samples[as_int(address)] for address in addresses])
 
     def tracked():
         list(wds.DataPipeline(lambda: iter(samples), stage).start())
