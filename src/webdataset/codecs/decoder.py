@@ -161,7 +161,8 @@ class Decoder:
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))
-                    if handler.final:  # whoever stands behind it is never asked, and may look for installed packages
+                    # whoever stands behind it is never asked, and may look for installed packages
+                    if handler.final:
                         break
             else:
                 steps.append((index, False, bound(handler, key)))
@@ -215,7 +216,8 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
-        pickles: Any = loaded_module("webdataset.codecs.safe_pickle")  # where it is not loaded, nobody has added any
+        # where it is not loaded, nobody has added any
+        pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -207,7 +207,8 @@ def _split_extensions(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _encode_field(value: Any, name: str, extension: str, layers: tuple[str, ...], handlers: Mapping[str, Any]) -> bytes:
-    if layers and layers[-1] in handlers:  # a compression that a user's table has an encoder of its own for
+    # a compression that a user's table has an encoder of its own for
+    if layers and layers[-1] in handlers:
         extension, layers = layers[-1], ()
     handler = handlers.get(extension)
     if handler is None:

@@ -83,7 +83,8 @@ def json_value_dumps(value: Any) -> bytes:
             written = _encode(value)
         except _not_for_msgspec:
             written = b"null"
-        if b"null" not in written:  # msgspec writes NaN as null
+        # msgspec writes NaN as null
+        if b"null" not in written:
             return written
     return json.dumps(value, separators=(",", ":"), default=_number).encode("ascii")
 

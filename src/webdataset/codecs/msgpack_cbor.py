@@ -170,7 +170,8 @@ def _array_from_list(values: Any) -> Any:
 
 
 _MOST_BITS = 1 << 14
-_FIRST_CBOR2 = (6, 2)  # before, the reading of tags could not be bounded
+# before, the reading of tags could not be bounded
+_FIRST_CBOR2 = (6, 2)
 
 
 def msgpack_loads(data: bytes) -> Any:
@@ -315,8 +316,10 @@ def cbor_tag_decoders() -> dict[int, Callable[[Any, bool], Any]]:
         28: _refuse_shared_reference,
         29: _refuse_shared_reference,
         30: _decode_rational,
-        35: lambda value, _: tag(35, value),  # patterns are not compiled
-        36: lambda value, _: tag(36, value),  # messages are not parsed
+        # patterns are not compiled
+        35: lambda value, _: tag(35, value),
+        # messages are not parsed
+        36: lambda value, _: tag(36, value),
     }
 
 

@@ -17,8 +17,10 @@ from webdataset.core.optional_imports import import_if_available, require
 _core = import_if_available("numpy._core.multiarray") or require(
     "numpy.core.multiarray", extra="all", purpose="unpickling"
 )
-_ALIGNED = 0x80  # NPY_ALIGNED_STRUCT: says how a structure was laid out, nothing that is relied upon
-_CRITICAL = 0x7F  # holds objects, pickles as a list, is a pointer, needs initialisation, needs Python
+# NPY_ALIGNED_STRUCT: says how a structure was laid out, nothing that is relied upon
+_ALIGNED = 0x80
+# holds objects, pickles as a list, is a pointer, needs initialisation, needs Python
+_CRITICAL = 0x7F
 _SPECIFICATION = re.compile(r"[<>|=]?[?biufcmMOSUVBhHIlLqQedgFDG]\d{0,10}", re.ASCII)
 
 

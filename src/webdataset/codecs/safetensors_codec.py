@@ -69,7 +69,8 @@ def safetensors_dumps(values: dict[str, Any]) -> bytes:
 
 
 def _array(name: str, value: Any) -> Any:
-    array = np.array(value, order="C")  # a copy: the library takes the memory as it lies
+    # a copy: the library takes the memory as it lies
+    array = np.array(value, order="C")
     kind = array.dtype.newbyteorder("<")
     if kind not in _TYPES.values():
         raise EncodingError(f"array {name!r} is of type {array.dtype}, which safetensors does not have")

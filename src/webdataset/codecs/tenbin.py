@@ -225,7 +225,8 @@ def next_chunk(stream: Any, order: str) -> tuple[bytes | None, str]:
     if not frame:
         return None, order
     if len(frame) == 16 and not order and frame[8] == 0 and frame[15] != 0:
-        order = BIG  # a stream of unknown length: nothing has 2**56 bytes
+        # a stream of unknown length: nothing has 2**56 bytes
+        order = BIG
     order, length = _parse_frame(memoryview(frame), 1 << 55, order, 0)
     payload = _read_exactly(stream, roundup(length))
     if len(payload) < roundup(length):
@@ -337,7 +338,8 @@ def _header(header: memoryview, order: str) -> tuple[tuple[int, ...], Any, str]:
     if remainder or not 3 <= count <= 3 + _MOST_DIMENSIONS:
         raise FormatError(f"a tenbin header is 24 to 96 bytes long, not {header.nbytes}")
     dimensions, *shape = struct.unpack(f"{order}{count - 2}q", header[16:])
-    code, info = (unstr64(word) for word in struct.unpack("<2q", header[:16]))  # text: in one order everywhere
+    # text: in one order everywhere
+    code, info = (unstr64(word) for word in struct.unpack("<2q", header[:16]))
     kind = _KINDS[order].get(code)
     if kind is None:
         raise FormatError(f"tenbin has no arrays of type {code!r}")
@@ -389,7 +391,8 @@ def _array(given: Any) -> Any:
         raise EncodingError(f"{type(given).__name__} does not become an array: {error}") from error
 
 
-def decode_list(  # upstream's names
+# upstream's names
+def decode_list(
     l: Sequence[Any],  # noqa: E741
     infos: Infos = False,  # noqa: FBT002
     *,

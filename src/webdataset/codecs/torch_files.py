@@ -15,7 +15,8 @@ from webdataset.core import trust as trust_levels
 from webdataset.core.errors import UnsafeContent
 from webdataset.core.optional_imports import require
 
-_FIRST_SAFE = (2, 6)  # before, weights_only=True could be made to run code (CVE-2025-32434)
+# before, weights_only=True could be made to run code (CVE-2025-32434)
+_FIRST_SAFE = (2, 6)
 
 _GLOBAL_NAME = re.compile(r"GLOBAL ([\w.]*\w)")
 

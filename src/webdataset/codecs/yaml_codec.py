@@ -14,11 +14,13 @@ from webdataset.core.errors import DecodingError, FieldTooLarge, UnsafeContent
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _DEEPEST = 64
-_MOST_VALUES = 1_000_000  # beyond, aliases may not multiply what the text holds
+# beyond, aliases may not multiply what the text holds
+_MOST_VALUES = 1_000_000
 _MOST_GROWTH = 10
 _PLAIN = "tag:yaml.org,2002:"
 _NUMBERS = {f"{_PLAIN}int", f"{_PLAIN}float"}
-_LONGEST_NUMBER = 4300  # digits, as for Python's int(); sums of sixties take quadratic time
+# digits, as for Python's int(); sums of sixties take quadratic time
+_LONGEST_NUMBER = 4300
 
 
 def yaml_loads(data: bytes) -> Any:
@@ -75,23 +77,14 @@ def _check_depth(data: bytes) -> None:
 
 
 class _Measure:
-    """Counts a document's values with its aliases written out, each node once.
-
-    Args:
-        length: bytes of the text.
-    """
+    """Counts a document's values with its aliases written out, each node once."""
 
     def __init__(self, length: int) -> None:
         self._sizes: dict[int, int | None] = {}
         self._most = max(_MOST_VALUES, length) if length > _MOST_VALUES else min(_MOST_VALUES, length * _MOST_GROWTH)
 
     def size(self, node: Any) -> int:
-        """Return how many values a node stands for.
-
-        Raises:
-            FieldTooLarge: too many, or a node inside itself.
-            DecodingError: a key that stands twice.
-        """
+        """Return how many values a node stands for."""
         if isinstance(node, yaml.ScalarNode):
             if len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
                 raise FieldTooLarge(f"YAML number of {len(node.value)} digits, in line {node.start_mark.line + 1}")

@@ -1,7 +1,7 @@
 """Layer 7: loaders: threads and processes that decode into batches; torch's DataLoader.
 
 * ``loader``: Loader, its iterator and its state; ``loader_checks``: checks of arguments and of an epoch's end
-* ``partition``, ``elastic_partition``: a dataset divided between workers
+* ``partition``: a dataset divided between workers
 * ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
 * ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``shared_memory``: blocks and leases
 * ``rows``, ``windows``, ``batching``: samples to rows, parts to windows, windows to batches

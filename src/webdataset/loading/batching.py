@@ -18,7 +18,8 @@ from webdataset.loading.worker import NEVER, RowCounts
 from webdataset.stages.batch import combine_values
 
 Collation = Callable[[list[Any]], Any]
-END: Any = object()  # comes last, with a mark: what workers had to say after their last samples
+# comes last, with a mark: what workers had to say after their last samples
+END: Any = object()
 
 
 @dataclass
@@ -92,7 +93,8 @@ class BatchMaker:
             SampleError: samples that do not fit together.
         """
         received = _ReceivedWindows()
-        waiting: list[Any] = []  # samples, until a batch is full
+        # samples, until a batch is full
+        waiting: list[Any] = []
         for window in windows:
             received.add(window)
             if not waiting and window.whole and window.count == self.size and self.collate is None:
@@ -128,11 +130,13 @@ class BatchMaker:
 
     def _column(self, values: list[Any]) -> Any:
         if self.ragged:
-            none = () if isinstance(values[0], int | float) else None  # numpy's numbers are numbers
+            # numpy's numbers are numbers
+            none = () if isinstance(values[0], int | float) else None
             if len({getattr(value, "shape", none) for value in values}) > 1:
                 return values
         if all(isinstance(value, np.number | np.bool_ | int | float) for value in values):
-            return np.array(values)  # also where numpy's numbers come first
+            # also where numpy's numbers come first
+            return np.array(values)
         return combine_values(values)
 
     def _whole(self, window: BatchWindow) -> Any:
@@ -186,7 +190,8 @@ class _ReceivedWindows:
 
     def __init__(self) -> None:
         self._windows: deque[_OpenWindow] = deque()
-        self._beyond = 0  # samples received of the first of them
+        # samples received of the first of them
+        self._beyond = 0
 
     def add(self, window: BatchWindow) -> None:
         """Take note of a window whose samples come next."""

@@ -29,8 +29,10 @@ from webdataset.loading.worker import WindowPart
 _INLINE_BYTES = 1 << 14
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
-_MOST_SEGMENTS = 128  # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
-_SEGMENTS = range(8, 64)  # of a worker
+# of all workers; each costs a descriptor, of which a program may have 1024 as a rule
+_MOST_SEGMENTS = 128
+# of a worker
+_SEGMENTS = range(8, 64)
 
 
 class _Pickler(pickle.Pickler):
@@ -82,7 +84,8 @@ def _pipe_socket(pipe: Connection) -> Iterator[socket.socket]:
     """Give a pipe as a socket, without a descriptor of its own."""
     way = socket.socket(fileno=pipe.fileno())
     try:
-        way.setblocking(True)  # socket.setdefaulttimeout() would let the pipe not wait any more
+        # socket.setdefaulttimeout() would let the pipe not wait any more
+        way.setblocking(True)
         yield way
     finally:
         way.detach()
@@ -182,7 +185,8 @@ class PartSender:
             if len(self._segments[number]) >= size:
                 self._free.remove(number)
                 return number, self._segments[number]
-        if self._free:  # all too small
+        # all too small
+        if self._free:
             self._pipe.send(("forget", gone := self._free.pop()))
             del self._segments[gone]
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
@@ -241,7 +245,8 @@ class PartReceiver:
             return part
         _, number, places = rest
         memory = self._segments[number].lend(self._loans, number)
-        if len(self._segments) > self._most:  # the consumer keeps what it gets
+        # the consumer keeps what it gets
+        if len(self._segments) > self._most:
             memory = memory[: places[-1][1]].copy()
         first, *others = [memory[start:stop] for start, stop in places]
         part.beside = _unpickle(first, others)

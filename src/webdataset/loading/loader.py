@@ -21,7 +21,6 @@ from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import END, BatchMaker, BatchMark, iterate_samples
-from webdataset.loading.elastic_partition import ElasticAdapter, adapt_dataset
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
@@ -29,7 +28,7 @@ from webdataset.loading.loader_checks import (
     compare_length,
     make_device_prefetcher,
 )
-from webdataset.loading.partition import EpochStart
+from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
 from webdataset.loading.windows import WindowAssembler, estimate_bytes
@@ -45,7 +44,8 @@ class LoaderIterator:
 
     def __init__(self, batches: Generator[Any]) -> None:
         self._batches = batches
-        self._ended = ""  # what ended it, where that was not its end
+        # what ended it, where that was not its end
+        self._ended = ""
 
     def __iter__(self) -> Self:
         """Return this."""
@@ -95,7 +95,8 @@ class LoaderIterator:
 
 
 _GIGABYTE = 1 << 30
-_OFTEN = 50  # batches between two states
+# batches between two states
+_OFTEN = 50
 
 
 class Loader:
@@ -161,16 +162,23 @@ class Loader:
         self._pool: Any = None
         self._windows: WindowAssembler | None = None
         self._current: weakref.ref[LoaderIterator] | None = None
-        self._state: Json = None  # to begin the next epoch with
-        self._chosen = False  # set_epoch has named that state's epoch: its rest is given, though nothing be left
-        self._resumed: Json = None  # what the present epoch began with, where the next one follows behind its end
-        self._ending: Any = None  # closes the worker pool when the loader is forgotten
+        # to begin the next epoch with
+        self._state: Json = None
+        # set_epoch has named that state's epoch: its rest is given, though nothing be left
+        self._chosen = False
+        # what the present epoch began with, where the next one follows behind its end
+        self._resumed: Json = None
+        # closes the worker pool when the loader is forgotten
+        self._ending: Any = None
         self._beginning: EpochStart | None = None
         self._received: ReceivedState | None = None
         self._beyond = 0
-        self._until = 0  # all indices below this one have been received, from where the epoch began
-        self._untold: dict[int, int] = {}  # turns received of each worker since it said its state
-        self._saved = 0  # batches when a state was asked for last; as if one had been at the beginning
+        # all indices below this one have been received, from where the epoch began
+        self._until = 0
+        # turns received of each worker since it said its state
+        self._untold: dict[int, int] = {}
+        # batches when a state was asked for last; as if one had been at the beginning
+        self._saved = 0
         self._device = make_device_prefetcher(device, pin_memory=pin_memory)
 
     # -- iteration
@@ -243,11 +251,13 @@ class Loader:
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
             state = rewind_state(state, state["epoch"] + 1, worker_context())
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
-        if self._batching.exact:  # windows are the same whatever was received of them
+        # windows are the same whatever was received of them
+        if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._start_windows()
         self._pool.begin(beginning)
-        self._forget()  # not before: what could not start is tried again from there
+        # not before: what could not start is tried again from there
+        self._forget()
         self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
@@ -284,7 +294,8 @@ class Loader:
 
     def _start_windows(self) -> WindowAssembler:
         if self._windows is None or self._pool is None or not self._pool.living:
-            span = self.batch_size or max(1, self.workers)  # without batches, about one sample of each worker
+            # without batches, about one sample of each worker
+            span = self.batch_size or max(1, self.workers)
             self._stop_pool()
             pool = self._pool = self._start_pool(span)
             self._ending = weakref.finalize(self, pool.close)
@@ -300,7 +311,8 @@ class Loader:
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""
         if self._ending is not None:
-            self._ending()  # once; and it refers to the pool no more
+            # once; and it refers to the pool no more
+            self._ending()
         self._pool = self._windows = self._ending = None
 
     def _start_pool(self, span: int) -> Any:
@@ -353,7 +365,8 @@ class Loader:
         self.epoch = int(epoch)
         running = self._current() if self._current is not None else None
         if running is None or not running.begun:
-            self._received = None  # the state is the beginning of that epoch from now on
+            # the state is the beginning of that epoch from now on
+            self._received = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch received last: that of this rank; see ``merge_states``.
@@ -367,7 +380,8 @@ class Loader:
             return dict(begins)
         if self._received is None or self._beginning is None:
             return dict(self._origin.begin(self.epoch, None).state)
-        if self._windows is not None:  # who saves often makes workers say their states always
+        # who saves often makes workers say their states always
+        if self._windows is not None:
             self._windows.eager = self._windows.eager or self._often()
         self._saved = self._stats.batches
         state = self._received.state_dict()

@@ -78,7 +78,8 @@ class LoaderStage(Stage):
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.dataset, self.num_workers = loader.dataset, loader.num_workers  # known as a loader, as torch's own is
+        # known as a loader, as torch's own is
+        self.dataset, self.num_workers = loader.dataset, loader.num_workers
 
     def begin(self, run: Run) -> LoaderStageState:
         """Return the state of one run."""

@@ -28,18 +28,22 @@ from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.loading.ipc import PartReceiver, SharedMemoryError, explain_shared_memory, send_block
 from webdataset.loading.partition import DatasetAdapter, EpochStart
-from webdataset.loading.shared_memory import BatchLayout, BlockPool, MemoryBlock, create_shared_file
-from webdataset.loading.thread_workers import BaseWorkerPool
+from webdataset.loading.shared_memory import BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage, create_shared_file
+from webdataset.loading.windows import WorkerPool
 from webdataset.loading.worker import WindowCredit, WindowPart
-from webdataset.loading.worker_process import WorkerConfig, WorkerProgressPage, run_worker
+from webdataset.loading.worker_process import WorkerConfig, run_worker
 
-_MOST_BLOCKS = 64  # each costs a descriptor; a consumer that keeps more batches than these gets copies
-_ALIVE_SECONDS = 1.0  # how often it is looked whether workers live
-_FULL_SECONDS = 0.01  # how often it is looked whether a full pipe is full no more
-_PATIENCE_SECONDS = 2.0  # for a process to end by itself, and again after SIGTERM
+# each costs a descriptor; a consumer that keeps more batches than these gets copies
+_MOST_BLOCKS = 64
+# how often it is looked whether workers live
+_ALIVE_SECONDS = 1.0
+# how often it is looked whether a full pipe is full no more
+_FULL_SECONDS = 0.01
+# for a process to end by itself, and again after SIGTERM
+_PATIENCE_SECONDS = 2.0
 
 
-class ProcessWorkers(BaseWorkerPool):
+class ProcessWorkers(WorkerPool):
     """Workers that are processes; they live until the worker pool is closed.
 
     Args:
@@ -55,8 +59,7 @@ class ProcessWorkers(BaseWorkerPool):
     def __init__(self, origin: DatasetAdapter, span: int, workers: int, start_method: str | None) -> None:
         if sys.platform == "win32":
             raise UsageError("mode='processes' needs descriptors that can be sent: on Windows, use mode='threads'")
-        super().__init__()
-        self.workers = workers
+        super().__init__(workers)
         self._layout_number = self._block_number = 0
         self._ready: deque[WindowPart] = deque()
         self._selector = selectors.DefaultSelector()
@@ -212,11 +215,7 @@ class ProcessWorkers(BaseWorkerPool):
                 self._ready.append(part)
 
     def _report_death(self, number: int) -> None:
-        """End the others, and say what happened.
-
-        Raises:
-            WorkerDied: always.
-        """
+        """End the others, and say what happened."""
         process = self._processes[number]
         process.join(_PATIENCE_SECONDS)
         code, pid = process.exitcode, process.pid
@@ -258,7 +257,8 @@ class ProcessWorkers(BaseWorkerPool):
         for receiver in self._receivers:
             receiver.pipe.close()
         for process in self._processes:
-            with contextlib.suppress(ValueError):  # the system has not ended it yet
+            # the system has not ended it yet
+            with contextlib.suppress(ValueError):
                 process.close()
         self._processes = []
 

@@ -22,9 +22,11 @@ import numpy as np
 from webdataset.loading.shared_memory import BatchLayout, as_array
 
 TRIAL, LANDING, OFF = "trial", "landing", "off"
-_LEAST_BYTES = 1 << 12  # smaller arrays are copied faster than a row is offered
+# smaller arrays are copied faster than a row is offered
+_LEAST_BYTES = 1 << 12
 _TRIAL_WINDOWS = 2
-_SLACK = 4  # samples
+# samples
+_SLACK = 4
 
 
 class WindowRows:
@@ -41,8 +43,10 @@ class WindowRows:
         self.columns = columns
         self.mode = mode
         self.row = 0
-        self.given: dict[int, Any] = {}  # what was offered of this row, by column: weakly, its memory and the array
-        self.views: list[weakref.ref[Any]] = []  # the memory of all that was offered
+        # what was offered of this row, by column: weakly, its memory and the array
+        self.given: dict[int, Any] = {}
+        # the memory of all that was offered
+        self.views: list[weakref.ref[Any]] = []
         rows = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
         self._kinds = [(*row, ctypes.c_ubyte * row[2]) for row in rows]
         self._places = [column.place for column in layout.columns] if layout is not None else []
@@ -107,7 +111,8 @@ class WindowRows:
             if array is None or array.shape != column.shape[1:] or array.dtype != column.dtype:
                 return False
             if given is not None and given[0]() is not None:
-                self.mode = OFF  # the pipeline keeps arrays, or gives views of them: offering rows saves nothing
+                # the pipeline keeps arrays, or gives views of them: offering rows saves nothing
+                self.mode = OFF
                 return False
             moves.append((column, array))
         for column, array in moves:
@@ -122,7 +127,8 @@ class RowAllocator:
         self.mode = TRIAL
         self._drawn = 0
         self._windows = 0
-        self._held: list[tuple[int, int, list[weakref.ref[Any]]]] = []  # samples drawn, block, what was offered
+        # samples drawn, block, what was offered
+        self._held: list[tuple[int, int, list[weakref.ref[Any]]]] = []
 
     def rows(self, layout: BatchLayout | None, columns: list[Any]) -> WindowRows:
         """Return the rows of the next window."""
@@ -144,7 +150,8 @@ class RowAllocator:
         busy = self.busy()
         patience = 2 * turn + _SLACK
         if any(self._drawn - drawn > patience for drawn, _, _ in self._held):
-            self.mode = OFF  # something is kept for good
+            # something is kept for good
+            self.mode = OFF
         elif rows.mode == OFF:
             self.mode = OFF
         elif rows.views:

@@ -18,6 +18,7 @@ import ctypes
 import math
 import mmap
 import os
+import struct
 import sys
 import tempfile
 import weakref
@@ -42,8 +43,10 @@ class MemoryBlock:
     def __init__(self, number: int, memory: mmap.mmap) -> None:
         self.number = number
         self.memory = memory
-        with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)  # one address translation for 2 MB in place of 512
+        # a kernel without huge pages
+        with contextlib.suppress(OSError, AttributeError):
+            # one address translation for 2 MB in place of 512
+            memory.madvise(mmap.MADV_HUGEPAGE)
         self.size_bytes = len(memory)
 
     def lend(self, loans: "Leases | None" = None, note: Any = None) -> Any:
@@ -71,8 +74,10 @@ class Leases:
     """Blocks that are lent, and those of them that are back."""
 
     def __init__(self) -> None:
-        self._lent: dict[int, _Lease] = {}  # a weak reference that is not kept tells nobody anything
-        self._back: deque[_Lease] = deque()  # appended to in any thread
+        # a weak reference that is not kept tells nobody anything
+        self._lent: dict[int, _Lease] = {}
+        # appended to in any thread
+        self._back: deque[_Lease] = deque()
 
     def add(self, lease: Any, note: Any) -> None:
         """Take note of a loan.
@@ -110,7 +115,8 @@ class BlockPool:
         self.made = 0
         self.most = most
         self._make = make or self._private
-        self._free: deque[MemoryBlock] = deque()  # appended to by finalizers, in any thread
+        # appended to by finalizers, in any thread
+        self._free: deque[MemoryBlock] = deque()
 
     @property
     def scarce(self) -> bool:
@@ -120,7 +126,8 @@ class BlockPool:
     def take(self) -> MemoryBlock:
         """Return a block that is not in use."""
         try:
-            return self._free.pop()  # the warmest
+            # the warmest
+            return self._free.pop()
         except IndexError:
             self.made += 1
             return self._make(self.made - 1)
@@ -268,3 +275,53 @@ def as_array(value: Any) -> Any:
 
         return tensor_to_array(value)
     return None
+
+
+_PAGE_BYTES = 1024
+# index, bytes of the key, bytes of the url
+_HEAD = struct.Struct("qHH")
+
+
+class WorkerProgressPage:
+    """What one worker read last, in a page of shared memory; it can be read after the process has died.
+
+    Written once a sample, without a system call.
+
+    Args:
+        memory: uint8 array over the page.
+        number: the worker's.
+    """
+
+    def __init__(self, memory: Any, number: int) -> None:
+        self._memory = memoryview(memory)[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES]
+
+    @staticmethod
+    def size_bytes(workers: int) -> int:
+        """Return the size of a page for so many workers."""
+        return workers * _PAGE_BYTES
+
+    def write(self, index: int, sample: Any, reading: bytes) -> None:
+        """Note a sample.
+
+        Args:
+            index: its index.
+            sample: any; key and url are known where it is a dictionary that has them.
+            reading: url of the shard, for other samples.
+        """
+        key, url = b"", reading
+        if type(sample) is dict:
+            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:200]
+            url = str(sample.get("__url__", "")).encode("utf-8", "replace") or reading
+        url = url[:800]
+        memory = self._memory
+        end = _HEAD.size + len(key) + len(url)
+        memory[_HEAD.size : end] = key + url
+        _HEAD.pack_into(memory, 0, index + 1, len(key), len(url))
+
+    def load(self) -> tuple[int | None, str, str]:
+        """Return index, key and url of the sample noted last; None and nothing before the first."""
+        index, key, url = _HEAD.unpack_from(self._memory, 0)
+        middle = _HEAD.size + key
+        shown = bytes(self._memory[_HEAD.size : middle]).decode("utf-8", "replace")
+        where = bytes(self._memory[middle : middle + url]).decode("utf-8", "replace")
+        return (index - 1 if index else None), shown, where

@@ -34,7 +34,8 @@ _BY_STAGE = {
     "skipped": "Failures in a stage that handlers let pass",
     "dropped": "Samples that a stage's function dropped by returning None",
 }
-_LEVELS = {"ready_windows", "memory_bytes", "workers"}  # gauges; all else only grows
+# gauges; all else only grows
+_LEVELS = {"ready_windows", "memory_bytes", "workers"}
 
 
 @dataclass

@@ -113,7 +113,8 @@ def _to_tensor(array: Any) -> Any:
     if array.dtype.kind not in "biufc" or not array.dtype.isnative:
         return None
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # arrays of different shapes come as the dataset gave them
+        # arrays of different shapes come as the dataset gave them
+        array = array.copy()
     try:
         return array_to_tensor(array)
     except TypeError:  # longer numbers than torch has

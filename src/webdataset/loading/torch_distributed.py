@@ -29,7 +29,8 @@ from webdataset.shards.split import single_node_only
 from webdataset.stages.mix import Mixture
 from webdataset.stages.read_shards import ReadShards
 
-_MAX_SHARDS = 1_000_000  # shards whose order is compared
+# shards whose order is compared
+_MAX_SHARDS = 1_000_000
 
 
 def compute_rank_fingerprint(dataset: Any) -> dict[str, Any]:
@@ -67,7 +68,8 @@ def _find_pipeline(dataset: Any) -> tuple[DataPipeline, Any]:
     loader = None
     while True:
         inner = dataset.pipeline[0] if isinstance(dataset, DataPipeline) and dataset.pipeline else None
-        inner = getattr(inner, "loader", inner)  # a loader as a stage
+        # a loader as a stage
+        inner = getattr(inner, "loader", inner)
         if inner is not None and hasattr(inner, "dataset") and hasattr(inner, "num_workers"):
             dataset = inner
         elif not isinstance(dataset, DataPipeline) and hasattr(dataset, "dataset"):
@@ -146,7 +148,8 @@ class EqualSteps:
         self.every = every
         self._distributed = require("torch.distributed", extra="torch", purpose="equal_steps")
         self._group = group
-        self._own: Any = None  # a group of ours, where the default one has no tensors of the CPU
+        # a group of ours, where the default one has no tensors of the CPU
+        self._own: Any = None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch.

@@ -139,7 +139,8 @@ class LoaderRun:
         self._place = WorkerContext(here.rank, here.world_size, 0, max(1, loader.num_workers))
         alone = WorkerContext(here.rank, here.world_size, 0, 1)
         self._plain: ElasticRun = loader.dataset.elastic_run(alone, continue_epochs=True)
-        self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
+        # asks the dataset for seed and epoch, and opens nothing
+        self.begun = self._plain.state_dict()
         self._known = (self.begun["seed"], self.begun["epoch"])
         self._workers = loader.num_workers
         self._turn = self._first(loader.turned)
@@ -200,7 +201,8 @@ class LoaderRun:
             and not has_progress(self.begun)
             and not any(stream_state and stream_state[0] for stream_state in known.values())
         ):
-            next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
+            # raises NoSamples where there are none: no worker alone can know
+            next(self._plain, None)
         self.close()
 
     @property
@@ -250,15 +252,19 @@ class StateLoader(DataLoader[Any]):
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         super().__init__(dataset, *args, **kw)
-        given, begin = self.collate_fn, self.worker_init_fn  # those of a StateLoader, where a trainer makes it again
+        # those of a StateLoader, where a trainer makes it again
+        given, begin = self.collate_fn, self.worker_init_fn
         self.collate_fn = self._sending = StatefulCollate(
             given.collate if isinstance(given, StatefulCollate) else given
         )
         self.worker_init_fn = self._beginning = WorkerStart(begin.own if isinstance(begin, WorkerStart) else begin)
-        self.turned: Json = None  # whose turn it is behind a state that was loaded
+        # whose turn it is behind a state that was loaded
+        self.turned: Json = None
         self._present: LoaderRun | None = None
-        self._release: Callable[[], Any] | None = None  # of persistent workers
-        self._heard: tuple[int, int] | None = None  # seed and epoch that living workers would read next
+        # of persistent workers
+        self._release: Callable[[], Any] | None = None
+        # seed and epoch that living workers would read next
+        self._heard: tuple[int, int] | None = None
 
     def adopt(self, run: Run) -> None:
         """Take part in the run of a pipeline whose source this is.
@@ -308,7 +314,8 @@ class StateLoader(DataLoader[Any]):
         """
         fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
         if self._iterator is not None and not (fresh and known == self._heard):
-            self._iterator = None  # torch ends persistent workers with their iterator
+            # torch ends persistent workers with their iterator
+            self._iterator = None
             self._held(iter(()))
         self._heard = None if turn else (known[0], known[1] + 1)
         self._sending.addresses = addresses
@@ -392,4 +399,4 @@ class StateLoader(DataLoader[Any]):
         dataset._present.shift = shift  # noqa: SLF001
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None, "_let_go": None}
+        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None, "_release": None}

@@ -102,8 +102,10 @@ class MetricsRecorder:
         return WorkerMetrics(stages) if stages else None
 
 
-_SAVING = 100  # at most 1 % of the time goes into states that nobody may want
-NEVER = 1 << 62  # an index that is never reached
+# at most 1 % of the time goes into states that nobody may want
+_SAVING = 100
+# an index that is never reached
+NEVER = 1 << 62
 
 
 class WorkerShare(Protocol):
@@ -226,17 +228,22 @@ class WorkerLoop:
         self.work = work
         self.share = work.share
         self.notes = MetricsRecorder(work.share)
-        self.window = 0  # that it works on
-        self._open: tuple[WindowRows, int] | None = None  # its rows and block, until they are looked at
-        self._part: WindowPart | None = None  # that is being filled
-        self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
+        # that it works on
+        self.window = 0
+        # its rows and block, until they are looked at
+        self._open: tuple[WindowRows, int] | None = None
+        # that is being filled
+        self._part: WindowPart | None = None
+        # seconds that saying the state took, and those of work since then
+        self._cost = self._since = 0.0
         self._working = self._waiting = 0.0
 
     def parts(self) -> Iterator[WindowPart]:
         """Yield the worker's parts; the last one says that it is over, and what went wrong, if something did."""
         part, given_up = WindowPart(self.work.worker, 0), False
         try:
-            for part in self._parts():  # the last one is looked at below
+            # the last one is looked at below
+            for part in self._parts():
                 if part.over:
                     break
                 yield part

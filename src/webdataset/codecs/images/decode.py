@@ -23,11 +23,15 @@ from webdataset.core.errors import FieldTooLarge, MissingExtra, UnsafeContent
 from webdataset.core.optional_imports import import_if_available, loaded_module, require
 
 _SCAN_MARKER = 0xDA
-_BASELINE = frozenset([0xC0, 0xC1])  # frame headers of JPEGs that are decoded in one pass
-_SEGMENTS = frozenset([0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE])  # what may stand before: tables, metadata
+# frame headers of JPEGs that are decoded in one pass
+_BASELINE = frozenset([0xC0, 0xC1])
+# what may stand before: tables, metadata
+_SEGMENTS = frozenset([0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE])
 _NO_CONTENT = frozenset([0x01, 0xFF, *range(0xD0, 0xD8)])
-_LONGEST = 1024  # pictures to let pass where remembering has not paid
-_EMPTY_JPEG = b"\xff\xd8\xff\xd8"  # no JPEG begins so
+# pictures to let pass where remembering has not paid
+_LONGEST = 1024
+# no JPEG begins so
+_EMPTY_JPEG = b"\xff\xd8\xff\xd8"
 
 
 class JpegHeader(NamedTuple):
@@ -57,8 +61,10 @@ class JpegHeaderCache:
 
     def __init__(self, library: Any) -> None:
         self._read = library.decode_jpeg_header
-        self._known = _EMPTY_JPEG, JpegHeader(0, 0, "", "")  # replaced as one: threads share it
-        self._pause = self._pass = 0  # how many pictures to let pass next time, and now
+        # replaced as one: threads share it
+        self._known = _EMPTY_JPEG, JpegHeader(0, 0, "", "")
+        # how many pictures to let pass next time, and now
+        self._pause = self._pass = 0
 
     def of(self, data: bytes) -> JpegHeader:
         """Return what a JPEG says of itself.
@@ -112,25 +118,34 @@ def find_scan(data: bytes) -> tuple[int, bool]:
     return 0, baseline
 
 
-AS_SET = -1  # as a limit: what WDS_MAX_IMAGE_PIXELS says now
+# as a limit: what WDS_MAX_IMAGE_PIXELS says now
+AS_SET = -1
 
 # What simplejpeg reports for a file, and the mode that it decodes exactly as Pillow does.
 _EXACT = {("YCbCr", "RGB"): "RGB", ("Gray", "L"): "GRAY"}
 _SUBSAMPLINGS = {"444", "422", "420", "Gray"}
-_PILLOW_LIMIT = 89_478_485  # Pillow's own default
-_LIMIT = 8192 * 6144  # so many pixels take less than 512 MB, copies included
-_WEIGHTS = {"WEBP": 2, "AVIF": 2}  # their decoders keep more copies
+# Pillow's own default
+_PILLOW_LIMIT = 89_478_485
+# so many pixels take less than 512 MB, copies included
+_LIMIT = 8192 * 6144
+# their decoders keep more copies
+_WEIGHTS = {"WEBP": 2, "AVIF": 2}
 _BYTE = np.dtype(np.uint8)
 _FLOAT = np.dtype(np.float32)
-_STRIP = 1 << 20  # pixels of a large image that are converted at once
-_MOST_SCANS = 10  # a JPEG of so many pixels may have; progressive ones are decoded once per scan
+# pixels of a large image that are converted at once
+_STRIP = 1 << 20
+# a JPEG of so many pixels may have; progressive ones are decoded once per scan
+_MOST_SCANS = 10
 _START_OF_SCAN = b"\xff\xda"
-_LEAST_SCAN = 10  # bytes: its marker, length, one component, three parameters
-_PLUGINS = {  # bytes 4 to 12 of files whose formats need a plug-in: module, its function, our extra
+# bytes: its marker, length, one component, three parameters
+_LEAST_SCAN = 10
+# bytes 4 to 12 of files whose formats need a plug-in: module, its function, our extra
+_PLUGINS = {
     b"ftypheic": ("pillow_heif", "register_heif_opener", "heif"),
     b"ftypheix": ("pillow_heif", "register_heif_opener", "heif"),
     b"ftypmif1": ("pillow_heif", "register_heif_opener", "heif"),
-    b"ftypavif": ("pillow_heif", "register_avif_opener", "heif"),  # where Pillow was built without AVIF
+    # where Pillow was built without AVIF
+    b"ftypavif": ("pillow_heif", "register_avif_opener", "heif"),
     b"JXL \r\n\x87\n": ("pillow_jxl", None, "jxl"),
 }
 
@@ -197,11 +212,7 @@ def _identify_image(data: bytes) -> Any:
 
 
 def _load_plugin(data: bytes) -> bool:
-    """Load the plug-in for an image that Pillow does not know; tell whether there is one.
-
-    Raises:
-        MissingExtra: there is one, and it is not installed.
-    """
+    """Load the plug-in for an image that Pillow does not know; tell whether there is one."""
     known = _PLUGINS.get(data[4:12]) or (_PLUGINS[b"JXL \r\n\x87\n"] if data[:2] == b"\xff\x0a" else None)
     if known is None:
         return False
@@ -240,7 +251,8 @@ def decode_pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tup
     with _open_image(data, limit) as image:
         if least is not None and image.format == "JPEG":
             factor, _, _ = _choose_scale(image.height, image.width, least)
-            image.draft(None, (image.width // factor, image.height // factor))  # it rounds down, and then up
+            # it rounds down, and then up
+            image.draft(None, (image.width // factor, image.height // factor))
         width, height = image.size
         image.load()
         if width * height <= _STRIP:
@@ -270,13 +282,7 @@ def _convert_in_strips(image: Any, mode: str) -> Any:
 
 
 def _choose_scale(height: int, width: int, least: tuple[int, int]) -> tuple[int, int, int]:
-    """Return the largest factor of 1, 2, 4, 8 by which a JPEG can be smaller and still large enough, and its size then.
-
-    Args:
-        height: of the JPEG.
-        width: of the JPEG.
-        least: height and width that are enough.
-    """
+    """Return the largest factor of 1, 2, 4, 8 that leaves a JPEG large enough, and its size then."""
     for factor in (8, 4, 2):
         size = -(-height // factor), -(-width // factor)
         if size[0] >= least[0] and size[1] >= least[1] and min(height, width) >= factor:

@@ -13,7 +13,8 @@ import numpy as np
 from webdataset.core.errors import EncodingError, describe_error
 from webdataset.core.optional_imports import loaded_module, require
 
-_TOLERANCE = 0.001  # floats may leave [0, 1] by so much
+# floats may leave [0, 1] by so much
+_TOLERANCE = 0.001
 _PILLOW_NAMES = {"JPG": "JPEG", "IMG": "JPEG", "IMAGE": "JPEG", "TIF": "TIFF", "PGM": "PPM", "PBM": "PPM"}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "JPEG": {"quality": 100},
@@ -22,7 +23,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "GIF": {"optimize": False},
 }
 _MOST_COLOURS = 256
-_OF_8_BITS = frozenset(["JPG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "PGM", "PBM"])  # Pillow clips for some of them
+# Pillow clips for some of them
+_OF_8_BITS = frozenset(["JPG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "PGM", "PBM"])
 
 
 def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
@@ -75,11 +77,7 @@ def _fit_mode(picture: Any, name: str) -> Any:
 
 
 def _add_palette(picture: Any) -> Any:
-    """Give a picture a palette of exactly its colours, for GIF; wholly transparent pixels are one of them.
-
-    Raises:
-        EncodingError: more than 256, or partly transparent ones.
-    """
+    """Give a picture a palette of exactly its colours, for GIF; wholly transparent pixels are one of them."""
     values = np.asarray(picture.convert("RGBA")).copy()
     clear = values[..., 3] == 0
     values[clear] = 0
@@ -123,7 +121,8 @@ def _to_pixels(image: Any) -> Any:
 
 def _as_bytes(image: Any) -> Any:
     lowest, highest = (image.min(), image.max()) if image.size else (0, 0)
-    if not (lowest >= -_TOLERANCE and highest <= 1 + _TOLERANCE):  # NaN fails, too
+    # NaN fails, too
+    if not (lowest >= -_TOLERANCE and highest <= 1 + _TOLERANCE):
         raise EncodingError(f"float images must lie in [0, 1]; this one in [{lowest}, {highest}]")
     return np.clip(image * 255.0, 0.0, 255.0).astype(np.uint8)
 

@@ -128,7 +128,8 @@ _FORMATS = {"i2": "s16", "i4": "s32", "u1": "u8", "f4": "flt", "f8": "dbl"}
 _LOSSY = {"mp3": ("mp3", "libmp3lame"), "m4a": ("mp4", "aac"), "opus": ("ogg", "libopus")}
 _OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
 _BITS_A_SAMPLE = 4
-_PORTION = 1 << 15  # samples given to an encoder at once
+# samples given to an encoder at once
+_PORTION = 1 << 15
 
 
 def encode_sound(value: Any, kind: str) -> bytes:
@@ -192,7 +193,8 @@ def to_float32(samples: Any) -> Any:
         EncodingError: floats beyond [-1, 1].
     """
     if samples.dtype.kind == "f":
-        if not (np.abs(samples) <= 1).all():  # NaN fails, too
+        # NaN fails, too
+        if not (np.abs(samples) <= 1).all():
             raise EncodingError("samples must lie in [-1, 1]; WAV takes others")
         return samples.astype(np.float32)
     if samples.dtype == np.uint8:

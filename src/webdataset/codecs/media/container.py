@@ -16,8 +16,10 @@ from webdataset.core.optional_imports import require
 
 _RIFF = (b"RIFF", b"RIFX")
 _EBML = b"\x1aE\xdf\xa3"
-_SLACK = 64  # bytes; some programs count a header twice
-_UNKNOWN_RIFF = 0x7FFF0000  # what programs write that do not know the size beforehand, or more
+# bytes; some programs count a header twice
+_SLACK = 64
+# what programs write that do not know the size beforehand, or more
+_UNKNOWN_RIFF = 0x7FFF0000
 _SHORTEST_BOX = 8
 
 
@@ -50,7 +52,8 @@ def _end_of_boxes(data: bytes) -> int:
         size = int.from_bytes(data[at : at + 4], "big")
         if size == 1:
             size = int.from_bytes(data[at + 8 : at + 16], "big")
-        if size < _SHORTEST_BOX:  # 0: up to the end of the file; less is none of our business
+        # 0: up to the end of the file; less is none of our business
+        if size < _SHORTEST_BOX:
             return at
         at += size
     return at

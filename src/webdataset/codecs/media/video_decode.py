@@ -17,8 +17,10 @@ from webdataset.codecs.media.container import check_decoded_size, open_container
 from webdataset.core.errors import DecodingError, UsageError
 
 FrameSize = int | tuple[int, int] | None
-_SLACK = 1e-6  # seconds; times are quotients of whole numbers
-_AT_ONCE = 256 << 20  # bytes set aside for a video that says how many frames it has
+# seconds; times are quotients of whole numbers
+_SLACK = 1e-6
+# bytes set aside for a video that says how many frames it has
+_AT_ONCE = 256 << 20
 
 
 class Clip(NamedTuple):
@@ -265,7 +267,8 @@ def _check_frame_sizes(entries: Iterator[tuple[float, Any]]) -> Iterator[tuple[f
     size = 0
     for entry in entries:
         size += entry[1].nbytes
-        check_decoded_size(2 * size)  # they are put into one array
+        # they are put into one array
+        check_decoded_size(2 * size)
         yield entry
 
 
