@@ -191,7 +191,7 @@ def tensors_dumps(values: dict[str, Any]) -> bytes:
     return written
 
 
-def tensor_to_array(tensor: Any) -> Any:
+def tensor_to_array(tensor: torch.Tensor) -> "npt.NDArray[np.generic] | None":
     """Return a CPU tensor as an array over its memory; None where numpy cannot have it (bfloat16, sparse, a gradient).
 
     Args:
@@ -205,7 +205,7 @@ def tensor_to_array(tensor: Any) -> Any:
         return None
 
 
-def array_to_tensor(array: Any) -> Any:
+def array_to_tensor(array: "npt.NDArray[np.generic]") -> torch.Tensor:
     """Return an array as a tensor over its memory.
 
     Args:

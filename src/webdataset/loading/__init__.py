@@ -15,7 +15,6 @@ The public names are loaded when they are first used.
 """
 
 import importlib
-from typing import Any
 
 _HOMES = {
     "check_ranks": "torch_distributed",
@@ -30,7 +29,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load the module that holds ``name`` and return it (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

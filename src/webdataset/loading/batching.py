@@ -6,20 +6,21 @@ samples are moved together, so that only the last batch of an epoch can be small
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from webdataset.core.errors import SampleError
 from webdataset.loading.windows import BatchWindow, wrap_array
 from webdataset.loading.worker import NEVER, RowCounts
+from webdataset.stages.base import Json
 from webdataset.stages.batch import combine_values
 
-Collation = Callable[[list[Any]], Any]
+Collation = Callable[[list[Any]], object]
 # comes last, with a mark: what workers had to say after their last samples
-END: Any = object()
+END: Final = object()
 
 
 @dataclass
@@ -35,14 +36,14 @@ class BatchMark:
         counted: what was gone on without at the indices received with this batch.
     """
 
-    progress: list[Any] = field(default_factory=list)
+    progress: list[tuple[int, int, Json]] = field(default_factory=list)
     beyond: int = 0
     samples: int = 0
     until: int = NEVER
     counted: list[RowCounts] = field(default_factory=list)
 
 
-def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[Any, BatchMark]]:
+def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
     """Yield the samples of windows.
 
     Args:
@@ -80,7 +81,7 @@ class BatchMaker:
     drop_last: bool = False
     exact: bool = False
 
-    def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[Any, BatchMark]]:
+    def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
         """Yield batches.
 
         Args:
@@ -109,13 +110,13 @@ class BatchMaker:
             yield self._cut(waiting, count), received.advance(count)
         yield END, received.rest()
 
-    def _cut(self, waiting: list[Any], count: int) -> Any:
+    def _cut(self, waiting: list[Any], count: int) -> object:
         """Take samples for a batch, and make it; nobody holds them afterwards but the batch."""
         samples = waiting[:count]
         del waiting[:count]
         return self._collate(samples) if self.collate is None else self.collate(samples)
 
-    def _collate(self, samples: list[Any]) -> Any:
+    def _collate(self, samples: list[Any]) -> object:
         first = samples[0]
         if isinstance(first, dict):
             for sample in samples:
@@ -128,7 +129,7 @@ class BatchMaker:
             return tuple(self._column(list(column)) for column in zip(*samples, strict=True))
         return self._column(samples)
 
-    def _column(self, values: list[Any]) -> Any:
+    def _column(self, values: list[Any]) -> object:
         if self.ragged:
             # numpy's numbers are numbers
             none = () if isinstance(values[0], int | float) else None
@@ -139,12 +140,12 @@ class BatchMaker:
             return np.array(values)
         return combine_values(values)
 
-    def _whole(self, window: BatchWindow) -> Any:
+    def _whole(self, window: BatchWindow) -> object:
         """Return the batch that a whole window is."""
         layout = window.layout
         if layout is None:
             raise SampleError("a window without a block is no batch")
-        columns: list[Any] = [None] * len(layout.keys)
+        columns: list[object] = [None] * len(layout.keys)
         for column, array in zip(layout.columns, window.columns, strict=True):
             columns[column.place] = wrap_array(array, tensor=column.tensor)
         others = [place for place, column in enumerate(columns) if column is None]
@@ -156,7 +157,7 @@ class BatchMaker:
         return tuple(columns) if layout.kind == "tuple" else columns[0]
 
 
-def _explain_unlike(first: dict[Any, Any], other: Any) -> str:
+def _explain_unlike(first: Mapping[object, object], other: object) -> str:
     fields = sorted(map(str, other)) if isinstance(other, dict) else type(other).__name__
     return (
         f"samples with different fields in one batch: {sorted(map(str, first))} and {fields}; "

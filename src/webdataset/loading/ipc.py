@@ -16,15 +16,19 @@ import mmap
 import os
 import pickle
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core.errors import FlowError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array, create_shared_file
 from webdataset.loading.worker import WindowPart
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _INLINE_BYTES = 1 << 14
 _LEAST_BYTES = 1 << 18
@@ -38,7 +42,7 @@ _SEGMENTS = range(8, 64)
 class _Pickler(pickle.Pickler):
     """Pickles CPU tensors as arrays, which travel without a copy into the stream."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> tuple[Callable[..., object], tuple[object]]:
         torch = loaded_module("torch")
         if torch is not None and type(value) is torch.Tensor:
             array = as_array(value)
@@ -46,7 +50,8 @@ class _Pickler(pickle.Pickler):
                 from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  torch is loaded already, this module not
 
                 return array_to_tensor, (array,)
-        return NotImplemented
+        unchanged: tuple[Callable[..., object], tuple[object]] = NotImplemented
+        return unchanged
 
 
 class SharedMemoryError(FlowError):
@@ -91,7 +96,7 @@ def _pipe_socket(pipe: Connection) -> Iterator[socket.socket]:
         way.detach()
 
 
-def send_block(pipe: Connection, order: Any, descriptor: int) -> None:
+def send_block(pipe: Connection, order: object, descriptor: int) -> None:
     """Send a message and a descriptor.
 
     Args:
@@ -215,12 +220,11 @@ class PartReceiver:
         self.pipe = pipe
         self._most = min(max(_MOST_SEGMENTS // workers, _SEGMENTS.start), _SEGMENTS.stop)
         self._segments: dict[int, MemoryBlock] = {}
-        self._loans = Leases()
+        self._loans: Leases[int] = Leases()
 
     def release_segment(self) -> int | None:
         """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
-        number: int | None = self._loans.back()
-        return number
+        return self._loans.back()
 
     def receive(self) -> WindowPart | None:
         """Read a message; return the part that it brought, if it did.
@@ -253,12 +257,15 @@ class PartReceiver:
         return part
 
 
-def _unpickle(content: Any, buffers: list[Any]) -> Any:
+def _unpickle(
+    content: "bytes | npt.NDArray[np.uint8]", buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]"
+) -> list[Any]:
     try:
-        return pickle.loads(content, buffers=buffers)  # noqa: S301  our own worker's
+        beside: list[Any] = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
     except Exception as error:  # whatever unpickling a user's object raises
         raise FlowError(
             f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, "
             "take the "
             "field out before the loader, or use mode='threads'"
         ) from error
+    return beside

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Self, SupportsIndex
+from typing import Any, Generic, Self, SupportsIndex, TypeVar
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError
@@ -31,18 +31,20 @@ from webdataset.loading.loader_checks import (
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
-from webdataset.loading.windows import WindowAssembler, estimate_bytes
+from webdataset.loading.windows import WindowAssembler, WorkerPool, estimate_bytes
 from webdataset.stages.base import Json
 
+Batch = TypeVar("Batch")
 
-class LoaderIterator:
+
+class LoaderIterator(Generic[Batch]):
     """The batches of one epoch.
 
     Args:
         batches: of the epoch.
     """
 
-    def __init__(self, batches: Generator[Any]) -> None:
+    def __init__(self, batches: Generator[Batch]) -> None:
         self._batches = batches
         # what ended it, where that was not its end
         self._ended = ""
@@ -51,7 +53,7 @@ class LoaderIterator:
         """Return this."""
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         """Return the next batch.
 
         Raises:
@@ -129,7 +131,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: object,
         batch_size: int | None = None,
         *,
         workers: int = 0,
@@ -141,7 +143,7 @@ class Loader:
         collate: Callable[[list[Any]], Any] | None = None,
         ragged: bool = True,
         exact: bool = False,
-        device: Any = None,
+        device: object = None,
         pin_memory: bool = False,
         timings: bool = True,
     ) -> None:
@@ -159,9 +161,9 @@ class Loader:
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         self._timings = timings
         self._stats = LoaderStats(workers=workers)
-        self._pool: Any = None
+        self._pool: WorkerPool | None = None
         self._windows: WindowAssembler | None = None
-        self._current: weakref.ref[LoaderIterator] | None = None
+        self._current: weakref.ref[LoaderIterator[Any]] | None = None
         # to begin the next epoch with
         self._state: Json = None
         # set_epoch has named that state's epoch: its rest is given, though nothing be left
@@ -169,7 +171,7 @@ class Loader:
         # what the present epoch began with, where the next one follows behind its end
         self._resumed: Json = None
         # closes the worker pool when the loader is forgotten
-        self._ending: Any = None
+        self._ending: weakref.finalize[[], Loader] | None = None
         self._beginning: EpochStart | None = None
         self._received: ReceivedState | None = None
         self._beyond = 0
@@ -197,7 +199,7 @@ class Loader:
         self._current = None
 
     def _epoch(self) -> Generator[Any]:
-        marked = self._mark_batches() if self._device is None else self._device.move_batches(self._mark_batches())
+        marked = self._load_batches()
         stats = self._stats
         began = time.perf_counter()
         before_epoch = stats.samples
@@ -217,11 +219,7 @@ class Loader:
                         self._compare(stats.samples - before_epoch)
                         return
                     marked.close()
-                    marked = (
-                        self._mark_batches()
-                        if self._device is None
-                        else self._device.move_batches(self._mark_batches())
-                    )
+                    marked = self._load_batches()
                     continue
                 stats.batches += 1
                 if self._windows is not None and not self._often():
@@ -238,6 +236,11 @@ class Loader:
             stats.running_seconds += time.perf_counter() - began
             marked.close()
 
+    def _load_batches(self) -> Generator[tuple[object, BatchMark]]:
+        """Return the batches of an epoch, on the device where one is named."""
+        marked = self._mark_batches()
+        return marked if self._device is None else self._device.move_batches(marked)
+
     def _count_failure(self) -> None:
         """Count what stood before a failure, unless a run goes on after the last state and counts it then."""
         failed = self._windows.failed if self._windows is not None else []
@@ -245,7 +248,7 @@ class Loader:
             self._stats.receive(failed)
         failed.clear()
 
-    def _mark_batches(self) -> Generator[tuple[Any, BatchMark]]:
+    def _mark_batches(self) -> Generator[tuple[object, BatchMark]]:
         state = self._next_state()
         continue_epochs = not (self._chosen or self._origin.chosen())
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
@@ -255,7 +258,7 @@ class Loader:
         if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._start_windows()
-        self._pool.begin(beginning)
+        windows.pool.begin(beginning)
         # not before: what could not start is tried again from there
         self._forget()
         self._resumed = state if continue_epochs else None
@@ -315,7 +318,7 @@ class Loader:
             self._ending()
         self._pool = self._windows = self._ending = None
 
-    def _start_pool(self, span: int) -> Any:
+    def _start_pool(self, span: int) -> WorkerPool:
         if not self.workers:
             return InlineWorkers(self._origin, span)
         if self.mode == "threads":
@@ -387,10 +390,7 @@ class Loader:
         state = self._received.state_dict()
         if not self._beyond and not any(self._untold.values()):
             return state
-        further: dict[str, Any] = self._origin.advance_state(
-            state, self._beginning, self._beginning.start + self._until
-        )
-        return further
+        return self._origin.advance_state(state, self._beginning, self._beginning.start + self._until)
 
     def _often(self) -> bool:
         """Tell whether the last state was asked for a few batches ago, so that another one soon is likely."""

@@ -15,9 +15,9 @@ is depends on the dataset:
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from webdataset.core.distributed import SINGLE_WORKER, WorkerContext, thread_context, worker_context
 from webdataset.core.errors import StateMismatch, UsageError
@@ -31,6 +31,12 @@ from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import split_by_node
 from webdataset.stages.base import Json, Run
 from webdataset.stages.mix import Mixture
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic import ElasticRun
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
+
+DatasetType = TypeVar("DatasetType")
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class StridedShare:
 
     def __init__(
         self,
-        samples: Iterator[Any],
+        samples: Iterator[object],
         worker: int,
         workers: int,
         *,
@@ -110,7 +116,7 @@ class StridedShare:
         self._samples = samples
         self._workers = workers
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
+    def __iter__(self) -> Iterator[tuple[object, int]]:
         """Yield (sample, index of the next one)."""
         return zip(self._samples, itertools.count(self.following + self._workers, self._workers), strict=False)
 
@@ -128,12 +134,12 @@ class StridedShare:
             close()
 
 
-class _StatelessAdapter:
+class _StatelessAdapter(Generic[DatasetType]):
     """A dataset whose runs cannot be continued."""
 
     elastic = False
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: DatasetType) -> None:
         self.dataset = dataset
 
     def begin(self, epoch: int, state: Json) -> EpochStart:
@@ -164,7 +170,7 @@ class _StatelessAdapter:
         """Raise nothing: each worker's run has raised what there was to be raised."""
 
 
-class PipelineAdapter(_StatelessAdapter):
+class PipelineAdapter(_StatelessAdapter[DataPipeline]):
     """A pipeline that shares out its shards itself (``split_by_worker``)."""
 
     def begin(self, epoch: int, state: Json) -> EpochStart:
@@ -190,12 +196,12 @@ class PipelineAdapter(_StatelessAdapter):
         return StridedShare(iter(dataset), worker, workers, meter=meter, outcomes=outcomes)
 
 
-def _is_split(dataset: Any) -> bool:
+def _is_split(dataset: object) -> bool:
     """Tell whether a dataset gives every worker something else: a share of its own, or draws of its own."""
     return isinstance(dataset, DataPipeline) and any(map(_is_splitter, expand_stages(dataset.pipeline)))
 
 
-def _is_splitter(stage: Any) -> bool:
+def _is_splitter(stage: object) -> bool:
     if isinstance(stage, Mixture):
         return all(_is_split(source) or _is_splitter(source) for source in stage.datasets)
     if isinstance(stage, ResampledShards) or _is_split(stage):
@@ -217,7 +223,7 @@ def _make_empty_share() -> StridedShare:
     return share
 
 
-class IndexedAdapter(_StatelessAdapter):
+class IndexedAdapter(_StatelessAdapter[Sequence[object]]):
     """A list, an indexed dataset: anything with ``len()`` and ``[n]``."""
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> StridedShare:  # noqa: ARG002
@@ -226,7 +232,7 @@ class IndexedAdapter(_StatelessAdapter):
         return StridedShare((self.dataset[number] for number in numbers), worker, workers)
 
 
-class IterableAdapter(_StatelessAdapter):
+class IterableAdapter(_StatelessAdapter[Iterable[object]]):
     """Anything that can be iterated again and again."""
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> StridedShare:
@@ -261,7 +267,7 @@ class ElasticShare:
         meter: times the stages.
     """
 
-    def __init__(self, run: Any, state: Json, of_rank: list[int], meter: StageMeter | None = None) -> None:
+    def __init__(self, run: "ElasticRun", state: Json, of_rank: list[int], meter: StageMeter | None = None) -> None:
         self._run = run
         self.meter = run.meter = meter
         self.outcomes = run.outcomes = Outcomes()
@@ -270,14 +276,13 @@ class ElasticShare:
         first = find_next_position(state, run.owned)
         self.following = NEVER if first is None else count_indices_before(first, int(state["streams"]), of_rank)
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
+    def __iter__(self) -> Iterator[tuple[object, int]]:
         """Yield (sample, or END of a stream; the lowest index that the next one can have)."""
-        turns: Iterator[tuple[Any, int]] = self._run.turns(self._of_rank, NEVER)
-        return turns
+        return self._run.turns(self._of_rank, NEVER)
 
     def reading(self) -> str:
         """Return the url of the shard that the present stream reads; nothing where that is not known."""
-        return str(self._run.reading())
+        return self._run.reading()
 
     def progress(self) -> Json:
         """Return the states of the streams that moved."""
@@ -293,7 +298,7 @@ class ElasticAdapter:
 
     elastic = True
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: "ElasticPipeline") -> None:
         self.dataset = dataset
 
     def begin(self, epoch: int, state: Json) -> EpochStart:
@@ -332,7 +337,7 @@ class ElasticAdapter:
         with self.dataset.elastic_run(place=beginning.place, state=beginning.state, continue_epochs=False) as run:
             next(run, None)
 
-    def advance_state(self, state: Json, beginning: EpochStart, until: int) -> Json:
+    def advance_state(self, state: Json, beginning: EpochStart, until: int) -> dict[str, Json]:
         """Return the state of a rank further on; the samples in between are made once more for it.
 
         Args:
@@ -389,7 +394,7 @@ def count_indices_before(position: int, streams: int, mine: list[int]) -> int:
     return turn * len(mine) + sum(1 for own in mine if own < stream)
 
 
-def adapt_dataset(dataset: Any) -> DatasetAdapter:
+def adapt_dataset(dataset: object) -> DatasetAdapter:
     """Return a dataset as a loader sees it.
 
     Args:
@@ -399,11 +404,11 @@ def adapt_dataset(dataset: Any) -> DatasetAdapter:
         UsageError: nothing of these.
     """
     if getattr(dataset, "streams", None):
-        return ElasticAdapter(dataset)
+        return ElasticAdapter(cast("ElasticPipeline", dataset))
     if isinstance(dataset, DataPipeline | Mixture):
         return PipelineAdapter(dataset if isinstance(dataset, DataPipeline) else DataPipeline(dataset))
     if callable(getattr(dataset, "__getitem__", None)) and callable(getattr(dataset, "__len__", None)):
-        return IndexedAdapter(dataset)
+        return IndexedAdapter(cast("Sequence[object]", dataset))
     if isinstance(dataset, Iterable):
         return IterableAdapter(dataset)
     raise UsageError(f"a loader reads a dataset, a sequence or an iterable, and {type(dataset).__name__} is none")

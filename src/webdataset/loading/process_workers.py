@@ -19,7 +19,9 @@ import signal
 import sys
 import time
 from collections import deque
-from typing import Any
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import cast
 
 from webdataset.core.errors import UsageError, WorkerDied, describe_error
 from webdataset.core.redaction import redact
@@ -63,9 +65,9 @@ class ProcessWorkers(WorkerPool):
         self._layout_number = self._block_number = 0
         self._ready: deque[WindowPart] = deque()
         self._selector = selectors.DefaultSelector()
-        self._polls: list[Any] = []
+        self._polls: list[select.poll] = []
         self._receivers: list[PartReceiver] = []
-        self._processes: list[Any] = []
+        self._processes: list[BaseProcess] = []
         self._boards: list[WorkerProgressPage] = []
         try:
             self._start(origin, span, _choose_context(start_method))
@@ -73,7 +75,7 @@ class ProcessWorkers(WorkerPool):
             self.close()
             raise
 
-    def _start(self, origin: DatasetAdapter, span: int, context: Any) -> None:
+    def _start(self, origin: DatasetAdapter, span: int, context: SpawnContext) -> None:
         forked = context.get_start_method() == "fork"
         origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
         for number in range(self.workers):
@@ -107,11 +109,11 @@ class ProcessWorkers(WorkerPool):
 
     # -- orders
 
-    def _send_all(self, order: Any, descriptor: int | None = None) -> None:
+    def _send_all(self, order: tuple[object, ...], descriptor: int | None = None) -> None:
         for number in range(self.workers):
             self._send(number, order, descriptor)
 
-    def _send(self, number: int, order: Any, descriptor: int | None = None) -> None:
+    def _send(self, number: int, order: tuple[object, ...], descriptor: int | None = None) -> None:
         """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
         pipe = self._receivers[number].pipe
         while not self._polls[number].poll(0):
@@ -263,14 +265,15 @@ class ProcessWorkers(WorkerPool):
         self._processes = []
 
 
-def _choose_context(start_method: str | None) -> Any:
+def _choose_context(start_method: str | None) -> SpawnContext:
     if multiprocessing.current_process().daemon:
         raise UsageError(
             "this process is a worker itself (of a torch DataLoader, say) and may have no children: use "
             "workers=0 or mode='threads' here"
         )
     try:
-        return multiprocessing.get_context(start_method)
+        # a type that knows Process: all contexts have it
+        return cast("SpawnContext", multiprocessing.get_context(start_method))
     except ValueError as error:
         known = ", ".join(multiprocessing.get_all_start_methods())
         raise UsageError(f"start_method={start_method!r}: this system has {known}") from error
@@ -282,7 +285,7 @@ class _PickledAdapter:
     def __init__(self, origin: DatasetAdapter) -> None:
         self.origin = origin
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         try:
             return _restore_adapter, (pickle_by_value(self.origin),)
         except Exception as error:  # whatever pickling a user's object raises
@@ -295,7 +298,7 @@ class _PickledAdapter:
             ) from error
 
 
-def _find_unpicklable(origin: Any) -> str:
+def _find_unpicklable(origin: object) -> str:
     """Return the stage of a dataset that cannot be pickled, in words."""
     for dataset in (part for part in vars(origin).values() if isinstance(part, DataPipeline)):
         for number, stage in enumerate(dataset.pipeline):
@@ -308,10 +311,11 @@ def _find_unpicklable(origin: Any) -> str:
     return "it"
 
 
-def _restore_adapter(pickled: bytes) -> Any:
+def _restore_adapter(pickled: bytes) -> DatasetAdapter:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    return cloudpickle.loads(pickled)
+    adapter: DatasetAdapter = cloudpickle.loads(pickled)
+    return adapter
 
 
 def _describe_exit(code: int | None) -> str:

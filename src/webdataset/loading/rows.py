@@ -15,11 +15,14 @@ Never changes memory that a pipeline refers to.
 
 import ctypes
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from webdataset.loading.shared_memory import BatchLayout, as_array
+from webdataset.loading.shared_memory import Array, BatchLayout, as_array
+
+_Reference: TypeAlias = "weakref.ref[ctypes.Array[ctypes.c_ubyte]] | weakref.ref[Array]"
 
 TRIAL, LANDING, OFF = "trial", "landing", "off"
 # smaller arrays are copied faster than a row is offered
@@ -38,15 +41,15 @@ class WindowRows:
         mode: what decoders are offered: memory on trial, rows, or nothing.
     """
 
-    def __init__(self, layout: BatchLayout | None, columns: list[Any], mode: str) -> None:
+    def __init__(self, layout: BatchLayout | None, columns: list[Array], mode: str) -> None:
         self.layout = layout
         self.columns = columns
         self.mode = mode
         self.row = 0
         # what was offered of this row, by column: weakly, its memory and the array
-        self.given: dict[int, Any] = {}
+        self.given: dict[int, tuple[_Reference, weakref.ref[Array]]] = {}
         # the memory of all that was offered
-        self.views: list[weakref.ref[Any]] = []
+        self.views: list[_Reference] = []
         rows = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
         self._kinds = [(*row, ctypes.c_ubyte * row[2]) for row in rows]
         self._places = [column.place for column in layout.columns] if layout is not None else []
@@ -59,7 +62,7 @@ class WindowRows:
         if self.given:
             self.given = {}
 
-    def give(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def give(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array | None:
         """Return memory of the next row for an array, or None.
 
         Views of views refer to the array that owns the memory, not to each other. So the row is made an owner of its
@@ -76,15 +79,15 @@ class WindowRows:
                 return scratch
             before = self.given.get(number)
             if before is None or before[0]() is None:
-                owner = memory.from_buffer(self.columns[number], self.row * size)
-                view = np.ndarray(shape, dtype, owner)
+                owner = memory.from_buffer(self.columns[number], self.row * size)  # type: ignore[arg-type]  # a buffer since 3.12
+                view: Array = np.ndarray(shape, dtype, owner)  # type: ignore[arg-type]  # the same
                 reference = weakref.ref(owner)
                 self.given[number] = reference, weakref.ref(view)
                 self.views.append(reference)
                 return view
         return None
 
-    def write_sample(self, row: int, sample: Any) -> tuple[bool, Any]:
+    def write_sample(self, row: int, sample: object) -> tuple[bool, object]:
         """Write a sample into its row.
 
         Args:
@@ -100,7 +103,7 @@ class WindowRows:
             return False, sample
         return True, list(map(values.__getitem__, self._others))
 
-    def _write_row(self, row: int, values: Any) -> bool:
+    def _write_row(self, row: int, values: Sequence[object]) -> bool:
         moves = []
         for number, place in enumerate(self._places):
             value, column = values[place], self.columns[number]
@@ -128,9 +131,9 @@ class RowAllocator:
         self._drawn = 0
         self._windows = 0
         # samples drawn, block, what was offered
-        self._held: list[tuple[int, int, list[weakref.ref[Any]]]] = []
+        self._held: list[tuple[int, int, list[_Reference]]] = []
 
-    def rows(self, layout: BatchLayout | None, columns: list[Any]) -> WindowRows:
+    def rows(self, layout: BatchLayout | None, columns: list[Array]) -> WindowRows:
         """Return the rows of the next window."""
         return WindowRows(layout, columns, self.mode)
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from webdataset.core import distributed
 from webdataset.core.errors import FlowError
@@ -128,7 +127,7 @@ class _WorkerThread:
             if isinstance(order, WindowCredit) and order.window == window:
                 return order
 
-    def _watch(self, index: int, sample: Any) -> None:  # noqa: ARG002
+    def _watch(self, index: int, sample: object) -> None:  # noqa: ARG002
         if self.stopped:
             raise EpochCancelled
 

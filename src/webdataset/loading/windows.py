@@ -9,14 +9,14 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from webdataset.core.errors import FlowError, WorkerDied
 from webdataset.core.logs import log
 from webdataset.flow.outcomes import StageOutcome
-from webdataset.loading.shared_memory import BatchLayout, BlockPool, Leases, MemoryBlock, infer_layout
+from webdataset.loading.shared_memory import Array, BatchLayout, BlockPool, Leases, MemoryBlock, infer_layout
 from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class BatchWindow:
     """
 
     def __init__(
-        self, number: int, parts: list[WindowPart], layout: BatchLayout | None, columns: list[Any], span: int = 0
+        self, number: int, parts: list[WindowPart], layout: BatchLayout | None, columns: list[Array], span: int = 0
     ) -> None:
         self.number = number
         # index of its first row; from where the epoch began
@@ -109,28 +109,28 @@ class BatchWindow:
         found.sort(key=lambda each: each.row)
         return found
 
-    def beside(self) -> list[Any]:
+    def beside(self) -> list[list[object]]:
         """Return what travels beside each row, by row (for a window that is whole)."""
-        found: list[Any] = [None] * self.count
+        found: list[list[object]] = [[]] * self.count
         for part in self.parts:
             for row, fields in zip(part.rows, part.beside, strict=True):
                 found[row] = fields
         return found
 
-    def samples(self) -> Iterator[Any]:
+    def samples(self) -> Iterator[object]:
         """Yield the window's samples by rising row; arrays that were placed are views of the block."""
         entries = [entry for part in self.parts for entry in zip(part.rows, part.placed, part.beside, strict=True)]
         entries.sort(key=lambda entry: entry[0])
         for row, placed, beside in entries:
             yield self._sample(row, beside) if placed else beside
 
-    def _sample(self, row: int, beside: list[Any]) -> Any:
+    def _sample(self, row: int, beside: Iterable[object]) -> object:
         layout = self.layout
         if layout is None:
             raise FlowError("a row was placed where there is no block")
         others = iter(beside)
         columns = {column.place: number for number, column in enumerate(layout.columns)}
-        values = []
+        values: list[object] = []
         for place in range(len(layout.keys)):
             number = columns.get(place)
             if number is None:
@@ -142,7 +142,7 @@ class BatchWindow:
         return tuple(values) if layout.kind == "tuple" else values[0]
 
 
-def wrap_array(array: Any, *, tensor: bool) -> Any:
+def wrap_array(array: Array, *, tensor: bool) -> object:
     """Return an array as what samples hold: itself, or a torch tensor over the same memory.
 
     Args:
@@ -179,7 +179,7 @@ class WindowAssembler:
         self._layouts = 0
         self._blocks: BlockPool | None = None
         self._busy: list[set[int]] = [set() for _ in range(pool.workers)]
-        self._loans = Leases()
+        self._loans: Leases[_ReturnedBlock] = Leases()
         # blocks that nobody here looks at any more
         self._returned: deque[_ReturnedBlock] = deque()
         # called with each part
@@ -200,7 +200,7 @@ class WindowAssembler:
         self._layouts = min(self._layouts, 1)
         # the next windows to be delivered, and to be granted
         self._next = self._granted = 0
-        self._lent: dict[int, tuple[BatchLayout, list[Any]]] = {}
+        self._lent: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._parts: dict[int, list[WindowPart]] = {}
         # the first window that each worker is not done with
         self._reached = [0] * workers
@@ -369,7 +369,7 @@ class _ReturnedBlock(NamedTuple):
     block: MemoryBlock
 
 
-def estimate_bytes(sample: Any) -> int:
+def estimate_bytes(sample: object) -> int:
     """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes.
 
     Args:

@@ -17,7 +17,9 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
-from typing import Any, NoReturn
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from webdataset.core.seeds import hash_seed
 from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
-from webdataset.loading.shared_memory import BatchLayout, WorkerProgressPage
+from webdataset.loading.shared_memory import Array, BatchLayout, WorkerProgressPage
 from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, WindowPart, WorkerLoop, WorkerShare
 
 # how often a worker looks for orders while it works
@@ -59,8 +61,8 @@ class WorkerConfig:
     span: int
     number: int
     workers: int
-    pipe: Any
-    others: list[Any]
+    pipe: Connection
+    others: list[Connection]
 
 
 def run_worker(duty: WorkerConfig) -> None:
@@ -82,7 +84,7 @@ def run_worker(duty: WorkerConfig) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _exit_on_signal(number: int, frame: Any) -> NoReturn:  # noqa: ARG001  what signal handlers get
+def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  what signal handlers get
     sys.exit(0)
 
 
@@ -117,7 +119,7 @@ class WorkerProcess:
         self._sender = PartSender(duty.pipe)
         self._board: WorkerProgressPage | None = None
         self._layouts: dict[int, BatchLayout] = {}
-        self._blocks: dict[int, tuple[BatchLayout, list[Any]]] = {}
+        self._blocks: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._grants: list[WindowCredit] = []
         self._beginning: EpochStart | None = None
         self._stopped = False
@@ -211,7 +213,7 @@ class WorkerProcess:
             # a pipe full of orders would let the consumer wait
             self._receive_orders()
 
-    def _report_position(self, index: int, sample: Any) -> None:
+    def _report_position(self, index: int, sample: object) -> None:
         """Say what was read last, and look for orders now and then."""
         now = time.monotonic()
         due = now - self._looked > _LOOK_SECONDS

@@ -8,9 +8,13 @@ decoder, checks that a lent array ends up as the row it was lent for.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
-BufferProvider = Callable[[tuple[int, ...], Any], Any]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+BufferProvider: TypeAlias = 'Callable[[tuple[int, ...], np.dtype[np.generic]], "npt.NDArray[np.generic] | None"]'
 
 
 class _ThreadProvider(threading.local):
@@ -20,7 +24,7 @@ class _ThreadProvider(threading.local):
 _local = _ThreadProvider()
 
 
-def take_buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+def take_buffer(shape: tuple[int, ...], dtype: "np.dtype[np.generic]") -> "npt.NDArray[np.generic] | None":
     """Return memory for decoded values, or None.
 
     Args:
