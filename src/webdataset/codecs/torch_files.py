@@ -64,7 +64,7 @@ def _parse_release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def torch_dumps(value: Any) -> bytes:
+def torch_dumps(value: object) -> bytes:
     """Encode with ``torch.save``.
 
     Args:

@@ -56,7 +56,7 @@ def yaml_loads(data: bytes) -> Any:
         loader.dispose()
 
 
-def _error_position(error: Any) -> str:
+def _error_position(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark
     return "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
 
@@ -83,7 +83,7 @@ class _Measure:
         self._sizes: dict[int, int | None] = {}
         self._most = max(_MOST_VALUES, length) if length > _MOST_VALUES else min(_MOST_VALUES, length * _MOST_GROWTH)
 
-    def size(self, node: Any) -> int:
+    def size(self, node: yaml.Node) -> int:
         """Return how many values a node stands for."""
         if isinstance(node, yaml.ScalarNode):
             if len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
@@ -106,7 +106,7 @@ class _Measure:
         return total
 
 
-def _check_keys(node: Any) -> None:
+def _check_keys(node: yaml.MappingNode) -> None:
     seen = set()
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.tag != f"{_PLAIN}merge":
@@ -115,7 +115,7 @@ def _check_keys(node: Any) -> None:
             seen.add((key.tag, key.value))
 
 
-def yaml_dumps(value: Any) -> bytes:
+def yaml_dumps(value: object) -> bytes:
     """Write one YAML document.
 
     Args:

@@ -15,6 +15,14 @@ The public names are loaded when they are first used.
 """
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from webdataset.loading.loader import Loader
+    from webdataset.loading.stats import LoaderStats
+    from webdataset.loading.torch_distributed import check_ranks, equal_steps
+    from webdataset.loading.torch_nodes import DatasetNode
+    from webdataset.loading.torch_trainers import for_accelerate, for_trainer
 
 _HOMES = {
     "check_ranks": "torch_distributed",
@@ -26,7 +34,15 @@ _HOMES = {
     "LoaderStats": "stats",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "DatasetNode",
+    "Loader",
+    "LoaderStats",
+    "check_ranks",
+    "equal_steps",
+    "for_accelerate",
+    "for_trainer",
+]
 
 
 def __getattr__(name: str) -> object:

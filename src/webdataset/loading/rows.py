@@ -16,7 +16,7 @@ Never changes memory that a pipeline refers to.
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class WindowRows:
         mode: what decoders are offered: memory on trial, rows, or nothing.
     """
 
-    def __init__(self, layout: BatchLayout | None, columns: list[Array], mode: str) -> None:
+    def __init__(self, layout: BatchLayout | None, columns: Sequence[Array], mode: str) -> None:
         self.layout = layout
         self.columns = columns
         self.mode = mode
@@ -87,7 +87,7 @@ class WindowRows:
                 return view
         return None
 
-    def write_sample(self, row: int, sample: object) -> tuple[bool, object]:
+    def write_sample(self, row: int, sample: object) -> tuple[bool, Any]:
         """Write a sample into its row.
 
         Args:
@@ -133,7 +133,7 @@ class RowAllocator:
         # samples drawn, block, what was offered
         self._held: list[tuple[int, int, list[_Reference]]] = []
 
-    def rows(self, layout: BatchLayout | None, columns: list[Array]) -> WindowRows:
+    def rows(self, layout: BatchLayout | None, columns: Sequence[Array]) -> WindowRows:
         """Return the rows of the next window."""
         return WindowRows(layout, columns, self.mode)
 

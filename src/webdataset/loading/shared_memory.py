@@ -282,8 +282,7 @@ def as_array(value: object) -> Array | None:
     if torch is not None and type(value) is torch.Tensor:
         from webdataset.codecs.torch_codecs import tensor_to_array  # noqa: PLC0415  torch is loaded already, this module not
 
-        array: Array | None = tensor_to_array(value)
-        return array
+        return tensor_to_array(value)  # type: ignore[arg-type]  # it is a tensor
     return None
 
 

@@ -13,14 +13,19 @@ tables of its own, say). The cache never guesses: other bytes are parsed anew.
 
 import functools
 import io
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.codecs.images import output_buffer
 from webdataset.core import settings
 from webdataset.core.errors import FieldTooLarge, MissingExtra, UnsafeContent
 from webdataset.core.optional_imports import import_if_available, loaded_module, require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _SCAN_MARKER = 0xDA
 # frame headers of JPEGs that are decoded in one pass
@@ -52,6 +57,13 @@ class JpegHeader(NamedTuple):
     baseline: bool = False
 
 
+class JpegLibrary(Protocol):
+    """What is asked of simplejpeg."""
+
+    def decode_jpeg_header(self, data: bytes, /) -> tuple[int, int, str, str]:
+        """Return height, width, colours and subsampling of a JPEG."""
+
+
 class JpegHeaderCache:
     """Reads headers, and remembers the one of the last pictures.
 
@@ -59,7 +71,7 @@ class JpegHeaderCache:
         library: simplejpeg.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: JpegLibrary) -> None:
         self._read = library.decode_jpeg_header
         # replaced as one: threads share it
         self._known = _EMPTY_JPEG, JpegHeader(0, 0, "", "")
@@ -151,21 +163,22 @@ _PLUGINS = {
 
 
 @functools.cache
-def _simplejpeg() -> Any:
+def _simplejpeg() -> ModuleType | None:
     return import_if_available("simplejpeg")
 
 
 @functools.cache
 def _header_cache() -> JpegHeaderCache:
-    return JpegHeaderCache(_simplejpeg())
+    # asked for where the library is there
+    return JpegHeaderCache(cast("JpegLibrary", _simplejpeg()))
 
 
 @functools.cache
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     return require("PIL.Image", extra="images", purpose="decoding images")
 
 
-def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) -> Any:
+def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) -> "Image":
     """Decode an image with Pillow and convert it.
 
     Args:
@@ -187,20 +200,20 @@ def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) ->
         return image if mode is None else image.convert(mode)
 
 
-def _open_image(data: bytes, limit: int | None) -> Any:
+def _open_image(data: bytes, limit: int | None) -> "Image":
     """Open an image whose size and kind are allowed; its pixels are not decoded yet."""
     image = _identify_image(data)
     width, height = image.size
-    check_size(width, height, data, _WEIGHTS.get(image.format, 1), limit)
+    check_size(width, height, data, _WEIGHTS.get(image.format or "", 1), limit)
     if image.format == "EPS":
         raise UnsafeContent("the image is EPS, which Ghostscript would have to run: convert it to another format")
     return image
 
 
-def _identify_image(data: bytes) -> Any:
+def _identify_image(data: bytes) -> "Image":
     pillow = _pillow()
     try:
-        return pillow.open(io.BytesIO(data))
+        return _open(pillow, data)
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise FieldTooLarge(
             f"the image is too large: {error} (WDS_MAX_IMAGE_PIXELS, PIL.Image.MAX_IMAGE_PIXELS)"
@@ -208,7 +221,12 @@ def _identify_image(data: bytes) -> Any:
     except pillow.UnidentifiedImageError:
         if not _load_plugin(data):
             raise
-        return pillow.open(io.BytesIO(data))
+        return _open(pillow, data)
+
+
+def _open(pillow: ModuleType, data: bytes) -> "Image":
+    image: Image = pillow.open(io.BytesIO(data))
+    return image
 
 
 def _load_plugin(data: bytes) -> bool:
@@ -226,7 +244,9 @@ def _load_plugin(data: bytes) -> bool:
     return True
 
 
-def decode_pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tuple[int, int] | None = None) -> Any:
+def decode_pixels(
+    data: bytes, mode: str, limit: int | None = AS_SET, least: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8]:
     """Decode an image to an array.
 
     Args:
@@ -260,7 +280,7 @@ def decode_pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tup
         return _convert_in_strips(image, mode)
 
 
-def _copy_to_output(values: Any) -> Any:
+def _copy_to_output(values: npt.NDArray[np.uint8]) -> np.ndarray:
     """Return a writable copy of pixels, in the batch that is being made where there is one."""
     place = output_buffer.take_buffer(values.shape, values.dtype)
     if place is None:
@@ -269,7 +289,7 @@ def _copy_to_output(values: Any) -> Any:
     return place
 
 
-def _convert_in_strips(image: Any, mode: str) -> Any:
+def _convert_in_strips(image: "Image", mode: str) -> npt.NDArray[np.uint8]:
     """Convert a large image piece by piece, so that there is never a third copy of it."""
     width, height = image.size
     shape = (height, width) if mode == "L" else (height, width, len(mode))
@@ -277,7 +297,7 @@ def _convert_in_strips(image: Any, mode: str) -> Any:
     rows = max(1, _STRIP // width)
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
-        whole[top:bottom] = image.crop((0, top, width, bottom)).convert(mode)
+        whole[top:bottom] = np.asarray(image.crop((0, top, width, bottom)).convert(mode))
     return whole
 
 
@@ -290,7 +310,9 @@ def _choose_scale(height: int, width: int, least: tuple[int, int]) -> tuple[int,
     return 1, height, width
 
 
-def _decode_ordinary_jpeg(data: bytes, mode: str, limit: int | None, least: tuple[int, int] | None = None) -> Any:
+def _decode_ordinary_jpeg(
+    data: bytes, mode: str, limit: int | None, least: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8] | None:
     library = _simplejpeg()
     if library is None:
         return None
@@ -305,7 +327,7 @@ def _decode_ordinary_jpeg(data: bytes, mode: str, limit: int | None, least: tupl
             smaller, height, width = _choose_scale(height, width, least)
             factor = {"min_height": height, "min_width": width, "min_factor": smaller}
         place = output_buffer.take_buffer((height, width, 3), _BYTE) if wanted == "RGB" else None
-        decoded = library.decode_jpeg(data, wanted, buffer=place, **factor)
+        decoded: npt.NDArray[np.uint8] = library.decode_jpeg(data, wanted, buffer=place, **factor)
         if place is not None and decoded.shape == place.shape:
             return place
     except FieldTooLarge:
@@ -354,7 +376,7 @@ def _default_limit(weight: int) -> int:
     return 1 << 62 if limit is None else int(limit)
 
 
-def scale_to_floats(values: Any) -> Any:
+def scale_to_floats(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Scale pixels to [0, 1].
 
     Args:

@@ -8,11 +8,14 @@ H.264) pass.
 """
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.core.errors import DecodingError, FieldTooLarge
 from webdataset.core.optional_imports import require
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
 
 _RIFF = (b"RIFF", b"RIFX")
 _EBML = b"\x1aE\xdf\xa3"
@@ -85,7 +88,7 @@ def _read_number(data: bytes, at: int) -> tuple[int | None, int]:
 _CLOSED = {"protocol_whitelist": "none"}
 
 
-def open_container(data: bytes, purpose: str) -> Any:
+def open_container(data: bytes, purpose: str) -> "InputContainer":
     """Open a media file for reading.
 
     Args:
@@ -102,7 +105,8 @@ def open_container(data: bytes, purpose: str) -> Any:
     """
     library = require("av", extra="media", purpose=purpose)
     check_whole(data)
-    return library.open(io.BytesIO(data), options=_CLOSED)
+    container: InputContainer = library.open(io.BytesIO(data), options=_CLOSED)
+    return container
 
 
 def check_decoded_size(size_bytes: int) -> None:
