@@ -65,4 +65,4 @@ def test_graph_gives_each_sample(urls):
 def test_only_elastic(urls):
     """Another dataset has no state to give."""
     with pytest.raises(UsageError, match=r"elastic"):
-        wds.DatasetNode(wds.WebDataset(urls, shardshuffle=False))
+        wds.DatasetNode(wds.WebDataset(urls, shardshuffle=False))  # type: ignore[arg-type]

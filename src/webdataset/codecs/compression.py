@@ -18,11 +18,15 @@ from webdataset.core.errors import MissingExtra
 from webdataset.core.optional_imports import import_if_available, require
 from webdataset.tar.compression import Decompressor, detect_compression
 
-FREE_BYTES = 128 << 20  # what any field may grow to
-MOST_GROWTH = 100  # times, beyond that; gzip reaches 1032 on zeros, bz2 and zst far more
+# what any field may grow to
+FREE_BYTES = 128 << 20
+# times, beyond that; gzip reaches 1032 on zeros, bz2 and zst far more
+MOST_GROWTH = 100
 _SMALL = 1 << 16
-_PORTIONS = {"zst": 512}  # its engine bounds no output, so it gets little at a time,
-_LEAST = 64  # and even less where that grows much
+# its engine bounds no output, so it gets little at a time,
+_PORTIONS = {"zst": 512}
+# and even less where that grows much
+_LEAST = 64
 _MUCH = 1 << 20
 
 
@@ -62,7 +66,8 @@ def decompress(data: bytes, kind: str, limit_bytes: int | None = None) -> bytes:
 
 def _decompress_pieces(data: bytes, kind: str, limit: int | None) -> Iterator[bytes]:
     """Yield the pieces of a whole stream; without a limit, however many there are."""
-    stream = copy.copy(_make_decompressor(kind))  # making one asks which libraries there are; a copy does not
+    # making one asks which libraries there are; a copy does not
+    stream = copy.copy(_make_decompressor(kind))
     portion = _PORTIONS.get(kind, _SMALL)
     size = end = 0
     while end < len(data):

@@ -12,7 +12,6 @@ from typing import Any
 from webdataset.codecs.handlers import (
     AUTO_KINDS,
     Continue,
-    Decode,
     Handler,
     auto_handlers,
     decoders,
@@ -22,6 +21,7 @@ from webdataset.codecs.handlers import (
     keep_bytes,
 )
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
+from webdataset.codecs.registry import FieldDecoder
 from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.samples.documents.document import Document
@@ -30,14 +30,14 @@ Sample = dict[str, Any]
 MOST_PLANS = 4096
 
 
-class _Plans(dict[str, Decode]):
+class _Plans(dict[str, FieldDecoder]):
     """Plans by field name, made when a name is first met; bounded, for names may come from anywhere."""
 
-    def __init__(self, make: Callable[[str], Decode]) -> None:
+    def __init__(self, make: Callable[[str], FieldDecoder]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, name: str) -> Decode:
+    def __missing__(self, name: str) -> FieldDecoder:
         if len(self) >= MOST_PLANS:
             self.clear()
         plan = self[name] = self._make(name)
@@ -94,7 +94,7 @@ class Decoder:
     def _forget(self) -> None:
         self._version = decoders.version
         self._plans = _Plans(self._plan_field)
-        self._chains: dict[tuple[str, int], Decode] = {}
+        self._chains: dict[tuple[str, int], FieldDecoder] = {}
 
     def decode(self, sample: Sample) -> Sample:
         """Decode one sample.
@@ -132,7 +132,7 @@ class Decoder:
             raise _decoding_error(error, sample, field) from error
         return decoded
 
-    def _unusual(self, field: str, data: Any) -> Any:
+    def _unusual(self, field: str, data: object) -> object:
         if self.only is not None and field not in self.only:
             return data
         if isinstance(data, (bytes, bytearray, memoryview)):
@@ -146,22 +146,23 @@ class Decoder:
             "pass partial=True to leave such values as they are (has the sample been decoded already?)"
         )
 
-    def _plan_field(self, field: str) -> Decode:
+    def _plan_field(self, field: str) -> FieldDecoder:
         if field.startswith("__"):
             return _text_if_utf8
         if self.only is not None and field not in self.only:
             return keep_bytes
         return self._chain("." + field, 0)
 
-    def _chain(self, key: str, start: int) -> Decode:
+    def _chain(self, key: str, start: int) -> FieldDecoder:
         """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
-        steps: list[tuple[int, bool, Decode]] = []
+        steps: list[tuple[int, bool, FieldDecoder]] = []
         for index, handler in enumerate(self.handlers[start:], start):
             if is_key_handler(handler):
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))
-                    if handler.final:  # whoever stands behind it is never asked, and may look for installed packages
+                    # whoever stands behind it is never asked, and may look for installed packages
+                    if handler.final:
                         break
             else:
                 steps.append((index, False, bound(handler, key)))
@@ -171,7 +172,7 @@ class Decoder:
             return steps[0][2]
         return bound(self._ask, tuple(steps))
 
-    def _ask(self, steps: tuple[tuple[int, bool, Decode], ...], data: Any) -> Any:
+    def _ask(self, steps: tuple[tuple[int, bool, FieldDecoder], ...], data: bytes) -> Any:
         for index, final, function in steps:
             value = function(data)
             if final:
@@ -182,7 +183,7 @@ class Decoder:
                 return value
         return data
 
-    def _continue_chain(self, key: str, start: int) -> Decode:
+    def _continue_chain(self, key: str, start: int) -> FieldDecoder:
         chain = self._chains.get((key, start))
         if chain is None:
             if len(self._chains) >= MOST_PLANS:
@@ -215,7 +216,8 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
-        pickles: Any = loaded_module("webdataset.codecs.safe_pickle")  # where it is not loaded, nobody has added any
+        # where it is not loaded, nobody has added any
+        pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

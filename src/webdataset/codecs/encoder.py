@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from webdataset.codecs.compression import COMPRESSORS, compress_field, is_compressed
-from webdataset.codecs.registry import Codec, LazyCodec, find_plugin
+from webdataset.codecs.registry import FieldEncoder, LazyCodec, find_plugin
 from webdataset.core.errors import EncodingError, MissingExtra, UsageError, WebDatasetError, describe_error
 from webdataset.core.tracebacks import warn_user
 
@@ -30,7 +30,7 @@ _IMAGES = {
 }
 
 
-def int_dumps(value: Any) -> bytes:
+def int_dumps(value: object) -> bytes:
     """Encode a whole number as decimal text.
 
     Args:
@@ -53,7 +53,7 @@ def _to_whole_number(value: Any) -> int:
     raise TypeError(f"not a whole number: {value!r:.80}")
 
 
-def text_dumps(value: Any) -> bytes:
+def text_dumps(value: object) -> bytes:
     """Refuse what is no text: ``str`` values are written as UTF-8 before an encoder is asked.
 
     Raises:
@@ -62,7 +62,7 @@ def text_dumps(value: Any) -> bytes:
     raise TypeError(f"text must be str or bytes, not {type(value).__name__}")
 
 
-def numpy_dumps(data: Any) -> bytes:
+def numpy_dumps(data: object) -> bytes:
     """Encode an array as ``.npy``.
 
     Args:
@@ -86,7 +86,7 @@ def numpy_npz_dumps(data: dict[str, Any]) -> bytes:
     return _lazy_encoder("numpy_arrays", "npz_dumps")(data)
 
 
-def torch_dumps(data: Any) -> bytes:
+def torch_dumps(data: object) -> bytes:
     """Encode with ``torch.save``.
 
     Args:
@@ -98,7 +98,7 @@ def torch_dumps(data: Any) -> bytes:
     return _lazy_encoder("torch_files", "torch_dumps")(data)
 
 
-def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
+def imageencoder(image: object, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
     """Encode an image; see ``webdataset.codecs.images.encode``.
 
     Args:
@@ -113,11 +113,11 @@ def imageencoder(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstr
     return encoded
 
 
-def _lazy_encoder(module: str, name: str) -> Callable[[Any], bytes]:
+def _lazy_encoder(module: str, name: str) -> FieldEncoder:
     return LazyCodec(module, name).resolve()
 
 
-def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: Codec) -> None:
+def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: FieldEncoder) -> None:
     """Enter one encoder under several extensions.
 
     Args:
@@ -156,7 +156,7 @@ def make_handlers() -> dict[str, Any]:
 default_handlers: dict[str, Any] = make_handlers()
 
 
-def encode_based_on_extension1(data: Any, tname: str, handlers: Mapping[str, Any]) -> Any:
+def encode_based_on_extension1(data: object, tname: str, handlers: Mapping[str, Any]) -> str | bytes:
     """Encode one field by the last extension of its name.
 
     Args:
@@ -206,8 +206,11 @@ def _split_extensions(name: str) -> tuple[str, tuple[str, ...]]:
         stem = head
 
 
-def _encode_field(value: Any, name: str, extension: str, layers: tuple[str, ...], handlers: Mapping[str, Any]) -> bytes:
-    if layers and layers[-1] in handlers:  # a compression that a user's table has an encoder of its own for
+def _encode_field(
+    value: object, name: str, extension: str, layers: tuple[str, ...], handlers: Mapping[str, Any]
+) -> bytes:
+    # a compression that a user's table has an encoder of its own for
+    if layers and layers[-1] in handlers:
         extension, layers = layers[-1], ()
     handler = handlers.get(extension)
     if handler is None:
@@ -228,7 +231,7 @@ def _encode_field(value: Any, name: str, extension: str, layers: tuple[str, ...]
     return _compress_layers(written, layers) if layers else written
 
 
-def _encoding_error(value: Any, name: str, extension: str, handler: Codec | None, error: Exception) -> EncodingError:
+def _encoding_error(value: object, name: str, extension: str, handler: object, error: Exception) -> EncodingError:
     kind = type(value).__name__
     if handler is None:
         reason = (
@@ -240,7 +243,7 @@ def _encoding_error(value: Any, name: str, extension: str, handler: Codec | None
     return EncodingError(reason, field=name)
 
 
-def _encode_bytes(value: Any, layers: tuple[str, ...]) -> bytes:
+def _encode_bytes(value: str | bytes | bytearray | memoryview, layers: tuple[str, ...]) -> bytes:
     if isinstance(value, str):
         return _compress_layers(value.encode("utf-8"), layers)
     written = bytes(value)
@@ -323,7 +326,7 @@ def _keep_sample(sample: Sample) -> Sample:
     return sample
 
 
-def make_encoder(spec: Any) -> Callable[[Any], Any]:
+def make_encoder(spec: object) -> Callable[[Any], Any]:
     """Return the encoder that a writer's ``encoder=`` means.
 
     Args:
@@ -340,6 +343,5 @@ def make_encoder(spec: Any) -> Callable[[Any], Any]:
     if isinstance(spec, Mapping):
         return Encoder(spec)
     if callable(spec):
-        chosen: Callable[[Any], Any] = spec
-        return chosen
+        return spec
     raise UsageError(f"{spec!r} is no encoder: pass True, False, a dict of functions or a function of samples")

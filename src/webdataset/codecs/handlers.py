@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Protocol, TypeGuard
 
 from webdataset.codecs.compression import decompress
-from webdataset.codecs.registry import Codec, LazyCodec, LiveTable, find_plugin
+from webdataset.codecs.registry import FieldDecoder, LazyCodec, LiveTable, find_plugin
 from webdataset.core import settings
 from webdataset.core.lazy_modules import LazyModule
 
@@ -61,7 +61,7 @@ def decode_page(data: bytes) -> str | bytes:
         return data
 
 
-def keep_bytes(data: Any) -> Any:
+def keep_bytes(data: bytes) -> bytes:
     """Return the bytes as they are."""
     return data
 
@@ -79,7 +79,7 @@ decoders["npz"] = LazyCodec("numpy_arrays", "npz_loads")
 decoders.update(dict.fromkeys(("ten", "tb"), LazyCodec("tenbin", "tenbin_loads")))
 decoders["bin"] = keep_bytes
 
-auto_decoders: dict[str, Any] = {
+auto_decoders: dict[str, FieldDecoder] = {
     **dict.fromkeys(("html", "htm"), decode_page),
     **dict.fromkeys(("class", "count"), decode_label),
     **dict.fromkeys(("yaml", "yml"), LazyCodec("yaml_codec", "yaml_loads")),
@@ -99,7 +99,7 @@ def stays_bytes(key: str) -> bool:
     return key.rpartition(".")[2].lower() in settings.KEEP_BYTES.get()
 
 
-def decoder_for(extension: str, trust: str | None = None) -> Codec | None:
+def decoder_for(extension: str, trust: str | None = None) -> FieldDecoder | None:
     """Return the decoder of an extension: from the table, else from an installed package, else None.
 
     Args:
@@ -112,7 +112,7 @@ def decoder_for(extension: str, trust: str | None = None) -> Codec | None:
     return entry.resolve(trust) if isinstance(entry, LazyCodec) else entry
 
 
-def auto_decoder_for(extension: str) -> Codec | None:
+def auto_decoder_for(extension: str) -> FieldDecoder | None:
     """Return the decoder of a format that is decoded on request only, or None.
 
     Args:
@@ -123,7 +123,6 @@ def auto_decoder_for(extension: str) -> Codec | None:
 
 
 Handler = Callable[[str, Any], Any]
-Decode = Callable[[Any], Any]
 
 
 class Continue:
@@ -139,7 +138,7 @@ class Continue:
 
     again = False
 
-    def __init__(self, key: str, data: Any) -> None:
+    def __init__(self, key: str, data: bytes) -> None:
         self.key = key
         self.data = data
 
@@ -159,11 +158,11 @@ class KeyHandler(Protocol):
 
     final: bool
 
-    def claim(self, key: str, trust: str | None) -> Decode | None:
+    def claim(self, key: str, trust: str | None) -> FieldDecoder | None:
         """Return the function for fields under ``key``, or None where they are not this handler's."""
 
 
-def is_key_handler(handler: Any) -> TypeGuard[KeyHandler]:
+def is_key_handler(handler: object) -> TypeGuard[KeyHandler]:
     """Tell whether a handler decides by the key alone (``isinstance`` with a protocol takes fifty times as long)."""
     return hasattr(handler, "claim") and hasattr(handler, "final")
 
@@ -173,11 +172,11 @@ class BasicHandlers:
 
     final = True
 
-    def claim(self, key: str, trust: str | None = None) -> Decode | None:
+    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:
         """Return the table's decoder for the key's last extension (case matters)."""
         return None if stays_bytes(key) else decoder_for(key.rpartition(".")[2], trust)
 
-    def __call__(self, key: str, data: Any) -> Any:
+    def __call__(self, key: str, data: bytes) -> Any:
         """Decode one field, or return None where its extension is in no table."""
         decode = self.claim(key)
         return None if decode is None else decode(data)
@@ -195,12 +194,12 @@ class AutoHandlers:
     def __init__(self, kinds: Iterable[str]) -> None:
         self.kinds = frozenset(kinds)
 
-    def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  none of them runs code
+    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  none of them runs code
         """Return the decoder of the key's last extension, where it is one of these (case matters)."""
         extension = key.rpartition(".")[2]
         return None if extension not in self.kinds or stays_bytes(key) else auto_decoder_for(extension)
 
-    def __call__(self, key: str, data: Any) -> Any:
+    def __call__(self, key: str, data: bytes) -> Any:
         """Decode one field, or return None where its extension is not one of these."""
         decode = self.claim(key)
         return None if decode is None else decode(data)
@@ -219,20 +218,20 @@ class ExtensionHandler:
 
     final = False
 
-    def __init__(self, extensions: str, f: Decode) -> None:
+    def __init__(self, extensions: str, f: FieldDecoder) -> None:
         self.extensions = extensions.lower().split()
         self.f = f
 
-    def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
+    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  the same at every level
         """Return ``f`` where the key's last components match."""
         return self.f if _ends_with(key, self.extensions) else None
 
-    def __call__(self, key: str, data: Any) -> Any:
+    def __call__(self, key: str, data: bytes) -> Any:
         """Decode one field, or return None where its key does not match."""
         return call_extension_handler(key, data, self.f, self.extensions)
 
 
-def handle_extension(extensions: str, f: Decode) -> ExtensionHandler:
+def handle_extension(extensions: str, f: FieldDecoder) -> ExtensionHandler:
     """Return a handler that decodes fields with the given extensions.
 
     Args:
@@ -243,7 +242,7 @@ def handle_extension(extensions: str, f: Decode) -> ExtensionHandler:
     return ExtensionHandler(extensions, f)
 
 
-def call_extension_handler(key: str, data: Any, f: Decode, extensions: Iterable[str]) -> Any:
+def call_extension_handler(key: str, data: bytes, f: FieldDecoder, extensions: Iterable[str]) -> Any:
     """Return ``f(data)`` where the key's last components equal one of ``extensions``, else None.
 
     Args:
@@ -285,7 +284,7 @@ class CompressionFilter:
         self.limit_bytes = limit_bytes
         self.answer = RestartChain if again else Continue
 
-    def claim(self, key: str, trust: str | None = None) -> Decode | None:  # noqa: ARG002  the same at every level
+    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  the same at every level
         """Return the decompressor where the key ends in one of the suffixes; the limit is that of this moment."""
         kinds: list[str] = []
         while key.endswith(self.suffixes) and not stays_bytes(key):

@@ -17,7 +17,7 @@ from webdataset.core.optional_imports import import_if_available, loaded_module
 
 _library = import_if_available("msgspec")
 _decode: Callable[[bytes], Any]
-_encode: Callable[[Any], bytes] | None
+_encode: Callable[[object], bytes] | None
 _not_for_msgspec: tuple[type[Exception], ...]
 if _library is None:
     _decode, _encode, _not_for_msgspec = json.loads, None, ()
@@ -48,7 +48,7 @@ def json_loads(data: bytes) -> Any:
         return json.loads(data)
 
 
-def json_dumps(value: Any) -> bytes:
+def json_dumps(value: object) -> bytes:
     """Write JSON.
 
     Args:
@@ -66,7 +66,7 @@ def json_dumps(value: Any) -> bytes:
     return json_value_dumps(value)
 
 
-def json_value_dumps(value: Any) -> bytes:
+def json_value_dumps(value: object) -> bytes:
     """Write one value as JSON on one line, a str always as a JSON string.
 
     Args:
@@ -83,7 +83,8 @@ def json_value_dumps(value: Any) -> bytes:
             written = _encode(value)
         except _not_for_msgspec:
             written = b"null"
-        if b"null" not in written:  # msgspec writes NaN as null
+        # msgspec writes NaN as null
+        if b"null" not in written:
             return written
     return json.dumps(value, separators=(",", ":"), default=_number).encode("ascii")
 
@@ -112,7 +113,7 @@ def _is_plain(value: Any, depth: int) -> bool:
     return depth < _DEEPEST and all(_is_plain(member, depth + 1) for member in members)
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """Turn a numpy or torch number into Python's."""
     numpy, torch = loaded_module("numpy"), loaded_module("torch")
     if numpy is not None and isinstance(value, (numpy.number, numpy.bool_)):
@@ -150,7 +151,7 @@ def json_lines_loads(data: bytes) -> list[Any]:
     return values
 
 
-def json_lines_dumps(values: Iterable[Any]) -> bytes:
+def json_lines_dumps(values: Iterable[object]) -> bytes:
     """Write lines of JSON.
 
     Args:

@@ -19,10 +19,10 @@ import functools
 import importlib.metadata
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -42,7 +42,7 @@ _TAGS = {tag: np.dtype(kind) for kind, tag in _KINDS.items()} | {68: np.dtype("u
 _ROWS, _COLUMNS, _HOMOGENEOUS = 40, 1040, 41
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: object) -> np.ndarray | np.generic | None:
     """Return a numpy array or number for a numpy or torch one, or None for anything else.
 
     Args:
@@ -58,7 +58,7 @@ def as_array(value: Any) -> Any:
     return of_tensor(value)
 
 
-def encode_msgpack_extension(value: Any, extension: Callable[[int, bytes], Any]) -> Any:
+def encode_msgpack_extension(value: object, extension: Callable[[int, bytes], object]) -> object:
     """Return what msgpack writes for an array or number.
 
     Args:
@@ -76,7 +76,7 @@ def encode_msgpack_extension(value: Any, extension: Callable[[int, bytes], Any])
     return extension(NPY_EXTENSION, npy_dumps(array))
 
 
-def decode_msgpack_extension(code: int, payload: Any, extension: Callable[[int, bytes], Any]) -> Any:
+def decode_msgpack_extension(code: int, payload: bytes, extension: Callable[[int, bytes], object]) -> object:
     """Return the value of an extension: an array where it is one of ours, else the extension itself.
 
     Args:
@@ -90,7 +90,7 @@ def decode_msgpack_extension(code: int, payload: Any, extension: Callable[[int, 
     return npy_loads(bytes(payload)) if code == NPY_EXTENSION else extension(code, payload)
 
 
-def encode_cbor_tag(value: Any, tag: Callable[[int, Any], Any]) -> Any:
+def encode_cbor_tag(value: object, tag: Callable[[int, object], object]) -> object:
     """Return what CBOR writes for an array or number.
 
     Args:
@@ -116,14 +116,14 @@ def encode_cbor_tag(value: Any, tag: Callable[[int, Any], Any]) -> Any:
     return flat if array.ndim == 1 else tag(_ROWS, [list(array.shape), flat])
 
 
-def _to_plain_number(number: Any, format_name: str) -> Any:
+def _to_plain_number(number: np.generic, format_name: str) -> object:
     plain = number.item()
     if type(plain) not in (bool, int, float, str, bytes):
         raise EncodingError(f"{format_name} has no numbers of type {number.dtype}")
     return plain
 
 
-def cbor_array_decoders() -> dict[int, Callable[[Any, bool], Any]]:
+def cbor_array_decoders() -> dict[int, Callable[[object, bool], object]]:
     """Return the decoders of the tags of RFC 8746, by tag."""
     return {
         **{tag: _make_array_decoder(kind) for tag, kind in _TAGS.items()},
@@ -133,18 +133,19 @@ def cbor_array_decoders() -> dict[int, Callable[[Any, bool], Any]]:
     }
 
 
-def _make_array_decoder(kind: Any) -> Callable[[Any, bool], Any]:
+def _make_array_decoder(kind: np.dtype[np.generic]) -> Callable[[object, bool], object]:
     native = kind.newbyteorder("=")
 
-    def decode(content: Any, immutable: bool) -> Any:  # noqa: ARG001, FBT001  cbor2's signature
+    def decode(content: object, immutable: bool) -> np.ndarray:  # noqa: ARG001, FBT001  cbor2's signature
         if type(content) is not bytes or len(content) % kind.itemsize:
-            raise DecodingError(f"a typed array of {kind} is {len(content)} bytes long, or not made of bytes")
+            length = len(content) if isinstance(content, Sized) else "no"
+            raise DecodingError(f"a typed array of {kind} is {length} bytes long, or not made of bytes")
         return np.frombuffer(content, kind).astype(native)
 
     return decode
 
 
-def _reshape_array(value: Any, order: Any) -> Any:
+def _reshape_array(value: object, order: Literal["C", "F"]) -> np.ndarray:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise DecodingError("an array with dimensions is made of two parts")
     shape, flat = value
@@ -155,7 +156,7 @@ def _reshape_array(value: Any, order: Any) -> Any:
     return array.reshape(sizes, order=order)
 
 
-def _array_from_list(values: Any) -> Any:
+def _array_from_list(values: object) -> np.ndarray:
     if isinstance(values, np.ndarray):
         return values
     kinds = set(map(type, values)) if isinstance(values, (list, tuple)) else {object}
@@ -170,7 +171,8 @@ def _array_from_list(values: Any) -> Any:
 
 
 _MOST_BITS = 1 << 14
-_FIRST_CBOR2 = (6, 2)  # before, the reading of tags could not be bounded
+# before, the reading of tags could not be bounded
+_FIRST_CBOR2 = (6, 2)
 
 
 def msgpack_loads(data: bytes) -> Any:
@@ -194,13 +196,13 @@ def msgpack_loads(data: bytes) -> Any:
 
 
 @functools.cache
-def msgpack_extensions() -> Callable[[int, bytes], Any]:
+def msgpack_extensions() -> Callable[[int, bytes], object]:
     """Return the hook that the msgpack package calls for extensions."""
     library = require("msgpack", extra="records", purpose="reading msgpack")
     return functools.partial(decode_msgpack_extension, extension=library.ExtType)
 
 
-def msgpack_dumps(value: Any) -> bytes:
+def msgpack_dumps(value: object) -> bytes:
     """Encode as msgpack.
 
     Args:
@@ -220,7 +222,7 @@ def msgpack_dumps(value: Any) -> bytes:
     return packed
 
 
-def _msgspec() -> Any:
+def _msgspec() -> ModuleType:
     library = import_if_available("msgspec.msgpack")
     if library is None:
         raise MissingExtra("msgpack fields need msgpack: pip install 'webdataset[records]'")
@@ -279,7 +281,7 @@ def cbor2() -> ModuleType:
     return library
 
 
-def cbor_dumps(value: Any) -> bytes:
+def cbor_dumps(value: object) -> bytes:
     """Encode as CBOR.
 
     Args:
@@ -300,12 +302,12 @@ def cbor_dumps(value: Any) -> bytes:
     return encoded
 
 
-def _cbor_default(encoder: Any, value: Any) -> None:
+def _cbor_default(encoder: Any, value: object) -> None:
     encoder.encode(encode_cbor_tag(value, cbor2().CBORTag))
 
 
 @functools.cache
-def cbor_tag_decoders() -> dict[int, Callable[[Any, bool], Any]]:
+def cbor_tag_decoders() -> dict[int, Callable[[object, bool], object]]:
     """Return the decoders of all tags that are not read as cbor2 reads them."""
     tag = cbor2().CBORTag
     return {
@@ -315,16 +317,18 @@ def cbor_tag_decoders() -> dict[int, Callable[[Any, bool], Any]]:
         28: _refuse_shared_reference,
         29: _refuse_shared_reference,
         30: _decode_rational,
-        35: lambda value, _: tag(35, value),  # patterns are not compiled
-        36: lambda value, _: tag(36, value),  # messages are not parsed
+        # patterns are not compiled
+        35: lambda value, _: tag(35, value),
+        # messages are not parsed
+        36: lambda value, _: tag(36, value),
     }
 
 
-def _refuse_shared_reference(value: Any, immutable: bool) -> Any:  # noqa: ARG001, FBT001  cbor2's signature
+def _refuse_shared_reference(value: object, immutable: bool) -> NoReturn:  # noqa: ARG001, FBT001  cbor2's signature
     raise DecodingError("CBOR with shared references (tags 28, 29) is not read: a few bytes may stand for any size")
 
 
-def _check_numbers(value: Any, what: str) -> tuple[int, int]:
+def _check_numbers(value: object, what: str) -> tuple[int, int]:
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(type(part) is int for part in value):
         raise DecodingError(f"a {what} is made of two integers")
     if max(part.bit_length() for part in value) > _MOST_BITS:
@@ -332,7 +336,7 @@ def _check_numbers(value: Any, what: str) -> tuple[int, int]:
     return value[0], value[1]
 
 
-def _decode_decimal_fraction(value: Any, immutable: bool) -> decimal.Decimal:  # noqa: ARG001, FBT001  cbor2's signature
+def _decode_decimal_fraction(value: object, immutable: bool) -> decimal.Decimal:  # noqa: ARG001, FBT001  cbor2's signature
     exponent, mantissa = _check_numbers(value, "decimal fraction")
     sign, digits, _ = decimal.Decimal(mantissa).as_tuple()
     try:
@@ -341,7 +345,7 @@ def _decode_decimal_fraction(value: Any, immutable: bool) -> decimal.Decimal:  #
         raise DecodingError("the exponent of a decimal fraction is out of range") from error
 
 
-def _decode_bigfloat(value: Any, immutable: bool) -> decimal.Decimal:  # noqa: ARG001, FBT001  cbor2's signature
+def _decode_bigfloat(value: object, immutable: bool) -> decimal.Decimal:  # noqa: ARG001, FBT001  cbor2's signature
     exponent, mantissa = _check_numbers(value, "bigfloat")
     try:
         return decimal.Decimal(mantissa) * (2 ** decimal.Decimal(exponent))
@@ -349,7 +353,7 @@ def _decode_bigfloat(value: Any, immutable: bool) -> decimal.Decimal:  # noqa: A
         raise DecodingError("the exponent of a bigfloat is out of range") from error
 
 
-def _decode_rational(value: Any, immutable: bool) -> fractions.Fraction:  # noqa: ARG001, FBT001  cbor2's signature
+def _decode_rational(value: object, immutable: bool) -> fractions.Fraction:  # noqa: ARG001, FBT001  cbor2's signature
     numerator, denominator = _check_numbers(value, "rational number")
     if denominator < 1:
         raise DecodingError("the denominator of a rational number is not positive")

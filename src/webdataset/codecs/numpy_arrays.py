@@ -7,6 +7,7 @@ sample, so a parsed header is cached under its bytes; ``numpy.load`` decides any
 import io
 import math
 import zipfile
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -18,11 +19,11 @@ from webdataset.core.optional_imports import loaded_module
 
 _MAGIC = b"\x93NUMPY"
 _MOST_HEADERS = 1024
-_Header = tuple[Any, tuple[int, ...], bool, int]
+_Header = tuple[np.dtype[np.generic], tuple[int, ...], bool, int]
 _headers: dict[bytes, _Header] = {}
 
 
-def npy_loads(data: bytes) -> Any:
+def npy_loads(data: bytes) -> np.ndarray:
     """Decode a ``.npy`` field.
 
     Args:
@@ -36,7 +37,7 @@ def npy_loads(data: bytes) -> Any:
     """
     start = _content_start(data)
     if start is None:
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        return _load_with_numpy(data)
     header = data[:start]
     known = _headers.get(header)
     if known is None:
@@ -45,11 +46,16 @@ def npy_loads(data: bytes) -> Any:
     if count * kind.itemsize > len(data) - start:
         raise ValueError(f"an array of shape {shape}, dtype {kind} needs more than the {len(data) - start} bytes there")
     if kind.hasobject or count == 0 or kind.itemsize == 0:
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        return _load_with_numpy(data)
     flat = np.frombuffer(data, kind, count, start)
     if fortran:
         return flat.reshape(shape[::-1]).T.copy(order="F")
     return flat.reshape(shape).copy()
+
+
+def _load_with_numpy(data: bytes) -> np.ndarray:
+    array: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
 
 
 def _content_start(data: bytes) -> int | None:
@@ -80,7 +86,7 @@ def _parse_header_once(header: bytes) -> _Header:
     return known
 
 
-def _parse_header(header: bytes) -> Any:
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     stream = io.BytesIO(header)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -132,7 +138,7 @@ def npz_loads(data: bytes) -> NpzArrays:
     return arrays
 
 
-def npy_dumps(data: Any) -> bytes:
+def npy_dumps(data: object) -> bytes:
     """Encode as ``.npy``.
 
     Args:
@@ -149,7 +155,7 @@ def npy_dumps(data: Any) -> bytes:
     return stream.getvalue()
 
 
-def npz_dumps(data: dict[str, Any]) -> bytes:
+def npz_dumps(data: Mapping[str, object]) -> bytes:
     """Encode as compressed ``.npz``, the same way every time.
 
     Args:
@@ -172,7 +178,7 @@ def npz_dumps(data: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: object) -> np.ndarray:
     torch = loaded_module("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         from webdataset.codecs.torch_codecs import as_array  # noqa: PLC0415  torch is loaded already, this module not

@@ -15,13 +15,13 @@ from typing import Any
 
 from webdataset.core.errors import UnsafeContent
 
-ADDED: dict[tuple[str, str], Any] = {}
+ADDED: dict[tuple[str, str], object] = {}
 
 _NUMBERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
 _NUMPY_NAMES = f"{_NUMBERS} bool bool_ longlong ulonglong longdouble clongdouble"
 _TORCH_NAMES = f"{_NUMBERS} bool bfloat16 complex32 float8_e4m3fn float8_e5m2"
 
-TYPES: dict[tuple[str, str], Any] = {
+TYPES: dict[tuple[str, str], type] = {
     **{
         (module, kind.__name__): kind
         for module in ("builtins", "__builtin__")
@@ -95,7 +95,7 @@ def allow_global(allowed: Any) -> tuple[str, str] | None:
     return name
 
 
-def find_global(module: str, name: str) -> Any:
+def find_global(module: str, name: str) -> object:
     """Return what a pickle may use under this module and name.
 
     Raises:
@@ -114,8 +114,8 @@ def find_global(module: str, name: str) -> Any:
     raise unsafe_global_error(f"{module}.{name}")
 
 
-def _import_function(module: str, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+def _import_function(module: str, name: str) -> Callable[..., object]:
+    function: Callable[..., object] = getattr(importlib.import_module(module), name)
     return function
 
 
@@ -134,7 +134,7 @@ def unsafe_global_error(wanted: str, how: str = "") -> UnsafeContent:
     return unsafe_content_error(f"{how}needs {wanted}, which decoding may not use", wanted)
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """Return a short description of a value, made without asking its parts, of which there may be too many.
 
     Args:

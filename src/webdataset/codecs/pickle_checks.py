@@ -23,7 +23,7 @@ import pickle
 import re
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -93,7 +93,7 @@ class UnpicklingBudget:
 
     def __init__(self, size_bytes: int) -> None:
         self.left = _SPARE + 8 * size_bytes
-        self._known: dict[int, tuple[Any, int, int]] = {}
+        self._known: dict[int, tuple[object, int, int]] = {}
 
     def spend(self, parts: Iterable[Any]) -> None:
         """Weigh what a call copies or hashes: the length of each part, and the keys among its elements.
@@ -174,14 +174,14 @@ class CheckedUnpickler(pickle._Unpickler):  # noqa: SLF001  the only unpickler w
         plain: globals that need no care.
     """
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001
+    dispatch: ClassVar[dict[int, _Opcode]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001
 
-    def __init__(self, data: bytes, plain: Mapping[tuple[str, str], Any]) -> None:
+    def __init__(self, data: bytes, plain: Mapping[tuple[str, str], type]) -> None:
         super().__init__(io.BytesIO(data))
         self.plain = plain
         self.budget = UnpicklingBudget(len(data))
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         """Return an allowed global.
 
         Raises:
@@ -198,7 +198,7 @@ class CheckedUnpickler(pickle._Unpickler):  # noqa: SLF001  the only unpickler w
         """
         raise unsafe_content_error(f"uses copyreg extension code {code}")
 
-    def _instantiate(self, klass: Any, args: Any) -> None:
+    def _instantiate(self, klass: object, args: Sequence[object]) -> None:
         check_call(klass, tuple(args))
         self.budget.spend(args)
         super()._instantiate(klass, args)  # type: ignore[misc]
@@ -247,11 +247,11 @@ _guard_opcode(pickle.ADDITEMS, lambda reader, stack: reader.budget.hash(stack))
 _guard_opcode(pickle.FROZENSET, lambda reader, stack: reader.budget.hash(stack))
 
 
-def _global_name(allowed: Any) -> tuple[str, str]:
+def _global_name(allowed: object) -> tuple[str, str]:
     return getattr(allowed, "__module__", ""), getattr(allowed, "__qualname__", "")
 
 
-def check_call(function: Any, args: Any) -> None:
+def check_call(function: object, args: object) -> None:
     """Check a call that a pickle wants to make.
 
     Args:
@@ -274,11 +274,11 @@ def check_call(function: Any, args: Any) -> None:
         raise unsafe_content_error("makes an array over memory of its own choice")
 
 
-def _is_fraction(part: Any) -> bool:
+def _is_fraction(part: object) -> bool:
     return isinstance(part, str) and _FRACTION.fullmatch(part) is not None
 
 
-def check_state(target: Any, state: Any) -> None:
+def check_state(target: object, state: Any) -> None:
     """Check a state that a pickle wants to give to an object.
 
     Args:
@@ -322,7 +322,7 @@ def encode_latin1(characters: str, encoding: str) -> bytes:
     return characters.encode("latin-1")
 
 
-def reconstruct_object(kind: Any, base: Any, state: Any) -> Any:
+def reconstruct_object(kind: object, base: Any, state: object) -> object:
     """Stand in for ``copyreg._reconstructor``, which protocols 0 and 1 use to create instances.
 
     Args:

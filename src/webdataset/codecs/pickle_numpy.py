@@ -7,7 +7,7 @@ rebuilt from its parts, and the state must say what the new one says.
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from webdataset.core.optional_imports import import_if_available, require
 _core = import_if_available("numpy._core.multiarray") or require(
     "numpy.core.multiarray", extra="all", purpose="unpickling"
 )
-_ALIGNED = 0x80  # NPY_ALIGNED_STRUCT: says how a structure was laid out, nothing that is relied upon
-_CRITICAL = 0x7F  # holds objects, pickles as a list, is a pointer, needs initialisation, needs Python
+# NPY_ALIGNED_STRUCT: says how a structure was laid out, nothing that is relied upon
+_ALIGNED = 0x80
+# holds objects, pickles as a list, is a pointer, needs initialisation, needs Python
+_CRITICAL = 0x7F
 _SPECIFICATION = re.compile(r"[<>|=]?[?biufcmMOSUVBhHIlLqQedgFDG]\d{0,10}", re.ASCII)
 
 
-def dtype(specification: Any, align: Any = False, copy: Any = True) -> Any:  # noqa: ARG001, FBT002  numpy's signature
+def dtype(specification: object, align: object = False, copy: object = True) -> np.dtype[np.generic]:  # noqa: ARG001, FBT002  numpy's signature
     """Stand in for ``numpy.dtype``: simple specifications only, always a copy of its own.
 
     Args:
@@ -38,7 +40,7 @@ def dtype(specification: Any, align: Any = False, copy: Any = True) -> Any:  # n
     return np.dtype(specification, False, True)
 
 
-def empty_array(kind: Any, shape: Any, code: Any) -> Any:
+def empty_array(kind: object, shape: object, code: object) -> np.ndarray:
     """Stand in for ``_reconstruct``: the empty array whose state comes next.
 
     Args:
@@ -54,7 +56,7 @@ def empty_array(kind: Any, shape: Any, code: Any) -> Any:
     return np.ndarray((0,), np.int8)
 
 
-def empty_masked_array(kind: Any, base: Any, shape: Any, code: Any) -> Any:
+def empty_masked_array(kind: object, base: object, shape: object, code: object) -> np.ndarray:
     """Stand in for ``_mareconstruct``: the empty masked array whose state comes next.
 
     Args:
@@ -72,7 +74,7 @@ def empty_masked_array(kind: Any, base: Any, shape: Any, code: Any) -> Any:
     return np.ma.MaskedArray.__new__(np.ma.MaskedArray, empty, mask=np.ndarray((0,), np.bool_), dtype=np.int8)
 
 
-def scalar(kind: Any, content: Any = b"") -> Any:
+def scalar(kind: object, content: object = b"") -> object:
     """Stand in for ``scalar``: one numpy number, text or time.
 
     Args:
@@ -87,7 +89,7 @@ def scalar(kind: Any, content: Any = b"") -> Any:
     return _core.scalar(kind, content)
 
 
-def array_from_buffer(buffer: Any, kind: Any, shape: Any, order: Any, axis_order: Any = None) -> Any:
+def array_from_buffer(buffer: bytes, kind: object, shape: Any, order: Any, axis_order: Any = None) -> np.ndarray:
     """Stand in for ``_frombuffer``: an array over bytes of the pickle itself.
 
     Args:
@@ -108,7 +110,7 @@ def array_from_buffer(buffer: Any, kind: Any, shape: Any, order: Any, axis_order
     return flat.reshape(shape, order=order)
 
 
-def check_numpy_state(target: Any, state: Any) -> None:
+def check_numpy_state(target: object, state: object) -> None:
     """Check the state that a pickle gives to a dtype or an array.
 
     Args:
@@ -130,11 +132,11 @@ def check_numpy_state(target: Any, state: Any) -> None:
         raise unsafe_content_error(f"gives an array of shape {shape} a list of {len(content)} objects")
 
 
-def _is_shape(shape: Any) -> bool:
+def _is_shape(shape: object) -> TypeGuard[tuple[int, ...]]:
     return isinstance(shape, tuple) and all(type(length) is int and length >= 0 for length in shape)
 
 
-def _check_dtype(target: Any, state: Any) -> None:
+def _check_dtype(target: np.dtype[np.generic], state: object) -> None:
     if not isinstance(state, tuple) or len(state) not in (8, 9) or state[0] not in (3, 4):
         raise unsafe_content_error("gives a dtype a state that is none")
     base, names, fields, size, alignment, flags = state[2:8]
@@ -150,7 +152,9 @@ def _check_dtype(target: Any, state: Any) -> None:
         raise unsafe_content_error(f"forges the flags of the dtype {target!r:.80}")
 
 
-def _rebuild_dtype(target: Any, base: Any, names: Any, fields: Any, size: Any, *, aligned: bool) -> Any:
+def _rebuild_dtype(
+    target: np.dtype[np.generic], base: Any, names: object, fields: object, size: Any, *, aligned: bool
+) -> np.dtype[np.generic] | None:
     """Return the dtype that the parts describe, made by numpy itself, or None where they describe none."""
     if base is None and names is None and fields is None:
         return target

@@ -108,7 +108,8 @@ class CborItems:
         self._limit = limit_bytes
         self._pieces: list[bytes] = []
         self._kept = 0
-        self._enough = 0  # bytes that are worth another attempt
+        # bytes that are worth another attempt
+        self._enough = 0
 
     def feed(self, piece: bytes) -> Items:
         """Take bytes and return the items that they complete.

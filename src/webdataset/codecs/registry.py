@@ -8,19 +8,42 @@ decodes.
 import functools
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Codec = Callable[..., Any]
+
+class FieldDecoder(Protocol):
+    """Decodes one field: an entry of the table of decoders.
+
+    It depends on the bytes alone, changes nothing outside, and may be called by several threads at once. Whatever it
+    raises becomes a ``DecodingError`` that names shard, sample and field; it never returns less than the bytes hold.
+    """
+
+    def __call__(self, data: bytes, /) -> Any:
+        """Return the value; None is a value, too."""
 
 
-def _count_changes(name: str) -> Any:
+class FieldEncoder(Protocol):
+    """Encodes one field: an entry of the table of encoders.
+
+    It writes equal values as equal bytes, never changes the value, and raises what it cannot write. Text and bytes
+    do not come here, but for encoders whose attribute ``takes_text`` is true: they get ``str`` values.
+    """
+
+    def __call__(self, value: Any, /) -> bytes:
+        """Return the bytes of the field."""
+
+
+Codec = FieldDecoder | FieldEncoder
+
+
+def _count_changes(name: str) -> Callable[..., Any]:
     method = getattr(dict, name)
 
     @functools.wraps(method)
-    def change(self: Any, *args: Any, **kw: Any) -> Any:
+    def change(self: "LiveTable", *args: object, **kw: object) -> object:
         self.version += 1
         return method(self, *args, **kw)
 
@@ -61,13 +84,13 @@ class LazyCodec:
         self.name = name
         self.trusting = trusting
         self.takes_text = takes_text
-        self._function: Codec | None = None
+        self._function: Callable[..., Any] | None = None
 
     def __call__(self, value: Any) -> Any:
         """Decode or encode one field."""
         return (self._function or self.resolve())(value)
 
-    def resolve(self, trust: str | None = None) -> Codec:
+    def resolve(self, trust: str | None = None) -> Callable[..., Any]:
         """Return the function itself, bound to a trust level where it takes one.
 
         Args:
@@ -75,11 +98,10 @@ class LazyCodec:
         """
         if self._function is None:
             self._function = getattr(importlib.import_module(f"{__package__}.{self.module}"), self.name)
-        if self.trusting and trust is not None:
-            return functools.partial(self._function, trust=trust)
-        return self._function
+        found: Callable[..., Any] = self._function
+        return functools.partial(found, trust=trust) if self.trusting and trust is not None else found
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _make_lazy_codec, (self.module, self.name, self.trusting, self.takes_text)
 
     def __repr__(self) -> str:
@@ -98,7 +120,7 @@ def _find_entry_points(group: str) -> "dict[str, EntryPoint]":
 
 
 @functools.cache
-def find_plugin(group: str, extension: str) -> Codec | None:
+def find_plugin(group: str, extension: str) -> Callable[..., Any] | None:
     """Return the codec that an installed package offers for an extension, or None.
 
     Args:

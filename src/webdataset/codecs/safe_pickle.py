@@ -93,7 +93,7 @@ def _opcode_patterns() -> tuple[re.Pattern[bytes], dict[int, int]]:
     return re.compile(b"(?:%b)*+" % b"|".join(forms)), prefixes
 
 
-PLAIN: dict[tuple[str, str], Any] = {
+PLAIN: dict[tuple[str, str], type] = {
     **{
         (module, kind.__name__): kind
         for module in ("builtins", "__builtin__")
@@ -113,7 +113,7 @@ class _ChecksNeeded(Exception):
 class _FastUnpickler(pickle.Unpickler):
     """The C unpickler over ``PLAIN`` only."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> type:
         """Return a plain global, or ask for the careful reader."""
         try:
             return PLAIN[module, name]
@@ -193,12 +193,12 @@ def add_safe_globals(safe_globals: Iterable[Any]) -> SafeGlobals:
     return SafeGlobals([name for name in map(allow_global, safe_globals) if name is not None])
 
 
-def added_safe_globals() -> tuple[Any, ...]:
+def added_safe_globals() -> tuple[object, ...]:
     """Return the classes and functions added so far."""
     return tuple(ADDED.values())
 
 
-def pickle_dumps(value: Any) -> bytes:
+def pickle_dumps(value: object) -> bytes:
     """Pickle a value.
 
     Args:

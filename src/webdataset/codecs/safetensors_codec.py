@@ -3,7 +3,7 @@
 The bytes of one file become a dict of numpy arrays, or of tensors where ``torch_safetensors`` is named; and back.
 """
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,10 +14,10 @@ _LIBRARY = {"extra": "safetensors", "purpose": "safetensors fields"}
 # What the format calls the types that numpy has; others (BF16, F8…) only torch has.
 _NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "C64": "<c8", "BOOL": "?"}
 _NAMES |= {f"{letter.upper()}{8 * size}": f"<{letter}{size}" for letter in "iu" for size in (1, 2, 4, 8)}
-_TYPES: dict[str, Any] = {name: np.dtype(kind) for name, kind in _NAMES.items()}
+_TYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(kind) for name, kind in _NAMES.items()}
 
 
-def safetensors_loads(data: bytes) -> dict[str, Any]:
+def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
     """Decode to numpy arrays.
 
     Args:
@@ -32,7 +32,7 @@ def safetensors_loads(data: bytes) -> dict[str, Any]:
         ValueError: not such a file, or damaged.
     """
     deserialize = require("safetensors", **_LIBRARY).deserialize
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, tensor in sorted(deserialize(data)):
         kind = tensor["dtype"]
         if kind not in _TYPES:
@@ -43,7 +43,7 @@ def safetensors_loads(data: bytes) -> dict[str, Any]:
     return arrays
 
 
-def safetensors_dumps(values: dict[str, Any]) -> bytes:
+def safetensors_dumps(values: Mapping[str, object]) -> bytes:
     """Encode arrays or tensors.
 
     Args:
@@ -68,8 +68,9 @@ def safetensors_dumps(values: dict[str, Any]) -> bytes:
     return written
 
 
-def _array(name: str, value: Any) -> Any:
-    array = np.array(value, order="C")  # a copy: the library takes the memory as it lies
+def _array(name: str, value: object) -> np.ndarray:
+    # a copy: the library takes the memory as it lies
+    array = np.array(value, order="C")
     kind = array.dtype.newbyteorder("<")
     if kind not in _TYPES.values():
         raise EncodingError(f"array {name!r} is of type {array.dtype}, which safetensors does not have")

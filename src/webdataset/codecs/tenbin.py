@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,20 @@ magic = int.from_bytes(magic_bytes, "little")
 LITTLE, BIG = "<", ">"
 _PADDING = bytes(64)
 _PIECE = 1 << 20
+
+
+class BinaryReader(Protocol):
+    """A stream of bytes that is read."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most so many bytes; none at the end."""
+
+
+class BinaryWriter(Protocol):
+    """A stream of bytes that is written."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Write all of them."""
 
 
 def roundup(n: int, k: int = 64) -> int:
@@ -70,7 +84,7 @@ def unstr64(i: int) -> str:
     return packed.decode("ascii")
 
 
-def bytelen(a: Any) -> int:
+def bytelen(a: object) -> int:
     """Return the size of an array or buffer in bytes.
 
     Args:
@@ -82,7 +96,7 @@ def bytelen(a: Any) -> int:
     return int(bytedata(a).nbytes)
 
 
-def bytedata(a: Any) -> memoryview:
+def bytedata(a: object) -> memoryview:
     """Return the bytes of an array or buffer without copying them, where they lie in one piece.
 
     Args:
@@ -92,7 +106,7 @@ def bytedata(a: Any) -> memoryview:
         UsageError: neither.
     """
     try:
-        view = memoryview(a.data if hasattr(a, "dtype") else a)
+        view = memoryview(getattr(a, "data", a) if hasattr(a, "dtype") else a)  # type: ignore[arg-type]  # refused below
     except (TypeError, ValueError) as error:
         raise UsageError(f"a tenbin chunk holds bytes or an array, not {type(a).__name__}") from error
     if view.nbytes == 0:
@@ -100,7 +114,7 @@ def bytedata(a: Any) -> memoryview:
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
-def frame_chunks(chunks: Sequence[Any]) -> Iterator[Any]:
+def frame_chunks(chunks: Sequence[object]) -> Iterator[bytes | memoryview]:
     """Yield the pieces that the chunks are written as, payloads uncopied.
 
     Args:
@@ -113,7 +127,7 @@ def frame_chunks(chunks: Sequence[Any]) -> Iterator[Any]:
         yield _PADDING[: -payload.nbytes % 64]
 
 
-def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741  upstream's name
+def encode_chunks(l: Sequence[object]) -> bytearray:  # noqa: E741  upstream's name
     """Frame bytes or arrays as chunks.
 
     Args:
@@ -125,7 +139,7 @@ def encode_chunks(l: Sequence[Any]) -> bytearray:  # noqa: E741  upstream's name
     return bytearray().join(frame_chunks(l))
 
 
-def split_chunks(buf: Any) -> tuple[list[memoryview], str]:
+def split_chunks(buf: bytes | bytearray | memoryview) -> tuple[list[memoryview], str]:
     """Split a buffer into its chunks.
 
     Args:
@@ -167,7 +181,7 @@ def _parse_frame(frame: memoryview, rest: int, order: str, offset: int) -> tuple
     raise Truncated(f"a tenbin chunk claims {length} bytes, and {max(rest, 0)} with padding are left", offset=offset)
 
 
-def decode_chunks(buf: Any) -> list[memoryview]:
+def decode_chunks(buf: bytes | bytearray | memoryview) -> list[memoryview]:
     """Split a buffer into its chunks, without copying.
 
     Args:
@@ -180,7 +194,7 @@ def decode_chunks(buf: Any) -> list[memoryview]:
     return split_chunks(buf)[0]
 
 
-def write_chunk(stream: Any, buf: Any) -> None:
+def write_chunk(stream: BinaryWriter, buf: object) -> None:
     """Write one chunk.
 
     Args:
@@ -191,7 +205,7 @@ def write_chunk(stream: Any, buf: Any) -> None:
         stream.write(piece)
 
 
-def read_chunk(stream: Any) -> bytes | None:
+def read_chunk(stream: BinaryReader) -> bytes | None:
     """Read one chunk.
 
     Args:
@@ -207,7 +221,7 @@ def read_chunk(stream: Any) -> bytes | None:
     return next_chunk(stream, "")[0]
 
 
-def next_chunk(stream: Any, order: str) -> tuple[bytes | None, str]:
+def next_chunk(stream: BinaryReader, order: str) -> tuple[bytes | None, str]:
     """Read one chunk and the byte order of its length.
 
     Args:
@@ -225,7 +239,8 @@ def next_chunk(stream: Any, order: str) -> tuple[bytes | None, str]:
     if not frame:
         return None, order
     if len(frame) == 16 and not order and frame[8] == 0 and frame[15] != 0:
-        order = BIG  # a stream of unknown length: nothing has 2**56 bytes
+        # a stream of unknown length: nothing has 2**56 bytes
+        order = BIG
     order, length = _parse_frame(memoryview(frame), 1 << 55, order, 0)
     payload = _read_exactly(stream, roundup(length))
     if len(payload) < roundup(length):
@@ -233,7 +248,7 @@ def next_chunk(stream: Any, order: str) -> tuple[bytes | None, str]:
     return payload[:length], order
 
 
-def _read_exactly(stream: Any, size: int) -> bytes:
+def _read_exactly(stream: BinaryReader, size: int) -> bytes:
     """Read ``size`` bytes, fewer only at the end; a claimed length takes no memory before its bytes are there."""
     pieces: list[bytes] = []
     while size:
@@ -257,7 +272,7 @@ _NATIVE = LITTLE if sys.byteorder == "little" else ">"
 _KINDS = {order: {short: np.dtype(order + short) for short in short_to_long} for order in "<>"}
 
 
-def check_acceptable_input_type(data: Sequence[Any], allow64: bool) -> None:  # noqa: FBT001  upstream's signature
+def check_acceptable_input_type(data: Sequence[np.ndarray], allow64: bool) -> None:  # noqa: FBT001  upstream's signature
     """Check that arrays are of types that tenbin holds.
 
     Args:
@@ -273,7 +288,7 @@ def check_acceptable_input_type(data: Sequence[Any], allow64: bool) -> None:  # 
             raise EncodingError("64 bit datatypes not allowed unless explicitly enabled")
 
 
-def _code(array: Any) -> str:
+def _code(array: np.ndarray) -> str:
     name = array.dtype.name
     if name not in long_to_short:
         advice = "; write array.astype('uint8')" if name == "bool" else ""
@@ -301,7 +316,7 @@ def check_infos(data: Any, infos: Sequence[str], required_infos: Infos | None = 
     return data
 
 
-def encode_header(a: Any, info: str = "") -> memoryview:
+def encode_header(a: np.ndarray, info: str = "") -> memoryview:
     """Return the header of an array.
 
     Args:
@@ -316,7 +331,7 @@ def encode_header(a: Any, info: str = "") -> memoryview:
     return memoryview(struct.pack(f"<{3 + a.ndim}q", str64(_code(a)), str64(info), a.ndim, *a.shape))
 
 
-def decode_header(h: Any) -> tuple[tuple[int, ...], Any, str]:
+def decode_header(h: bytes | bytearray | memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], str]:
     """Read the header of an array.
 
     Args:
@@ -332,12 +347,13 @@ def decode_header(h: Any) -> tuple[tuple[int, ...], Any, str]:
     return shape, kind.newbyteorder("="), info
 
 
-def _header(header: memoryview, order: str) -> tuple[tuple[int, ...], Any, str]:
+def _header(header: memoryview, order: str) -> tuple[tuple[int, ...], np.dtype[np.generic], str]:
     count, remainder = divmod(header.nbytes, 8)
     if remainder or not 3 <= count <= 3 + _MOST_DIMENSIONS:
         raise FormatError(f"a tenbin header is 24 to 96 bytes long, not {header.nbytes}")
     dimensions, *shape = struct.unpack(f"{order}{count - 2}q", header[16:])
-    code, info = (unstr64(word) for word in struct.unpack("<2q", header[:16]))  # text: in one order everywhere
+    # text: in one order everywhere
+    code, info = (unstr64(word) for word in struct.unpack("<2q", header[:16]))
     kind = _KINDS[order].get(code)
     if kind is None:
         raise FormatError(f"tenbin has no arrays of type {code!r}")
@@ -346,7 +362,7 @@ def _header(header: memoryview, order: str) -> tuple[tuple[int, ...], Any, str]:
     return tuple(shape), kind, info
 
 
-def encode_list(l: Sequence[Any], infos: Infos | None = None) -> list[memoryview]:  # noqa: E741  upstream's name
+def encode_list(l: Sequence[object], infos: Infos | None = None) -> list[memoryview]:  # noqa: E741  upstream's name
     """Return headers and numbers of arrays, as the chunks that they are written in.
 
     Args:
@@ -377,7 +393,7 @@ def encode_list(l: Sequence[Any], infos: Infos | None = None) -> list[memoryview
     return chunks
 
 
-def _array(given: Any) -> Any:
+def _array(given: object) -> np.ndarray:
     torch = loaded_module("torch")
     if torch is not None and isinstance(given, torch.Tensor):
         from webdataset.codecs.torch_codecs import as_array  # noqa: PLC0415  torch is loaded already, this module not
@@ -389,8 +405,9 @@ def _array(given: Any) -> Any:
         raise EncodingError(f"{type(given).__name__} does not become an array: {error}") from error
 
 
-def decode_list(  # upstream's names
-    l: Sequence[Any],  # noqa: E741
+# upstream's names
+def decode_list(
+    l: Sequence[bytes | bytearray | memoryview],  # noqa: E741
     infos: Infos = False,  # noqa: FBT002
     *,
     order: str = LITTLE,
@@ -411,7 +428,7 @@ def decode_list(  # upstream's names
     """
     if len(l) % 2:
         raise FormatError(f"tenbin data have two chunks for each array; {len(l)} are there")
-    arrays: list[Any] = []
+    arrays: list[np.ndarray] = []
     texts: list[str] = []
     for header, numbers in zip(l[::2], l[1::2], strict=True):
         shape, kind, info = _header(memoryview(header).cast("B"), order)
@@ -425,7 +442,7 @@ def decode_list(  # upstream's names
     return check_infos(arrays, texts, infos)
 
 
-def encode_buffer(l: Sequence[Any], infos: Infos | None = None) -> bytearray:  # noqa: E741  upstream's name
+def encode_buffer(l: Sequence[object], infos: Infos | None = None) -> bytearray:  # noqa: E741  upstream's name
     """Encode a list of arrays.
 
     Args:
@@ -438,7 +455,7 @@ def encode_buffer(l: Sequence[Any], infos: Infos | None = None) -> bytearray:  #
     return bytearray().join(frame_chunks(encode_list(l, infos)))
 
 
-def decode_buffer(buf: Any, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
+def decode_buffer(buf: bytes | bytearray | memoryview, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
     """Decode a list of arrays.
 
     Args:
@@ -456,7 +473,7 @@ def decode_buffer(buf: Any, infos: Infos = False) -> Any:  # noqa: FBT002  upstr
     return decode_list(chunks, infos, order=order)
 
 
-def write(stream: Any, l: Sequence[Any], infos: Infos | None = None) -> None:  # noqa: E741  upstream's name
+def write(stream: BinaryWriter, l: Sequence[object], infos: Infos | None = None) -> None:  # noqa: E741  upstream's name
     """Write a list of arrays to a stream.
 
     Args:
@@ -471,7 +488,7 @@ def write(stream: Any, l: Sequence[Any], infos: Infos | None = None) -> None:  #
         stream.write(piece)
 
 
-def read(stream: Any, n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
+def read(stream: BinaryReader, n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
     """Read arrays from a stream.
 
     Args:
@@ -496,7 +513,7 @@ def read(stream: Any, n: int = sys.maxsize, infos: Infos = False) -> Any:  # noq
     return decode_list(chunks, infos, order=order or LITTLE)
 
 
-def save(fname: str, *args: Any, infos: Infos | None = None, nocheck: bool = False) -> None:
+def save(fname: str, *args: object, infos: Infos | None = None, nocheck: bool = False) -> None:
     """Save arrays to a file.
 
     Args:
@@ -540,7 +557,7 @@ def _check_name(name: str, *, nocheck: bool) -> None:
         raise UsageError(f"file name should end in .ten, and {name!r} does not: pass nocheck=True if it is right")
 
 
-def tenbin_loads(data: bytes) -> list[Any]:
+def tenbin_loads(data: bytes) -> list[np.ndarray]:
     """Decode a tenbin field.
 
     Args:
@@ -552,11 +569,11 @@ def tenbin_loads(data: bytes) -> list[Any]:
     Raises:
         FormatError: no tenbin, or cut short.
     """
-    arrays: list[Any] = decode_buffer(data)
+    arrays: list[np.ndarray] = decode_buffer(data)
     return arrays
 
 
-def tenbin_dumps(x: Any) -> bytes:
+def tenbin_dumps(x: object) -> bytes:
     """Encode a tenbin field.
 
     Args:

@@ -5,9 +5,11 @@ A tensor inside a pickle carries its storage as the bytes of another ``torch.sav
 memory of arrays wherever they can; nothing is copied here.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.codecs.media.audio_codec import sound_loads
 from webdataset.codecs.media.video_decode import video_loads
@@ -22,7 +24,7 @@ else:
     torch = require("torch", extra="torch", purpose="reading and writing tensors")
 
 
-def image_tensor(pixels: Any, depth: str) -> torch.Tensor:
+def image_tensor(pixels: "npt.NDArray[np.uint8]", depth: str) -> torch.Tensor:
     """Turn pixels into a tensor.
 
     Args:
@@ -38,7 +40,7 @@ def image_tensor(pixels: Any, depth: str) -> torch.Tensor:
     return torch.from_numpy(np.divide(planes, np.float32(255), dtype=np.float32, order="C"))
 
 
-def as_array(value: torch.Tensor) -> Any:
+def as_array(value: torch.Tensor) -> np.ndarray:
     """Turn a tensor into a numpy array, away from its device and gradient.
 
     Args:
@@ -55,7 +57,7 @@ def as_array(value: torch.Tensor) -> Any:
         ) from error
 
 
-def image_pixels(value: torch.Tensor) -> Any:
+def image_pixels(value: torch.Tensor) -> np.ndarray:
     """Turn an image tensor into an array with its channels last.
 
     Args:
@@ -65,7 +67,7 @@ def image_pixels(value: torch.Tensor) -> Any:
     return array.transpose(1, 2, 0) if array.ndim == 3 and array.shape[0] in (1, 3, 4) else array
 
 
-def video(data: bytes) -> tuple[Any, Any, dict[str, float]]:
+def video(data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     """Decode a video file.
 
     Args:
@@ -84,7 +86,7 @@ def video(data: bytes) -> tuple[Any, Any, dict[str, float]]:
     return torch.from_numpy(frames), torch.from_numpy(sound), rates
 
 
-def audio(data: bytes) -> tuple[Any, int]:
+def audio(data: bytes) -> tuple[torch.Tensor, int]:
     """Decode an audio file.
 
     Args:
@@ -101,7 +103,7 @@ def audio(data: bytes) -> tuple[Any, int]:
     return torch.from_numpy(samples), rate
 
 
-def storage(content: Any) -> Any:
+def storage(content: object) -> object:
     """Stand in for ``torch.storage._load_from_bytes``.
 
     Args:
@@ -118,7 +120,7 @@ def storage(content: Any) -> Any:
     return torch_loads(content, trust="safe")
 
 
-def tensor(*parts: Any) -> Any:
+def tensor(*parts: Any) -> object:
     """Stand in for ``torch._utils._rebuild_tensor_v2``.
 
     Args:
@@ -132,7 +134,7 @@ def tensor(*parts: Any) -> Any:
     return torch._utils._rebuild_tensor_v2(*parts)  # noqa: SLF001  the function that pickled tensors name
 
 
-def parameter(content: Any, requires_grad: Any, hooks: Any) -> Any:
+def parameter(content: object, requires_grad: object, hooks: object) -> object:
     """Stand in for ``torch._utils._rebuild_parameter``.
 
     Args:
@@ -151,7 +153,7 @@ def parameter(content: Any, requires_grad: Any, hooks: Any) -> Any:
 _LIBRARY: dict[str, str] = {"extra": "safetensors", "purpose": "safetensors fields"}
 
 
-def tensors_loads(data: bytes) -> dict[str, Any]:
+def tensors_loads(data: bytes) -> dict[str, torch.Tensor]:
     """Decode to tensors.
 
     Args:
@@ -168,7 +170,7 @@ def tensors_loads(data: bytes) -> dict[str, Any]:
     return {name: found[name] for name in sorted(found)}
 
 
-def tensors_dumps(values: dict[str, Any]) -> bytes:
+def tensors_dumps(values: Mapping[str, object]) -> bytes:
     """Encode tensors, and whatever becomes one.
 
     Args:
@@ -191,7 +193,7 @@ def tensors_dumps(values: dict[str, Any]) -> bytes:
     return written
 
 
-def tensor_to_array(tensor: Any) -> Any:
+def tensor_to_array(tensor: torch.Tensor) -> "npt.NDArray[np.generic] | None":
     """Return a CPU tensor as an array over its memory; None where numpy cannot have it (bfloat16, sparse, a gradient).
 
     Args:
@@ -205,7 +207,7 @@ def tensor_to_array(tensor: Any) -> Any:
         return None
 
 
-def array_to_tensor(array: Any) -> Any:
+def array_to_tensor(array: "npt.NDArray[np.generic]") -> torch.Tensor:
     """Return an array as a tensor over its memory.
 
     Args:

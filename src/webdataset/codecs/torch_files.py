@@ -15,7 +15,8 @@ from webdataset.core import trust as trust_levels
 from webdataset.core.errors import UnsafeContent
 from webdataset.core.optional_imports import require
 
-_FIRST_SAFE = (2, 6)  # before, weights_only=True could be made to run code (CVE-2025-32434)
+# before, weights_only=True could be made to run code (CVE-2025-32434)
+_FIRST_SAFE = (2, 6)
 
 _GLOBAL_NAME = re.compile(r"GLOBAL ([\w.]*\w)")
 
@@ -63,7 +64,7 @@ def _parse_release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def torch_dumps(value: Any) -> bytes:
+def torch_dumps(value: object) -> bytes:
     """Encode with ``torch.save``.
 
     Args:

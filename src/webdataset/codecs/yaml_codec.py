@@ -14,11 +14,13 @@ from webdataset.core.errors import DecodingError, FieldTooLarge, UnsafeContent
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _DEEPEST = 64
-_MOST_VALUES = 1_000_000  # beyond, aliases may not multiply what the text holds
+# beyond, aliases may not multiply what the text holds
+_MOST_VALUES = 1_000_000
 _MOST_GROWTH = 10
 _PLAIN = "tag:yaml.org,2002:"
 _NUMBERS = {f"{_PLAIN}int", f"{_PLAIN}float"}
-_LONGEST_NUMBER = 4300  # digits, as for Python's int(); sums of sixties take quadratic time
+# digits, as for Python's int(); sums of sixties take quadratic time
+_LONGEST_NUMBER = 4300
 
 
 def yaml_loads(data: bytes) -> Any:
@@ -54,7 +56,7 @@ def yaml_loads(data: bytes) -> Any:
         loader.dispose()
 
 
-def _error_position(error: Any) -> str:
+def _error_position(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark
     return "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
 
@@ -75,23 +77,14 @@ def _check_depth(data: bytes) -> None:
 
 
 class _Measure:
-    """Counts a document's values with its aliases written out, each node once.
-
-    Args:
-        length: bytes of the text.
-    """
+    """Counts a document's values with its aliases written out, each node once."""
 
     def __init__(self, length: int) -> None:
         self._sizes: dict[int, int | None] = {}
         self._most = max(_MOST_VALUES, length) if length > _MOST_VALUES else min(_MOST_VALUES, length * _MOST_GROWTH)
 
-    def size(self, node: Any) -> int:
-        """Return how many values a node stands for.
-
-        Raises:
-            FieldTooLarge: too many, or a node inside itself.
-            DecodingError: a key that stands twice.
-        """
+    def size(self, node: yaml.Node) -> int:
+        """Return how many values a node stands for."""
         if isinstance(node, yaml.ScalarNode):
             if len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
                 raise FieldTooLarge(f"YAML number of {len(node.value)} digits, in line {node.start_mark.line + 1}")
@@ -113,7 +106,7 @@ class _Measure:
         return total
 
 
-def _check_keys(node: Any) -> None:
+def _check_keys(node: yaml.MappingNode) -> None:
     seen = set()
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.tag != f"{_PLAIN}merge":
@@ -122,7 +115,7 @@ def _check_keys(node: Any) -> None:
             seen.add((key.tag, key.value))
 
 
-def yaml_dumps(value: Any) -> bytes:
+def yaml_dumps(value: object) -> bytes:
     """Write one YAML document.
 
     Args:

@@ -50,7 +50,8 @@ class IndexBuilder:
         self.entries = SampleEntries()
         self.quiet = False
         self._sparse: set[int] = set()
-        self._held: list[MemberPosition] = []  # the last member: nobody knows yet whether it is whole
+        # the last member: nobody knows yet whether it is whole
+        self._held: list[MemberPosition] = []
         self.links = LinkResolver(url, reading.limits, source, reading.rename_files, places=True)
         self._grouper = reading.grouper()
         self._grouper.open({"__url__": url})

@@ -71,7 +71,8 @@ def convert_rows(url: str, ranges: RandomAccess, rows: Sequence[SidecarRow], rea
     for name, offset, size in rows:
         field = known.get(offset)
         if field is None:
-            if whole:  # a member of no sample; its name may stand in an extended header
+            # a member of no sample; its name may stand in an extended header
+            if whole:
                 _check_header(url, ranges, None, offset, size)
         elif field.size != size or (name is not None and name != field.member and reading.rename_files is None):
             raise stale_error(f"it has {name!r} of {size} bytes where {field.member!r} of {field.size} stands",
@@ -220,7 +221,8 @@ class OffsetEntries(Sequence[SampleEntry]):
         rules = self._reading
         ranges = self.ranges or open_ranges(self._url, level=rules.trust, storage_options=rules.storage_options)
         start, stop = self._offsets[ordinal], self._offsets[ordinal + 1]
-        place = start if ordinal else 0  # folders may stand before the first sample, but no sample that is left out
+        # folders may stand before the first sample, but no sample that is left out
+        place = start if ordinal else 0
         builder = IndexBuilder(self._url, self._reading, lambda: ranges.read_at)
         builder.walk.position = place
         try:
@@ -268,11 +270,13 @@ def convert_offsets(url: str, ranges: RandomAccess, offsets: Sequence[int], read
         raise stale_error(f"it says that members end at byte {end}, where the end mark is not", url=url, offset=end)
     rules = reading.select_files, reading.rename_files, reading.suffixes, reading.duplicates
     usual = rules == (None, None, None, "error") and reading.keys is base_plus_ext
-    if not usual or not 0 < rest <= _LONGEST_END or len(offsets) == 1:  # other samples, or nothing that proves it
+    # other samples, or nothing that proves it
+    if not usual or not 0 < rest <= _LONGEST_END or len(offsets) == 1:
         whole = _walk_headers(url, ranges, reading)
         if usual and [entry.offset for entry in whole.entries] != list(offsets[:-1]):
             raise stale_error("the samples start elsewhere", url=url)
         return whole
     entries = OffsetEntries(url, ranges, offsets, reading)
-    next(iter(entries))  # proves where the first one starts
+    # proves where the first one starts
+    next(iter(entries))
     return ShardIndex(url, ranges.length, end, entries)

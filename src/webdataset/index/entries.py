@@ -46,7 +46,8 @@ class SampleEntry(NamedTuple):
     fields: tuple[FieldEntry, ...]
 
 
-_new = tuple.__new__  # half the time of a call of the class, once a field of a sample that is read
+# half the time of a call of the class, once a field of a sample that is read
+_new = tuple.__new__
 
 
 class SampleEntries(Sequence[SampleEntry]):
@@ -60,9 +61,11 @@ class SampleEntries(Sequence[SampleEntry]):
         self._kinds = array("I")
         self._offsets = array("Q")
         self._sizes = array("Q")
-        self._names: list[tuple[str, str]] = []  # (field, what follows the key in the member's name)
+        # (field, what follows the key in the member's name)
+        self._names: list[tuple[str, str]] = []
         self._known: dict[tuple[str, str], int] = {}
-        self._odd: dict[int, str] = {}  # members whose names do not start with their key
+        # members whose names do not start with their key
+        self._odd: dict[int, str] = {}
         for entry in entries:
             self.append(entry)
 

@@ -65,7 +65,8 @@ def make_sample_decoder(decode: Decode, trust: str | None) -> Callable[[Sample],
 
 
 _STEP = 1 << 20
-_LARGE = 32 * 1024  # from here on, one more read is cheaper than one more copy
+# from here on, one more read is cheaper than one more copy
+_LARGE = 32 * 1024
 _OCTAL = frozenset(b"01234567")
 
 
@@ -208,7 +209,8 @@ def check_header(block: bytes, field: FieldEntry) -> None:
     octal = whole and bool(text) and _OCTAL.issuperset(text)
     if not octal or int(text, 8) != total:
         if octal and block[156] in REGULAR:
-            raise _UnprovenHeader  # a signed sum, or damage
+            # a signed sum, or damage
+            raise _UnprovenHeader
         raise stale_error(
             f"no header stands before byte {field.offset}", field=field.member, offset=field.offset - BLOCK
         )
@@ -354,11 +356,7 @@ class IndexedShard:
             return self._ranges
 
     def _recognise(self, opened: RandomAccess) -> None:
-        """Compare a shard that is opened again with what it was: headers prove names and sizes, not payloads.
-
-        Raises:
-            ShardChanged: it is another one.
-        """
+        """Compare a shard that is opened again with what it was: headers prove names and sizes, not payloads."""
         before, now = self._identity or stream_identity(opened), stream_identity(opened)
         if before[0] != now[0] or (None not in (before[1], now[1]) and before[1] != now[1]):
             opened.close()
@@ -458,7 +456,8 @@ class IndexedShard:
     def keys(self) -> list[str]:
         """Return the keys of all samples, in order."""
         entries = self.index.entries
-        if isinstance(entries, OffsetEntries):  # an index without names: the shard's headers have them
+        # an index without names: the shard's headers have them
+        if isinstance(entries, OffsetEntries):
             whole = find_index(self.url, self._ranges or self._open(), False, self._reading)
             if [entries.start(place) for place in range(len(entries))] != [entry.offset for entry in whole.entries]:
                 raise stale_error("the samples start elsewhere", url=self.url)

@@ -55,11 +55,13 @@ def find_index(url: str, ranges: RandomAccess, index: IndexSpec, reading: Readin
         if not index.addressable:
             raise NoRandomAccess(f"the shard is compressed ({index.compression}): decompress it", url=url)
         check_size(url, index.size_bytes, ranges)
-        if ranges.length - index.end < BLOCK:  # other rules may have made it
+        # other rules may have made it
+        if ranges.length - index.end < BLOCK:
             check_end_mark(url, index.end, chosen=reading.missing_end)
         return index
     if index is not None and index is not False:
-        same = os.fspath(index).partition(":")[0] == url.partition(":")[0]  # options of one store are none of another
+        # options of one store are none of another
+        same = os.fspath(index).partition(":")[0] == url.partition(":")[0]
         content = _read_index(index, _limit_bytes(ranges), reading.trust, reading.storage_options if same else None)
         return _load_index(url, ranges, content, os.fspath(index), reading, as_listed=True)
     found = _find_beside(url, ranges, reading) if index is None else None
@@ -104,7 +106,8 @@ def _find_beside(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex
             return _load_index(url, ranges, content, name, reading, as_listed=False)
         except StaleIndex:
             if name != dali.tool_name(url) or name == dali.index_name(url):
-                raise  # else it may be about another shard: several may share such a name
+                # else it may be about another shard: several may share such a name
+                raise
         except BadIndex as error:
             log.debug("%s is no index: %s", redact(name), error)
     return None
@@ -210,7 +213,8 @@ def sample_counts(urls: Any, counts: GivenCounts = None, reading: Reading | None
     else:
         place = os.fspath(counts)
         stores = {url.partition("://")[0] for url in wanted}
-        same = stores == {place.partition("://")[0]}  # options of one store are none of another
+        # options of one store are none of another
+        same = stores == {place.partition("://")[0]}
         found = _match_counts(wanted, _read_counts(place, reading, reading.storage_options if same else None))
     missing = [url for url in wanted if url not in found]
     if missing:
@@ -242,11 +246,7 @@ def _match_counts(urls: Iterable[str], numbers: Mapping[str, int]) -> dict[str, 
 
 
 def _parse_counts(document: Any, place: str | None) -> dict[str, int]:
-    """Return name to number from ``{name: number}`` or from a wids index.
-
-    Raises:
-        BadIndex: neither.
-    """
+    """Return name to number from ``{name: number}`` or from a wids index."""
     if isinstance(document, Mapping) and isinstance(document.get("shardlist"), list):
         document = {str(entry.get("url")): entry.get("nsamples") for entry in document["shardlist"]}
     if not isinstance(document, Mapping):

@@ -1,7 +1,7 @@
 """Layer 7: loaders: threads and processes that decode into batches; torch's DataLoader.
 
 * ``loader``: Loader, its iterator and its state; ``loader_checks``: checks of arguments and of an epoch's end
-* ``partition``, ``elastic_partition``: a dataset divided between workers
+* ``partition``: a dataset divided between workers
 * ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
 * ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``shared_memory``: blocks and leases
 * ``rows``, ``windows``, ``batching``: samples to rows, parts to windows, windows to batches
@@ -15,7 +15,14 @@ The public names are loaded when they are first used.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from webdataset.loading.loader import Loader
+    from webdataset.loading.stats import LoaderStats
+    from webdataset.loading.torch_distributed import check_ranks, equal_steps
+    from webdataset.loading.torch_nodes import DatasetNode
+    from webdataset.loading.torch_trainers import for_accelerate, for_trainer
 
 _HOMES = {
     "check_ranks": "torch_distributed",
@@ -27,10 +34,18 @@ _HOMES = {
     "LoaderStats": "stats",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "DatasetNode",
+    "Loader",
+    "LoaderStats",
+    "check_ranks",
+    "equal_steps",
+    "for_accelerate",
+    "for_trainer",
+]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load the module that holds ``name`` and return it (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

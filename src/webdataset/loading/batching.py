@@ -6,19 +6,21 @@ samples are moved together, so that only the last batch of an epoch can be small
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from webdataset.core.errors import SampleError
 from webdataset.loading.windows import BatchWindow, wrap_array
 from webdataset.loading.worker import NEVER, RowCounts
+from webdataset.stages.base import Json
 from webdataset.stages.batch import combine_values
 
-Collation = Callable[[list[Any]], Any]
-END: Any = object()  # comes last, with a mark: what workers had to say after their last samples
+Collation = Callable[[list[Any]], object]
+# comes last, with a mark: what workers had to say after their last samples
+END: Final = object()
 
 
 @dataclass
@@ -34,14 +36,14 @@ class BatchMark:
         counted: what was gone on without at the indices received with this batch.
     """
 
-    progress: list[Any] = field(default_factory=list)
+    progress: list[tuple[int, int, Json]] = field(default_factory=list)
     beyond: int = 0
     samples: int = 0
     until: int = NEVER
     counted: list[RowCounts] = field(default_factory=list)
 
 
-def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[Any, BatchMark]]:
+def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
     """Yield the samples of windows.
 
     Args:
@@ -79,7 +81,7 @@ class BatchMaker:
     drop_last: bool = False
     exact: bool = False
 
-    def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[Any, BatchMark]]:
+    def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
         """Yield batches.
 
         Args:
@@ -92,7 +94,8 @@ class BatchMaker:
             SampleError: samples that do not fit together.
         """
         received = _ReceivedWindows()
-        waiting: list[Any] = []  # samples, until a batch is full
+        # samples, until a batch is full
+        waiting: list[Any] = []
         for window in windows:
             received.add(window)
             if not waiting and window.whole and window.count == self.size and self.collate is None:
@@ -107,13 +110,13 @@ class BatchMaker:
             yield self._cut(waiting, count), received.advance(count)
         yield END, received.rest()
 
-    def _cut(self, waiting: list[Any], count: int) -> Any:
+    def _cut(self, waiting: list[Any], count: int) -> object:
         """Take samples for a batch, and make it; nobody holds them afterwards but the batch."""
         samples = waiting[:count]
         del waiting[:count]
         return self._collate(samples) if self.collate is None else self.collate(samples)
 
-    def _collate(self, samples: list[Any]) -> Any:
+    def _collate(self, samples: list[Any]) -> object:
         first = samples[0]
         if isinstance(first, dict):
             for sample in samples:
@@ -126,21 +129,23 @@ class BatchMaker:
             return tuple(self._column(list(column)) for column in zip(*samples, strict=True))
         return self._column(samples)
 
-    def _column(self, values: list[Any]) -> Any:
+    def _column(self, values: list[Any]) -> object:
         if self.ragged:
-            none = () if isinstance(values[0], int | float) else None  # numpy's numbers are numbers
+            # numpy's numbers are numbers
+            none = () if isinstance(values[0], int | float) else None
             if len({getattr(value, "shape", none) for value in values}) > 1:
                 return values
         if all(isinstance(value, np.number | np.bool_ | int | float) for value in values):
-            return np.array(values)  # also where numpy's numbers come first
+            # also where numpy's numbers come first
+            return np.array(values)
         return combine_values(values)
 
-    def _whole(self, window: BatchWindow) -> Any:
+    def _whole(self, window: BatchWindow) -> object:
         """Return the batch that a whole window is."""
         layout = window.layout
         if layout is None:
             raise SampleError("a window without a block is no batch")
-        columns: list[Any] = [None] * len(layout.keys)
+        columns: list[object] = [None] * len(layout.keys)
         for column, array in zip(layout.columns, window.columns, strict=True):
             columns[column.place] = wrap_array(array, tensor=column.tensor)
         others = [place for place, column in enumerate(columns) if column is None]
@@ -152,7 +157,7 @@ class BatchMaker:
         return tuple(columns) if layout.kind == "tuple" else columns[0]
 
 
-def _explain_unlike(first: dict[Any, Any], other: Any) -> str:
+def _explain_unlike(first: Mapping[object, object], other: object) -> str:
     fields = sorted(map(str, other)) if isinstance(other, dict) else type(other).__name__
     return (
         f"samples with different fields in one batch: {sorted(map(str, first))} and {fields}; "
@@ -186,7 +191,8 @@ class _ReceivedWindows:
 
     def __init__(self) -> None:
         self._windows: deque[_OpenWindow] = deque()
-        self._beyond = 0  # samples received of the first of them
+        # samples received of the first of them
+        self._beyond = 0
 
     def add(self, window: BatchWindow) -> None:
         """Take note of a window whose samples come next."""

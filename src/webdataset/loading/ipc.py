@@ -16,27 +16,33 @@ import mmap
 import os
 import pickle
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core.errors import FlowError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.loading.shared_memory import Leases, MemoryBlock, as_array, create_shared_file
 from webdataset.loading.worker import WindowPart
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 _INLINE_BYTES = 1 << 14
 _LEAST_BYTES = 1 << 18
 _ALIGNMENT = 64
-_MOST_SEGMENTS = 128  # of all workers; each costs a descriptor, of which a program may have 1024 as a rule
-_SEGMENTS = range(8, 64)  # of a worker
+# of all workers; each costs a descriptor, of which a program may have 1024 as a rule
+_MOST_SEGMENTS = 128
+# of a worker
+_SEGMENTS = range(8, 64)
 
 
 class _Pickler(pickle.Pickler):
     """Pickles CPU tensors as arrays, which travel without a copy into the stream."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> tuple[Callable[..., object], tuple[object]]:
         torch = loaded_module("torch")
         if torch is not None and type(value) is torch.Tensor:
             array = as_array(value)
@@ -44,7 +50,8 @@ class _Pickler(pickle.Pickler):
                 from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  torch is loaded already, this module not
 
                 return array_to_tensor, (array,)
-        return NotImplemented
+        unchanged: tuple[Callable[..., object], tuple[object]] = NotImplemented
+        return unchanged
 
 
 class SharedMemoryError(FlowError):
@@ -82,13 +89,14 @@ def _pipe_socket(pipe: Connection) -> Iterator[socket.socket]:
     """Give a pipe as a socket, without a descriptor of its own."""
     way = socket.socket(fileno=pipe.fileno())
     try:
-        way.setblocking(True)  # socket.setdefaulttimeout() would let the pipe not wait any more
+        # socket.setdefaulttimeout() would let the pipe not wait any more
+        way.setblocking(True)
         yield way
     finally:
         way.detach()
 
 
-def send_block(pipe: Connection, order: Any, descriptor: int) -> None:
+def send_block(pipe: Connection, order: object, descriptor: int) -> None:
     """Send a message and a descriptor.
 
     Args:
@@ -182,7 +190,8 @@ class PartSender:
             if len(self._segments[number]) >= size:
                 self._free.remove(number)
                 return number, self._segments[number]
-        if self._free:  # all too small
+        # all too small
+        if self._free:
             self._pipe.send(("forget", gone := self._free.pop()))
             del self._segments[gone]
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
@@ -211,12 +220,11 @@ class PartReceiver:
         self.pipe = pipe
         self._most = min(max(_MOST_SEGMENTS // workers, _SEGMENTS.start), _SEGMENTS.stop)
         self._segments: dict[int, MemoryBlock] = {}
-        self._loans = Leases()
+        self._loans: Leases[int] = Leases()
 
     def release_segment(self) -> int | None:
         """Return the number of a segment that the worker can use again, and was not told of; None: there is none."""
-        number: int | None = self._loans.back()
-        return number
+        return self._loans.back()
 
     def receive(self) -> WindowPart | None:
         """Read a message; return the part that it brought, if it did.
@@ -241,19 +249,23 @@ class PartReceiver:
             return part
         _, number, places = rest
         memory = self._segments[number].lend(self._loans, number)
-        if len(self._segments) > self._most:  # the consumer keeps what it gets
+        # the consumer keeps what it gets
+        if len(self._segments) > self._most:
             memory = memory[: places[-1][1]].copy()
         first, *others = [memory[start:stop] for start, stop in places]
         part.beside = _unpickle(first, others)
         return part
 
 
-def _unpickle(content: Any, buffers: list[Any]) -> Any:
+def _unpickle(
+    content: "bytes | npt.NDArray[np.uint8]", buffers: "Sequence[bytearray | npt.NDArray[np.uint8]]"
+) -> list[Any]:
     try:
-        return pickle.loads(content, buffers=buffers)  # noqa: S301  our own worker's
+        beside: list[Any] = pickle.loads(content, buffers=buffers)  # type: ignore[arg-type]  # noqa: S301  our own worker's
     except Exception as error:  # whatever unpickling a user's object raises
         raise FlowError(
             f"a sample that came from a worker process cannot be unpickled ({describe_error(error)}): mend its class, "
             "take the "
             "field out before the loader, or use mode='threads'"
         ) from error
+    return beside

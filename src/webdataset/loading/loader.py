@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Any, Self, SupportsIndex
+from typing import Any, Generic, Self, SupportsIndex, TypeVar
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError
@@ -21,7 +21,6 @@ from webdataset.core.tracebacks import trim_traceback
 from webdataset.flow.elastic_state import ReceivedState
 from webdataset.flow.virtual_stream import is_epoch_over, rewind_state, warn_of_other_epoch
 from webdataset.loading.batching import END, BatchMaker, BatchMark, iterate_samples
-from webdataset.loading.elastic_partition import ElasticAdapter, adapt_dataset
 from webdataset.loading.loader_checks import (
     EpochEnd,
     check_arguments,
@@ -29,29 +28,32 @@ from webdataset.loading.loader_checks import (
     compare_length,
     make_device_prefetcher,
 )
-from webdataset.loading.partition import EpochStart
+from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
-from webdataset.loading.windows import WindowAssembler, estimate_bytes
+from webdataset.loading.windows import WindowAssembler, WorkerPool, estimate_bytes
 from webdataset.stages.base import Json
 
+Batch = TypeVar("Batch")
 
-class LoaderIterator:
+
+class LoaderIterator(Generic[Batch]):
     """The batches of one epoch.
 
     Args:
         batches: of the epoch.
     """
 
-    def __init__(self, batches: Generator[Any]) -> None:
+    def __init__(self, batches: Generator[Batch]) -> None:
         self._batches = batches
-        self._ended = ""  # what ended it, where that was not its end
+        # what ended it, where that was not its end
+        self._ended = ""
 
     def __iter__(self) -> Self:
         """Return this."""
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         """Return the next batch.
 
         Raises:
@@ -95,7 +97,8 @@ class LoaderIterator:
 
 
 _GIGABYTE = 1 << 30
-_OFTEN = 50  # batches between two states
+# batches between two states
+_OFTEN = 50
 
 
 class Loader:
@@ -128,7 +131,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: object,
         batch_size: int | None = None,
         *,
         workers: int = 0,
@@ -140,7 +143,7 @@ class Loader:
         collate: Callable[[list[Any]], Any] | None = None,
         ragged: bool = True,
         exact: bool = False,
-        device: Any = None,
+        device: object = None,
         pin_memory: bool = False,
         timings: bool = True,
     ) -> None:
@@ -158,19 +161,26 @@ class Loader:
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
         self._timings = timings
         self._stats = LoaderStats(workers=workers)
-        self._pool: Any = None
+        self._pool: WorkerPool | None = None
         self._windows: WindowAssembler | None = None
-        self._current: weakref.ref[LoaderIterator] | None = None
-        self._state: Json = None  # to begin the next epoch with
-        self._chosen = False  # set_epoch has named that state's epoch: its rest is given, though nothing be left
-        self._resumed: Json = None  # what the present epoch began with, where the next one follows behind its end
-        self._ending: Any = None  # closes the worker pool when the loader is forgotten
+        self._current: weakref.ref[LoaderIterator[Any]] | None = None
+        # to begin the next epoch with
+        self._state: Json = None
+        # set_epoch has named that state's epoch: its rest is given, though nothing be left
+        self._chosen = False
+        # what the present epoch began with, where the next one follows behind its end
+        self._resumed: Json = None
+        # closes the worker pool when the loader is forgotten
+        self._ending: weakref.finalize[[], Loader] | None = None
         self._beginning: EpochStart | None = None
         self._received: ReceivedState | None = None
         self._beyond = 0
-        self._until = 0  # all indices below this one have been received, from where the epoch began
-        self._untold: dict[int, int] = {}  # turns received of each worker since it said its state
-        self._saved = 0  # batches when a state was asked for last; as if one had been at the beginning
+        # all indices below this one have been received, from where the epoch began
+        self._until = 0
+        # turns received of each worker since it said its state
+        self._untold: dict[int, int] = {}
+        # batches when a state was asked for last; as if one had been at the beginning
+        self._saved = 0
         self._device = make_device_prefetcher(device, pin_memory=pin_memory)
 
     # -- iteration
@@ -189,7 +199,7 @@ class Loader:
         self._current = None
 
     def _epoch(self) -> Generator[Any]:
-        marked = self._mark_batches() if self._device is None else self._device.move_batches(self._mark_batches())
+        marked = self._load_batches()
         stats = self._stats
         began = time.perf_counter()
         before_epoch = stats.samples
@@ -209,11 +219,7 @@ class Loader:
                         self._compare(stats.samples - before_epoch)
                         return
                     marked.close()
-                    marked = (
-                        self._mark_batches()
-                        if self._device is None
-                        else self._device.move_batches(self._mark_batches())
-                    )
+                    marked = self._load_batches()
                     continue
                 stats.batches += 1
                 if self._windows is not None and not self._often():
@@ -230,6 +236,11 @@ class Loader:
             stats.running_seconds += time.perf_counter() - began
             marked.close()
 
+    def _load_batches(self) -> Generator[tuple[object, BatchMark]]:
+        """Return the batches of an epoch, on the device where one is named."""
+        marked = self._mark_batches()
+        return marked if self._device is None else self._device.move_batches(marked)
+
     def _count_failure(self) -> None:
         """Count what stood before a failure, unless a run goes on after the last state and counts it then."""
         failed = self._windows.failed if self._windows is not None else []
@@ -237,17 +248,19 @@ class Loader:
             self._stats.receive(failed)
         failed.clear()
 
-    def _mark_batches(self) -> Generator[tuple[Any, BatchMark]]:
+    def _mark_batches(self) -> Generator[tuple[object, BatchMark]]:
         state = self._next_state()
         continue_epochs = not (self._chosen or self._origin.chosen())
         if state is not None and continue_epochs and is_epoch_over(state, worker_context()):
             state = rewind_state(state, state["epoch"] + 1, worker_context())
         beginning = replace(self._origin.begin(self.epoch, state), timed=self._timings)
-        if self._batching.exact:  # windows are the same whatever was received of them
+        # windows are the same whatever was received of them
+        if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
         windows = self._start_windows()
-        self._pool.begin(beginning)
-        self._forget()  # not before: what could not start is tried again from there
+        windows.pool.begin(beginning)
+        # not before: what could not start is tried again from there
+        self._forget()
         self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
@@ -284,7 +297,8 @@ class Loader:
 
     def _start_windows(self) -> WindowAssembler:
         if self._windows is None or self._pool is None or not self._pool.living:
-            span = self.batch_size or max(1, self.workers)  # without batches, about one sample of each worker
+            # without batches, about one sample of each worker
+            span = self.batch_size or max(1, self.workers)
             self._stop_pool()
             pool = self._pool = self._start_pool(span)
             self._ending = weakref.finalize(self, pool.close)
@@ -300,10 +314,11 @@ class Loader:
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""
         if self._ending is not None:
-            self._ending()  # once; and it refers to the pool no more
+            # once; and it refers to the pool no more
+            self._ending()
         self._pool = self._windows = self._ending = None
 
-    def _start_pool(self, span: int) -> Any:
+    def _start_pool(self, span: int) -> WorkerPool:
         if not self.workers:
             return InlineWorkers(self._origin, span)
         if self.mode == "threads":
@@ -353,7 +368,8 @@ class Loader:
         self.epoch = int(epoch)
         running = self._current() if self._current is not None else None
         if running is None or not running.begun:
-            self._received = None  # the state is the beginning of that epoch from now on
+            # the state is the beginning of that epoch from now on
+            self._received = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch received last: that of this rank; see ``merge_states``.
@@ -367,16 +383,14 @@ class Loader:
             return dict(begins)
         if self._received is None or self._beginning is None:
             return dict(self._origin.begin(self.epoch, None).state)
-        if self._windows is not None:  # who saves often makes workers say their states always
+        # who saves often makes workers say their states always
+        if self._windows is not None:
             self._windows.eager = self._windows.eager or self._often()
         self._saved = self._stats.batches
         state = self._received.state_dict()
         if not self._beyond and not any(self._untold.values()):
             return state
-        further: dict[str, Any] = self._origin.advance_state(
-            state, self._beginning, self._beginning.start + self._until
-        )
-        return further
+        return self._origin.advance_state(state, self._beginning, self._beginning.start + self._until)
 
     def _often(self) -> bool:
         """Tell whether the last state was asked for a few batches ago, so that another one soon is likely."""

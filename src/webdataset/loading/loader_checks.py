@@ -5,13 +5,16 @@ arguments are those of :class:`~webdataset.loading.loader.Loader`.
 """
 
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from webdataset.core.errors import UsageError
 from webdataset.flow.outcomes import StageOutcome, judge_outcomes, merge_outcomes
 from webdataset.flow.pass_checks import counts_once, warn_of_length
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.loading.partition import DatasetAdapter, EpochStart
+
+if TYPE_CHECKING:
+    from webdataset.loading.torch_device import DevicePrefetcher
 
 
 @dataclass
@@ -44,7 +47,7 @@ class EpochEnd:
             self.origin.check(self.beginning)
 
 
-def compare_length(dataset: Any, beginning: EpochStart, samples: int) -> None:
+def compare_length(dataset: object, beginning: EpochStart, samples: int) -> None:
     """Warn where a dataset declares another length than an epoch had, with what came before it was resumed.
 
     Args:
@@ -52,8 +55,10 @@ def compare_length(dataset: Any, beginning: EpochStart, samples: int) -> None:
         beginning: of the epoch.
         samples: that the epoch gave.
     """
-    declared = getattr(dataset, "size", None) if isinstance(dataset, DataPipeline) else None
-    if declared is not None and _is_whole_pass(beginning) and not dataset.silent and counts_once(dataset):
+    if not isinstance(dataset, DataPipeline) or dataset.silent:
+        return
+    declared = getattr(dataset, "size", None)
+    if declared is not None and _is_whole_pass(beginning) and counts_once(dataset):
         warn_of_length(dataset, declared, _count_before(beginning) + samples)
 
 
@@ -110,7 +115,7 @@ def check_single_samples(**about_batches: bool) -> None:
             )
 
 
-def make_device_prefetcher(device: Any, *, pin_memory: bool) -> Any:
+def make_device_prefetcher(device: object, *, pin_memory: bool) -> "DevicePrefetcher | None":
     """Return what moves batches to a device, or None where none is named.
 
     Args:

@@ -7,9 +7,13 @@ items in their buffers are made again by address, in the consumer's process.
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from webdataset.core.errors import FlowError
 from webdataset.stages.base import Address, Fetch, Json, Run, Stage, StageState
+
+if TYPE_CHECKING:
+    from webdataset.loading.torch_loader import LoaderRun, StateLoader
 
 
 class LoaderStageState(StageState):
@@ -20,14 +24,14 @@ class LoaderStageState(StageState):
         run: seed and epoch; tracked where stages stand behind the loader.
     """
 
-    def __init__(self, loader: Any, run: Run) -> None:
+    def __init__(self, loader: "StateLoader", run: Run) -> None:
         self._loader = loader
         self._tracked = run.tracked
         loader.adopt(replace(run, tracked=True))
-        self._begun: Any = None
+        self._begun: LoaderRun[object] | None = None
 
     @property
-    def run(self) -> Any:
+    def run(self) -> "LoaderRun[object]":
         """The loader's run, begun when it is first asked for."""
         if self._begun is None:
             self._begun = self._loader.begin(addresses=self._tracked)
@@ -47,7 +51,7 @@ class LoaderStageState(StageState):
         self._loader.load_for_one_epoch(state)
 
 
-def hold(batches: Iterator[Any], owner: Any) -> Callable[[], Any]:
+def hold(batches: Iterator[object], owner: object) -> Callable[[], object]:
     """Keep torch's iterator until its owner is no more.
 
     A loader and its run know each other, so the garbage collection ends them. It would close the queues of torch's
@@ -77,9 +81,10 @@ class LoaderStage(Stage):
     state_name = "LoaderStage"
     rewinds = True
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: "StateLoader") -> None:
         self.loader = loader
-        self.dataset, self.num_workers = loader.dataset, loader.num_workers  # known as a loader, as torch's own is
+        # known as a loader, as torch's own is
+        self.dataset, self.num_workers = loader.dataset, loader.num_workers
 
     def begin(self, run: Run) -> LoaderStageState:
         """Return the state of one run."""
@@ -93,9 +98,11 @@ class LoaderStage(Stage):
         finally:
             run.close()
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: LoaderStageState | None = None) -> list[Any]:  # noqa: ARG002
         """Make items once more, in this process."""
-        return list(state.run.fetch(addresses))
+        if state is None:
+            raise FlowError("a loader makes items again for the run that gave them")
+        return state.run.fetch(addresses)
 
     def __repr__(self) -> str:
         return type(self.loader).__name__

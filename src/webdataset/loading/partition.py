@@ -15,9 +15,9 @@ is depends on the dataset:
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from webdataset.core.distributed import SINGLE_WORKER, WorkerContext, thread_context, worker_context
 from webdataset.core.errors import StateMismatch, UsageError
@@ -31,6 +31,12 @@ from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import split_by_node
 from webdataset.stages.base import Json, Run
 from webdataset.stages.mix import Mixture
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic import ElasticRun
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
+
+DatasetType = TypeVar("DatasetType")
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class StridedShare:
 
     def __init__(
         self,
-        samples: Iterator[Any],
+        samples: Iterator[object],
         worker: int,
         workers: int,
         *,
@@ -110,7 +116,7 @@ class StridedShare:
         self._samples = samples
         self._workers = workers
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
+    def __iter__(self) -> Iterator[tuple[object, int]]:
         """Yield (sample, index of the next one)."""
         return zip(self._samples, itertools.count(self.following + self._workers, self._workers), strict=False)
 
@@ -128,20 +134,16 @@ class StridedShare:
             close()
 
 
-class _StatelessAdapter:
+class _StatelessAdapter(Generic[DatasetType]):
     """A dataset whose runs cannot be continued."""
 
     elastic = False
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: DatasetType) -> None:
         self.dataset = dataset
 
     def begin(self, epoch: int, state: Json) -> EpochStart:
-        """Return where an epoch begins.
-
-        Raises:
-            StateMismatch: it is to be continued.
-        """
+        """Return where an epoch begins."""
         if state is not None:
             raise StateMismatch(
                 f"only a loader over an elastic dataset can be continued, and this is one over a "
@@ -168,7 +170,7 @@ class _StatelessAdapter:
         """Raise nothing: each worker's run has raised what there was to be raised."""
 
 
-class PipelineAdapter(_StatelessAdapter):
+class PipelineAdapter(_StatelessAdapter[DataPipeline]):
     """A pipeline that shares out its shards itself (``split_by_worker``)."""
 
     def begin(self, epoch: int, state: Json) -> EpochStart:
@@ -189,16 +191,17 @@ class PipelineAdapter(_StatelessAdapter):
             dataset.adopt(beginning.run)
         dataset.meter = meter = StageMeter() if beginning.timed else None
         dataset.outcomes = outcomes = Outcomes()
-        dataset.silent = True  # the loader compares lengths
+        # the loader compares lengths
+        dataset.silent = True
         return StridedShare(iter(dataset), worker, workers, meter=meter, outcomes=outcomes)
 
 
-def _is_split(dataset: Any) -> bool:
+def _is_split(dataset: object) -> bool:
     """Tell whether a dataset gives every worker something else: a share of its own, or draws of its own."""
     return isinstance(dataset, DataPipeline) and any(map(_is_splitter, expand_stages(dataset.pipeline)))
 
 
-def _is_splitter(stage: Any) -> bool:
+def _is_splitter(stage: object) -> bool:
     if isinstance(stage, Mixture):
         return all(_is_split(source) or _is_splitter(source) for source in stage.datasets)
     if isinstance(stage, ResampledShards) or _is_split(stage):
@@ -220,7 +223,7 @@ def _make_empty_share() -> StridedShare:
     return share
 
 
-class IndexedAdapter(_StatelessAdapter):
+class IndexedAdapter(_StatelessAdapter[Sequence[object]]):
     """A list, an indexed dataset: anything with ``len()`` and ``[n]``."""
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> StridedShare:  # noqa: ARG002
@@ -229,7 +232,7 @@ class IndexedAdapter(_StatelessAdapter):
         return StridedShare((self.dataset[number] for number in numbers), worker, workers)
 
 
-class IterableAdapter(_StatelessAdapter):
+class IterableAdapter(_StatelessAdapter[Iterable[object]]):
     """Anything that can be iterated again and again."""
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> StridedShare:
@@ -252,3 +255,160 @@ class IterableAdapter(_StatelessAdapter):
                 "pass what it iterates over, or workers=1"
             )
         return StridedShare(iterator, 0, 1)
+
+
+class ElasticShare:
+    """The share of a worker that owns some of a rank's virtual streams.
+
+    Args:
+        run: of an elastic dataset, in this worker's place.
+        state: where it begins.
+        of_rank: numbers of the streams that the rank owns, rising.
+        meter: times the stages.
+    """
+
+    def __init__(self, run: "ElasticRun", state: Json, of_rank: list[int], meter: StageMeter | None = None) -> None:
+        self._run = run
+        self.meter = run.meter = meter
+        self.outcomes = run.outcomes = Outcomes()
+        self._of_rank = of_rank
+        self.turn = max(1, len(run.owned))
+        first = find_next_position(state, run.owned)
+        self.following = NEVER if first is None else count_indices_before(first, int(state["streams"]), of_rank)
+
+    def __iter__(self) -> Iterator[tuple[object, int]]:
+        """Yield (sample, or END of a stream; the lowest index that the next one can have)."""
+        return self._run.turns(self._of_rank, NEVER)
+
+    def reading(self) -> str:
+        """Return the url of the shard that the present stream reads; nothing where that is not known."""
+        return self._run.reading()
+
+    def progress(self) -> Json:
+        """Return the states of the streams that moved."""
+        return self._run.progress()
+
+    def close(self) -> None:
+        """Close the run."""
+        self._run.close()
+
+
+class ElasticAdapter:
+    """A dataset of virtual streams."""
+
+    elastic = True
+
+    def __init__(self, dataset: "ElasticPipeline") -> None:
+        self.dataset = dataset
+
+    def begin(self, epoch: int, state: Json) -> EpochStart:
+        """Return where an epoch begins, or continues."""
+        here = worker_context()
+        # one seed for all epochs: a state of the first one is that of what follows
+        self.dataset.choose_seed()
+        dataset = copy.copy(self.dataset)
+        dataset.set_epoch(epoch)
+        alone = WorkerContext(here.rank, here.world_size, 0, 1)
+        with dataset.elastic_run(place=alone, state=state) as run:
+            begun, mine = run.state_dict(), run.owned
+        first = find_next_position(begun, mine)
+        start = 0 if first is None else count_indices_before(first, int(begun["streams"]), mine)
+        return EpochStart(int(begun["epoch"]), start, begun, place=alone, seed=int(begun["seed"]))
+
+    def pending(self) -> Json:
+        """Return what ``dataset.load_state_dict`` was given, if no iteration has used it yet."""
+        return self.dataset.pending
+
+    def chosen(self) -> bool:
+        """Tell whether ``dataset.set_epoch`` named the epoch of that state."""
+        return bool(self.dataset.chosen)
+
+    def forget(self) -> None:
+        """Let the dataset forget it: the loader's workers begin with it, and not once more."""
+        self.dataset.forget()
+
+    def over(self, state: Json, beginning: EpochStart) -> bool:
+        """Tell whether no other rank has anything left behind a state, where it knows them."""
+        with copy.copy(self.dataset).elastic_run(place=beginning.place, state=state, continue_epochs=True) as run:
+            return bool(run.is_epoch_done())
+
+    def check(self, beginning: EpochStart) -> None:
+        """Raise NoSamples where the dataset is empty, and may not be."""
+        with self.dataset.elastic_run(place=beginning.place, state=beginning.state, continue_epochs=False) as run:
+            next(run, None)
+
+    def advance_state(self, state: Json, beginning: EpochStart, until: int) -> dict[str, Json]:
+        """Return the state of a rank further on; the samples in between are made once more for it.
+
+        Args:
+            state: a state.
+            beginning: of the epoch.
+            until: the first index that has not been received; ends of streams have an index too.
+        """
+        with self.dataset.elastic_run(place=beginning.place, state=state, continue_epochs=False) as run:
+            share = ElasticShare(run, state, _streams_of_rank(state, beginning.place))
+            following, turns = share.following, iter(share)
+            while following < min(until, NEVER):
+                _, following = next(turns)
+            return run.state_dict()
+
+    def share(self, beginning: EpochStart, worker: int, workers: int) -> ElasticShare:
+        """Return the samples of the streams that this worker owns."""
+        where = beginning.place._replace(worker=worker, num_workers=workers)
+        state = beginning.state
+        run = self.dataset.elastic_run(place=where, state=state, continue_epochs=False)
+        return ElasticShare(run, state, _streams_of_rank(state, where), StageMeter() if beginning.timed else None)
+
+
+def _streams_of_rank(state: Json, where: WorkerContext) -> list[int]:
+    """Return the numbers of the streams that a rank owns."""
+    return list(range(where.rank, int(state["streams"]), where.world_size))
+
+
+def find_next_position(state: Json, mine: Iterable[int]) -> int | None:
+    """Return the lowest position that some streams can give next; None where all of them are over.
+
+    Args:
+        state: of an elastic dataset.
+        mine: numbers of the streams.
+    """
+    streams, stream_states = int(state["streams"]), state["memories"]
+    positions = []
+    for stream in mine:
+        stream_state = stream_states.get(str(stream))
+        # the state of a stream that is over is its count alone
+        if stream_state is None or len(stream_state) > 1:
+            positions.append((stream_state[0] if stream_state else 0) * streams + stream)
+    return min(positions, default=None)
+
+
+def count_indices_before(position: int, streams: int, mine: list[int]) -> int:
+    """Return how many positions of a rank are below one.
+
+    Args:
+        position: any.
+        streams: how many streams there are.
+        mine: those that the rank owns.
+    """
+    turn, stream = divmod(position, streams)
+    return turn * len(mine) + sum(1 for own in mine if own < stream)
+
+
+def adapt_dataset(dataset: object) -> DatasetAdapter:
+    """Return a dataset as a loader sees it.
+
+    Args:
+        dataset: a pipeline, a sequence, an iterable.
+
+    Raises:
+        UsageError: nothing of these.
+    """
+    if getattr(dataset, "streams", None):
+        return ElasticAdapter(cast("ElasticPipeline", dataset))
+    if isinstance(dataset, DataPipeline | Mixture):
+        return PipelineAdapter(dataset if isinstance(dataset, DataPipeline) else DataPipeline(dataset))
+    if callable(getattr(dataset, "__getitem__", None)) and callable(getattr(dataset, "__len__", None)):
+        return IndexedAdapter(cast("Sequence[object]", dataset))
+    if isinstance(dataset, Iterable):
+        return IterableAdapter(dataset)
+    raise UsageError(f"a loader reads a dataset, a sequence or an iterable, and {type(dataset).__name__} is none")

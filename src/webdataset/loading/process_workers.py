@@ -19,7 +19,9 @@ import signal
 import sys
 import time
 from collections import deque
-from typing import Any
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import cast
 
 from webdataset.core.errors import UsageError, WorkerDied, describe_error
 from webdataset.core.redaction import redact
@@ -28,18 +30,22 @@ from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
 from webdataset.loading.ipc import PartReceiver, SharedMemoryError, explain_shared_memory, send_block
 from webdataset.loading.partition import DatasetAdapter, EpochStart
-from webdataset.loading.shared_memory import BatchLayout, BlockPool, MemoryBlock, create_shared_file
-from webdataset.loading.thread_workers import BaseWorkerPool
+from webdataset.loading.shared_memory import BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage, create_shared_file
+from webdataset.loading.windows import WorkerPool
 from webdataset.loading.worker import WindowCredit, WindowPart
-from webdataset.loading.worker_process import WorkerConfig, WorkerProgressPage, run_worker
+from webdataset.loading.worker_process import WorkerConfig, run_worker
 
-_MOST_BLOCKS = 64  # each costs a descriptor; a consumer that keeps more batches than these gets copies
-_ALIVE_SECONDS = 1.0  # how often it is looked whether workers live
-_FULL_SECONDS = 0.01  # how often it is looked whether a full pipe is full no more
-_PATIENCE_SECONDS = 2.0  # for a process to end by itself, and again after SIGTERM
+# each costs a descriptor; a consumer that keeps more batches than these gets copies
+_MOST_BLOCKS = 64
+# how often it is looked whether workers live
+_ALIVE_SECONDS = 1.0
+# how often it is looked whether a full pipe is full no more
+_FULL_SECONDS = 0.01
+# for a process to end by itself, and again after SIGTERM
+_PATIENCE_SECONDS = 2.0
 
 
-class ProcessWorkers(BaseWorkerPool):
+class ProcessWorkers(WorkerPool):
     """Workers that are processes; they live until the worker pool is closed.
 
     Args:
@@ -55,14 +61,13 @@ class ProcessWorkers(BaseWorkerPool):
     def __init__(self, origin: DatasetAdapter, span: int, workers: int, start_method: str | None) -> None:
         if sys.platform == "win32":
             raise UsageError("mode='processes' needs descriptors that can be sent: on Windows, use mode='threads'")
-        super().__init__()
-        self.workers = workers
+        super().__init__(workers)
         self._layout_number = self._block_number = 0
         self._ready: deque[WindowPart] = deque()
         self._selector = selectors.DefaultSelector()
-        self._polls: list[Any] = []
+        self._polls: list[select.poll] = []
         self._receivers: list[PartReceiver] = []
-        self._processes: list[Any] = []
+        self._processes: list[BaseProcess] = []
         self._boards: list[WorkerProgressPage] = []
         try:
             self._start(origin, span, _choose_context(start_method))
@@ -70,7 +75,7 @@ class ProcessWorkers(BaseWorkerPool):
             self.close()
             raise
 
-    def _start(self, origin: DatasetAdapter, span: int, context: Any) -> None:
+    def _start(self, origin: DatasetAdapter, span: int, context: SpawnContext) -> None:
         forked = context.get_start_method() == "fork"
         origin = origin if forked else _PickledAdapter(origin)  # type: ignore[assignment]
         for number in range(self.workers):
@@ -104,11 +109,11 @@ class ProcessWorkers(BaseWorkerPool):
 
     # -- orders
 
-    def _send_all(self, order: Any, descriptor: int | None = None) -> None:
+    def _send_all(self, order: tuple[object, ...], descriptor: int | None = None) -> None:
         for number in range(self.workers):
             self._send(number, order, descriptor)
 
-    def _send(self, number: int, order: Any, descriptor: int | None = None) -> None:
+    def _send(self, number: int, order: tuple[object, ...], descriptor: int | None = None) -> None:
         """Send an order. Who waits for a full pipe reads meanwhile: the worker may be waiting for that."""
         pipe = self._receivers[number].pipe
         while not self._polls[number].poll(0):
@@ -212,11 +217,7 @@ class ProcessWorkers(BaseWorkerPool):
                 self._ready.append(part)
 
     def _report_death(self, number: int) -> None:
-        """End the others, and say what happened.
-
-        Raises:
-            WorkerDied: always.
-        """
+        """End the others, and say what happened."""
         process = self._processes[number]
         process.join(_PATIENCE_SECONDS)
         code, pid = process.exitcode, process.pid
@@ -258,19 +259,21 @@ class ProcessWorkers(BaseWorkerPool):
         for receiver in self._receivers:
             receiver.pipe.close()
         for process in self._processes:
-            with contextlib.suppress(ValueError):  # the system has not ended it yet
+            # the system has not ended it yet
+            with contextlib.suppress(ValueError):
                 process.close()
         self._processes = []
 
 
-def _choose_context(start_method: str | None) -> Any:
+def _choose_context(start_method: str | None) -> SpawnContext:
     if multiprocessing.current_process().daemon:
         raise UsageError(
             "this process is a worker itself (of a torch DataLoader, say) and may have no children: use "
             "workers=0 or mode='threads' here"
         )
     try:
-        return multiprocessing.get_context(start_method)
+        # a type that knows Process: all contexts have it
+        return cast("SpawnContext", multiprocessing.get_context(start_method))
     except ValueError as error:
         known = ", ".join(multiprocessing.get_all_start_methods())
         raise UsageError(f"start_method={start_method!r}: this system has {known}") from error
@@ -282,7 +285,7 @@ class _PickledAdapter:
     def __init__(self, origin: DatasetAdapter) -> None:
         self.origin = origin
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         try:
             return _restore_adapter, (pickle_by_value(self.origin),)
         except Exception as error:  # whatever pickling a user's object raises
@@ -295,7 +298,7 @@ class _PickledAdapter:
             ) from error
 
 
-def _find_unpicklable(origin: Any) -> str:
+def _find_unpicklable(origin: object) -> str:
     """Return the stage of a dataset that cannot be pickled, in words."""
     for dataset in (part for part in vars(origin).values() if isinstance(part, DataPipeline)):
         for number, stage in enumerate(dataset.pipeline):
@@ -308,10 +311,11 @@ def _find_unpicklable(origin: Any) -> str:
     return "it"
 
 
-def _restore_adapter(pickled: bytes) -> Any:
+def _restore_adapter(pickled: bytes) -> DatasetAdapter:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
-    return cloudpickle.loads(pickled)
+    adapter: DatasetAdapter = cloudpickle.loads(pickled)
+    return adapter
 
 
 def _describe_exit(code: int | None) -> str:

@@ -15,16 +15,21 @@ Never changes memory that a pipeline refers to.
 
 import ctypes
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from webdataset.loading.shared_memory import BatchLayout, as_array
+from webdataset.loading.shared_memory import Array, BatchLayout, as_array
+
+_Reference: TypeAlias = "weakref.ref[ctypes.Array[ctypes.c_ubyte]] | weakref.ref[Array]"
 
 TRIAL, LANDING, OFF = "trial", "landing", "off"
-_LEAST_BYTES = 1 << 12  # smaller arrays are copied faster than a row is offered
+# smaller arrays are copied faster than a row is offered
+_LEAST_BYTES = 1 << 12
 _TRIAL_WINDOWS = 2
-_SLACK = 4  # samples
+# samples
+_SLACK = 4
 
 
 class WindowRows:
@@ -36,13 +41,15 @@ class WindowRows:
         mode: what decoders are offered: memory on trial, rows, or nothing.
     """
 
-    def __init__(self, layout: BatchLayout | None, columns: list[Any], mode: str) -> None:
+    def __init__(self, layout: BatchLayout | None, columns: Sequence[Array], mode: str) -> None:
         self.layout = layout
         self.columns = columns
         self.mode = mode
         self.row = 0
-        self.given: dict[int, Any] = {}  # what was offered of this row, by column: weakly, its memory and the array
-        self.views: list[weakref.ref[Any]] = []  # the memory of all that was offered
+        # what was offered of this row, by column: weakly, its memory and the array
+        self.given: dict[int, tuple[_Reference, weakref.ref[Array]]] = {}
+        # the memory of all that was offered
+        self.views: list[_Reference] = []
         rows = [(each.shape[1:], each.dtype, each[:1].nbytes) for each in columns]
         self._kinds = [(*row, ctypes.c_ubyte * row[2]) for row in rows]
         self._places = [column.place for column in layout.columns] if layout is not None else []
@@ -55,7 +62,7 @@ class WindowRows:
         if self.given:
             self.given = {}
 
-    def give(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def give(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array | None:
         """Return memory of the next row for an array, or None.
 
         Views of views refer to the array that owns the memory, not to each other. So the row is made an owner of its
@@ -72,15 +79,15 @@ class WindowRows:
                 return scratch
             before = self.given.get(number)
             if before is None or before[0]() is None:
-                owner = memory.from_buffer(self.columns[number], self.row * size)
-                view = np.ndarray(shape, dtype, owner)
+                owner = memory.from_buffer(self.columns[number], self.row * size)  # type: ignore[arg-type]  # a buffer since 3.12
+                view: Array = np.ndarray(shape, dtype, owner)  # type: ignore[arg-type]  # the same
                 reference = weakref.ref(owner)
                 self.given[number] = reference, weakref.ref(view)
                 self.views.append(reference)
                 return view
         return None
 
-    def write_sample(self, row: int, sample: Any) -> tuple[bool, Any]:
+    def write_sample(self, row: int, sample: object) -> tuple[bool, Any]:
         """Write a sample into its row.
 
         Args:
@@ -96,7 +103,7 @@ class WindowRows:
             return False, sample
         return True, list(map(values.__getitem__, self._others))
 
-    def _write_row(self, row: int, values: Any) -> bool:
+    def _write_row(self, row: int, values: Sequence[object]) -> bool:
         moves = []
         for number, place in enumerate(self._places):
             value, column = values[place], self.columns[number]
@@ -107,7 +114,8 @@ class WindowRows:
             if array is None or array.shape != column.shape[1:] or array.dtype != column.dtype:
                 return False
             if given is not None and given[0]() is not None:
-                self.mode = OFF  # the pipeline keeps arrays, or gives views of them: offering rows saves nothing
+                # the pipeline keeps arrays, or gives views of them: offering rows saves nothing
+                self.mode = OFF
                 return False
             moves.append((column, array))
         for column, array in moves:
@@ -122,9 +130,10 @@ class RowAllocator:
         self.mode = TRIAL
         self._drawn = 0
         self._windows = 0
-        self._held: list[tuple[int, int, list[weakref.ref[Any]]]] = []  # samples drawn, block, what was offered
+        # samples drawn, block, what was offered
+        self._held: list[tuple[int, int, list[_Reference]]] = []
 
-    def rows(self, layout: BatchLayout | None, columns: list[Any]) -> WindowRows:
+    def rows(self, layout: BatchLayout | None, columns: Sequence[Array]) -> WindowRows:
         """Return the rows of the next window."""
         return WindowRows(layout, columns, self.mode)
 
@@ -144,7 +153,8 @@ class RowAllocator:
         busy = self.busy()
         patience = 2 * turn + _SLACK
         if any(self._drawn - drawn > patience for drawn, _, _ in self._held):
-            self.mode = OFF  # something is kept for good
+            # something is kept for good
+            self.mode = OFF
         elif rows.mode == OFF:
             self.mode = OFF
         elif rows.views:

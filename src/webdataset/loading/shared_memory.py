@@ -18,17 +18,22 @@ import ctypes
 import math
 import mmap
 import os
+import struct
 import sys
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.core.optional_imports import loaded_module
+
+Array = npt.NDArray[np.generic]
+Note = TypeVar("Note")
 
 
 class MemoryBlock:
@@ -42,11 +47,13 @@ class MemoryBlock:
     def __init__(self, number: int, memory: mmap.mmap) -> None:
         self.number = number
         self.memory = memory
-        with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)  # one address translation for 2 MB in place of 512
+        # a kernel without huge pages
+        with contextlib.suppress(OSError, AttributeError):
+            # one address translation for 2 MB in place of 512
+            memory.madvise(mmap.MADV_HUGEPAGE)
         self.size_bytes = len(memory)
 
-    def lend(self, loans: "Leases | None" = None, note: Any = None) -> Any:
+    def lend(self, loans: "Leases[Note] | None" = None, note: Note | None = None) -> npt.NDArray[np.uint8]:
         """Return a uint8 array over the block.
 
         Args:
@@ -54,38 +61,41 @@ class MemoryBlock:
             note: what is to be known then.
         """
         lease = (ctypes.c_ubyte * self.size_bytes).from_buffer(self.memory)
-        if loans is not None:
+        if loans is not None and note is not None:
             loans.add(lease, note)
-        return np.frombuffer(lease, np.uint8)  # type: ignore[call-overload]  # a buffer, though not in its list
+        whole: npt.NDArray[np.uint8] = np.frombuffer(lease, np.uint8)  # type: ignore[call-overload]  # not in its list
+        return whole
 
 
-class _Lease(weakref.ref[Any]):
+class _Lease(weakref.ref["ctypes.Array[ctypes.c_ubyte]"], Generic[Note]):
     """Dead when a block is back; what is to be known then."""
 
     __slots__ = ("note",)
 
-    note: Any
+    note: Note
 
 
-class Leases:
+class Leases(Generic[Note]):
     """Blocks that are lent, and those of them that are back."""
 
     def __init__(self) -> None:
-        self._lent: dict[int, _Lease] = {}  # a weak reference that is not kept tells nobody anything
-        self._back: deque[_Lease] = deque()  # appended to in any thread
+        # a weak reference that is not kept tells nobody anything
+        self._lent: dict[int, _Lease[Note]] = {}
+        # appended to in any thread
+        self._back: deque[_Lease[Note]] = deque()
 
-    def add(self, lease: Any, note: Any) -> None:
+    def add(self, lease: "ctypes.Array[ctypes.c_ubyte]", note: Note) -> None:
         """Take note of a loan.
 
         Args:
             lease: goes with the last array over the block.
             note: anything but None.
         """
-        loan = _Lease(lease, self._back.append)
+        loan: _Lease[Note] = _Lease(lease, self._back.append)
         loan.note = note
         self._lent[id(loan)] = loan
 
-    def back(self) -> Any:
+    def back(self) -> Note | None:
         """Return the note on the loan that ended last and was not told of yet; None where there is none."""
         try:
             loan = self._back.pop()
@@ -110,7 +120,8 @@ class BlockPool:
         self.made = 0
         self.most = most
         self._make = make or self._private
-        self._free: deque[MemoryBlock] = deque()  # appended to by finalizers, in any thread
+        # appended to by finalizers, in any thread
+        self._free: deque[MemoryBlock] = deque()
 
     @property
     def scarce(self) -> bool:
@@ -120,7 +131,8 @@ class BlockPool:
     def take(self) -> MemoryBlock:
         """Return a block that is not in use."""
         try:
-            return self._free.pop()  # the warmest
+            # the warmest
+            return self._free.pop()
         except IndexError:
             self.made += 1
             return self._make(self.made - 1)
@@ -168,7 +180,7 @@ class BatchColumn:
 
     place: int
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     offset: int
     tensor: bool = False
 
@@ -186,18 +198,18 @@ class BatchLayout:
     """
 
     kind: str
-    keys: tuple[Any, ...]
+    keys: tuple[object, ...]
     columns: tuple[BatchColumn, ...]
     rows: int
     size_bytes: int
 
-    def views(self, memory: Any) -> list[Any]:
+    def views(self, memory: npt.NDArray[np.uint8]) -> list[Array]:
         """Return the columns as arrays over a block.
 
         Args:
             memory: a writable uint8 array of at least ``size_bytes``.
         """
-        found = []
+        found: list[Array] = []
         for column in self.columns:
             count = self.rows * math.prod(column.shape)
             stop = column.offset + count * column.dtype.itemsize
@@ -205,26 +217,27 @@ class BatchLayout:
             found.append(view.reshape((self.rows, *column.shape)))
         return found
 
-    def values(self, sample: Any) -> Any:
+    def values(self, sample: object) -> Sequence[object] | None:
         """Return a sample's fields in the order of ``keys``, or None where it has others.
 
         Args:
             sample: any sample.
         """
-        kind = type(sample)
         if self.kind == "dict":
-            if kind is not dict or len(sample) != len(self.keys):
+            if type(sample) is not dict or len(sample) != len(self.keys):
                 return None
             try:
                 return [sample[key] for key in self.keys]
             except KeyError:
                 return None
         if self.kind == "tuple":
-            return sample if kind in (tuple, list) and len(sample) == len(self.keys) else None
-        return None if kind in (dict, tuple, list) else (sample,)
+            if type(sample) is tuple or type(sample) is list:
+                return sample if len(sample) == len(self.keys) else None
+            return None
+        return None if type(sample) in (dict, tuple, list) else (sample,)
 
 
-def infer_layout(sample: Any, rows: int) -> BatchLayout | None:
+def infer_layout(sample: object, rows: int) -> BatchLayout | None:
     """Return the layout of batches of samples like this one.
 
     Args:
@@ -234,9 +247,12 @@ def infer_layout(sample: Any, rows: int) -> BatchLayout | None:
     Returns:
         None where no field is an array that can lie in a block: the samples then travel as they are.
     """
+    kind: str
+    keys: tuple[object, ...]
+    values: list[object]
     if type(sample) is dict:
         kind, keys, values = "dict", tuple(sample), list(sample.values())
-    elif type(sample) in (tuple, list):
+    elif type(sample) is tuple or type(sample) is list:
         kind, keys, values = "tuple", tuple(range(len(sample))), list(sample)
     else:
         kind, keys, values = "bare", (0,), [sample]
@@ -252,7 +268,7 @@ def infer_layout(sample: Any, rows: int) -> BatchLayout | None:
     return BatchLayout(kind, keys, tuple(columns), rows, offset) if offset else None
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: object) -> Array | None:
     """Return a value as an array that a column can hold, without a copy; None where it is none.
 
     Args:
@@ -266,5 +282,55 @@ def as_array(value: Any) -> Any:
     if torch is not None and type(value) is torch.Tensor:
         from webdataset.codecs.torch_codecs import tensor_to_array  # noqa: PLC0415  torch is loaded already, this module not
 
-        return tensor_to_array(value)
+        return tensor_to_array(value)  # type: ignore[arg-type]  # it is a tensor
     return None
+
+
+_PAGE_BYTES = 1024
+# index, bytes of the key, bytes of the url
+_HEAD = struct.Struct("qHH")
+
+
+class WorkerProgressPage:
+    """What one worker read last, in a page of shared memory; it can be read after the process has died.
+
+    Written once a sample, without a system call.
+
+    Args:
+        memory: uint8 array over the page.
+        number: the worker's.
+    """
+
+    def __init__(self, memory: npt.NDArray[np.uint8], number: int) -> None:
+        self._memory = memory.data[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES]
+
+    @staticmethod
+    def size_bytes(workers: int) -> int:
+        """Return the size of a page for so many workers."""
+        return workers * _PAGE_BYTES
+
+    def write(self, index: int, sample: object, reading: bytes) -> None:
+        """Note a sample.
+
+        Args:
+            index: its index.
+            sample: any; key and url are known where it is a dictionary that has them.
+            reading: url of the shard, for other samples.
+        """
+        key, url = b"", reading
+        if type(sample) is dict:
+            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:200]
+            url = str(sample.get("__url__", "")).encode("utf-8", "replace") or reading
+        url = url[:800]
+        memory = self._memory
+        end = _HEAD.size + len(key) + len(url)
+        memory[_HEAD.size : end] = key + url
+        _HEAD.pack_into(memory, 0, index + 1, len(key), len(url))
+
+    def load(self) -> tuple[int | None, str, str]:
+        """Return index, key and url of the sample noted last; None and nothing before the first."""
+        index, key, url = _HEAD.unpack_from(self._memory, 0)
+        middle = _HEAD.size + key
+        shown = bytes(self._memory[_HEAD.size : middle]).decode("utf-8", "replace")
+        where = bytes(self._memory[middle : middle + url]).decode("utf-8", "replace")
+        return (index - 1 if index else None), shown, where

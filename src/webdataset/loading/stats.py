@@ -7,7 +7,7 @@ few samples (:mod:`webdataset.flow.timing`).
 """
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Self
 
 from webdataset.flow.timing import StageTime, format_losses, format_table, stage_times
 from webdataset.loading.worker import RowCounts, WindowPart, sum_counts
@@ -34,7 +34,8 @@ _BY_STAGE = {
     "skipped": "Failures in a stage that handlers let pass",
     "dropped": "Samples that a stage's function dropped by returning None",
 }
-_LEVELS = {"ready_windows", "memory_bytes", "workers"}  # gauges; all else only grows
+# gauges; all else only grows
+_LEVELS = {"ready_windows", "memory_bytes", "workers"}
 
 
 @dataclass
@@ -196,7 +197,7 @@ def _divide(some: float, others: float) -> float:
     return some / (some + others) if some else 0.0
 
 
-def _format_labels(labels: dict[str, Any]) -> str:
+def _format_labels(labels: dict[str, str]) -> str:
     quoted = (f'{name}="{_escape(str(value))}"' for name, value in labels.items())
     return f"{{{','.join(quoted)}}}" if labels else ""
 

@@ -3,42 +3,25 @@
 Threads suit decoders that release the interpreter's lock while they work (simplejpeg, Pillow, zlib, zstd do).
 """
 
-import os
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 from webdataset.core import distributed
 from webdataset.core.errors import FlowError
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
 from webdataset.loading.shared_memory import BatchLayout, BlockPool
+from webdataset.loading.windows import WorkerPool
 from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, WindowPart, WorkerLoop
 
-_PATIENCE_SECONDS = 5.0  # for a thread that sits in a read, when the loader is closed
+# for a thread that sits in a read, when the loader is closed
+_PATIENCE_SECONDS = 5.0
 
 
-class BaseWorkerPool:
-    """A worker pool lives in the process that started it: a fork inherits the object, but no worker."""
-
-    def __init__(self) -> None:
-        self._living = True
-        self._owner = os.getpid()
-
-    @property
-    def living(self) -> bool:
-        """True until the worker pool is closed, in the process that started it."""
-        return self._living and os.getpid() == self._owner
-
-    def describe_position(self, worker: int) -> str:  # noqa: ARG002  known of processes only
-        """Return nothing: what the worker read last is not known."""
-        return ""
-
-
-class InlineWorkers(BaseWorkerPool):
+class InlineWorkers(WorkerPool):
     """No workers: samples are made when they are asked for.
 
     Args:
@@ -46,10 +29,8 @@ class InlineWorkers(BaseWorkerPool):
         span: indices in a window.
     """
 
-    workers = 1
-
     def __init__(self, origin: DatasetAdapter, span: int) -> None:
-        super().__init__()
+        super().__init__(1)
         self._origin = origin
         self._span = span
         self._grants: deque[WindowCredit] = deque()
@@ -138,19 +119,20 @@ class _WorkerThread:
         while True:
             order = self.orders.get()
             if order is None:
-                self.orders.put(None)  # for run()
+                # for run()
+                self.orders.put(None)
                 raise EpochCancelled
             if self.stopped:
                 raise EpochCancelled
             if isinstance(order, WindowCredit) and order.window == window:
                 return order
 
-    def _watch(self, index: int, sample: Any) -> None:  # noqa: ARG002
+    def _watch(self, index: int, sample: object) -> None:  # noqa: ARG002
         if self.stopped:
             raise EpochCancelled
 
 
-class ThreadWorkers(BaseWorkerPool):
+class ThreadWorkers(WorkerPool):
     """Workers that are threads; they live until the worker pool is closed.
 
     Args:
@@ -160,8 +142,7 @@ class ThreadWorkers(BaseWorkerPool):
     """
 
     def __init__(self, origin: DatasetAdapter, span: int, workers: int) -> None:
-        super().__init__()
-        self.workers = workers
+        super().__init__(workers)
         self._parts: queue.SimpleQueue[WindowPart] = queue.SimpleQueue()
         self._threads = [_WorkerThread(origin, span, number, workers, self._parts) for number in range(workers)]
         try:
@@ -181,7 +162,8 @@ class ThreadWorkers(BaseWorkerPool):
         """Give up the epoch."""
         for each in self._threads:
             each.stopped = True
-            each.orders.put(WindowCredit(-1))  # wakes one that waits
+            # wakes one that waits
+            each.orders.put(WindowCredit(-1))
 
     def grant(self, grant: WindowCredit) -> None:
         """Let all threads write the window."""

@@ -11,9 +11,9 @@ tensors stay as they are.
 
 from collections import deque
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from webdataset.codecs.torch_codecs import array_to_tensor
@@ -33,23 +33,23 @@ class DevicePrefetcher:
         UsageError: no such device here.
     """
 
-    def __init__(self, device: Any, *, pin_memory: bool, ahead: int = 1) -> None:
+    def __init__(self, device: object, *, pin_memory: bool, ahead: int = 1) -> None:
         try:
-            self.device = torch.device(device)
+            self.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise UsageError(f"device={device!r} cannot be used here: {error}") from error
         self.pin_memory = pin_memory and self.device.type == "cuda"
         self.ahead = ahead if self.device.type == "cuda" else 0
 
-    def move_batches(self, batches: Generator[tuple[Any, BatchMark]]) -> Generator[tuple[Any, BatchMark]]:
+    def move_batches(self, batches: Generator[tuple[object, BatchMark]]) -> Generator[tuple[object, BatchMark]]:
         """Yield the batches, their arrays as tensors on the device.
 
         Args:
             batches: with their marks.
         """
         stream = torch.cuda.Stream(self.device) if self.ahead else None
-        waiting: deque[tuple[Any, Any, BatchMark]] = deque()
+        waiting: deque[tuple[object, torch.cuda.Event | None, BatchMark]] = deque()
         try:
             while True:
                 try:
@@ -69,7 +69,7 @@ class DevicePrefetcher:
         finally:
             batches.close()
 
-    def _start_copy(self, batch: Any, stream: Any) -> tuple[Any, Any]:
+    def _start_copy(self, batch: object, stream: torch.cuda.Stream | None) -> tuple[object, torch.cuda.Event | None]:
         """Start to copy a batch; return what it will be, and the event of its completion."""
         if batch is END:
             return END, None
@@ -81,7 +81,7 @@ class DevicePrefetcher:
             done.record(stream)
         return copied, done
 
-    def _hand_out(self, batch: Any, done: Any, mark: BatchMark) -> tuple[Any, BatchMark]:
+    def _hand_out(self, batch: object, done: torch.cuda.Event | None, mark: BatchMark) -> tuple[object, BatchMark]:
         """Let the consumer's stream wait for the copy."""
         if done is not None:
             current = torch.cuda.current_stream(self.device)
@@ -89,7 +89,7 @@ class DevicePrefetcher:
             _record_stream(batch, current)
         return batch, mark
 
-    def _each(self, value: Any) -> Any:
+    def _each(self, value: object) -> object:
         if isinstance(value, dict):
             return {key: self._each(each) for key, each in value.items()}
         if isinstance(value, tuple):
@@ -108,19 +108,20 @@ class DevicePrefetcher:
         return value.to(self.device, non_blocking=self.pin_memory)
 
 
-def _to_tensor(array: Any) -> Any:
+def _to_tensor(array: npt.NDArray[np.generic]) -> torch.Tensor | None:
     """Return an array as a tensor, over its memory where torch can have that; None where it has no such numbers."""
     if array.dtype.kind not in "biufc" or not array.dtype.isnative:
         return None
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # arrays of different shapes come as the dataset gave them
+        # arrays of different shapes come as the dataset gave them
+        array = array.copy()
     try:
         return array_to_tensor(array)
     except TypeError:  # longer numbers than torch has
         return None
 
 
-def _record_stream(value: Any, stream: Any) -> None:
+def _record_stream(value: object, stream: torch.cuda.Stream) -> None:
     """Keep the memory of tensors until the consumer's stream is done with them."""
     if isinstance(value, dict):
         value = list(value.values())

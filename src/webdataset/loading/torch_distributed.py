@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from webdataset.caching.names import object_key
 from webdataset.core.distributed import worker_context
@@ -26,13 +26,18 @@ from webdataset.flow.run import Bounds, Flow, expand_stages, item_bound
 from webdataset.shards.directory import DirectoryShardList
 from webdataset.shards.lists import ResampledShards
 from webdataset.shards.split import single_node_only
+from webdataset.stages.base import Run
 from webdataset.stages.mix import Mixture
 from webdataset.stages.read_shards import ReadShards
 
-_MAX_SHARDS = 1_000_000  # shards whose order is compared
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+# shards whose order is compared
+_MAX_SHARDS = 1_000_000
 
 
-def compute_rank_fingerprint(dataset: Any) -> dict[str, Any]:
+def compute_rank_fingerprint(dataset: object) -> dict[str, object]:
     """Return what decides which samples a rank gives; equal on all ranks where they are set up alike.
 
     Args:
@@ -62,12 +67,13 @@ def compute_rank_fingerprint(dataset: Any) -> dict[str, Any]:
     return {**found, **{f"stage {number}": stage for number, stage in enumerate(stages)}}
 
 
-def _find_pipeline(dataset: Any) -> tuple[DataPipeline, Any]:
+def _find_pipeline(dataset: object) -> tuple[DataPipeline, object]:
     """Return the pipeline that reads shards, and the loader over it where there is one."""
     loader = None
     while True:
         inner = dataset.pipeline[0] if isinstance(dataset, DataPipeline) and dataset.pipeline else None
-        inner = getattr(inner, "loader", inner)  # a loader as a stage
+        # a loader as a stage
+        inner = getattr(inner, "loader", inner)
         if inner is not None and hasattr(inner, "dataset") and hasattr(inner, "num_workers"):
             dataset = inner
         elif not isinstance(dataset, DataPipeline) and hasattr(dataset, "dataset"):
@@ -80,14 +86,14 @@ def _find_pipeline(dataset: Any) -> tuple[DataPipeline, Any]:
             raise UsageError(f"expected a dataset, or a loader over one, and {type(dataset).__name__} is neither")
 
 
-def _pass_all(shards: Iterable[Any]) -> Iterator[Any]:
+def _pass_all(shards: Iterable[object]) -> Iterator[object]:
     return iter(shards)
 
 
 _pass_all.splits = True  # type: ignore[attr-defined]
 
 
-def _digest_shard_order(pipeline: DataPipeline, run: Any) -> str:
+def _digest_shard_order(pipeline: DataPipeline, run: Run) -> str:
     """Return a digest of the shards in the order in which they come to the first split in the next epoch."""
     flat = expand_stages(pipeline.pipeline)
     if not flat or isinstance(flat[0], Mixture | ResampledShards | DirectoryShardList):
@@ -106,7 +112,7 @@ def _digest_shard_order(pipeline: DataPipeline, run: Any) -> str:
     return digest.hexdigest()
 
 
-def is_split_between_ranks(dataset: Any) -> bool:
+def is_split_between_ranks(dataset: object) -> bool:
     """Tell whether ranks read different samples: something shares out, or each draws its own.
 
     Args:
@@ -130,6 +136,13 @@ def is_split_between_ranks(dataset: Any) -> bool:
 _FAILED = -1
 
 
+class _EpochLoader(Protocol):
+    """A loader whose epochs are numbered."""
+
+    def set_epoch(self, epoch: int) -> object:
+        """Choose the number of the next epoch."""
+
+
 class EqualSteps:
     """The batches of a loader, equally many on all ranks; see :func:`equal_steps`.
 
@@ -140,13 +153,14 @@ class EqualSteps:
         group: a process group; None for the default one.
     """
 
-    def __init__(self, loader: Any, how: str, every: int, group: Any) -> None:
+    def __init__(self, loader: Iterable[object], how: str, every: int, group: "ProcessGroup | None") -> None:
         self.loader = loader
         self.how = how
         self.every = every
         self._distributed = require("torch.distributed", extra="torch", purpose="equal_steps")
         self._group = group
-        self._own: Any = None  # a group of ours, where the default one has no tensors of the CPU
+        # a group of ours, where the default one has no tensors of the CPU
+        self._own: ProcessGroup | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the number of the next epoch.
@@ -154,7 +168,7 @@ class EqualSteps:
         Args:
             epoch: from 0.
         """
-        self.loader.set_epoch(epoch)
+        cast("_EpochLoader", self.loader).set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches.
@@ -163,7 +177,7 @@ class EqualSteps:
             FlowError: another rank has failed, or some rank has no batch at all; the message names it.
         """
         batches = iter(self.loader)
-        first: Any = None
+        first: object = None
         given = 0
         try:
             while True:
@@ -184,7 +198,7 @@ class EqualSteps:
             if close is not None:
                 close()
 
-    def _ready(self, batches: Iterator[Any]) -> list[Any]:
+    def _ready(self, batches: Iterator[object]) -> list[object]:
         """Return the next batches; tell the others where that fails."""
         try:
             return list(islice(batches, self.every))
@@ -203,7 +217,7 @@ class EqualSteps:
         distributed.all_gather(counts, torch.tensor([count], dtype=torch.int64), group=group)
         return [int(number) for number in counts]
 
-    def _cpu_group(self) -> Any:
+    def _cpu_group(self) -> "ProcessGroup | None":
         distributed = self._distributed
         if "gloo" in str(distributed.get_backend(group=self._group)):
             return self._group
@@ -232,11 +246,13 @@ def _format_ranks(numbers: list[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _pad_batch(batch: Any) -> Any:
+def _pad_batch(batch: object) -> object:
     return {**batch, "__pad__": True} if isinstance(batch, dict) else batch
 
 
-def equal_steps(loader: Any, how: str = "drop", *, every: int = 1, group: Any = None) -> EqualSteps:
+def equal_steps(
+    loader: Iterable[object], how: str = "drop", *, every: int = 1, group: "ProcessGroup | None" = None
+) -> EqualSteps:
     """Give equally many batches on every rank, by one small collective before each step.
 
     For datasets of unknown length, or with filters; where the numbers of samples are known, ``dataset.equal_epochs()``
@@ -276,7 +292,7 @@ _WAYS_OUT = {
 _MAX_SHOWN = 60
 
 
-def check_ranks(dataset: Any, *, same_samples: bool = False, group: Any = None) -> None:
+def check_ranks(dataset: object, *, same_samples: bool = False, group: "ProcessGroup | None" = None) -> None:
     """Compare a dataset between all ranks, and raise on all of them where it is not set up alike.
 
     Call it on every rank, before the first epoch, in the process that torch.distributed was initialised in. Shards are
@@ -296,7 +312,7 @@ def check_ranks(dataset: Any, *, same_samples: bool = False, group: Any = None) 
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     world, own = distributed.get_world_size(group=group), distributed.get_rank(group=group)
-    found: list[Any] = [None] * world
+    found: list[dict[str, object]] = [{}] * world
     distributed.all_gather_object(found, _describe_rank(dataset, own, world, whole=group is None), group=group)
     failed = {rank: facts["error"] for rank, facts in enumerate(found) if "error" in facts}
     if failed:
@@ -316,7 +332,7 @@ def check_ranks(dataset: Any, *, same_samples: bool = False, group: Any = None) 
         )
 
 
-def _describe_rank(dataset: Any, own: int, world: int, *, whole: bool) -> dict[str, Any]:
+def _describe_rank(dataset: object, own: int, world: int, *, whole: bool) -> dict[str, object]:
     """Return what a rank says of itself; an error is said too, so that no rank waits for it."""
     try:
         where = worker_context()
@@ -328,7 +344,7 @@ def _describe_rank(dataset: Any, own: int, world: int, *, whole: bool) -> dict[s
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _select_names(found: list[dict[str, Any]]) -> list[str]:
+def _select_names(found: list[dict[str, object]]) -> list[str]:
     """Return what is compared; where the shards are others, so is their order."""
     names = dict.fromkeys(name for facts in found for name in facts)
     if len({facts["urls"] for facts in found}) > 1:
@@ -336,7 +352,7 @@ def _select_names(found: list[dict[str, Any]]) -> list[str]:
     return list(names)
 
 
-def _describe_difference(name: str, values: list[Any]) -> str:
+def _describe_difference(name: str, values: list[object]) -> str:
     """Return a line on one part, where it is not the same on all ranks."""
     if all(value == values[0] for value in values):
         return ""

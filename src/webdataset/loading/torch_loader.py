@@ -12,7 +12,7 @@ Batches are those of ``torch.utils.data.DataLoader``, unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import torch
 from torch.utils.data import DataLoader, get_worker_info
@@ -24,6 +24,11 @@ from webdataset.flow.elastic_state import ReceivedState, check_state, check_turn
 from webdataset.flow.epochs import choose_seeds
 from webdataset.loading.loader_stage import LoaderStage, hold
 from webdataset.stages.base import Address, Json, Run, Stage
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
+
+Batch = TypeVar("Batch")
 
 
 class BatchWithState:
@@ -39,7 +44,7 @@ class BatchWithState:
 
     __slots__ = ("address", "batch", "position", "progress", "run")
 
-    def __init__(self, batch: Any, position: int, progress: Json, run: tuple[int, int], address: Address) -> None:
+    def __init__(self, batch: object, position: int, progress: Json, run: tuple[int, int], address: Address) -> None:
         self.batch = batch
         self.position = position
         self.progress = progress
@@ -53,7 +58,7 @@ class BatchWithState:
         self.batch = pin_memory(self.batch)
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return BatchWithState, (self.batch, self.position, self.progress, self.run, self.address)
 
 
@@ -67,11 +72,11 @@ class StatefulCollate:
         addresses: send the address of each item too.
     """
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
+    def __init__(self, collate: Callable[[Any], object]) -> None:
         self.collate = collate
         self.addresses = False
 
-    def __call__(self, items: Any) -> Any:
+    def __call__(self, items: object) -> object:
         """Return the batch, in a worker together with its state.
 
         Args:
@@ -81,8 +86,9 @@ class StatefulCollate:
         worker = get_worker_info()
         if worker is None:
             return batch
-        dataset: Any = worker.dataset
-        run = dataset.present
+        run = cast("ElasticPipeline", worker.dataset).present
+        if run is None or run.position is None:
+            raise FlowError("a worker collates items of a run, and the dataset has begun none")
         address = run.address() if self.addresses else None
         return BatchWithState(batch, run.position, run.progress(), (run.seed, run.epoch), address)
 
@@ -98,7 +104,7 @@ class WorkerStart:
         turn: number of the worker whose streams the first one reads.
     """
 
-    def __init__(self, own: Callable[[int], Any] | None) -> None:
+    def __init__(self, own: Callable[[int], object] | None) -> None:
         self.own = own
         self.state: Json = None
         self.turn = 0
@@ -116,11 +122,10 @@ class WorkerStart:
             return
         if self.turn:
             thread_context.worker = ((number + self.turn) % worker.num_workers, worker.num_workers)
-        dataset: Any = worker.dataset
-        dataset.load_for_one_epoch(self.state)
+        cast("ElasticPipeline", worker.dataset).load_for_one_epoch(self.state)
 
 
-class LoaderRun:
+class LoaderRun(Generic[Batch]):
     """One epoch of a loader: an iterator over batches with a state.
 
     Args:
@@ -139,7 +144,8 @@ class LoaderRun:
         self._place = WorkerContext(here.rank, here.world_size, 0, max(1, loader.num_workers))
         alone = WorkerContext(here.rank, here.world_size, 0, 1)
         self._plain: ElasticRun = loader.dataset.elastic_run(alone, continue_epochs=True)
-        self.begun = self._plain.state_dict()  # asks the dataset for seed and epoch, and opens nothing
+        # asks the dataset for seed and epoch, and opens nothing
+        self.begun = self._plain.state_dict()
         self._known = (self.begun["seed"], self.begun["epoch"])
         self._workers = loader.num_workers
         self._turn = self._first(loader.turned)
@@ -166,7 +172,7 @@ class LoaderRun:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         try:
             tagged = next(self._batches)
         except StopIteration:
@@ -177,7 +183,7 @@ class LoaderRun:
             return next(self)
         self._gave = True
         if type(tagged) is not BatchWithState:
-            return tagged
+            return cast("Batch", tagged)
         if tagged.run != self._known:
             raise FlowError(
                 f"a worker reads seed and epoch {tagged.run}, the loader {self._known}: the dataset was changed in the "
@@ -186,7 +192,7 @@ class LoaderRun:
         self._received.take(tagged.progress)
         self._turn = (self._owner(tagged.position) + 1) % self._workers
         self._address = tagged.address
-        return tagged.batch
+        return cast("Batch", tagged.batch)
 
     def _end(self) -> None:
         """Take note that all streams are over."""
@@ -200,7 +206,8 @@ class LoaderRun:
             and not has_progress(self.begun)
             and not any(stream_state and stream_state[0] for stream_state in known.values())
         ):
-            next(self._plain, None)  # raises NoSamples where there are none: no worker alone can know
+            # raises NoSamples where there are none: no worker alone can know
+            next(self._plain, None)
         self.close()
 
     @property
@@ -219,7 +226,7 @@ class LoaderRun:
         """Return the address of the item given last."""
         return self._address if self._own is None else self._own.address()
 
-    def fetch(self, addresses: list[Address]) -> list[Any]:
+    def fetch(self, addresses: list[Address]) -> list[object]:
         """Make the items at some addresses once more."""
         return [self._collate(item) for item in self._plain.fetch(addresses)]
 
@@ -242,23 +249,24 @@ class StateLoader(DataLoader[Any]):
         **kw: the same.
     """
 
-    # an elastic dataset: torch knows none of its functions
+    # an ElasticPipeline, which torch's declarations do not know
     dataset: Any
-    collate_fn: Any
-    worker_init_fn: Any
-    _iterator: Any
 
-    def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
-        super().__init__(dataset, *args, **kw)
-        given, begin = self.collate_fn, self.worker_init_fn  # those of a StateLoader, where a trainer makes it again
+    def __init__(self, dataset: "ElasticPipeline", *args: object, **kw: object) -> None:
+        super().__init__(dataset, *args, **kw)  # type: ignore[arg-type]  # torch checks its own arguments
+        # those of a StateLoader, where a trainer makes it again
+        given, begin = self.collate_fn, self.worker_init_fn
         self.collate_fn = self._sending = StatefulCollate(
             given.collate if isinstance(given, StatefulCollate) else given
         )
         self.worker_init_fn = self._beginning = WorkerStart(begin.own if isinstance(begin, WorkerStart) else begin)
-        self.turned: Json = None  # whose turn it is behind a state that was loaded
-        self._present: LoaderRun | None = None
-        self._release: Callable[[], Any] | None = None  # of persistent workers
-        self._heard: tuple[int, int] | None = None  # seed and epoch that living workers would read next
+        # whose turn it is behind a state that was loaded
+        self.turned: Json = None
+        self._present: LoaderRun[Any] | None = None
+        # of persistent workers
+        self._release: Callable[[], object] | None = None
+        # seed and epoch that living workers would read next
+        self._heard: tuple[int, int] | None = None
 
     def adopt(self, run: Run) -> None:
         """Take part in the run of a pipeline whose source this is.
@@ -269,7 +277,7 @@ class StateLoader(DataLoader[Any]):
         self.dataset.adopt(run)
 
     @property
-    def collating(self) -> Callable[[Any], Any]:
+    def collating(self) -> Callable[[Any], object]:
         """The collate function, as it was given or chosen by torch."""
         return self._sending.collate
 
@@ -277,27 +285,27 @@ class StateLoader(DataLoader[Any]):
         """Return this loader as the source of a pipeline."""
         return LoaderStage(self)
 
-    def begin(self, *, addresses: bool = False) -> LoaderRun:
+    def begin(self, *, addresses: bool = False) -> LoaderRun[Any]:
         """Begin the next epoch, or go on where ``load_state_dict`` said.
 
         Args:
             addresses: keep the addresses of items, where the loader's batches are the dataset's (``batch_size=None``).
         """
-        dataset: Any = self.dataset
+        dataset: ElasticPipeline = self.dataset
         if dataset.seed is None and dataset._lent is None:  # noqa: SLF001  one seed for all epochs: living workers know it
             seed, common = choose_seeds(None)
             dataset.adopt(Run(seed=seed, common=common, epoch=dataset.epoch, tracked=True))
-        run = LoaderRun(self, addresses=addresses)
+        run: LoaderRun[Any] = LoaderRun(self, addresses=addresses)
         self._present, self.turned = run, None
         return run
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> LoaderRun[Any]:  # type: ignore[override]  # torch names its own class
         """Return an iterator over the batches of the next epoch; it has ``state_dict``."""
         run = self.begin()
         run.continue_epochs = True
         return run
 
-    def start_batches(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[Any]:
+    def start_batches(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[object]:
         """Return torch's iterator, its workers told where to begin.
 
         Args:
@@ -308,7 +316,8 @@ class StateLoader(DataLoader[Any]):
         """
         fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
         if self._iterator is not None and not (fresh and known == self._heard):
-            self._iterator = None  # torch ends persistent workers with their iterator
+            # torch ends persistent workers with their iterator
+            self._iterator = None
             self._held(iter(()))
         self._heard = None if turn else (known[0], known[1] + 1)
         self._sending.addresses = addresses
@@ -319,14 +328,14 @@ class StateLoader(DataLoader[Any]):
             return self._held(iter(super().__iter__()))
         before = self.generator.get_state() if self.generator is not None else torch.get_rng_state()
         # it draws a seed, which the epoch that goes on had drawn when it began
-        batches: Iterator[Any] = super().__iter__()
+        batches = super().__iter__()
         if self.generator is not None:
             self.generator.set_state(before)
         else:
             torch.set_rng_state(before)
         return self._held(batches)
 
-    def _held(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _held(self, batches: Iterator[object]) -> Iterator[object]:
         """Hold torch's iterator where its workers are persistent, and let go of the one before."""
         if self._release is not None:
             self._release()
@@ -380,16 +389,15 @@ class StateLoader(DataLoader[Any]):
 
     def forget(self) -> None:
         """Forget a state that was loaded and has not been begun with."""
-        dataset: Any = self.dataset
-        dataset.forget()
+        self.dataset.forget()
         self.turned = None
 
     def _to_dataset(self, state: Json, *, stay: bool = False) -> None:
         """Let the dataset begin with a state, its epochs numbered against ours as before."""
-        dataset: Any = self.dataset
+        dataset: ElasticPipeline = self.dataset
         shift = dataset._present.shift  # noqa: SLF001  see ElasticPipeline.adopt
         (dataset.load_for_one_epoch if stay else dataset.load_state_dict)(state)
         dataset._present.shift = shift  # noqa: SLF001
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None, "_let_go": None}
+        return {**self.__dict__, "_iterator": None, "_present": None, "_heard": None, "_release": None}

@@ -5,13 +5,15 @@ A node reads in one process what its rank owns; after it come ``Prefetcher``, ``
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
 from webdataset.flow.elastic import ElasticRun
-from webdataset.flow.elastic_pipeline import ElasticMixin
 from webdataset.flow.elastic_state import check_state
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
 
 nodes: Any = require("torchdata.nodes", extra="torchdata", purpose="a node over a dataset")
 
@@ -27,9 +29,9 @@ class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
         MissingExtra: torchdata is not installed (when this module is imported).
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: "ElasticPipeline") -> None:
         super().__init__()
-        if not isinstance(dataset, ElasticMixin):
+        if not getattr(dataset, "streams", None):
             raise UsageError("a node needs an elastic dataset: WebDataset(...).elastic()")
         self.dataset = dataset
         self._run: ElasticRun | None = None
@@ -47,12 +49,11 @@ class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
         if self._run is not None:
             self._run.close()
         if initial_state is not None:
-            self.dataset.load_for_one_epoch(
-                check_state(initial_state)
-            )  # behind its end the graph asks for another reset
+            # behind its end the graph asks for another reset
+            self.dataset.load_for_one_epoch(check_state(initial_state))
         self._run = iter(self.dataset)
 
-    def next(self) -> Any:
+    def next(self) -> object:
         """Return the next item.
 
         Raises:

@@ -5,23 +5,54 @@ the dataset. For torchdata.nodes see :mod:`webdataset.loading.torch_nodes`.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from webdataset.core.distributed import process_context
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
 
 
-def _check_stateful(loader: Any) -> Any:
+class StatefulLoader(Protocol):
+    """A loader whose state can be saved and loaded."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches of an epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a JSON value: where the loader is."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object:
+        """Continue from a state."""
+
+
+LoaderType = TypeVar("LoaderType", bound=StatefulLoader)
+TrainerType = TypeVar("TrainerType")
+
+
+class Accelerator(Protocol):
+    """What is asked of accelerate's class of this name."""
+
+    def register_for_checkpointing(self, *objects: Any) -> object:
+        """Save these with each checkpoint."""
+
+
+class _TrainingArguments(Protocol):
+    output_dir: str
+
+
+class _TrainerState(Protocol):
+    global_step: int
+
+
+def _check_stateful(loader: object) -> None:
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         raise UsageError(f"{type(loader).__name__} has no state: pass a wds.WebLoader over an elastic dataset")
     loader.state_dict()
-    return loader
 
 
-def for_accelerate(accelerator: Any, loader: Any) -> Any:
+def for_accelerate(accelerator: Accelerator, loader: LoaderType) -> LoaderType:
     """Let accelerate save and load the state of a loader, and not share its batches out a second time.
 
     Pass the loader itself to the training loop, not to ``accelerator.prepare``: for an iterable dataset, ``prepare``
@@ -38,7 +69,8 @@ def for_accelerate(accelerator: Any, loader: Any) -> Any:
     Raises:
         UsageError: the loader has no state.
     """
-    accelerator.register_for_checkpointing(RankState(_check_stateful(loader)))
+    _check_stateful(loader)
+    accelerator.register_for_checkpointing(RankState(loader))
     return loader
 
 
@@ -49,7 +81,7 @@ class RankState:
         loader: this rank's.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: StatefulLoader) -> None:
         self.loader = loader
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,7 +97,7 @@ class RankState:
         self.loader.load_state_dict(select_rank_state(states))
 
 
-def gather_states(state: Any) -> list[Any]:
+def gather_states(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the states of all ranks.
 
     Args:
@@ -77,12 +109,12 @@ def gather_states(state: Any) -> list[Any]:
     distributed = require("torch.distributed", extra="torch", purpose="saving on several ranks")
     if not (distributed.is_available() and distributed.is_initialized()):
         raise UsageError(f"this is one of {here.world_size} ranks, and torch.distributed is not initialized")
-    states: list[Any] = [None] * here.world_size
+    states: list[Mapping[str, Any]] = [{}] * here.world_size
     distributed.all_gather_object(states, state)
     return states
 
 
-def select_rank_state(states: dict[str, Any]) -> Any:
+def select_rank_state(states: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the state that this rank goes on from.
 
     Args:
@@ -103,11 +135,11 @@ class TrainerLoader:
         loader: what is iterated.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: StatefulLoader) -> None:
         self.loader = loader
         self.dataset = getattr(loader, "dataset", loader)
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind a state.
 
         Args:
@@ -119,14 +151,23 @@ class TrainerLoader:
         return iter(self.loader)
 
 
+class _SizedLoader(StatefulLoader, Protocol):
+    """A loader with a length."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+
+
 class SizedTrainerLoader(TrainerLoader):
     """The same of a loader with a length."""
+
+    loader: _SizedLoader
 
     def __len__(self) -> int:
         return len(self.loader)
 
 
-def for_trainer(trainer: Any, loader: Any) -> Any:
+def for_trainer(trainer: TrainerType, loader: StatefulLoader) -> TrainerType:
     """Let the Hugging Face Trainer train on a loader, and keep the loader's state in its checkpoints.
 
     The Trainer neither shares the batches out a second time, nor skips any when it resumes: the loader goes on by
@@ -149,27 +190,29 @@ def for_trainer(trainer: Any, loader: Any) -> Any:
         UsageError: the loader has no state, or a length that is no multiple of ``gradient_accumulation_steps``.
     """
     transformers: Any = require("transformers", extra="trainer", purpose="training with the Hugging Face Trainer")
-    kept = _check_stateful(loader)
-    _check_length(kept, trainer.args.gradient_accumulation_steps)
+    # a transformers.Trainer, whose methods are replaced here
+    changed: Any = trainer
+    _check_stateful(loader)
+    _check_length(loader, changed.args.gradient_accumulation_steps)
 
     class LoaderState(transformers.TrainerCallback):  # type: ignore[misc]
         """Saves and loads the loader's state with the Trainer's checkpoints."""
 
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  the Trainer's names
-            write_state(Path(args.output_dir) / f"checkpoint-{state.global_step}", kept.state_dict())
+        def on_save(self, args: _TrainingArguments, state: _TrainerState, control: object, **_: object) -> None:  # noqa: ARG002  the Trainer's names
+            write_state(Path(args.output_dir) / f"checkpoint-{state.global_step}", loader.state_dict())
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  the same
+        def on_train_begin(self, args: _TrainingArguments, state: _TrainerState, control: object, **_: object) -> None:  # noqa: ARG002  the same
             if state.global_step:
                 view.load_state_dict(read_state(Path(args.output_dir) / f"checkpoint-{state.global_step}"))
 
-    view = SizedTrainerLoader(kept) if hasattr(kept, "__len__") else TrainerLoader(kept)
-    trainer.args.ignore_data_skip = True
-    trainer.get_train_dataloader = lambda: view
-    trainer.add_callback(LoaderState())
+    view = SizedTrainerLoader(loader) if hasattr(loader, "__len__") else TrainerLoader(loader)
+    changed.args.ignore_data_skip = True
+    changed.get_train_dataloader = lambda: view
+    changed.add_callback(LoaderState())
     return trainer
 
 
-def _check_length(loader: Any, accumulated: int) -> None:
+def _check_length(loader: object, accumulated: int) -> None:
     length = len(loader) if hasattr(loader, "__len__") else 0
     if length % accumulated:
         raise UsageError(
@@ -179,7 +222,7 @@ def _check_length(loader: Any, accumulated: int) -> None:
         )
 
 
-def write_state(folder: Path, state: Any) -> None:
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
     """Write this rank's state into a folder.
 
     Args:
@@ -194,7 +237,7 @@ def write_state(folder: Path, state: Any) -> None:
     waiting.replace(place)
 
 
-def read_state(folder: Path) -> Any:
+def read_state(folder: Path) -> dict[str, Any]:
     """Return the state that this rank goes on from.
 
     Args:

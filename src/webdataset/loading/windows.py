@@ -5,46 +5,77 @@ has a credit for it, and no more credits are given than ``ahead``, nor than fit 
 circulate: one that was delivered is used again when nothing refers to it any more, neither here nor in a worker.
 """
 
+import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from webdataset.core.errors import FlowError, WorkerDied
 from webdataset.core.logs import log
 from webdataset.flow.outcomes import StageOutcome
-from webdataset.loading.shared_memory import BatchLayout, BlockPool, Leases, MemoryBlock, infer_layout
+from webdataset.loading.shared_memory import Array, BatchLayout, BlockPool, Leases, MemoryBlock, infer_layout
 from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 
-_SILENCE_SECONDS = 60.0  # without a part, until the log says whom the program waits for
-_PATIENCE_SECONDS = 5.0  # for workers to notice that an epoch was given up
-_MOST_LAYOUTS = 8  # of one epoch; whose samples change shape more often sends them beside the batch
+if TYPE_CHECKING:
+    from webdataset.loading.partition import EpochStart
+
+# without a part, until the log says whom the program waits for
+_SILENCE_SECONDS = 60.0
+# for workers to notice that an epoch was given up
+_PATIENCE_SECONDS = 5.0
+# of one epoch; whose samples change shape more often sends them beside the batch
+_MOST_LAYOUTS = 8
 
 
-class WorkerPool(Protocol):
-    """The workers of a loader."""
+class WorkerPool(ABC):
+    """The workers of a loader: they live until ``close``, and only in the process that started them.
 
-    workers: int
-    living: bool
+    A fork inherits the object, but no worker.
 
+    Args:
+        workers: how many there are.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._living = True
+        self._owner = os.getpid()
+
+    @property
+    def living(self) -> bool:
+        """True until the pool is closed, in the process that started it."""
+        return self._living and os.getpid() == self._owner
+
+    @abstractmethod
+    def begin(self, beginning: "EpochStart") -> None:
+        """Start an epoch in all workers."""
+
+    @abstractmethod
     def stop(self) -> None:
-        """Let all workers give up this epoch; each sends a last part that says it is over."""
+        """Cancel the epoch; each worker sends a last part that says it is over."""
 
+    @abstractmethod
     def grant(self, grant: WindowCredit) -> None:
         """Let all workers write a window."""
 
+    @abstractmethod
     def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
-        """Wait for a part; raises where a worker has died. None: the time was over."""
+        """Wait for a part; return None after the timeout, raise WorkerDied where a worker has ended."""
 
-    def describe_position(self, worker: int) -> str:
-        """Return words on what a worker read last; nothing where that is not known."""
-
-    def close(self) -> None:
-        """End the workers."""
-
+    @abstractmethod
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory that all workers can write to."""
+
+    def describe_position(self, worker: int) -> str:  # noqa: ARG002  known of processes only
+        """Say what a worker read last; nothing where that is not known."""
+        return ""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers."""
 
 
 class BatchWindow:
@@ -59,10 +90,11 @@ class BatchWindow:
     """
 
     def __init__(
-        self, number: int, parts: list[WindowPart], layout: BatchLayout | None, columns: list[Any], span: int = 0
+        self, number: int, parts: list[WindowPart], layout: BatchLayout | None, columns: list[Array], span: int = 0
     ) -> None:
         self.number = number
-        self.first = number * span  # index of its first row; from where the epoch began
+        # index of its first row; from where the epoch began
+        self.first = number * span
         self.stop = self.first + span
         self.parts = parts
         self.layout = layout
@@ -77,28 +109,28 @@ class BatchWindow:
         found.sort(key=lambda each: each.row)
         return found
 
-    def beside(self) -> list[Any]:
+    def beside(self) -> list[list[object]]:
         """Return what travels beside each row, by row (for a window that is whole)."""
-        found: list[Any] = [None] * self.count
+        found: list[list[object]] = [[]] * self.count
         for part in self.parts:
             for row, fields in zip(part.rows, part.beside, strict=True):
                 found[row] = fields
         return found
 
-    def samples(self) -> Iterator[Any]:
+    def samples(self) -> Iterator[object]:
         """Yield the window's samples by rising row; arrays that were placed are views of the block."""
         entries = [entry for part in self.parts for entry in zip(part.rows, part.placed, part.beside, strict=True)]
         entries.sort(key=lambda entry: entry[0])
         for row, placed, beside in entries:
             yield self._sample(row, beside) if placed else beside
 
-    def _sample(self, row: int, beside: list[Any]) -> Any:
+    def _sample(self, row: int, beside: Iterable[object]) -> object:
         layout = self.layout
         if layout is None:
             raise FlowError("a row was placed where there is no block")
         others = iter(beside)
         columns = {column.place: number for number, column in enumerate(layout.columns)}
-        values = []
+        values: list[object] = []
         for place in range(len(layout.keys)):
             number = columns.get(place)
             if number is None:
@@ -110,7 +142,7 @@ class BatchWindow:
         return tuple(values) if layout.kind == "tuple" else values[0]
 
 
-def wrap_array(array: Any, *, tensor: bool) -> Any:
+def wrap_array(array: Array, *, tensor: bool) -> object:
     """Return an array as what samples hold: itself, or a torch tensor over the same memory.
 
     Args:
@@ -141,17 +173,23 @@ class WindowAssembler:
         self.ahead = ahead
         self.ahead_bytes = ahead_bytes
         self.layout: BatchLayout | None = None
-        self.window_bytes = 0  # of the largest so far
+        # of the largest so far
+        self.window_bytes = 0
         self._placing = placing
         self._layouts = 0
         self._blocks: BlockPool | None = None
         self._busy: list[set[int]] = [set() for _ in range(pool.workers)]
-        self._loans = Leases()
-        self._returned: deque[_ReturnedBlock] = deque()  # blocks that nobody here looks at any more
-        self.watch: Callable[[WindowPart], None] | None = None  # called with each part
-        self.eager = False  # every part must say what changed in its worker's state
-        self.outcomes: list[StageOutcome] = []  # of all workers, at the end of an epoch
-        self.failed: list[RowCounts] = []  # what was gone on without in a window that is not received
+        self._loans: Leases[_ReturnedBlock] = Leases()
+        # blocks that nobody here looks at any more
+        self._returned: deque[_ReturnedBlock] = deque()
+        # called with each part
+        self.watch: Callable[[WindowPart], None] | None = None
+        # every part must say what changed in its worker's state
+        self.eager = False
+        # of all workers, at the end of an epoch
+        self.outcomes: list[StageOutcome] = []
+        # what was gone on without in a window that is not received
+        self.failed: list[RowCounts] = []
         self._epoch = 0
         self._begin()
         self._over = [True] * pool.workers
@@ -160,10 +198,12 @@ class WindowAssembler:
         workers = self.pool.workers
         self._epoch += 1
         self._layouts = min(self._layouts, 1)
-        self._next = self._granted = 0  # the next windows to be delivered, and to be granted
-        self._lent: dict[int, tuple[BatchLayout, list[Any]]] = {}
+        # the next windows to be delivered, and to be granted
+        self._next = self._granted = 0
+        self._lent: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._parts: dict[int, list[WindowPart]] = {}
-        self._reached = [0] * workers  # the first window that each worker is not done with
+        # the first window that each worker is not done with
+        self._reached = [0] * workers
         self._over = [False] * workers
         self.outcomes = []
 
@@ -205,7 +245,8 @@ class WindowAssembler:
             self._lent.clear()
             self._parts.clear()
             if self.pool.living:
-                with suppress(WorkerDied):  # nobody waits for its samples any more; the next epoch hires others
+                # nobody waits for its samples any more; the next epoch hires others
+                with suppress(WorkerDied):
                     self._stop_workers()
 
     def _warn_of_silence(self) -> None:
@@ -237,7 +278,8 @@ class WindowAssembler:
 
     def _register(self, part: WindowPart) -> None:
         worker = part.worker
-        window = max(part.window, self._next)  # an error from nowhere in particular is of the present window
+        # an error from nowhere in particular is of the present window
+        window = max(part.window, self._next)
         self._reached[worker] = window + 1
         self._busy[worker] = set(part.busy)
         self._over[worker] = part.over
@@ -255,7 +297,8 @@ class WindowAssembler:
                 raise part.error
         self._sort()
         if self._blocks is not None and self._blocks.scarce:
-            columns = [column.copy() for column in columns]  # the consumer keeps its batches
+            # the consumer keeps its batches
+            columns = [column.copy() for column in columns]
         window = BatchWindow(self._next, parts, layout, columns, self.span)
         if not window.count and not any(part.progress or part.counted for part in parts):
             return None
@@ -270,7 +313,8 @@ class WindowAssembler:
         if self.window_bytes:
             most = min(most, self.ahead_bytes // self.window_bytes - 1)
         if self._placing and not self._layouts:
-            most = 0  # the first window tells what the others look like
+            # the first window tells what the others look like
+            most = 0
         while self._granted <= self._next + max(most, 0):
             self.pool.grant(self._make_credit(self._granted))
             self._granted += 1
@@ -307,7 +351,8 @@ class WindowAssembler:
         first, *others = (infer_layout(sample, self.span) for sample in window.samples())
         alike = all(other == first for other in others)
         if alike and first == self.layout and self._layouts:
-            return  # it was granted before the layout was known
+            # it was granted before the layout was known
+            return
         self._layouts += 1
         self.layout = first if alike else None
         if self.layout is not None:
@@ -324,7 +369,7 @@ class _ReturnedBlock(NamedTuple):
     block: MemoryBlock
 
 
-def estimate_bytes(sample: Any) -> int:
+def estimate_bytes(sample: object) -> int:
     """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes.
 
     Args:

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, Protocol
 from webdataset.codecs.images.output_buffer import use_provider
 from webdataset.core.error_handlers import SkipCounts, count_skipped
 from webdataset.flow.outcomes import StageOutcome
-from webdataset.flow.timing import Row
+from webdataset.flow.timing import Row, StageMeter
 from webdataset.flow.virtual_stream import END
 from webdataset.loading.rows import OFF, RowAllocator, WindowRows
-from webdataset.loading.shared_memory import BatchLayout
+from webdataset.loading.shared_memory import Array, BatchLayout
+from webdataset.stages.base import Json
 
 _OFTEN_SECONDS = 0.25
 
@@ -69,8 +70,8 @@ class MetricsRecorder:
         share: its samples; has a ``meter`` where its stages are timed.
     """
 
-    def __init__(self, share: Any) -> None:
-        self._meter = getattr(share, "meter", None)
+    def __init__(self, share: "WorkerShare") -> None:
+        self._meter: StageMeter | None = getattr(share, "meter", None)
         self.skips, self.drops = SkipCounts(), SkipCounts()
         self.counting = count_skipped(self.skips, self.drops)
         self._drawn = 0
@@ -102,8 +103,10 @@ class MetricsRecorder:
         return WorkerMetrics(stages) if stages else None
 
 
-_SAVING = 100  # at most 1 % of the time goes into states that nobody may want
-NEVER = 1 << 62  # an index that is never reached
+# at most 1 % of the time goes into states that nobody may want
+_SAVING = 100
+# an index that is never reached
+NEVER = 1 << 62
 
 
 class WorkerShare(Protocol):
@@ -118,13 +121,13 @@ class WorkerShare(Protocol):
     turn: int
     following: int
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
+    def __iter__(self) -> Iterator[tuple[object, int]]:
         """Yield (sample, what follows): the sample's index is what followed before; END where that only moved on."""
 
     def reading(self) -> str:
         """Return the url of the shard that is being read; nothing where that is not known."""
 
-    def progress(self) -> Any:
+    def progress(self) -> Json:
         """Return what changed in the state since the last call, as a JSON value; None where there is none."""
 
     def close(self) -> None:
@@ -146,7 +149,7 @@ class WindowCredit:
     window: int
     block: int = -1
     layout: BatchLayout | None = None
-    columns: list[Any] = field(default_factory=list)
+    columns: "list[Array]" = field(default_factory=list)
     eager: bool = False
 
 
@@ -176,7 +179,7 @@ class WindowPart:
     rows: list[int] = field(default_factory=list)
     beside: list[Any] = field(default_factory=list)
     placed: list[bool] = field(default_factory=list)
-    progress: Any = None
+    progress: Json = None
     over: bool = False
     busy: list[int] = field(default_factory=list)
     error: BaseException | None = None
@@ -211,7 +214,7 @@ class EpochWork:
     start: int
     worker: int
     leave: Callable[[int], WindowCredit]
-    watch: Callable[[int, Any], None] | None
+    watch: Callable[[int, object], None] | None
     allocator: RowAllocator
 
 
@@ -226,17 +229,22 @@ class WorkerLoop:
         self.work = work
         self.share = work.share
         self.notes = MetricsRecorder(work.share)
-        self.window = 0  # that it works on
-        self._open: tuple[WindowRows, int] | None = None  # its rows and block, until they are looked at
-        self._part: WindowPart | None = None  # that is being filled
-        self._cost = self._since = 0.0  # seconds that saying the state took, and those of work since then
+        # that it works on
+        self.window = 0
+        # its rows and block, until they are looked at
+        self._open: tuple[WindowRows, int] | None = None
+        # that is being filled
+        self._part: WindowPart | None = None
+        # seconds that saying the state took, and those of work since then
+        self._cost = self._since = 0.0
         self._working = self._waiting = 0.0
 
     def parts(self) -> Iterator[WindowPart]:
         """Yield the worker's parts; the last one says that it is over, and what went wrong, if something did."""
         part, given_up = WindowPart(self.work.worker, 0), False
         try:
-            for part in self._parts():  # the last one is looked at below
+            # the last one is looked at below
+            for part in self._parts():
                 if part.over:
                     break
                 yield part
@@ -305,7 +313,7 @@ class WorkerLoop:
         self._waiting += time.perf_counter() - before
         return granted
 
-    def _fill(self, part: WindowPart, rows: WindowRows, samples: Iterator[tuple[Any, int]]) -> None:
+    def _fill(self, part: WindowPart, rows: WindowRows, samples: Iterator[tuple[object, int]]) -> None:
         """Write samples into the window's rows."""
         share, watch, expect, put = self.share, self.work.watch, rows.expect, rows.write_sample
         numbers, placed, beside = part.rows.append, part.placed.append, part.beside.append
@@ -349,7 +357,7 @@ class WorkerLoop:
         self._working = self._waiting = 0.0
         return part
 
-    def _progress(self, *, due: bool) -> Any:
+    def _progress(self, *, due: bool) -> Json:
         """Return what changed in the state: where it must be said, or where saying it takes little of the time."""
         self._since += self._working
         if not due and self._since < self._cost * _SAVING:

@@ -11,14 +11,15 @@ import os
 import random
 import select
 import signal
-import struct
 import sys
 import threading
 import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
-from typing import Any, NoReturn
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 
@@ -30,60 +31,17 @@ from webdataset.core.seeds import hash_seed
 from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block
 from webdataset.loading.partition import DatasetAdapter, EpochStart
 from webdataset.loading.rows import RowAllocator
-from webdataset.loading.shared_memory import BatchLayout
+from webdataset.loading.shared_memory import Array, BatchLayout, WorkerProgressPage
 from webdataset.loading.worker import EpochCancelled, EpochWork, WindowCredit, WindowPart, WorkerLoop, WorkerShare
 
-_BYTES = 1024
-_HEAD = struct.Struct("qHH")  # index, bytes of the key, bytes of the url
-
-
-class WorkerProgressPage:
-    """One worker's lines.
-
-    Args:
-        memory: uint8 array over the page.
-        number: the worker's.
-    """
-
-    def __init__(self, memory: Any, number: int) -> None:
-        self._memory = memoryview(memory)[number * _BYTES : (number + 1) * _BYTES]
-
-    @staticmethod
-    def size_bytes(workers: int) -> int:
-        """Return the size of a page for so many workers."""
-        return workers * _BYTES
-
-    def write(self, index: int, sample: Any, reading: bytes) -> None:
-        """Note a sample.
-
-        Args:
-            index: its index.
-            sample: any; key and url are known where it is a dictionary that has them.
-            reading: url of the shard, for other samples.
-        """
-        key, url = b"", reading
-        if type(sample) is dict:
-            key = str(sample.get("__key__", "")).encode("utf-8", "replace")[:200]
-            url = str(sample.get("__url__", "")).encode("utf-8", "replace") or reading
-        url = url[:800]
-        memory = self._memory
-        end = _HEAD.size + len(key) + len(url)
-        memory[_HEAD.size : end] = key + url
-        _HEAD.pack_into(memory, 0, index + 1, len(key), len(url))
-
-    def load(self) -> tuple[int | None, str, str]:
-        """Return index, key and url of the sample noted last; None and nothing before the first."""
-        index, key, url = _HEAD.unpack_from(self._memory, 0)
-        middle = _HEAD.size + key
-        shown = bytes(self._memory[_HEAD.size : middle]).decode("utf-8", "replace")
-        where = bytes(self._memory[middle : middle + url]).decode("utf-8", "replace")
-        return (index - 1 if index else None), shown, where
-
-
-_LOOK_SECONDS = 0.05  # how often a worker looks for orders while it works
-_PARENT_SECONDS = 1.0  # how often it looks for its parent
-_ALONE_SECONDS = 1.5  # to notice by its pipe that the parent is gone, and to close what is open
-_GRACE_SECONDS = 2.0  # for the same when it was told
+# how often a worker looks for orders while it works
+_LOOK_SECONDS = 0.05
+# how often it looks for its parent
+_PARENT_SECONDS = 1.0
+# to notice by its pipe that the parent is gone, and to close what is open
+_ALONE_SECONDS = 1.5
+# for the same when it was told
+_GRACE_SECONDS = 2.0
 
 
 @dataclass
@@ -103,8 +61,8 @@ class WorkerConfig:
     span: int
     number: int
     workers: int
-    pipe: Any
-    others: list[Any]
+    pipe: Connection
+    others: list[Connection]
 
 
 def run_worker(duty: WorkerConfig) -> None:
@@ -122,10 +80,11 @@ def run_worker(duty: WorkerConfig) -> None:
     try:
         WorkerProcess(duty).work()
     except (EOFError, OSError, SystemExit):  # the consumer is gone, or wants nothing more
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pipeline is closed after this, and not in the midst of it
+        # the pipeline is closed after this, and not in the midst of it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _exit_on_signal(number: int, frame: Any) -> NoReturn:  # noqa: ARG001  what signal handlers get
+def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  what signal handlers get
     sys.exit(0)
 
 
@@ -137,7 +96,8 @@ def _watch_parent() -> None:
     here = os.getppid()
     while os.getppid() == here and not connection.wait([parent.sentinel], _PARENT_SECONDS):
         pass
-    time.sleep(_ALONE_SECONDS)  # what interrupts a pipeline that is being closed is lost, and printed
+    # what interrupts a pipeline that is being closed is lost, and printed
+    time.sleep(_ALONE_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
     os._exit(1)
@@ -159,7 +119,7 @@ class WorkerProcess:
         self._sender = PartSender(duty.pipe)
         self._board: WorkerProgressPage | None = None
         self._layouts: dict[int, BatchLayout] = {}
-        self._blocks: dict[int, tuple[BatchLayout, list[Any]]] = {}
+        self._blocks: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._grants: list[WindowCredit] = []
         self._beginning: EpochStart | None = None
         self._stopped = False
@@ -250,9 +210,10 @@ class WorkerProcess:
             if self._stopped:
                 raise EpochCancelled
             self._receive_order()
-            self._receive_orders()  # a pipe full of orders would let the consumer wait
+            # a pipe full of orders would let the consumer wait
+            self._receive_orders()
 
-    def _report_position(self, index: int, sample: Any) -> None:
+    def _report_position(self, index: int, sample: object) -> None:
         """Say what was read last, and look for orders now and then."""
         now = time.monotonic()
         due = now - self._looked > _LOOK_SECONDS

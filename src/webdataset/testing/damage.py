@@ -62,7 +62,8 @@ def checks(block: bytes) -> bool:
     Args:
         block: 512 bytes.
     """
-    field = block[148:156].partition(b"\0")[0]  # what stands behind the number says nothing
+    # what stands behind the number says nothing
+    field = block[148:156].partition(b"\0")[0]
     if len(block) < BLOCK or not _OCTAL.match(field):
         return False
     claimed = int(field.strip() or b"0", 8)

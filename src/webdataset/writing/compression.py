@@ -17,7 +17,8 @@ from webdataset.writing.local_file import Buffer
 
 _SPELLINGS = {"gzip": "gz", "bzip2": "bz2", "zstd": "zst"}
 _KINDS = ("gz", "bz2", "xz", "zst")
-_ENDINGS = {"gz": "gz", "bz2": "bz2", "xz": "xz", "zst": "zst", "tbz": "bz2"}  # .tgz, .tbz2, .txz and .tzst end so, too
+# .tgz, .tbz2, .txz and .tzst end so, too
+_ENDINGS = {"gz": "gz", "bz2": "bz2", "xz": "xz", "zst": "zst", "tbz": "bz2"}
 _COMMANDS = re.compile(r"\b(gzip|pigz|bgzip|bzip2|pbzip2|lbzip2|xz|pixz|zstd|zstdmt)\b")
 _MAX_JOINED = 1 << 20
 

@@ -103,7 +103,8 @@ class DocumentWriter:
             key = document.get("__key__") if isinstance(document, Mapping) else None
             raise error.locate(key=key)  # noqa: B904  the same error, with its place
         if "__key__" not in document:
-            del samples[0]["__key__"]  # refused by the sink, as any sample without one
+            # refused by the sink, as any sample without one
+            del samples[0]["__key__"]
         if len(samples) > 1:
             self._fits(samples[1:])
         size = self.sink.write(samples[0])
@@ -128,7 +129,8 @@ class DocumentWriter:
         return image._replace(image=content, field=ending, name=image.name or f"{number}.{ending}")
 
     def _encode_image(self, image: Any, where: str) -> bytes:
-        codecs = importlib.import_module("webdataset.codecs.encoder")  # only writers that encode pay for it
+        # only writers that encode pay for it
+        codecs = importlib.import_module("webdataset.codecs.encoder")
         try:
             encoded: bytes = codecs.encode_based_on_extension1(image, f"0.{self.image_format}", codecs.default_handlers)
         except WebDatasetError as error:

@@ -15,7 +15,8 @@ from webdataset.core.errors import AlreadyExists, NotFound, SourceError
 
 Buffer = bytes | bytearray | memoryview
 
-_MAX_PIECES = 1024 if hasattr(os, "writev") else 0  # IOV_MAX of every system that has it
+# IOV_MAX of every system that has it
+_MAX_PIECES = 1024 if hasattr(os, "writev") else 0
 _LONGEST_NAME = 200
 _NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR}
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
@@ -35,7 +36,8 @@ class LocalFileOutput:
     """
 
     def __init__(self, path: str, *, overwrite: bool = True) -> None:
-        self.path = os.path.realpath(path)  # a symbolic link goes on pointing to its target
+        # a symbolic link goes on pointing to its target
+        self.path = os.path.realpath(path)
         self.overwrite = overwrite
         self._shown = path
         self._found = _find_identity(self.path)

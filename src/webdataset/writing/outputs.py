@@ -134,7 +134,8 @@ def open_output(target: Any, *, overwrite: bool = True) -> ArchiveOutput:
     if not is_special(path):
         return LocalFileOutput(path, overwrite=overwrite)
     try:
-        return OwnedOutput(io.FileIO(path, "wb"))  # a device or a named pipe is written to, not replaced
+        # a device or a named pipe is written to, not replaced
+        return OwnedOutput(io.FileIO(path, "wb"))
     except OSError as error:
         raise make_source_error(error, path, "open") from error
 

@@ -89,7 +89,8 @@ class RecordWriter(ShardOutput):
             raise UsageError(f"format={format!r} is 'cbor' or 'msgpack', and items={items!r} 'samples' or 'any'")
         # only who writes records pays for the codecs, and for numpy
         self._dumps: Callable[[Any], bytes] = _load_codec("webdataset.codecs.msgpack_cbor", _FORMATS[self.format])
-        self._dumps(None)  # a missing package shows here, not at the first sample
+        # a missing package shows here, not at the first sample
+        self._dumps(None)
         self.compress = choose_compression(compress, self.url)
         self.keep_meta, self.items = keep_meta, items
         self._encoder = _load_codec("webdataset.codecs", "make_encoder")(encoder)

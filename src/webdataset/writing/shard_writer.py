@@ -65,7 +65,8 @@ def make_shard_namer(pattern: str | os.PathLike[str] | ShardNamer) -> ShardNamer
 
         return _FIELD.sub(filled, chosen if by_braces else _format_percent(chosen, shard))
 
-    name(0)  # a pattern that cannot be formatted fails here, not after an hour of work
+    # a pattern that cannot be formatted fails here, not after an hour of work
+    name(0)
     return name
 
 
@@ -119,7 +120,8 @@ class ExistingShards:
         self._name, self._start, self._exist = name, start, exist
         self._silent = exist == "ignore" or opened or (called and exist is None)
         self._written: set[str] = set()
-        self._since: float | None = None  # when this run completed its first shard, by the clock of its folder
+        # when this run completed its first shard, by the clock of its folder
+        self._since: float | None = None
         if exist == "error":
             self._refuse(opened=opened)
 
@@ -159,7 +161,8 @@ class ExistingShards:
         if self._silent or not self._written:
             return
         found: Mapping[int, str] = {}
-        with contextlib.suppress(WebDatasetError, OSError):  # who may write need not be allowed to list
+        # who may write need not be allowed to list
+        with contextlib.suppress(WebDatasetError, OSError):
             found = self._find_shards() or {}
         stale = [number for number, name in found.items() if number >= following and self._older(name)]
         if stale:
@@ -387,7 +390,8 @@ class ShardWriter:
                 self._existing.warn(self.shard)
         finally:
             if self._indexing is not None:
-                self._indexing.abort()  # does nothing to what is complete
+                # does nothing to what is complete
+                self._indexing.abort()
 
     def abort(self) -> None:
         """Give up the shard in progress; completed shards stay, and no more are written."""
@@ -413,5 +417,6 @@ class ShardWriter:
 def _make_series(index: Any, opener: Any) -> Any:
     if opener is not None:
         raise UsageError("index= puts files beside local shards: it cannot be combined with opener=")
-    indexing = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
+    # only writers that index pay for it
+    indexing = importlib.import_module("webdataset.writing.indexing")
     return indexing.SeriesIndexing(index)

@@ -44,7 +44,8 @@ class ShardOutput:
     url: str | None = None
     stream: Any = None
     _state = "unopened"
-    _end: ClassVar[bytes] = b""  # what stands after the last sample
+    # what stands after the last sample
+    _end: ClassVar[bytes] = b""
     _output: ArchiveOutput
     _process: int
     _pieces: list[Buffer]
@@ -101,7 +102,8 @@ class ShardOutput:
             self._complete(end)
             self._state = "closed"
         finally:
-            self.abort()  # does nothing to a closed shard
+            # does nothing to a closed shard
+            self.abort()
 
     def _complete(self, end: int) -> None:  # noqa: ARG002  for writers that index
         """Let the shard appear; ``end`` is where the last sample ends."""
@@ -134,7 +136,8 @@ class ShardOutput:
         """Keep what a forgotten writer wrote under its partial name, and say so."""
         if self._state != "open" or os.getpid() != self._process:
             return
-        with contextlib.suppress(Exception):  # an object that goes away can tell nobody
+        # an object that goes away can tell nobody
+        with contextlib.suppress(Exception):
             self._finish()
             where = self._output.abandon()
             self._state = "abandoned"
@@ -426,7 +429,8 @@ class TarWriter(ShardOutput):
             super()._complete(end)
             return
         if self._output is not self._indexing.output:
-            self._output.commit()  # a compressed shard is counted and digested to its end by completing it
+            # a compressed shard is counted and digested to its end by completing it
+            self._output.commit()
             self.shard_index = self._indexing.prepare(end)
             return
         index = self._indexing.prepare(end)
@@ -447,14 +451,16 @@ def _choose_encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder 
         return spec
     if spec is not True and not isinstance(spec, Mapping):
         raise UsageError(f"encoder={spec!r} is no encoder: pass True, False, a dict of functions or a function")
-    codecs = importlib.import_module("webdataset.codecs")  # only writers that encode pay for it
+    # only writers that encode pay for it
+    codecs = importlib.import_module("webdataset.codecs")
     return codecs.make_encoder(spec)  # type: ignore[no-any-return]
 
 
 def _make_indexing(index: Any, target: Any, output: Any, compression: str | None) -> Any:
     """Return what makes the index files; the output is given up where there can be none."""
     try:
-        indexing = importlib.import_module("webdataset.writing.indexing")  # only writers that index pay for it
+        # only writers that index pay for it
+        indexing = importlib.import_module("webdataset.writing.indexing")
         return indexing.shard_indexing(index, target, output, compression)
     except BaseException:  # whatever it is: nothing may stay behind
         output.abort()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from webdataset.core.errors import NoSamples, UsageError
 from webdataset.loading.torch_trainers import gather_states
 
 torch = pytest.importorskip("torch")
+StateLoader = pytest.importorskip("webdataset.loading.torch_loader").StateLoader
 pytestmark = pytest.mark.torch
 
 MODES = [(0, "threads"), (2, "threads"), (2, "processes")]
@@ -208,3 +210,16 @@ def test_states_of_all_ranks_are_gathered(tmp_path):
         assert told == "this is one of 2 ranks, and torch.distributed is not initialized"
         assert states == [{"of": 0}, {"of": 1}]
     assert gather_states({"of": 0}) == [{"of": 0}]
+
+
+def test_a_pickled_torch_loader_holds_nothing_of_its_workers(tmp_path):
+    """Persistent workers stay with the loader that started them; the copy starts its own."""
+    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
+        for number in range(6):
+            sink.write({"__key__": f"{number}", "txt": "x"})
+    made = wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).map(dict).elastic(2)
+    begun = StateLoader(made, batch_size=None, num_workers=1, persistent_workers=True)
+    next(iter(begun))
+    copied = pickle.loads(pickle.dumps(begun))
+    unwanted = {name for name, value in vars(copied).items() if name not in vars(begun)}
+    assert (copied._release, unwanted) == (None, set())

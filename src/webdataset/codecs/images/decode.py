@@ -13,21 +13,30 @@ tables of its own, say). The cache never guesses: other bytes are parsed anew.
 
 import functools
 import io
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.codecs.images import output_buffer
 from webdataset.core import settings
 from webdataset.core.errors import FieldTooLarge, MissingExtra, UnsafeContent
 from webdataset.core.optional_imports import import_if_available, loaded_module, require
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 _SCAN_MARKER = 0xDA
-_BASELINE = frozenset([0xC0, 0xC1])  # frame headers of JPEGs that are decoded in one pass
-_SEGMENTS = frozenset([0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE])  # what may stand before: tables, metadata
+# frame headers of JPEGs that are decoded in one pass
+_BASELINE = frozenset([0xC0, 0xC1])
+# what may stand before: tables, metadata
+_SEGMENTS = frozenset([0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE])
 _NO_CONTENT = frozenset([0x01, 0xFF, *range(0xD0, 0xD8)])
-_LONGEST = 1024  # pictures to let pass where remembering has not paid
-_EMPTY_JPEG = b"\xff\xd8\xff\xd8"  # no JPEG begins so
+# pictures to let pass where remembering has not paid
+_LONGEST = 1024
+# no JPEG begins so
+_EMPTY_JPEG = b"\xff\xd8\xff\xd8"
 
 
 class JpegHeader(NamedTuple):
@@ -48,6 +57,13 @@ class JpegHeader(NamedTuple):
     baseline: bool = False
 
 
+class JpegLibrary(Protocol):
+    """What is asked of simplejpeg."""
+
+    def decode_jpeg_header(self, data: bytes, /) -> tuple[int, int, str, str]:
+        """Return height, width, colours and subsampling of a JPEG."""
+
+
 class JpegHeaderCache:
     """Reads headers, and remembers the one of the last pictures.
 
@@ -55,10 +71,12 @@ class JpegHeaderCache:
         library: simplejpeg.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: JpegLibrary) -> None:
         self._read = library.decode_jpeg_header
-        self._known = _EMPTY_JPEG, JpegHeader(0, 0, "", "")  # replaced as one: threads share it
-        self._pause = self._pass = 0  # how many pictures to let pass next time, and now
+        # replaced as one: threads share it
+        self._known = _EMPTY_JPEG, JpegHeader(0, 0, "", "")
+        # how many pictures to let pass next time, and now
+        self._pause = self._pass = 0
 
     def of(self, data: bytes) -> JpegHeader:
         """Return what a JPEG says of itself.
@@ -112,45 +130,55 @@ def find_scan(data: bytes) -> tuple[int, bool]:
     return 0, baseline
 
 
-AS_SET = -1  # as a limit: what WDS_MAX_IMAGE_PIXELS says now
+# as a limit: what WDS_MAX_IMAGE_PIXELS says now
+AS_SET = -1
 
 # What simplejpeg reports for a file, and the mode that it decodes exactly as Pillow does.
 _EXACT = {("YCbCr", "RGB"): "RGB", ("Gray", "L"): "GRAY"}
 _SUBSAMPLINGS = {"444", "422", "420", "Gray"}
-_PILLOW_LIMIT = 89_478_485  # Pillow's own default
-_LIMIT = 8192 * 6144  # so many pixels take less than 512 MB, copies included
-_WEIGHTS = {"WEBP": 2, "AVIF": 2}  # their decoders keep more copies
+# Pillow's own default
+_PILLOW_LIMIT = 89_478_485
+# so many pixels take less than 512 MB, copies included
+_LIMIT = 8192 * 6144
+# their decoders keep more copies
+_WEIGHTS = {"WEBP": 2, "AVIF": 2}
 _BYTE = np.dtype(np.uint8)
 _FLOAT = np.dtype(np.float32)
-_STRIP = 1 << 20  # pixels of a large image that are converted at once
-_MOST_SCANS = 10  # a JPEG of so many pixels may have; progressive ones are decoded once per scan
+# pixels of a large image that are converted at once
+_STRIP = 1 << 20
+# a JPEG of so many pixels may have; progressive ones are decoded once per scan
+_MOST_SCANS = 10
 _START_OF_SCAN = b"\xff\xda"
-_LEAST_SCAN = 10  # bytes: its marker, length, one component, three parameters
-_PLUGINS = {  # bytes 4 to 12 of files whose formats need a plug-in: module, its function, our extra
+# bytes: its marker, length, one component, three parameters
+_LEAST_SCAN = 10
+# bytes 4 to 12 of files whose formats need a plug-in: module, its function, our extra
+_PLUGINS = {
     b"ftypheic": ("pillow_heif", "register_heif_opener", "heif"),
     b"ftypheix": ("pillow_heif", "register_heif_opener", "heif"),
     b"ftypmif1": ("pillow_heif", "register_heif_opener", "heif"),
-    b"ftypavif": ("pillow_heif", "register_avif_opener", "heif"),  # where Pillow was built without AVIF
+    # where Pillow was built without AVIF
+    b"ftypavif": ("pillow_heif", "register_avif_opener", "heif"),
     b"JXL \r\n\x87\n": ("pillow_jxl", None, "jxl"),
 }
 
 
 @functools.cache
-def _simplejpeg() -> Any:
+def _simplejpeg() -> ModuleType | None:
     return import_if_available("simplejpeg")
 
 
 @functools.cache
 def _header_cache() -> JpegHeaderCache:
-    return JpegHeaderCache(_simplejpeg())
+    # asked for where the library is there
+    return JpegHeaderCache(cast("JpegLibrary", _simplejpeg()))
 
 
 @functools.cache
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     return require("PIL.Image", extra="images", purpose="decoding images")
 
 
-def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) -> Any:
+def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) -> "Image":
     """Decode an image with Pillow and convert it.
 
     Args:
@@ -172,20 +200,20 @@ def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) ->
         return image if mode is None else image.convert(mode)
 
 
-def _open_image(data: bytes, limit: int | None) -> Any:
+def _open_image(data: bytes, limit: int | None) -> "Image":
     """Open an image whose size and kind are allowed; its pixels are not decoded yet."""
     image = _identify_image(data)
     width, height = image.size
-    check_size(width, height, data, _WEIGHTS.get(image.format, 1), limit)
+    check_size(width, height, data, _WEIGHTS.get(image.format or "", 1), limit)
     if image.format == "EPS":
         raise UnsafeContent("the image is EPS, which Ghostscript would have to run: convert it to another format")
     return image
 
 
-def _identify_image(data: bytes) -> Any:
+def _identify_image(data: bytes) -> "Image":
     pillow = _pillow()
     try:
-        return pillow.open(io.BytesIO(data))
+        return _open(pillow, data)
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise FieldTooLarge(
             f"the image is too large: {error} (WDS_MAX_IMAGE_PIXELS, PIL.Image.MAX_IMAGE_PIXELS)"
@@ -193,15 +221,16 @@ def _identify_image(data: bytes) -> Any:
     except pillow.UnidentifiedImageError:
         if not _load_plugin(data):
             raise
-        return pillow.open(io.BytesIO(data))
+        return _open(pillow, data)
+
+
+def _open(pillow: ModuleType, data: bytes) -> "Image":
+    image: Image = pillow.open(io.BytesIO(data))
+    return image
 
 
 def _load_plugin(data: bytes) -> bool:
-    """Load the plug-in for an image that Pillow does not know; tell whether there is one.
-
-    Raises:
-        MissingExtra: there is one, and it is not installed.
-    """
+    """Load the plug-in for an image that Pillow does not know; tell whether there is one."""
     known = _PLUGINS.get(data[4:12]) or (_PLUGINS[b"JXL \r\n\x87\n"] if data[:2] == b"\xff\x0a" else None)
     if known is None:
         return False
@@ -215,7 +244,9 @@ def _load_plugin(data: bytes) -> bool:
     return True
 
 
-def decode_pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tuple[int, int] | None = None) -> Any:
+def decode_pixels(
+    data: bytes, mode: str, limit: int | None = AS_SET, least: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8]:
     """Decode an image to an array.
 
     Args:
@@ -240,7 +271,8 @@ def decode_pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tup
     with _open_image(data, limit) as image:
         if least is not None and image.format == "JPEG":
             factor, _, _ = _choose_scale(image.height, image.width, least)
-            image.draft(None, (image.width // factor, image.height // factor))  # it rounds down, and then up
+            # it rounds down, and then up
+            image.draft(None, (image.width // factor, image.height // factor))
         width, height = image.size
         image.load()
         if width * height <= _STRIP:
@@ -248,7 +280,7 @@ def decode_pixels(data: bytes, mode: str, limit: int | None = AS_SET, least: tup
         return _convert_in_strips(image, mode)
 
 
-def _copy_to_output(values: Any) -> Any:
+def _copy_to_output(values: npt.NDArray[np.uint8]) -> np.ndarray:
     """Return a writable copy of pixels, in the batch that is being made where there is one."""
     place = output_buffer.take_buffer(values.shape, values.dtype)
     if place is None:
@@ -257,7 +289,7 @@ def _copy_to_output(values: Any) -> Any:
     return place
 
 
-def _convert_in_strips(image: Any, mode: str) -> Any:
+def _convert_in_strips(image: "Image", mode: str) -> npt.NDArray[np.uint8]:
     """Convert a large image piece by piece, so that there is never a third copy of it."""
     width, height = image.size
     shape = (height, width) if mode == "L" else (height, width, len(mode))
@@ -265,18 +297,12 @@ def _convert_in_strips(image: Any, mode: str) -> Any:
     rows = max(1, _STRIP // width)
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
-        whole[top:bottom] = image.crop((0, top, width, bottom)).convert(mode)
+        whole[top:bottom] = np.asarray(image.crop((0, top, width, bottom)).convert(mode))
     return whole
 
 
 def _choose_scale(height: int, width: int, least: tuple[int, int]) -> tuple[int, int, int]:
-    """Return the largest factor of 1, 2, 4, 8 by which a JPEG can be smaller and still large enough, and its size then.
-
-    Args:
-        height: of the JPEG.
-        width: of the JPEG.
-        least: height and width that are enough.
-    """
+    """Return the largest factor of 1, 2, 4, 8 that leaves a JPEG large enough, and its size then."""
     for factor in (8, 4, 2):
         size = -(-height // factor), -(-width // factor)
         if size[0] >= least[0] and size[1] >= least[1] and min(height, width) >= factor:
@@ -284,7 +310,9 @@ def _choose_scale(height: int, width: int, least: tuple[int, int]) -> tuple[int,
     return 1, height, width
 
 
-def _decode_ordinary_jpeg(data: bytes, mode: str, limit: int | None, least: tuple[int, int] | None = None) -> Any:
+def _decode_ordinary_jpeg(
+    data: bytes, mode: str, limit: int | None, least: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8] | None:
     library = _simplejpeg()
     if library is None:
         return None
@@ -299,7 +327,7 @@ def _decode_ordinary_jpeg(data: bytes, mode: str, limit: int | None, least: tupl
             smaller, height, width = _choose_scale(height, width, least)
             factor = {"min_height": height, "min_width": width, "min_factor": smaller}
         place = output_buffer.take_buffer((height, width, 3), _BYTE) if wanted == "RGB" else None
-        decoded = library.decode_jpeg(data, wanted, buffer=place, **factor)
+        decoded: npt.NDArray[np.uint8] = library.decode_jpeg(data, wanted, buffer=place, **factor)
         if place is not None and decoded.shape == place.shape:
             return place
     except FieldTooLarge:
@@ -348,7 +376,7 @@ def _default_limit(weight: int) -> int:
     return 1 << 62 if limit is None else int(limit)
 
 
-def scale_to_floats(values: Any) -> Any:
+def scale_to_floats(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Scale pixels to [0, 1].
 
     Args:

@@ -6,14 +6,19 @@ error (only PPM drops alpha, PGM colour and PBM shades, as Pillow and upstream d
 
 import io
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.core.errors import EncodingError, describe_error
 from webdataset.core.optional_imports import loaded_module, require
 
-_TOLERANCE = 0.001  # floats may leave [0, 1] by so much
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# floats may leave [0, 1] by so much
+_TOLERANCE = 0.001
 _PILLOW_NAMES = {"JPG": "JPEG", "IMG": "JPEG", "IMAGE": "JPEG", "TIF": "TIFF", "PGM": "PPM", "PBM": "PPM"}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "JPEG": {"quality": 100},
@@ -22,10 +27,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "GIF": {"optimize": False},
 }
 _MOST_COLOURS = 256
-_OF_8_BITS = frozenset(["JPG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "PGM", "PBM"])  # Pillow clips for some of them
+# Pillow clips for some of them
+_OF_8_BITS = frozenset(["JPG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "PGM", "PBM"])
 
 
-def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
+def encode_image(image: object, format: str = "PNG") -> bytes:  # noqa: A002  upstream's name
     """Encode an image.
 
     Args:
@@ -57,7 +63,7 @@ def encode_image(image: Any, format: str = "PNG") -> bytes:  # noqa: A002  upstr
     return stream.getvalue()
 
 
-def _fit_mode(picture: Any, name: str) -> Any:
+def _fit_mode(picture: "Image", name: str) -> "Image":
     if name in _OF_8_BITS and picture.mode.partition(";")[0] in ("I", "F"):
         raise EncodingError(
             f"an image of mode {picture.mode} cannot be written as {_PILLOW_NAMES.get(name, name)}, which holds 8 bits "
@@ -74,12 +80,8 @@ def _fit_mode(picture: Any, name: str) -> Any:
     return picture
 
 
-def _add_palette(picture: Any) -> Any:
-    """Give a picture a palette of exactly its colours, for GIF; wholly transparent pixels are one of them.
-
-    Raises:
-        EncodingError: more than 256, or partly transparent ones.
-    """
+def _add_palette(picture: "Image") -> "Image":
+    """Give a picture a palette of exactly its colours, for GIF; wholly transparent pixels are one of them."""
     values = np.asarray(picture.convert("RGBA")).copy()
     clear = values[..., 3] == 0
     values[clear] = 0
@@ -91,7 +93,7 @@ def _add_palette(picture: Any) -> Any:
             f"GIF holds {_MOST_COLOURS} colours and this picture has {len(colours)}: use PNG or WebP, or quantise it "
             "first (PIL.Image.Image.quantize)"
         )
-    exact = require("PIL.Image", extra="images", purpose="encoding images").fromarray(
+    exact: Image = require("PIL.Image", extra="images", purpose="encoding images").fromarray(
         places.reshape(values.shape[:2]).astype(np.uint8)
     )
     exact = exact.convert("P")
@@ -102,7 +104,7 @@ def _add_palette(picture: Any) -> Any:
     return exact
 
 
-def _to_pixels(image: Any) -> Any:
+def _to_pixels(image: object) -> np.ndarray:
     torch = loaded_module("torch")
     if torch is not None and isinstance(image, torch.Tensor):
         from webdataset.codecs.torch_codecs import image_pixels  # noqa: PLC0415  torch is loaded already, this module not
@@ -121,9 +123,10 @@ def _to_pixels(image: Any) -> Any:
     return np.ascontiguousarray(image)
 
 
-def _as_bytes(image: Any) -> Any:
+def _as_bytes(image: np.ndarray) -> npt.NDArray[np.uint8]:
     lowest, highest = (image.min(), image.max()) if image.size else (0, 0)
-    if not (lowest >= -_TOLERANCE and highest <= 1 + _TOLERANCE):  # NaN fails, too
+    # NaN fails, too
+    if not (lowest >= -_TOLERANCE and highest <= 1 + _TOLERANCE):
         raise EncodingError(f"float images must lie in [0, 1]; this one in [{lowest}, {highest}]")
     return np.clip(image * 255.0, 0.0, 255.0).astype(np.uint8)
 

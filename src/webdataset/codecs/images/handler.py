@@ -4,14 +4,19 @@ The results are numpy arrays, tensors or Pillow images of the mode that the spec
 the extension. The module ``decode``, loaded with the first image, decodes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.codecs.handlers import stays_bytes
+from webdataset.codecs.registry import FieldDecoder
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _EXTENSIONS = """
     blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c icns
@@ -87,7 +92,7 @@ class ImageHandler:
                 "Pillow image can be asked for its draft)"
             )
 
-    def claim(self, key: str, trust: str | None = None) -> Any:  # noqa: ARG002  images run no code at any level
+    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  images run no code at any level
         """Return the decoding function where the key's last extension is one of these, else None.
 
         ``WDS_MAX_IMAGE_PIXELS`` is read here, and the decoders are loaded, not for every image.
@@ -127,7 +132,7 @@ def imagehandler(
 
 def image_decoder(
     spec: tuple[str, str | None, str], limit: int | None, least: tuple[int, int] | None = None
-) -> Callable[[bytes], Any]:
+) -> FieldDecoder:
     """Return the function that decodes images as a spec says.
 
     It raises MissingExtra where Pillow or torch is not installed, FieldTooLarge for more pixels than the limit, and
@@ -150,7 +155,7 @@ def image_decoder(
     return decoded if depth == "uint8" else lambda data: decode.scale_to_floats(decoded(data))
 
 
-def _make_tensor(decoded: Any, depth: str) -> Any:
+def _make_tensor(decoded: "npt.NDArray[np.uint8]", depth: str) -> object:
     require("torch", extra="torch", purpose="decoding images to tensors")
     from webdataset.codecs.torch_codecs import image_tensor  # noqa: PLC0415  loads torch
 

@@ -6,11 +6,22 @@ decoder, checks that a lent array ends up as the row it was lent for.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-BufferProvider = Callable[[tuple[int, ...], Any], Any]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Number = TypeVar("Number", bound="np.generic")
+
+
+class BufferProvider(Protocol):
+    """Offers memory inside the batch that is being made."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: "np.dtype[np.generic]", /) -> "npt.NDArray[np.generic] | None":
+        """Return a writable, C-contiguous array with any content; None where the row has no such column."""
 
 
 class _ThreadProvider(threading.local):
@@ -20,7 +31,7 @@ class _ThreadProvider(threading.local):
 _local = _ThreadProvider()
 
 
-def take_buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+def take_buffer(shape: tuple[int, ...], dtype: "np.dtype[Number]") -> "npt.NDArray[Number] | None":
     """Return memory for decoded values, or None.
 
     Args:
@@ -31,7 +42,7 @@ def take_buffer(shape: tuple[int, ...], dtype: Any) -> Any:
         A writable, C-contiguous array of this shape and dtype with any content.
     """
     giver = _local.giver
-    return None if giver is None else giver(shape, dtype)
+    return None if giver is None else giver(shape, dtype)  # type: ignore[return-value]  # of the dtype asked for
 
 
 @contextmanager

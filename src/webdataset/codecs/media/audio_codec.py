@@ -13,18 +13,23 @@ import io
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.codecs.media.container import check_decoded_size, check_whole, open_container
 from webdataset.core.errors import DecodingError, EncodingError, MissingExtra, describe_error
 from webdataset.core.optional_imports import import_if_available, require
 
+if TYPE_CHECKING:
+    from av.container import InputContainer
+
 _LOSSLESS = (b"RIFF", b"RF64", b"fLaC", b"FORM")
 
 
-def sound_loads(data: bytes) -> tuple[Any, int]:
+def sound_loads(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
     """Decode an audio file.
 
     Args:
@@ -61,7 +66,7 @@ def _is_for_soundfile(data: bytes) -> bool:
     return data[:4] in _LOSSLESS or (data[:4] == b"OggS" and b"\x01vorbis" in data[:64])
 
 
-def _decode_with_soundfile(library: Any, data: bytes) -> tuple[Any, int] | None:
+def _decode_with_soundfile(library: ModuleType, data: bytes) -> tuple[npt.NDArray[np.float32], int] | None:
     """Decode with soundfile, or return None where it does not know what is in the file and PyAV might."""
     check_whole(data)
     try:
@@ -79,7 +84,9 @@ def _decode_with_soundfile(library: Any, data: bytes) -> tuple[Any, int] | None:
         return np.ascontiguousarray(samples.T), file.samplerate
 
 
-def decode_track(container: Any, start_seconds: float = 0.0, stop_seconds: float | None = None) -> tuple[Any, int]:
+def decode_track(
+    container: "InputContainer", start_seconds: float = 0.0, stop_seconds: float | None = None
+) -> tuple[npt.NDArray[np.float32], int]:
     """Decode the first audio track of an open container, or a part of it.
 
     Args:
@@ -100,7 +107,7 @@ def decode_track(container: Any, start_seconds: float = 0.0, stop_seconds: float
     if stream.codec_context is None:
         raise DecodingError("the audio track is damaged, or of a kind that ffmpeg does not know")
     planes = AudioResampler(format="fltp")
-    pieces: list[Any] = []
+    pieces: list[np.ndarray] = []
     rate = passed = size = 0
     for frame in itertools.chain(container.decode(stream), [None]):
         rate = rate if frame is None else frame.sample_rate
@@ -128,10 +135,11 @@ _FORMATS = {"i2": "s16", "i4": "s32", "u1": "u8", "f4": "flt", "f8": "dbl"}
 _LOSSY = {"mp3": ("mp3", "libmp3lame"), "m4a": ("mp4", "aac"), "opus": ("ogg", "libopus")}
 _OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
 _BITS_A_SAMPLE = 4
-_PORTION = 1 << 15  # samples given to an encoder at once
+# samples given to an encoder at once
+_PORTION = 1 << 15
 
 
-def encode_sound(value: Any, kind: str) -> bytes:
+def encode_sound(value: object, kind: str) -> bytes:
     """Encode sound.
 
     Args:
@@ -159,7 +167,7 @@ def encode_sound(value: Any, kind: str) -> bytes:
     return _encode_with_pyav(samples, rate, kind, "flac" if kind == "flac" else _PCM[samples.dtype.str[1:]])
 
 
-def check_sound(value: Any) -> tuple[Any, int]:
+def check_sound(value: object) -> tuple[np.ndarray, int]:
     """Return samples as an array [channels, frames], and the rate.
 
     Args:
@@ -182,7 +190,7 @@ def check_sound(value: Any) -> tuple[Any, int]:
     return samples.astype(samples.dtype.newbyteorder("="), copy=False), rate
 
 
-def to_float32(samples: Any) -> Any:
+def to_float32(samples: np.ndarray) -> npt.NDArray[np.float32]:
     """Return samples as float32.
 
     Args:
@@ -192,15 +200,16 @@ def to_float32(samples: Any) -> Any:
         EncodingError: floats beyond [-1, 1].
     """
     if samples.dtype.kind == "f":
-        if not (np.abs(samples) <= 1).all():  # NaN fails, too
+        # NaN fails, too
+        if not (np.abs(samples) <= 1).all():
             raise EncodingError("samples must lie in [-1, 1]; WAV takes others")
         return samples.astype(np.float32)
     if samples.dtype == np.uint8:
-        return (samples.astype(np.float32) - 128) / 128
+        return (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
     return (samples / -float(np.iinfo(samples.dtype).min)).astype(np.float32)
 
 
-def _to_24_bits(samples: Any) -> Any:
+def _to_24_bits(samples: np.ndarray) -> np.ndarray:
     """Return int16 as it is, all else as int32 whose last 8 bits are 0."""
     if samples.dtype == np.int16:
         return samples
@@ -215,7 +224,7 @@ def _to_24_bits(samples: Any) -> Any:
     return steps.astype(np.int32) << 8
 
 
-def _encode_with_soundfile(library: Any, samples: Any, rate: int, kind: str) -> bytes:
+def _encode_with_soundfile(library: ModuleType, samples: np.ndarray, rate: int, kind: str) -> bytes:
     subtype = _SUBTYPES[samples.dtype.str[1:]]
     if kind == "ogg":
         samples, subtype = to_float32(samples), "VORBIS"
@@ -237,7 +246,7 @@ def _encode_with_soundfile(library: Any, samples: Any, rate: int, kind: str) -> 
     return stream.getvalue()
 
 
-def _encode_with_pyav(samples: Any, rate: int, container: str, codec: str) -> bytes:
+def _encode_with_pyav(samples: np.ndarray, rate: int, container: str, codec: str) -> bytes:
     library = require("av", extra="media", purpose="writing audio")
     if codec == "libopus" and rate not in _OPUS_RATES:
         raise EncodingError(f"Opus has the rates {_OPUS_RATES}, not {rate} Hz: resample first")
@@ -252,7 +261,7 @@ def _encode_with_pyav(samples: Any, rate: int, container: str, codec: str) -> by
     return stream.getvalue()
 
 
-def mux_sound(library: Any, file: Any, samples: Any, rate: int, codec: str) -> Callable[[], None]:
+def mux_sound(library: ModuleType, file: Any, samples: np.ndarray, rate: int, codec: str) -> Callable[[], None]:
     """Add an audio track to an output container.
 
     Args:
@@ -284,9 +293,9 @@ def mux_sound(library: Any, file: Any, samples: Any, rate: int, codec: str) -> C
     return write
 
 
-encode_wav: Callable[[Any], bytes] = partial(encode_sound, kind="wav")
-encode_flac: Callable[[Any], bytes] = partial(encode_sound, kind="flac")
-encode_ogg: Callable[[Any], bytes] = partial(encode_sound, kind="ogg")
-encode_mp3: Callable[[Any], bytes] = partial(encode_sound, kind="mp3")
-encode_m4a: Callable[[Any], bytes] = partial(encode_sound, kind="m4a")
-encode_opus: Callable[[Any], bytes] = partial(encode_sound, kind="opus")
+encode_wav = partial(encode_sound, kind="wav")
+encode_flac = partial(encode_sound, kind="flac")
+encode_ogg = partial(encode_sound, kind="ogg")
+encode_mp3 = partial(encode_sound, kind="mp3")
+encode_m4a = partial(encode_sound, kind="m4a")
+encode_opus = partial(encode_sound, kind="opus")

@@ -8,16 +8,21 @@ H.264) pass.
 """
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.core.errors import DecodingError, FieldTooLarge
 from webdataset.core.optional_imports import require
 
+if TYPE_CHECKING:
+    from av.container import InputContainer
+
 _RIFF = (b"RIFF", b"RIFX")
 _EBML = b"\x1aE\xdf\xa3"
-_SLACK = 64  # bytes; some programs count a header twice
-_UNKNOWN_RIFF = 0x7FFF0000  # what programs write that do not know the size beforehand, or more
+# bytes; some programs count a header twice
+_SLACK = 64
+# what programs write that do not know the size beforehand, or more
+_UNKNOWN_RIFF = 0x7FFF0000
 _SHORTEST_BOX = 8
 
 
@@ -50,7 +55,8 @@ def _end_of_boxes(data: bytes) -> int:
         size = int.from_bytes(data[at : at + 4], "big")
         if size == 1:
             size = int.from_bytes(data[at + 8 : at + 16], "big")
-        if size < _SHORTEST_BOX:  # 0: up to the end of the file; less is none of our business
+        # 0: up to the end of the file; less is none of our business
+        if size < _SHORTEST_BOX:
             return at
         at += size
     return at
@@ -82,7 +88,7 @@ def _read_number(data: bytes, at: int) -> tuple[int | None, int]:
 _CLOSED = {"protocol_whitelist": "none"}
 
 
-def open_container(data: bytes, purpose: str) -> Any:
+def open_container(data: bytes, purpose: str) -> "InputContainer":
     """Open a media file for reading.
 
     Args:
@@ -99,7 +105,8 @@ def open_container(data: bytes, purpose: str) -> Any:
     """
     library = require("av", extra="media", purpose=purpose)
     check_whole(data)
-    return library.open(io.BytesIO(data), options=_CLOSED)
+    container: InputContainer = library.open(io.BytesIO(data), options=_CLOSED)
+    return container
 
 
 def check_decoded_size(size_bytes: int) -> None:

@@ -5,9 +5,12 @@ clips (``video_clips``). The decoding modules are loaded with the first such fie
 """
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from webdataset.codecs.registry import Codec, LazyCodec
+from webdataset.codecs.registry import FieldDecoder, LazyCodec
+
+if TYPE_CHECKING:
+    from webdataset.codecs.media.video_decode import Clip
 
 
 class MediaHandler:
@@ -20,11 +23,11 @@ class MediaHandler:
 
     final = True
 
-    def __init__(self, extensions: str, decode: Codec) -> None:
+    def __init__(self, extensions: str, decode: FieldDecoder) -> None:
         self.extensions = frozenset(extensions.split())
         self.decode = decode
 
-    def claim(self, key: str, trust: str | None = None) -> Codec | None:  # noqa: ARG002  media run no code
+    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  media run no code
         """Return the decoder where the key's last extension is one of these."""
         return self.decode if key.rpartition(".")[2].lower() in self.extensions else None
 
@@ -59,10 +62,10 @@ class VideoClips:
         limit: int | None = None,
     ) -> None:
         self.frames = frames
-        self.options: dict[str, Any] = {"stride": stride, "step": step, "size": size, "partial": partial}
+        self.options = {"stride": stride, "step": step, "size": size, "partial": partial}
         self.limit = limit
 
-    def __call__(self, data: bytes) -> list[Any]:
+    def __call__(self, data: bytes) -> "list[Clip]":
         """Decode one field."""
         video = _video(data)
         return list(itertools.islice(video.clips(self.frames, **self.options), self.limit))

@@ -7,18 +7,26 @@ the key frame before it. Times are in seconds from the video's first frame. Rota
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.codecs.images.decode import check_size
 from webdataset.codecs.media.audio_codec import decode_track
 from webdataset.codecs.media.container import check_decoded_size, open_container
 from webdataset.core.errors import DecodingError, UsageError
 
+if TYPE_CHECKING:
+    from av import VideoFrame, VideoStream
+    from av.container import InputContainer
+
+Frame = npt.NDArray[np.uint8]
 FrameSize = int | tuple[int, int] | None
-_SLACK = 1e-6  # seconds; times are quotients of whole numbers
-_AT_ONCE = 256 << 20  # bytes set aside for a video that says how many frames it has
+# seconds; times are quotients of whole numbers
+_SLACK = 1e-6
+# bytes set aside for a video that says how many frames it has
+_AT_ONCE = 256 << 20
 
 
 class Clip(NamedTuple):
@@ -29,8 +37,19 @@ class Clip(NamedTuple):
         seconds: float64[T], when each is shown.
     """
 
-    frames: Any
-    seconds: Any
+    frames: Frame
+    seconds: npt.NDArray[np.float64]
+
+
+class _VideoFacts(NamedTuple):
+    """What a video file says of itself."""
+
+    fps: float
+    width: int
+    height: int
+    frame_count: int | None
+    length: float
+    rate: int | None
 
 
 class Video:
@@ -42,62 +61,63 @@ class Video:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._facts: dict[str, Any] | None = None
+        self._facts: _VideoFacts | None = None
 
-    def _fact(self, name: str) -> Any:
+    def _read_facts(self) -> _VideoFacts:
         if self._facts is None:
             with open_container(self.data, "decoding video") as container:
                 stream = _find_video_stream(container)
-                length = container.duration / 1e6 if stream.duration is None else stream.duration * stream.time_base
-                self._facts = {
-                    "fps": float(stream.average_rate or 0),
-                    "width": stream.width,
-                    "height": stream.height,
-                    "count": stream.frames or None,
-                    "length": float(length or 0),
-                    "rate": container.streams.audio[0].rate if container.streams.audio else None,
-                }
-        return self._facts[name]
+                if stream.duration is None or stream.time_base is None:
+                    length = (container.duration or 0) / 1e6
+                else:
+                    length = float(stream.duration * stream.time_base)
+                self._facts = _VideoFacts(
+                    float(stream.average_rate or 0),
+                    stream.width,
+                    stream.height,
+                    stream.frames or None,
+                    length,
+                    container.streams.audio[0].rate if container.streams.audio else None,
+                )
+        return self._facts
 
     @property
     def fps(self) -> float:
         """Frames a second, on average."""
-        return float(self._fact("fps"))
+        return self._read_facts().fps
 
     @property
     def height(self) -> int:
         """Height in pixels."""
-        return int(self._fact("height"))
+        return self._read_facts().height
 
     @property
     def width(self) -> int:
         """Width in pixels."""
-        return int(self._fact("width"))
+        return self._read_facts().width
 
     @property
     def frame_count(self) -> int | None:
         """How many frames the file says it has, or None where it does not say."""
-        count: int | None = self._fact("count")
-        return count
+        return self._read_facts().frame_count
 
     @property
     def duration_seconds(self) -> float:
         """Length in seconds as the file states it; 0 where it does not."""
-        return float(self._fact("length"))
+        return self._read_facts().length
 
     @property
     def sound_rate(self) -> int | None:
         """Rate of the first audio track in Hz, or None where there is none."""
-        rate: int | None = self._fact("rate")
-        return rate
+        return self._read_facts().rate
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Frame]:
         """Yield all frames, uint8[H, W, 3]."""
         return (frame for _, frame in self.frames())
 
     def frames(
         self, start_seconds: float = 0.0, stop_seconds: float | None = None, *, stride: int = 1, size: FrameSize = None
-    ) -> Iterator[tuple[float, Any]]:
+    ) -> Iterator[tuple[float, Frame]]:
         """Yield frames with the times at which they are shown.
 
         Args:
@@ -120,7 +140,7 @@ class Video:
             if number % stride == 0:
                 yield seconds, _frame_pixels(frame, size)
 
-    def frame_at(self, seconds: float) -> Any:
+    def frame_at(self, seconds: float) -> Frame:
         """Return the first frame shown at a time or later, uint8[H, W, 3].
 
         Raises:
@@ -162,7 +182,7 @@ class Video:
         step = frames * stride if step is None else step
         if min(frames, stride, step) < 1:
             raise UsageError(f"clips of {frames} frames, stride {stride}, step {step}: all must be at least 1")
-        growing: dict[int, list[tuple[float, Any]]] = {}
+        growing: dict[int, list[tuple[float, Frame]]] = {}
         for number, (seconds, frame) in enumerate(self._pictures(0.0, None)):
             if number % step == 0:
                 growing[number] = []
@@ -177,7 +197,9 @@ class Video:
         if partial:
             yield from map(_make_clip, growing.values())
 
-    def sound(self, start_seconds: float = 0.0, stop_seconds: float | None = None) -> tuple[Any, int]:
+    def sound(
+        self, start_seconds: float = 0.0, stop_seconds: float | None = None
+    ) -> tuple[npt.NDArray[np.float32], int]:
         """Return the sound, float32[channels, samples] ([1, 0] where there is none), and its rate in Hz.
 
         Args:
@@ -189,7 +211,7 @@ class Video:
                 return np.empty((1, 0), np.float32), 0
             return decode_track(container, start_seconds, stop_seconds)
 
-    def _pictures(self, start: float, stop: float | None) -> Iterator[tuple[float, Any]]:
+    def _pictures(self, start: float, stop: float | None) -> Iterator[tuple[float, "VideoFrame"]]:
         """Yield PyAV's frames of a part, from the key frame before it, or from the beginning where that is needed."""
         if start > 0:
             with open_container(self.data, "decoding video") as container:
@@ -210,7 +232,7 @@ class Video:
         return f"Video({len(self.data)} bytes)"
 
 
-def _find_video_stream(container: Any) -> Any:
+def _find_video_stream(container: "InputContainer") -> "VideoStream":
     if not container.streams.video:
         raise DecodingError("the file has no video track")
     stream = container.streams.video[0]
@@ -220,17 +242,24 @@ def _find_video_stream(container: Any) -> Any:
     return stream
 
 
-def _decode_frames(container: Any, stream: Any) -> Iterator[tuple[float, Any]]:
+def _decode_frames(container: "InputContainer", stream: "VideoStream") -> Iterator[tuple[float, "VideoFrame"]]:
     """Yield decoded frames with their times; streams without times are taken to be regular."""
     first = stream.start_time or 0
     rate = float(stream.average_rate or 25)
     for number, frame in enumerate(container.decode(stream)):
         check_size(frame.width, frame.height)
-        yield (number / rate if frame.pts is None else float((frame.pts - first) * frame.time_base)), frame
+        if frame.pts is None or frame.time_base is None:
+            yield number / rate, frame
+        else:
+            yield float((frame.pts - first) * frame.time_base), frame
 
 
-def _seek_frames(container: Any, stream: Any, start: float) -> Iterator[tuple[float, Any]] | None:
+def _seek_frames(
+    container: "InputContainer", stream: "VideoStream", start: float
+) -> Iterator[tuple[float, "VideoFrame"]] | None:
     """Go to the key frame before a time and return the frames from there, or None where the format cannot."""
+    if stream.time_base is None:
+        return None
     try:
         container.seek(int(start / stream.time_base) + (stream.start_time or 0), stream=stream)
         shown = _decode_frames(container, stream)
@@ -242,7 +271,9 @@ def _seek_frames(container: Any, stream: Any, start: float) -> Iterator[tuple[fl
     return itertools.chain([first], shown)
 
 
-def _take_between(shown: Iterable[tuple[float, Any]], start: float, stop: float | None) -> Iterator[tuple[float, Any]]:
+def _take_between(
+    shown: Iterable[tuple[float, "VideoFrame"]], start: float, stop: float | None
+) -> Iterator[tuple[float, "VideoFrame"]]:
     for seconds, frame in shown:
         if stop is not None and seconds >= stop - _SLACK:
             return
@@ -250,32 +281,33 @@ def _take_between(shown: Iterable[tuple[float, Any]], start: float, stop: float 
             yield seconds, frame
 
 
-def _frame_pixels(frame: Any, size: FrameSize) -> Any:
+def _frame_pixels(frame: "VideoFrame", size: FrameSize) -> Frame:
     if size is None:
-        return frame.to_ndarray(format="rgb24")
-    if isinstance(size, int):
+        height, width = frame.height, frame.width
+    elif isinstance(size, int):
         scale = size / min(frame.height, frame.width)
         height, width = max(1, math.floor(frame.height * scale + 0.5)), max(1, math.floor(frame.width * scale + 0.5))
     else:
         height, width = size
-    return frame.to_ndarray(format="rgb24", width=width, height=height)
+    return frame.to_ndarray(format="rgb24", width=width, height=height)  # type: ignore[return-value]  # 8 bits
 
 
-def _check_frame_sizes(entries: Iterator[tuple[float, Any]]) -> Iterator[tuple[float, Any]]:
+def _check_frame_sizes(entries: Iterator[tuple[float, Frame]]) -> Iterator[tuple[float, Frame]]:
     size = 0
     for entry in entries:
         size += entry[1].nbytes
-        check_decoded_size(2 * size)  # they are put into one array
+        # they are put into one array
+        check_decoded_size(2 * size)
         yield entry
 
 
-def _make_clip(entries: list[tuple[float, Any]]) -> Clip:
+def _make_clip(entries: list[tuple[float, Frame]]) -> Clip:
     if not entries:
         raise UsageError("the video has no frames in this time")
     return Clip(np.stack([frame for _, frame in entries]), np.array([seconds for seconds, _ in entries]))
 
 
-def video_loads(data: bytes) -> tuple[Any, Any, dict[str, float]]:
+def video_loads(data: bytes) -> tuple[Frame, npt.NDArray[np.float32], dict[str, float]]:
     """Decode a whole video file.
 
     Args:
@@ -305,7 +337,7 @@ def video_loads(data: bytes) -> tuple[Any, Any, dict[str, float]]:
     return frames, sound, rates
 
 
-def _decode_all(container: Any, stream: Any) -> Any:
+def _decode_all(container: "InputContainer", stream: "VideoStream") -> Frame:
     """Decode all frames into one array that grows where the file does not say how many there are."""
     frames = np.empty((0, 1, 1, 3), np.uint8)
     count = 0
@@ -317,6 +349,6 @@ def _decode_all(container: Any, stream: Any) -> Any:
         elif count == len(frames):
             check_decoded_size((count + 1) * math.prod(shape))
             frames = np.concatenate([frames, np.empty((max(4, count // 2), *shape), np.uint8)])
-        frames[count] = frame.to_ndarray(format="rgb24", width=shape[1], height=shape[0])
+        frames[count] = _frame_pixels(frame, shape[:2])
         count += 1
     return frames if count == len(frames) else frames[:count].copy()

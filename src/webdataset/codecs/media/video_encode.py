@@ -5,12 +5,12 @@ lose: H.264 in mp4, mov and mkv, VP9 in webm, JPEG frames in avi.
 """
 
 import io
-from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from webdataset.codecs.media.audio_codec import check_sound, mux_sound, to_float32
 from webdataset.core.errors import EncodingError, describe_error
@@ -30,7 +30,7 @@ _KINDS: dict[str, tuple[str, tuple[str, dict[str, str]], str]] = {
 }
 
 
-def encode_video(value: Any, kind: str) -> bytes:
+def encode_video(value: object, kind: str) -> bytes:
     """Encode a video.
 
     Args:
@@ -69,9 +69,9 @@ def encode_video(value: Any, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def _split_video(value: Any) -> tuple[Any, float, tuple[Any, int] | None]:
+def _split_video(value: Any) -> tuple[npt.NDArray[np.uint8], float, tuple[npt.NDArray[np.float32], int] | None]:
     """Return frames, their rate, and sound with its rate or None."""
-    fps: Any = DEFAULT_FPS
+    fps: object = DEFAULT_FPS
     sound = None
     if isinstance(value, (tuple, list)):
         if len(value) == 2:
@@ -92,8 +92,8 @@ def _split_video(value: Any) -> tuple[Any, float, tuple[Any, int] | None]:
     return np.ascontiguousarray(frames), float(fps), sound
 
 
-encode_mp4: Callable[[Any], bytes] = partial(encode_video, kind="mp4")
-encode_mov: Callable[[Any], bytes] = partial(encode_video, kind="mov")
-encode_mkv: Callable[[Any], bytes] = partial(encode_video, kind="mkv")
-encode_webm: Callable[[Any], bytes] = partial(encode_video, kind="webm")
-encode_avi: Callable[[Any], bytes] = partial(encode_video, kind="avi")
+encode_mp4 = partial(encode_video, kind="mp4")
+encode_mov = partial(encode_video, kind="mov")
+encode_mkv = partial(encode_video, kind="mkv")
+encode_webm = partial(encode_video, kind="webm")
+encode_avi = partial(encode_video, kind="avi")

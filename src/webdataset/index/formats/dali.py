@@ -26,7 +26,6 @@ VERSIONS: Final = ("v1.2", "v1.1")
 _BLANK = re.compile(r"[ \t\n\v\f\r]")
 _TO_ESCAPE = re.compile(r"[ \t\n\v\f\r]|%(?=[0-9A-Fa-f]{2})")
 _COUNT = re.compile(rb"[0-9]{1,19}")
-_ESCAPED = re.compile(r"%(20|09|0A|0B|0C|0D|25)")
 
 
 class DaliComponent(NamedTuple):
@@ -182,12 +181,3 @@ def _parse_components(words: list[bytes], width: int, number: int, url: str | No
             )
         )
     return found
-
-
-def unescape_name(name: str) -> str:
-    """Return a member's name with the blanks that :func:`dumps` escaped.
-
-    Args:
-        name: as the index has it.
-    """
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)

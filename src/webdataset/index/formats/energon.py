@@ -351,7 +351,8 @@ class EnergonDatasetWriter:
         tables.close()
         self._partial.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            self._folder.rmdir()  # only if there is nothing else in it
+            # only if there is nothing else in it
+            self._folder.rmdir()
 
 
 def _pair_with_stops(index: ShardIndex) -> Iterator[tuple[Any, int]]:

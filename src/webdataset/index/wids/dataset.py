@@ -88,8 +88,10 @@ def _rebuild_dataset(pickled: bytes) -> Any:
     return result
 
 
-_FEW = 1_000_000  # a cache_size below this is a number of shards, as in wids 0.2.86
-_SHARDS = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")  # as shards are called, and indexes are not
+# a cache_size below this is a number of shards, as in wids 0.2.86
+_FEW = 1_000_000
+# as shards are called, and indexes are not
+_SHARDS = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _ENOUGH_ACCESSES = 100
 _TOO_MANY_MISSES = 0.3
 
@@ -189,7 +191,8 @@ class ShardListDataset(MapDataset):
 
     def _begin(self) -> None:
         self._locks = {os.getpid(): threading.RLock()}
-        self.cache = LRUCache(self.lru_size)  # a shard that is let go closes when the last thread has read from it
+        # a shard that is let go closes when the last thread has read from it
+        self.cache = LRUCache(self.lru_size)
         self.reset_stats()
 
     def add_transform(self, transform: Transformation) -> Self:

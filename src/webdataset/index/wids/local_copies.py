@@ -213,7 +213,8 @@ class LocalShards:
     def _open_copy(self, url: str) -> OpenShard:
         """Open a remote shard from the folder, after downloading it where it is not there."""
         folder = str(self.folder)
-        with contextlib.suppress(OSError):  # a folder that cannot be made is reported by the cache
+        # a folder that cannot be made is reported by the cache
+        with contextlib.suppress(OSError):
             Path(folder).mkdir(parents=True, exist_ok=True)
         cache = ShardCache(folder, self.size_bytes, verbose=settings.WIDS_VERBOSE.get(), complete=True)
         for near in cache.open_shards(

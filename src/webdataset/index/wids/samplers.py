@@ -93,22 +93,13 @@ _EPOCH_STEP = 1289738273
 
 
 class _EpochSampler:
-    """Counts passes; the base of the samplers.
-
-    Attributes:
-        epoch: number of the next pass, from 0.
-        seed: of the order.
-    """
+    """Counts passes; the base of the samplers."""
 
     epoch: int = 0
     seed: int = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the number of the next pass.
-
-        Args:
-            epoch: from 0.
-        """
+        """Choose the number of the next pass."""
         self.epoch = int(epoch)
 
     def _begin(self) -> tuple[int, random.Random]:
