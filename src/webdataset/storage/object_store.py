@@ -11,8 +11,8 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol, Self
 
 from webdataset.core.errors import ShardChanged
 from webdataset.core.optional_imports import import_if_available
@@ -74,6 +74,22 @@ class ObjectVersion(NamedTuple):
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
+class ObjectBody(Protocol):
+    """The bytes of one response, read front to back.
+
+    It may also have ``read1(size)``, which returns what one system call gives, and ``shutdown()``, which lets a read
+    that waits in another thread fail.
+    """
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes, ``b""`` at the end."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection."""
+        ...
+
+
 class ObjectResponse(NamedTuple):
     """One answer of a store.
 
@@ -88,7 +104,7 @@ class ObjectResponse(NamedTuple):
         digest: another checksum of the whole object: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
     """
 
-    body: Any
+    body: ObjectBody
     start: int
     identity: ObjectVersion
     size: int | None = None
@@ -104,7 +120,7 @@ class ObjectResponse(NamedTuple):
         """
         if self.crc32 is not None:
             return self.crc32, update_crc32
-        for expected, library in ((self.crc32c, _crc32c_function), (self.crc64nvme, _crc64nvme_function)):
+        for expected, library in ((self.crc32c, crc32c_function), (self.crc64nvme, _crc64nvme_function)):
             summing = library() if expected is not None else None
             if summing is not None:
                 return expected, summing
@@ -124,7 +140,7 @@ class LosslessBody:
         failures: the errors that reading it raises when its connection fails.
     """
 
-    def __init__(self, body: Any, failures: tuple[type[Exception], ...]) -> None:
+    def __init__(self, body: ObjectBody, failures: tuple[type[Exception], ...]) -> None:
         self._body = body
         self._failures = failures
         self._once: Callable[[int], bytes] | None = getattr(body, "read1", None)
@@ -225,6 +241,108 @@ class RemoteObject(Protocol):
         ...
 
 
+class Upload(Protocol):
+    """A stream to a new object, and a context manager: ``close`` publishes the object, ``abort`` does not.
+
+    Leaving the ``with`` block publishes, unless an exception leaves it.
+    """
+
+    def write(self, content: bytes, /) -> int:
+        """Take bytes, and return how many."""
+        ...
+
+    def close(self) -> None:
+        """Publish the object."""
+        ...
+
+    def abort(self) -> None:
+        """Publish nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *failure: object) -> None: ...
+
+
+class Backend(Protocol):
+    """A module of :mod:`webdataset.storage.backends`: reads and writes one kind of storage.
+
+    Retries, resuming, positioned reads, several connections, the cache, folders and wildcards are written once, above
+    all backends.
+    """
+
+    @property
+    def remote_object(self) -> Callable[[str, object], RemoteObject]:
+        """Make the object of a url, from the url and the storage options; raises ``UsageError`` if it names none."""
+        ...
+
+    @property
+    def create_upload(self) -> Callable[..., Upload]:
+        """Make a stream to a new object, from the url, the storage options, and keyword options of this backend."""
+        ...
+
+    def service_id(self, url: str, storage_options: object = None) -> str:
+        """Return which service and account this is, without secrets, for the names of copies.
+
+        Args:
+            url: a url of this backend.
+            storage_options: what a dataset says about its storage.
+
+        Returns:
+            A text; empty where the url determines the service.
+        """
+        ...
+
+
+class ListableBackend(Backend, Protocol):
+    """A backend that can list what it holds."""
+
+    def split(self, url: str) -> tuple[str, str]:
+        """Return a url up to the key of its object, and the key, which may be empty.
+
+        Args:
+            url: a url of this backend.
+
+        Raises:
+            UsageError: the url names nothing that can be listed.
+        """
+        ...
+
+    def list_keys(self, stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
+        """Yield the keys below ``stem`` that begin with ``prefix``, in any order.
+
+        Args:
+            stem: the first part of what ``split`` returns.
+            prefix: the beginning of the keys; may be empty.
+            storage_options: what a dataset says about its storage.
+
+        Raises:
+            NotFound: no such bucket.
+            SourceError: the service refuses, or does not answer.
+        """
+        ...
+
+
+class FolderBackend(ListableBackend, Protocol):
+    """A backend that lists by walking through folders."""
+
+    BY_FOLDER: bool
+    """True."""
+
+    def list_keys(
+        self, stem: str, prefix: str, storage_options: object = None, *, depth: int | None = None
+    ) -> Iterator[str]:
+        """Yield keys as :class:`ListableBackend` does.
+
+        Args:
+            stem: the first part of what ``split`` returns.
+            prefix: the beginning of the keys; may be empty.
+            storage_options: what a dataset says about its storage.
+            depth: slashes that a key may have after the prefix; None for any number.
+        """
+        ...
+
+
 def object_changed_error(url: str, offset: int) -> ShardChanged:
     """Return the error to raise where an object was replaced while it was being read.
 
@@ -294,7 +412,7 @@ def update_crc32(piece: bytes, before: int) -> int:
 
 
 @functools.cache
-def _crc32c_function() -> ChecksumFunction | None:
+def crc32c_function() -> ChecksumFunction | None:
     """Return what computes CRC32C, where a package for it is installed: in Python it would take longer than reading."""
     library = import_if_available("google_crc32c")
     if library is None or library.implementation != "c":
@@ -315,7 +433,7 @@ def _digest_function(kind: str) -> ChecksumFunction | None:
     """Return what computes a digest, by the name that stores give it; None where nothing here can."""
     if kind in ("xxhash", "xxhash2", "xxh64"):
         library = import_if_available("xxhash")
-        hasher: Any = None if library is None else library.xxh64()
+        hasher = None if library is None else library.xxh64()
     else:
         hasher = getattr(hashlib, kind)(usedforsecurity=False) if kind in _DIGESTS else None
     if hasher is None:

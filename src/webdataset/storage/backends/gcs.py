@@ -25,6 +25,7 @@ from webdataset.storage.object_store import (
     ObjectResponse,
     ObjectVersion,
     RetryableError,
+    crc32c_function,
     object_changed_error,
     parse_crc32,
     parse_digest,
@@ -218,15 +219,14 @@ class GcsUpload(MultipartUpload):
         self._attempts = attempts
         self._session = ""
         self._sum = 0
-        self._summing = ObjectResponse(None, 0, ObjectVersion(), crc32c=0).expected_checksum()
+        self._summing = crc32c_function()
         super().__init__(url, part_bytes)
 
     def write(self, content: Any, /) -> int:
         """Take bytes; see :meth:`Upload.write`."""
         count = super().write(content)
-        expected, summing = self._summing
-        if expected is not None:
-            self._sum = summing(bytes(content), self._sum)
+        if self._summing is not None:
+            self._sum = self._summing(bytes(content), self._sum)
         return count
 
     def _whole(self, body: bytes) -> None:
@@ -308,7 +308,7 @@ class GcsUpload(MultipartUpload):
             size, checksum = int(found.get("size", self._size)), parse_crc32(found.get("crc32c"))
         except (ValueError, AttributeError):
             return self._size, self._sum
-        return size, self._sum if checksum is None or self._summing[0] is None else checksum
+        return size, self._sum if checksum is None or self._summing is None else checksum
 
     def _remove(self) -> None:
         if self._session:

@@ -179,6 +179,12 @@ def create_upload(url: str, storage_options: Any = None, **_options: Any) -> Mem
     return MemoryUpload(url)
 
 
+def service_id(url: str, storage_options: Any = None) -> str:
+    """Return nothing: the url says it all; see :class:`~webdataset.storage.object_store.Backend`."""
+    options_for("memory", storage_options, url)
+    return ""
+
+
 def clear(name: str | None = None) -> None:
     """Remove objects.
 

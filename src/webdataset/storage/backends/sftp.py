@@ -33,10 +33,10 @@ from webdataset.storage.backends.sftp_client import (
     parse_login,
     parse_url,
     server_path,
-    split,
     translate_error,
 )
 from webdataset.storage.backends.sftp_client import service_id as service_id
+from webdataset.storage.backends.sftp_client import split as split
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, object_changed_error
 from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
 from webdataset.storage.uploads import AtomicUpload
