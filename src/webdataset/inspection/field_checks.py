@@ -6,6 +6,7 @@ of once. The value is thrown away.
 """
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from webdataset.core import settings
 from webdataset.core.errors import DecodingError, FieldTooLarge, MissingExtra, UnsafeContent, describe_error
 from webdataset.tar.header import describe_content
 
+_ADDRESS: Final = re.compile(r"<_io\.BytesIO object at 0x[0-9a-f]+>")
 _COMPRESSION: Final = frozenset(["gz", "bz2", "xz", "zst"])
 # Pillow knows that they are images, and needs other programs to decode them
 _NOT_DECODED: Final = frozenset("bufr grib hdf wmf emf eps ps fit fits im pcd fli flc gbr mpg mpeg".split())
@@ -165,7 +167,8 @@ def _explain(check: FieldCheck, data: bytes, error: Exception) -> str:
     found = describe_content(data[:512]) if check.code in _MEDIA else None
     if not data:
         return f"the {check.extension} field has no bytes"
-    return f"it does not decode: {describe_error(error)}" if found is None else f"its content is {found}"
+    words = _ADDRESS.sub("the field", describe_error(error))
+    return f"it does not decode: {words}" if found is None else f"its content is {found}"
 
 
 def _compare_start(extension: str, data: bytes) -> FieldFault | None:

@@ -52,7 +52,7 @@ class HeaderWalk(TarWalker):
         limits: bounds on headers.
 
     Attributes:
-        lone_zeros: whether the end mark is one block of zeros.
+        resume: where the last extended header ends, its records included.
     """
 
     def __init__(self, note: Note, offset: int = 0, limits: Limits = Limits()) -> None:  # noqa: B008  immutable
@@ -60,6 +60,7 @@ class HeaderWalk(TarWalker):
         self.position = offset
         self._archive = offset
         self._note = note
+        self.resume = offset
 
     @property
     def zero_blocks(self) -> int:
@@ -67,9 +68,14 @@ class HeaderWalk(TarWalker):
         return self._zeros
 
     @property
-    def in_extension(self) -> bool:
-        """Whether the header that is being read belongs to a chain of extended headers."""
-        return self._first is not None
+    def chain_start(self) -> int | None:
+        """Where the chain of extended headers starts that is being read, or None."""
+        return self._first
+
+    def _extended_header(self, found: Header, buf: bytes, pos: int, first: int, members: list[Member]) -> int:
+        size = found.size if found.size <= self.limits.record_bytes else 0
+        self.resume = self._base + pos + BLOCK + (size + BLOCK - 1) // BLOCK * BLOCK
+        return super()._extended_header(found, buf, pos, first, members)
 
     def _join(self, offset: int) -> None:
         zeros, archive = self._zeros, self._archive

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from webdataset.core import errors
 from webdataset.core.errors import WebDatasetError, describe_error
 from webdataset.inspection.field_checks import FieldCheck, check_field, find_field_check
-from webdataset.inspection.findings import FindingList, ShardReport
+from webdataset.inspection.findings import Finding, FindingList, ShardReport
 from webdataset.inspection.header_walk import HeaderWalk, find_header
 from webdataset.inspection.key_checks import KeyCheck, KnownKeys
 from webdataset.samples.grouping import Grouper, base_plus_ext, is_meta
@@ -74,6 +74,20 @@ class _Pending(NamedTuple):
 
     place: MemberPosition
     check: FieldCheck | None
+
+
+def _place_of(finding: Finding) -> tuple[bool, int, str]:
+    """Return what findings are sorted by: those without a place come last."""
+    return finding.offset is None, finding.offset or 0, finding.code
+
+
+def _name_damage(error: Exception, walk: HeaderWalk, offset: int) -> str:
+    """Return the code of the error at which a walk stopped."""
+    if isinstance(error, errors.LimitExceeded):
+        return "limit"
+    if walk.zero_blocks:
+        return "trailing-garbage" if walk.zero_blocks >= MARK else "lone-zero-block"
+    return "bad-extension" if offset == walk.chain_start else "bad-header"
 
 
 class ShardCheck:
@@ -227,7 +241,7 @@ class ShardCheck:
             self._take(places, piece, base)
             if self._walk.error is None:
                 return
-            start = max(base, self._strike(self._walk.error) + BLOCK)
+            start = max(base, self._strike(self._walk.error))
 
     def _take(self, places: list[MemberPosition], piece: bytes, base: int) -> None:
         """Take members whose headers are read."""
@@ -348,24 +362,19 @@ class ShardCheck:
     # damage
 
     def _strike(self, error: Exception) -> int:
-        """Tell of damage; return where it is."""
+        """Tell of damage; return the offset from which the next header is searched."""
         walk = self._walk
         offset = getattr(error, "offset", None)
         offset = self._length if offset is None else offset
-        zeros = walk.zero_blocks
-        if isinstance(error, errors.LimitExceeded):
-            code = "limit"
-        elif zeros >= MARK:
-            code = "trailing-garbage"
-        elif zeros:
-            code = "lone-zero-block"
-        elif walk.in_extension:
-            code = "bad-extension"
-        else:
-            code = "bad-header"
-        self._note(code, error.message if isinstance(error, WebDatasetError) else describe_error(error), offset=offset)
-        self._lose(offset, told=code == "trailing-garbage")
-        return offset
+        first = walk.chain_start
+        resume = walk.resume if offset == first else offset + BLOCK
+        self._note(
+            _name_damage(error, walk, offset),
+            error.message if isinstance(error, WebDatasetError) else describe_error(error),
+            offset=offset,
+        )
+        self._lose(offset if first is None else first, told=walk.zero_blocks >= MARK)
+        return resume
 
     def _lose(self, offset: int, *, told: bool) -> None:
         """Take note that what follows an offset cannot be read; the sample in progress may lack fields."""
@@ -478,7 +487,7 @@ class ShardCheck:
         """Return what was found."""
         return ShardReport(
             url=self.url,
-            findings=tuple(self.findings.kept),
+            findings=tuple(sorted(self.findings.kept, key=_place_of)),
             counts=dict(self.findings.counts),
             samples=self._keys.samples,
             members=self._members,
