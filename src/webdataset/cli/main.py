@@ -9,6 +9,7 @@ Neither torch nor numpy is imported here.
 """
 
 import importlib
+import inspect
 import os
 import signal
 import sys
@@ -57,7 +58,7 @@ def keep_examples(command: click.Command) -> click.Command:
         command: its help ends with a paragraph that begins with ``Examples:``.
     """
     # click's mark for a paragraph that is not wrapped
-    command.help = (command.help or "").replace("\n\nExamples:", "\n\n\b\nExamples:")
+    command.help = inspect.cleandoc(command.help or "").replace("\n\nExamples:", "\n\n\b\nExamples:")
     return command
 
 

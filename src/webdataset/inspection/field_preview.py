@@ -9,7 +9,26 @@ from typing import Any, NamedTuple
 
 from webdataset.inspection.image_header import IMAGE_FIELDS, read_image_size
 
-TEXT_FIELDS = frozenset("txt text transcript md html xml csv tsv vtt srt caption cls cls2 index inx id".split())
+TEXT_FIELDS = frozenset(
+    (
+        "txt",
+        "text",
+        "transcript",
+        "md",
+        "html",
+        "xml",
+        "csv",
+        "tsv",
+        "vtt",
+        "srt",
+        "caption",
+        "cls",
+        "cls2",
+        "index",
+        "inx",
+        "id",
+    )
+)
 """Last components of the fields that hold text."""
 
 JSON_FIELDS = frozenset(("json", "jsn"))

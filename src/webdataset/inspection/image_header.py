@@ -7,7 +7,26 @@ bounded by the length of the payload, each step moving forward.
 import re
 import struct
 
-IMAGE_FIELDS = frozenset("jpg jpeg png gif webp bmp avif heic heif jp2 tif tiff ppm pgm pbm pnm jxl".split())
+IMAGE_FIELDS = frozenset(
+    (
+        "jpg",
+        "jpeg",
+        "png",
+        "gif",
+        "webp",
+        "bmp",
+        "avif",
+        "heic",
+        "heif",
+        "jp2",
+        "tif",
+        "tiff",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+    )
+)
 """Last components of the fields that hold images."""
 
 _FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
@@ -29,21 +48,22 @@ def read_image_size(payload: bytes) -> tuple[int, int] | None:
 
 
 def _read_size(payload: bytes) -> tuple[int, int] | None:
-    if payload.startswith(b"\xff\xd8"):
-        return _read_jpeg(payload)
+    for is_kind, read in (
+        (payload.startswith(b"\xff\xd8"), _read_jpeg),
+        (payload.startswith(b"RIFF") and payload[8:12] == b"WEBP", _read_webp),
+        (payload[4:8] == b"ftyp", _read_ispe),
+    ):
+        if is_kind:
+            return read(payload)
     if payload.startswith(b"\x89PNG\r\n\x1a\n") and payload[12:16] == b"IHDR":
         width, height = struct.unpack(">II", payload[16:24])
         return width, height
     if payload[:6] in (b"GIF87a", b"GIF89a"):
         width, height = struct.unpack("<HH", payload[6:10])
         return width, height
-    if payload.startswith(b"RIFF") and payload[8:12] == b"WEBP":
-        return _read_webp(payload)
     if payload.startswith(b"BM"):
         width, height = struct.unpack("<ii", payload[18:26])
         return width, abs(height)
-    if payload[4:8] == b"ftyp":
-        return _read_ispe(payload)
     netpbm = _NETPBM.match(payload[:4096])
     return (int(netpbm[1]), int(netpbm[2])) if netpbm else None
 

@@ -225,7 +225,7 @@ def read_members(url: Any, reading: Reading | None = None) -> Iterator[RawMember
 
 
 def _read_with_offsets(url: Any, reading: Reading) -> Iterator[tuple[RawMember, int]]:
-    """Yield members and where they start; before an error inside a member, its name at -1: it ends the sample before."""
+    """Yield members and where they start; before an error inside a member its name, at -1."""
     stream = open_stream(url, level=reading.trust, storage_options=reading.storage_options)
     watch = _HeaderWatch()
     rules = dataclasses.replace(reading, observer=lambda *_: watch, select_files=None, rename_files=None)
@@ -242,7 +242,7 @@ def _read_with_offsets(url: Any, reading: Reading) -> Iterator[tuple[RawMember, 
             for some in reader.resolve(members):
                 for name, payload, offset in some:
                     yield RawMember(name, watch.header(name, len(payload), offset), payload), offset
-    except Exception as error:  # whatever it is: it is raised again, with its place
+    except Exception as error:  # noqa: BLE001  it is raised again, with its place
         pending = reader.scanner.pending_name
         if pending is not None:
             yield RawMember(pending, b"", b""), -1

@@ -5,8 +5,8 @@ import json
 import sys
 
 import pytest
-from support.command import run_wds
 
+from support.command import run_wds
 from webdataset.cli.inputs import expand_inputs
 from webdataset.core.errors import NoShards, SourceError, UsageError
 from webdataset.testing import archives

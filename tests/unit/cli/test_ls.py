@@ -7,8 +7,8 @@ import subprocess
 import tarfile
 
 import pytest
-from support.command import json_lines, run_wds
 
+from support.command import json_lines, run_wds
 from webdataset.cli import exit_status
 from webdataset.cli.schema import find_schemas
 from webdataset.testing import archives

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 import pytest
-from support.command import SRC, WDS, command_environment, run_wds, shell
 
+from support.command import SRC, WDS, command_environment, run_wds, shell
 from webdataset.cli import exit_status, main
 from webdataset.testing import archives
 
