@@ -1,7 +1,9 @@
-"""Layer 5: looks into shards: finds what is wrong with them, predicts what other readers refuse, and repairs copies.
+"""Layer 5: what shards hold, found out without a pipeline; the engines of the commands that look and check.
 
-* ``findings``: the kinds of findings, and reports
+* ``image_header``: width and height of an image from its first bytes; ``field_preview``: a field in one line
+* ``findings``: the kinds of findings of a check, and reports
 * ``check``: checks of lists of shards; ``shard_check``: one shard, front to back
 * ``header_walk``: what headers say, and the next header after damage; ``key_checks``: keys and fields of samples
 * ``field_checks``: fields that do not decode; ``recorded_digests``: what index files record of shards
+* ``reader_profiles``: what other readers refuse; ``repair``: repaired copies
 """

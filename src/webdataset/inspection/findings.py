@@ -129,16 +129,16 @@ class Finding:
         return KINDS[self.code].severity
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a mapping for JSON; names that are not UTF-8 have their bytes escaped, secrets are removed."""
+        """Return it as a mapping for JSON; bytes of names that are not UTF-8 are lone surrogates."""
         return {
             "code": self.code,
             "severity": self.severity,
-            "url": printable(redact(self.url)),
+            "url": redact(self.url),
             "offset": self.offset,
-            "member": printable(self.member),
-            "key": printable(self.key),
-            "field": printable(self.field),
-            "message": printable(redact(self.message)),
+            "member": self.member,
+            "key": self.key,
+            "field": self.field,
+            "message": redact(self.message),
         }
 
     def __str__(self) -> str:
@@ -220,13 +220,13 @@ class ShardReport:
     def to_json(self) -> dict[str, Any]:
         """Return it as a mapping for JSON."""
         return {
-            "url": printable(redact(self.url)),
+            "url": redact(self.url),
             "samples": self.samples,
             "members": self.members,
             "size_bytes": self.size_bytes,
             "compression": self.compression,
             "unread": [list(gap) for gap in self.unread],
-            "fields": {printable(name): count for name, count in sorted(self.fields.items())},
+            "fields": {name: count for name, count in sorted(self.fields.items())},
             "counts": dict(sorted(self.counts.items())),
             "findings": [finding.to_json() for finding in self.findings],
         }
