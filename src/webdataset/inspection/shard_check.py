@@ -49,24 +49,44 @@ class CheckRules(NamedTuple):
 
 
 class MemberObserver:
-    """Takes the members and samples of a shard as they are found; the base takes nothing."""
+    """Takes what a check finds in a shard, in order; the base takes nothing."""
 
-    def take_members(self, places: list[MemberPosition]) -> None:
-        """Take the next members, in order.
+    def take_piece(self, piece: bytes) -> None:
+        """Take the next bytes of the tar stream.
 
         Args:
-            places: where they lie.
+            piece: after decompression.
+        """
+
+    def take_links(self, targets: dict[int, str]) -> None:
+        """Take the hard links among the members that come next.
+
+        Args:
+            targets: the name that each leads to, by the offset of the link.
+        """
+
+    def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
+        """Take the next members, hard links included.
+
+        Args:
+            members: name, place and offset of the first header of each.
         """
 
     def wants_payload(self, place: MemberPosition) -> bool:  # noqa: ARG002  none
-        """Tell whether a member's bytes are wanted."""
+        """Tell whether a member's bytes are wanted.
+
+        Args:
+            place: of the member.
+        """
         return False
 
     def take_payload(self, place: MemberPosition, payload: bytes) -> None:
-        """Take the bytes of a member, after the member."""
+        """Take the bytes of a member; it is given by ``take_members`` before or after.
 
-    def take_damage(self, start: int, stop: int | None) -> None:
-        """Take note of bytes that could not be read."""
+        Args:
+            place: of the member.
+            payload: its bytes.
+        """
 
 
 class _Pending(NamedTuple):
@@ -225,6 +245,8 @@ class ShardCheck:
             self._stopped = True
         if self._stopped:
             return
+        if self._observer is not None:
+            self._observer.take_piece(piece)
         if self._tail:
             piece, base, self._tail = self._tail + piece, base - len(self._tail), b""
         if self._pending is not None:
@@ -250,11 +272,16 @@ class ShardCheck:
             self._last = places[-1]
             self._inspect(places, piece, base)
         members: list[Any] = [(place.name, place, place.offset) for place in places]
+        links: dict[int, str] = {}
         for entry in reversed(self._walk.payloadless):
             if entry.kind == HARD_LINK:  # readers that can find its target give it as a field
                 link = MemberPosition(entry.name, entry.offset, entry.offset, 0)
                 members.insert(entry.place, (entry.name, link, entry.offset))
+                links[entry.offset] = entry.target
         if members:
+            if self._observer is not None:
+                self._observer.take_links(links)
+                self._observer.take_members(members)
             self._group(members)
 
     def _inspect(self, places: list[MemberPosition], piece: bytes, base: int) -> None:
@@ -272,9 +299,6 @@ class ShardCheck:
                 self._note("empty-member", "it has no bytes", offset=place.offset, member=name)
             elif (check is not None and decoding) or (observer is not None and observer.wants_payload(place)):
                 self._fetch(place, check if decoding else None, piece, base)
-        if observer is not None:
-            observer.take_members(places)
-
     def _judge_extension(self, name: str, extension: str, place: MemberPosition) -> FieldCheck | None:
         """Return how fields of an extension are checked; tell of one that is none, or has capitals."""
         key, field = base_plus_ext(name)
