@@ -25,7 +25,9 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "ls": ("ls", "List samples, or members."),
         "head": ("ls", "Show the first samples, field by field."),
     },
-    "Trust": {},
+    "Trust": {
+        "check": ("check", "Tell what is wrong with shards; write repaired copies."),
+    },
     "Make": {},
     "Other": {
         "index": ("index", "Make, change and show shard indexes (wids JSON)."),
