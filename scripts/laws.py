@@ -198,7 +198,7 @@ def indexes(module: Module) -> Iterator[Breach]:
 def compatibility(module: Module) -> Iterator[Breach]:
     """A file at the package root only re-exports; those that bind late may also compose."""
     inside = module.inside or ()
-    if len(inside) != 1 or inside[0] == "__init__.py" or inside[0][:-3] in LATE_BOUND:
+    if len(inside) != 1 or inside[0] in ("__init__.py", "__main__.py") or inside[0][:-3] in LATE_BOUND:
         return
     for node in module.tree.body:
         if not is_reexport(node):

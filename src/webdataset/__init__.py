@@ -13,6 +13,8 @@ __version__ = "2.0.0.dev0"
 
 _HOMES = {
     "core.distributed": "WorkerContext",
+    "inspection.check": "check_shards iterate_checks",
+    "inspection.repair": "repair_shards",
     "flow.shuffle_quality": "measure_shuffle_quality simulate_shuffle_quality",
     "autodecode": """Continue Decoder DecodingError add_safe_globals gzfilter handle_extension imagehandler
         audio pytorch_weights_only torch_audio torch_loads torch_safetensors torch_video video video_clips""",

@@ -124,6 +124,8 @@ from .index.indexed_dataset import IndexedDataset as IndexedDataset
 from .index.indexed_shard import IndexedShard as IndexedShard
 from .index.lookup import sample_counts as sample_counts
 from .index.publish import IndexWhileReading as IndexWhileReading, write_indexes as write_indexes
+from .inspection.check import check_shards as check_shards, iterate_checks as iterate_checks
+from .inspection.repair import repair_shards as repair_shards
 from .loading.loader import Loader as Loader
 from .loading.stats import LoaderStats as LoaderStats
 from .loading.torch_distributed import check_ranks as check_ranks, equal_steps as equal_steps
@@ -217,6 +219,7 @@ __all__ = [
     "cbors2_to_samples",
     "cbors_to_samples",
     "check_ranks",
+    "check_shards",
     "compose",
     "decode",
     "default_collation_fn",
@@ -242,6 +245,7 @@ __all__ = [
     "info",
     "interleaved",
     "interleaved_to_dict",
+    "iterate_checks",
     "listed",
     "load_spec",
     "log_keys",
@@ -261,6 +265,7 @@ __all__ = [
     "pytorch_weights_only",
     "rename",
     "rename_keys",
+    "repair_shards",
     "repeatedly",
     "reraise_exception",
     "resampled",

@@ -22,9 +22,13 @@ from webdataset.shards.wids_index import WidsIndex, read_wids_json
 DONE, FAILED, WRONG, PARTIAL = 0, 1, 2, 3
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="wids-index", description="Shard indexes in wids JSON.", epilog=_EPILOG)
+def make_parser(program: str = "wids-index") -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        program: its name, for messages.
+    """
+    top = argparse.ArgumentParser(prog=program, description="Shard indexes in wids JSON.", epilog=_EPILOG)
     verbs = top.add_subparsers(dest="verb", metavar="{create,update,info,sample}", required=True)
     _add_create(verbs)
     _add_update(verbs)
@@ -85,16 +89,17 @@ def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     sample.add_argument("--json", action="store_true", help="print JSON: values that are JSON, else their sizes")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, program: str = "wids-index") -> int:
     """Run the program.
 
     Args:
         argv: the command line after the program's name; by default the process's.
+        program: its name, for messages.
 
     Returns:
         The exit status.
     """
-    chosen = make_parser().parse_args(argv)
+    chosen = make_parser(program).parse_args(argv)
     home = import_module("webdataset.cli.wids_create" if chosen.verb in ("create", "update") else f"{_SHOWING}")
     try:
         status: int = getattr(home, chosen.verb)(chosen)
@@ -102,10 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # nobody listens any more
         return DONE
     except UsageError as error:
-        print(f"wids-index: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return WRONG
     except (WebDatasetError, OSError, UnicodeDecodeError) as error:
-        print(f"wids-index: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return FAILED
     return status
 

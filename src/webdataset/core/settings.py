@@ -110,6 +110,10 @@ SEED = EnvironmentVariable[int | None]("WDS_SEED", None, int, "seed of every dat
 FULL_TRACEBACKS = EnvironmentVariable(
     "WDS_FULL_TRACEBACKS", False, _parse_bool, "1 shows this library's own frames in tracebacks of its errors"
 )
+NO_COLOR = EnvironmentVariable("NO_COLOR", False, lambda _: True, "any text: the command `wds` writes no colours")
+TERM = EnvironmentVariable("TERM", "dumb", str, "the terminal that `wds` writes to; the system sets it")
+TERM_PROGRAM = EnvironmentVariable("TERM_PROGRAM", "", str, "the program of the terminal: `wds show` knows some")
+KITTY_WINDOW_ID = EnvironmentVariable("KITTY_WINDOW_ID", "", str, "set by Kitty, which `wds show` sends images to")
 SHOW_SEED = EnvironmentVariable("WDS_SHOW_SEED", False, _parse_bool, "log the seeds of resampled shard lists")
 TRUST = EnvironmentVariable[str | None]("WDS_TRUST", None, str, "strict, safe or full: what decoding may execute")
 SECURE = EnvironmentVariable(

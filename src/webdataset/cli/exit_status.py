@@ -1,0 +1,25 @@
+"""The exit status of ``wds``: one table for all commands.
+
+``wds --help`` prints the table, and ``docs/command-line.md`` repeats it.
+"""
+
+from typing import Final
+
+DONE: Final = 0
+NONE_FOUND: Final = 1
+WRONG_USE: Final = 2
+FAILED: Final = 3
+PARTIAL: Final = 4
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+TABLE: Final[dict[int, str]] = {
+    DONE: "done; for grep: something was found; for diff: no difference; for check: no findings",
+    NONE_FOUND: "grep found nothing, diff found differences, check has findings",
+    WRONG_USE: "the command line is wrong",
+    FAILED: "an input cannot be read or is damaged, or an output cannot be written; no output was completed",
+    PARTIAL: "done, but some inputs or samples failed and were left out, as an option allows",
+    INTERRUPTED: "stopped by Ctrl-C; no output was completed",
+    PIPE_CLOSED: "the program that reads the output has ended (SIGPIPE)",
+}
+"""Exit status to what it says."""

@@ -1,0 +1,182 @@
+"""Turns arguments of the command line into shards, in one way for every command.
+
+An argument is one of these, tried in this order: ``-`` (a shard on standard input), ``@list.txt`` (one expression a
+line; ``@-`` reads the list from standard input), a directory, a dataset specification or wids index (``.yaml``,
+``.yml``, ``.json``), or an expression of :func:`webdataset.shards.expand.expand_urls`.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from webdataset.core.errors import NoShards, UsageError
+
+if TYPE_CHECKING:
+    from webdataset.samples.sample_reader import Reading
+    from webdataset.shards.specs.mix import Mix
+
+ENDINGS = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+"""What names of shards in a directory end with."""
+
+_SPECS = (".yaml", ".yml", ".json")
+_MOST_NESTED = 10
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The shards that a command reads.
+
+    Args:
+        urls: in the order of the command line.
+        storage_options: what they are opened with, or None.
+    """
+
+    urls: tuple[str, ...]
+    storage_options: dict[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.urls)
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        return len(self.urls)
+
+    def reading(self, **rules: Any) -> "Reading":
+        """Return the rules of reading with these options.
+
+        Args:
+            **rules: fields of :class:`~webdataset.samples.sample_reader.Reading`.
+        """
+        from webdataset.samples.sample_reader import Reading  # noqa: PLC0415  loaded when something is read
+
+        return Reading(storage_options=self.storage_options, **rules)
+
+
+def expand_inputs(arguments: Iterable[str], *, storage_profile: str | None = None, split: str | None = None) -> Inputs:
+    """Return the shards that arguments stand for.
+
+    Args:
+        arguments: as typed.
+        storage_profile: name of the profile that urls are opened with.
+        split: the split of dataset specifications; needed where one has several and none is called ``train``.
+
+    Raises:
+        NoShards: they stand for nothing.
+        UsageError: an expression that cannot mean anything, or standard input twice.
+        SourceError: a list, specification or store cannot be read.
+    """
+    options = None if storage_profile is None else {"profile": storage_profile}
+    urls = [url for argument in arguments for url in _expand(argument, options, split, 0)]
+    if not urls:
+        raise NoShards("the arguments stand for no shards")
+    if urls.count("-") > 1:
+        raise UsageError("standard input can be read only once: give '-' one time")
+    return Inputs(tuple(urls), options)
+
+
+def _expand(argument: str, options: Any, split: str | None, depth: int) -> list[str]:
+    if argument == "-":
+        return ["-"]
+    if argument.startswith("@") and len(argument) > 1 and not os.path.lexists(argument):
+        return _expand_list(argument[1:], options, split, depth)
+    if _is_directory(argument):
+        return _list_directory(argument)
+    if argument.lower().endswith(_SPECS):
+        return _expand_spec(argument, split)
+    from webdataset.shards.expand import expand_urls  # noqa: PLC0415  loaded when there is something to expand
+
+    return expand_urls(argument, storage_options=options)
+
+
+def _is_directory(argument: str) -> bool:
+    return "://" not in argument and Path(argument).is_dir()
+
+
+def _expand_list(name: str, options: Any, split: str | None, depth: int) -> list[str]:
+    """Return the shards of a list: one expression a line; empty lines and those that begin with # count nothing.
+
+    Raises:
+        UsageError: lists that name each other.
+    """
+    if depth >= _MOST_NESTED:
+        raise UsageError(f"lists of shards name each other, more than {_MOST_NESTED} deep", url=f"@{name}")
+    if name == "-":
+        lines = sys.stdin.read().splitlines()
+    else:
+        from webdataset.storage.open_url import open_url  # noqa: PLC0415  for lists alone
+
+        with open_url(name) as stream:
+            lines = stream.read().decode("utf-8", "surrogateescape").splitlines()
+    wanted = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return [url for line in wanted for url in _expand(line, options, split, depth + 1)]
+
+
+def _list_directory(name: str) -> list[str]:
+    """Return the shards in and below a directory, sorted by their paths.
+
+    Raises:
+        NoShards: there are none.
+    """
+    found = [
+        str(Path(folder, file))
+        for folder, folders, files in os.walk(name)
+        if folders.sort() is None
+        for file in sorted(files)
+        if file.lower().endswith(ENDINGS) and not file.startswith(".")
+    ]
+    if not found:
+        raise NoShards(f"the directory holds no shards: no name ends with {', '.join(ENDINGS)}", url=name)
+    return sorted(found)
+
+
+def _expand_spec(name: str, split: str | None) -> list[str]:
+    """Return the shards of a dataset specification or wids index, each once, in the order in which it names them."""
+    from webdataset.shards.specs.load import load_spec  # noqa: PLC0415  for specifications alone
+
+    splits = load_spec(name).splits
+    chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
+    if chosen not in splits:
+        raise UsageError(f"the specification has no split {chosen!r}: pass --split {'|'.join(splits)}", url=name)
+    return list(dict.fromkeys(_list_shards(splits[chosen])))
+
+
+def _list_shards(mix: "Mix") -> Iterator[str]:
+    for source in mix.sources:
+        if source.mix is not None:
+            yield from _list_shards(source.mix)
+        else:
+            yield from source.urls()
+
+
+def storage_options_of(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--storage-profile`` and ``--split`` to a command.
+
+    Args:
+        command: takes ``storage_profile`` and ``split``.
+    """
+    split = click.option("--split", metavar="NAME", help="The split of a dataset specification.")
+    profile = click.option("--storage-profile", metavar="NAME", help="The profile that urls are opened with.")
+    return profile(split(command))
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument ``SHARDS...`` and the options of inputs; it gets ``inputs``.
+
+    Args:
+        command: takes ``inputs`` (:class:`Inputs`) as keyword.
+    """
+
+    @functools.wraps(command)
+    def call(
+        *arguments: Any, shards: tuple[str, ...], storage_profile: str | None, split: str | None, **rest: Any
+    ) -> Any:
+        inputs = expand_inputs(shards, storage_profile=storage_profile, split=split)
+        return command(*arguments, inputs=inputs, **rest)
+
+    return storage_options_of(click.argument("shards", nargs=-1, required=True, metavar="SHARDS...")(call))

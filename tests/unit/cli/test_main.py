@@ -1,0 +1,205 @@
+"""The command ``wds`` as a whole: its help, how it loads commands, what errors become."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from support.command import SRC, WDS, command_environment, run_wds, shell
+from webdataset.cli import exit_status, main
+from webdataset.testing import archives
+
+ROOT = SRC.parent
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Two shards of three samples in a folder."""
+    for shard in range(2):
+        members = [
+            (f"k{shard}{number}.{field}", b"%s %d" % (field.encode(), number))
+            for number in range(3)
+            for field in ("txt", "cls")
+        ]
+        (tmp_path / f"s-{shard}.tar").write_bytes(archives.by_hand(members))
+    return tmp_path
+
+
+def test_help_loads_neither_torch_nor_numpy_nor_a_command():
+    """``wds --help`` loads click and a few modules of ours: no command, no reader, no numpy."""
+    code = "import sys; from webdataset.cli.main import main; main(['--help']); print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=command_environment())
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"torch", "numpy", "PIL", "rich", "yaml", "urllib3", "json"}
+    ours = {name for name in loaded if name.startswith("webdataset")}
+    assert not {
+        name for name in ours if name.startswith(("webdataset.storage", "webdataset.samples", "webdataset.tar"))
+    }
+    assert {name for name in ours if name.startswith("webdataset.cli.")} == {
+        "webdataset.cli.main", "webdataset.cli.exit_status", "webdataset.cli.console",
+    }  # fmt: skip
+
+
+def test_help_lists_every_command_and_the_exit_status():
+    """The help names each command by section, and the whole table of exit statuses."""
+    text = run_wds("--help").stdout.decode()
+    for name, (_, line) in main.list_commands().items():
+        assert re.search(rf"^  {name} +{re.escape(line[:30])}", text, re.MULTILINE), name
+    for status in exit_status.TABLE:
+        assert re.search(rf"^  {status} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", sorted(main.list_commands()))
+def test_help_of_each_command_has_examples(name):
+    """Each command loads under its name, and its help has examples that call it."""
+    command = main.load_command(name)
+    assert command.name == name
+    assert "Examples:" in command.help
+    assert f"wds {name}" in command.help
+
+
+@pytest.mark.parametrize("name", sorted(main.list_commands()))
+def test_every_option_is_explained(name):
+    """No option is without a line of help."""
+    for parameter in main.load_command(name).params:
+        assert not isinstance(parameter, click.Option) or parameter.help, parameter.name
+
+
+def test_program_and_module_are_the_same():
+    """The installed program calls what ``python -m webdataset`` calls."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["wds"] == "webdataset.cli.main:run"
+    assert run_wds("--version").stdout.startswith(b"wds, version ")
+
+
+def test_wrong_command_is_answered_with_the_nearest(shards):
+    """A name that is no command is exit status 2, with a proposal."""
+    assert b"Did you mean 'ls'" in run_wds("lss", status=exit_status.WRONG_USE).stderr
+
+
+def test_wrong_option_is_exit_status_2(shards):
+    """An unknown option is an error of usage."""
+    assert b"--wrong" in run_wds("ls", "--wrong", shards, status=exit_status.WRONG_USE).stderr
+
+
+def test_error_is_one_short_message_without_traceback(tmp_path):
+    """A shard that is not there: exit status 3, one line, no traceback."""
+    done = run_wds("ls", tmp_path / "none.tar", status=exit_status.FAILED)
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"wds: ")
+    assert done.stderr.count(b"\n") == 1
+    assert b"Traceback" not in done.stderr
+
+
+def test_tracebacks_can_be_asked_for(tmp_path):
+    """``WDS_FULL_TRACEBACKS`` shows where an error came from."""
+    done = run_wds("ls", tmp_path / "none.tar", status=exit_status.FAILED, WDS_FULL_TRACEBACKS="1")
+    assert b"Traceback" in done.stderr
+
+
+def test_closed_pipe_ends_it_silently(shards):
+    """Where ``head`` ends first, nothing is said, and the shell sees SIGPIPE."""
+    script = "yes s-0.tar | command head -3000 > list; wds ls @list | command head -1; echo ${PIPESTATUS[0]}"
+    done = shell(script, shards)
+    assert done.stdout.split() == [b"k00", b"txt", b"cls", str(exit_status.PIPE_CLOSED).encode()]
+    assert done.stderr == b""
+
+
+def test_full_disk_on_stdout_is_an_error(shards):
+    """Output that cannot be written is exit status 3, not success."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    done = shell("wds ls s-0.tar > /dev/full", shards)
+    assert done.returncode == exit_status.FAILED
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_interrupt_ends_it_as_by_the_signal(tmp_path):
+    """Ctrl-C: one word on standard error, and the process dies by SIGINT, so that shell loops end too."""
+    os.mkfifo(tmp_path / "pipe")
+    process = subprocess.Popen(
+        [*WDS, "ls", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=command_environment(),
+    )
+    process.stdin.write(archives.by_hand([("a.txt", b"1"), ("b.txt", b"2")])[:2048] + b"c.txt".ljust(100, b"\0"))
+    process.stdin.flush()
+    assert process.stdout.read(0) == b""
+    while b"ls" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        pass
+    # the reader of the shard is loaded last
+    while b"pipe_read" not in Path(f"/proc/{process.pid}/wchan").read_bytes() and not _sleeps(process.pid):
+        pass
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert said == b"wds: interrupted\n"
+
+
+def _sleeps(pid):
+    """Tell whether a process waits in a read of standard input (Linux)."""
+    try:
+        call = Path(f"/proc/{pid}/syscall").read_text().split()
+    except OSError:
+        return True
+    return call[:2] == ["0", "0x0"]
+
+
+def test_terminal_gets_no_control_characters(tmp_path):
+    """Names with escape sequences are written so that the terminal does not obey them; JSON keeps them."""
+    (tmp_path / "evil.tar").write_bytes(archives.by_hand([("\x1b[31mred\n.txt", b"x")]))
+    master, slave = pty.openpty()
+    environment = command_environment(TERM="xterm")
+    with subprocess.Popen([*WDS, "ls", "evil.tar"], stdout=slave, cwd=tmp_path, env=environment):
+        os.close(slave)
+        text = _read_terminal(master)
+    assert text == b"\\033[31mred\\n\ttxt\r\n"
+    assert b'"\\u001b[31mred\\n"' in run_wds("ls", "--json", "evil.tar", cwd=tmp_path).stdout
+
+
+def _read_terminal(master):
+    """Return everything that a program wrote to a terminal."""
+    text = b""
+    try:
+        while piece := os.read(master, 4096):
+            text += piece
+    except OSError:  # Linux: the program has ended
+        pass
+    finally:
+        os.close(master)
+    return text
+
+
+def test_completion_comes_from_click():
+    """The shell is told how to complete, and completes commands and options."""
+    script = run_wds(_WDS_COMPLETE="bash_source").stdout
+    assert b"_WDS_COMPLETE=bash_complete" in script
+    found = run_wds(_WDS_COMPLETE="bash_complete", COMP_WORDS="wds he", COMP_CWORD="1").stdout
+    assert b"head" in found
+
+
+@pytest.mark.parametrize("name", ["wids-index", "widsindex"])
+def test_old_programs_stay(name):
+    """The published names still start the same function."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts[name] == "webdataset.cli.wids_index:run"
+
+
+def test_index_is_wids_index(shards):
+    """``wds index`` does what ``wids-index`` does, with the exit status of ``wds``."""
+    run_wds("index", "create", "s-{0..1}.tar", "-o", "index.json", cwd=shards)
+    info = run_wds("index", "info", "--json", "index.json", cwd=shards).stdout
+    assert b'"samples": 6' in info
+    run_wds("index", "info", "none.json", cwd=shards, status=exit_status.FAILED)
+    run_wds("index", "wrong", cwd=shards, status=exit_status.WRONG_USE)
+    assert b"usage: wds index" in run_wds("index", "--help").stdout
