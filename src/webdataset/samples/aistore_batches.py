@@ -6,7 +6,6 @@ never left out silently.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from webdataset.core.error_handlers import Handler
 from webdataset.core.errors import BadHeader, NotFound, ShortRead, UsageError
@@ -58,7 +57,7 @@ def _continues_sample(field: Field, sample: list[Field]) -> bool:
     return all(extension != other for _, _, other in sample)
 
 
-def batch_samples(samples: list[list[Field]], storage_options: Any, handler: Handler) -> Iterator[Sample]:
+def batch_samples(samples: list[list[Field]], storage_options: object, handler: Handler) -> Iterator[Sample]:
     """Read samples by one batch.
 
     Args:

@@ -66,6 +66,9 @@ def is_meta(path: str, pattern: re.Pattern[str] | str | None = _META) -> bool:
 
 
 Sample = dict[str, Any]
+
+Shard = dict[str, Any]
+"""A shard of a list: ``url``, and ``stream`` once it is open; a list may add ``number``, ``share``, ``part``."""
 Keys = Callable[[str], tuple[str, str] | tuple[None, None]]
 Duplicates = Literal["error", "first", "last", "new"]
 POLICIES = ("error", "first", "last", "new")
@@ -180,7 +183,7 @@ class Grouper:
         self._sample = sample
         return done
 
-    def _longer(self, name: str, payload: Any, offset: int, done: list[Sample]) -> bool:
+    def _longer(self, name: str, payload: object, offset: int, done: list[Sample]) -> bool:
         """Take a member that needs more than a lookup; return False at a duplicate that is an error."""
         if name.startswith("__") and is_meta(name):
             return True
@@ -264,7 +267,7 @@ class Grouper:
         field = ext.lower() if self._lcase else ext
         return None if self._suffixes is not None and field not in self._suffixes else (key, field)
 
-    def get_content(self, name: str, key: str) -> Any:
+    def get_content(self, name: str, key: str) -> object:
         """Return what the sample in progress has of a member, or None; also where its key is another.
 
         Args:
@@ -312,7 +315,7 @@ class Grouper:
         return key
 
 
-def valid_sample(sample: Any) -> bool:
+def valid_sample(sample: object) -> bool:
     """Tell whether this is a sample: a dict with something in it and no true ``__bad__``.
 
     Args:

@@ -15,9 +15,10 @@ read. Bytes are read once for links to one member that follow each other closely
 """
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from webdataset.core.errors import WebDatasetError
 from webdataset.core.redaction import redact
@@ -25,7 +26,7 @@ from webdataset.core.tracebacks import warn_user
 from webdataset.samples.member_sizes import check_member_size
 from webdataset.tar.compression import detect_compression
 from webdataset.tar.header import HARD_LINK, SYMBOLIC_LINK, Limits
-from webdataset.tar.member_assembly import PayloadlessMember
+from webdataset.tar.member_assembly import Member, PayloadlessMember
 from webdataset.tar.scanner import TarScanner
 from webdataset.tar.walker import MemberPosition, TarWalker
 
@@ -44,7 +45,7 @@ class MemberNames(Protocol):
         """Return key and field of a member, or None where it belongs to no sample."""
         ...
 
-    def get_content(self, name: str, key: str) -> Any:
+    def get_content(self, name: str, key: str) -> object:
         """Return what the sample in progress has of a member, or None; also where its key is another."""
         ...
 
@@ -183,8 +184,8 @@ class LinkResolver:
         self._key: str | None = None
 
     def resolve(
-        self, members: list[Any], payloadless: Sequence[PayloadlessMember], names: MemberNames
-    ) -> Iterator[list[Any]]:
+        self, members: list[Member], payloadless: Sequence[PayloadlessMember], names: MemberNames
+    ) -> Iterator[list[Member]]:
         """Yield lists of members with those that links lead to, each list before the next link is looked at.
 
         Args:
@@ -269,7 +270,7 @@ class LinkResolver:
         )
 
 
-def open_random_access(url: Any, reading: Any, length: int | None = None) -> ReadAt | None:
+def open_random_access(url: str | os.PathLike[str], reading: object, length: int | None = None) -> ReadAt | None:
     """Open a shard once more, to read it anywhere; None where it is compressed, or read front to back only.
 
     Args:
@@ -290,7 +291,7 @@ def open_random_access(url: Any, reading: Any, length: int | None = None) -> Rea
     return None
 
 
-def make_read_at(stream: Any, here: Callable[[], int]) -> ReadAt:
+def make_read_at(stream: IO[bytes], here: Callable[[], int]) -> ReadAt:
     """Return what reads a stream anywhere, and leaves it where it stands.
 
     Args:

@@ -5,13 +5,14 @@ object of its own, so that this library's grouper knows the border even when the
 written for webdataset 0.2 see what they always saw.
 """
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue, with_location
-from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, is_meta
+from webdataset.samples.grouping import Grouper, Keys, Sample, Shard, base_plus_ext, is_meta
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import ShardReader, StopReading
 from webdataset.samples.split_samples import FinishedKeys, check_policy, track_keys
@@ -22,7 +23,7 @@ class ShortUrl(str):
 
     __slots__ = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Travel as a plain string."""
         return str, (str(self),)
 
@@ -68,7 +69,7 @@ class OpenedUrls:
                 self._known.popitem(last=False)
         return opened
 
-    def find(self, url: Any) -> OpenedUrl | None:
+    def find(self, url: object) -> OpenedUrl | None:
         """Return the shard whose members carry an object, or None where it is none of these shards.
 
         Args:
@@ -81,7 +82,9 @@ class OpenedUrls:
 _opened_urls = OpenedUrls()
 
 
-def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__[^/]*__($|/)") -> Iterator[Sample]:
+def shard_members(
+    shard: Shard, reading: Reading, skip_meta: "str | re.Pattern[str] | None" = r"__[^/]*__($|/)"
+) -> Iterator[Sample]:
     """Yield one opened shard's members as ``{"fname", "data"}``.
 
     Args:
@@ -106,9 +109,7 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
         reader.close()
 
 
-def expanded_members(
-    shards: Iterable[dict[str, Any]], reading: Reading, eof_value: Any = None
-) -> Iterator[dict[str, Any]]:
+def expanded_members(shards: Iterable[Shard], reading: Reading, eof_value: object = None) -> Iterator[Sample]:
     """Yield the members of all shards, each with its ``__url__``.
 
     Args:
@@ -131,11 +132,11 @@ def expanded_members(
         else:
             opened.ended = True
         if eof_value is not None:
-            yield eof_value
+            yield cast("Sample", eof_value)
 
 
 def group_members(
-    members: Iterable[dict[str, Any]],
+    members: Iterable[Sample],
     *,
     keys: Keys = base_plus_ext,
     lcase: bool = True,
@@ -207,12 +208,12 @@ class _MemberGrouper:
         self._rules = rules
         self._handler = handler
         self._finished: FinishedKeys | None = None
-        self._url: Any = grouper  # no url is this object
+        self._url: object = grouper  # no url is this object
         self._opened: OpenedUrl | None = None
 
-    def border(self, member: dict[str, Any]) -> list[Sample]:
+    def border(self, member: Sample) -> list[Sample]:
         """Return the last sample of a shard where a member is of the next one, and begin that."""
-        url: Any = member.get("__url__") if member else self._grouper
+        url: object = member.get("__url__") if member else self._grouper
         if url is self._url:
             return []
         samples = self.end()
@@ -220,10 +221,10 @@ class _MemberGrouper:
         self._url = url
         self._opened = _opened_urls.find(url)
         self._grouper.open({name: value for name, value in member.items() if name.startswith("__")} if member else {})
-        self._finished = None if self._opened is None else track_keys(url, self._rules, self._grouper)
+        self._finished = None if self._opened is None else track_keys(str(url), self._rules, self._grouper)
         return samples
 
-    def take(self, member: dict[str, Any]) -> list[Sample]:
+    def take(self, member: Sample) -> list[Sample]:
         """Return the sample that ends before a member, if one does."""
         try:
             samples = self._grouper.add([(member["fname"], member["data"], 0)])

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from webdataset.core.error_handlers import Handler, reraise_exception, with_location
 from webdataset.core.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.samples.address import Address
+from webdataset.samples.grouping import Shard
 from webdataset.samples.shard_reader import warn_trailing
 from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.profile_selection import check_storage_options
@@ -73,7 +74,7 @@ class RecordReading(PicklesProfiles):
         if self.items not in ("any", "samples") or self.limit_bytes < 1:
             raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
 
-    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "RecordReader":
+    def reader(self, shard: Shard, start: Address | None = None) -> "RecordReader":
         """Return the reader of one shard.
 
         Args:
@@ -92,7 +93,7 @@ class RecordReader:
         start: address of the item to start at.
     """
 
-    def __init__(self, shard: dict[str, Any], reading: RecordReading, start: Address | None = None) -> None:
+    def __init__(self, shard: Shard, reading: RecordReading, start: Address | None = None) -> None:
         self.url = str(shard["url"])
         self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
@@ -200,7 +201,7 @@ class RecordReader:
             close()
 
 
-def _item_type_error(item: Any, offset: int) -> FormatError:
+def _item_type_error(item: object, offset: int) -> FormatError:
     return FormatError(
         f"the item at byte {offset} is of type {type(item).__name__}, and samples are dicts; pass items='any' to read "
         "such items too",

@@ -12,19 +12,21 @@ import functools
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
 from webdataset.core.errors import StaleIndex, UsageError
 from webdataset.core.seeds import hash_seed
 from webdataset.samples.address import Address, CheckedAddress
-from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, is_meta
+from webdataset.samples.grouping import Grouper, Keys, Sample, Shard, base_plus_ext, is_meta
 from webdataset.samples.shard_identity import CHECK, ShardIdentity, sum_size, sum_text
 from webdataset.samples.shard_reader import ReadingRules, ShardReader, StopReading, Watch
 from webdataset.samples.split_samples import check_policy
 from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.streams import stream_identity
 from webdataset.tar.header import Limits
+
+T = TypeVar("T")
 
 
 class Position:
@@ -127,7 +129,7 @@ class Position:
         self._chain, self._keys = _chain_keys(self._chain, self._keys), []
 
 
-def _list_keys(samples: list[Any]) -> list[str | None]:
+def _list_keys(samples: list[Sample]) -> list[str | None]:
     try:
         return [sample["__key__"] for sample in samples]
     except (KeyError, TypeError, IndexError):  # records need not be samples
@@ -141,8 +143,8 @@ def _chain_keys(chain: int, keys: list[str | None]) -> int:
 
 
 def take_share(
-    lists: Iterator[tuple[list[Any], list[int]]], shard: dict[str, Any], resumed: int | None
-) -> Iterator[tuple[list[Any], list[int]]]:
+    lists: Iterator[tuple[list[T], list[int]]], shard: Shard, resumed: int | None
+) -> Iterator[tuple[list[T], list[int]]]:
     """Return the lists of samples that a reader makes, without those that belong to other streams or workers.
 
     Args:
@@ -159,8 +161,8 @@ def take_share(
 
 
 def _take_range(
-    lists: Iterator[tuple[list[Any], list[int]]], start: int, stop: int, count: int, resumed: int | None
-) -> Iterator[tuple[list[Any], list[int]]]:
+    lists: Iterator[tuple[list[T], list[int]]], start: int, stop: int, count: int, resumed: int | None
+) -> Iterator[tuple[list[T], list[int]]]:
     """Yield the samples ``[start, stop)`` of a shard that is said to hold ``count``.
 
     Whoever reads the shard's last samples sees whether that is so, before the last of them are given: behind these,
@@ -170,7 +172,7 @@ def _take_range(
         StaleIndex: it holds another number.
     """
     here = 0 if resumed is None else start + resumed
-    held: list[tuple[list[Any], list[int]]] = []
+    held: list[tuple[list[T], list[int]]] = []
     try:
         for samples, offsets in lists:
             low, high = max(start - here, 0), max(stop - here, 0)
@@ -195,8 +197,8 @@ def _take_range(
 
 
 def _take_every(
-    lists: Iterator[tuple[list[Any], list[int]]], first: int, step: int
-) -> Iterator[tuple[list[Any], list[int]]]:
+    lists: Iterator[tuple[list[T], list[int]]], first: int, step: int
+) -> Iterator[tuple[list[T], list[int]]]:
     for samples, offsets in lists:
         kept = samples[first::step]
         starts = offsets[first::step]
@@ -228,7 +230,7 @@ class ReadingOptions(TypedDict, total=False):
     addresses: bool
     limits: Limits
     observer: Callable[[str, Any], Watch] | None
-    storage_options: Any
+    storage_options: object
     prefetch: int | None
 
 
@@ -275,7 +277,7 @@ class Reading(PicklesProfiles):
     limits: Limits = field(default_factory=Limits)
     cache: Any = None
     observer: Callable[[str, Any], Watch] | None = None
-    storage_options: Any = None
+    storage_options: object = None
     prefetch: int | None = None
 
     def __post_init__(self) -> None:
@@ -289,7 +291,7 @@ class Reading(PicklesProfiles):
 
             object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
 
-    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
+    def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""
         return ShardReader(shard, self, start)
 
@@ -325,7 +327,7 @@ def configure_allocator() -> None:
 
 
 def read_samples(
-    shards: Iterable[dict[str, Any]],
+    shards: Iterable[Shard],
     reading: ReadingRules,
     position: Position | None = None,
     start: Address | None = None,

@@ -12,7 +12,7 @@ A mismatch is a warning or StateMismatch; a replaced shard is never read on sile
 """
 
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import StateMismatch
@@ -49,7 +49,7 @@ class ShardIdentity(NamedTuple):
         return cls(size, None if validator is None else hash_seed("validator", validator) >> 11)
 
 
-def sum_key(sample: Any) -> int:
+def sum_key(sample: object) -> int:
     """Return the CRC-32 of a sample's key; 0 where it has none.
 
     Args:
@@ -128,7 +128,7 @@ def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warne
     )
 
 
-def compare_traces(saved: Any, now: Any, url: str, warned: set[str]) -> None:
+def compare_traces(saved: object, now: object, url: str, warned: set[str]) -> None:
     """Compare how far a replay has read with how far the run had when the state was saved.
 
     Args:
@@ -142,7 +142,7 @@ def compare_traces(saved: Any, now: Any, url: str, warned: set[str]) -> None:
     """
     if saved == now:
         return
-    pairs: list[tuple[Any, Any]] = []
+    pairs: list[tuple[object, object]] = []
     if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
         if "keys" in saved and all(saved[name] == now[name] for name in ("at", "keys", "shard")):
             compare_identities(url, ShardIdentity(*saved["object"]), ShardIdentity(*now["object"]), warned)

@@ -22,7 +22,7 @@ from webdataset.core.errors import NoRandomAccess, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
-from webdataset.samples.grouping import Grouper, Sample
+from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
 from webdataset.storage.streams import stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
@@ -100,7 +100,7 @@ RESTART_BYTES = 256 * 1024  # what may be read in the time that one more request
 _PIECE = 1 << 18
 
 
-def can_seek(stream: Any) -> bool:
+def can_seek(stream: object) -> bool:
     """Tell whether a stream can seek."""
     seekable = getattr(stream, "seekable", None)
     return seekable is not None and bool(seekable())
@@ -117,8 +117,8 @@ class SeekableSource:
         offset: of the next byte.
     """
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    def __init__(self, stream: object) -> None:
+        self.stream: Any = stream
         self.offset = 0
         self._seeks = can_seek(stream)
         self._restarts = not self._seeks and getattr(stream, "reopen_at", None) is not None
@@ -197,7 +197,7 @@ class ReadingRules(Protocol):
         """Whether to add ``__address__`` to every sample."""
         ...
 
-    def reader(self, shard: dict[str, Any], start: Address | None = None) -> SampleListReader:
+    def reader(self, shard: Shard, start: Address | None = None) -> SampleListReader:
         """Return the reader of one shard, which begins at the sample at ``start``."""
         ...
 
@@ -233,7 +233,7 @@ class TarReadingRules(ReadingRules, Protocol):
         ...
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> Keys:
         """Splits a name into key and extension."""
         ...
 
@@ -273,7 +273,7 @@ class ShardReader:
         start: address of the sample to start at.
     """
 
-    def __init__(self, shard: dict[str, Any], reading: TarReadingRules, start: Address | None = None) -> None:
+    def __init__(self, shard: Shard, reading: TarReadingRules, start: Address | None = None) -> None:
         self.url = str(shard["url"])
         self.path = shard.get("__local_path__")
         self.stream = shard["stream"]

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from webdataset.core.errors import SplitSample, UsageError
 from webdataset.core.redaction import redact
@@ -28,6 +28,9 @@ from webdataset.core.tracebacks import warn_user
 from webdataset.samples.grouping import Grouper, Sample
 from webdataset.tar.member_assembly import Member
 from webdataset.tar.walker import TarWalker
+
+if TYPE_CHECKING:
+    from webdataset.samples.shard_reader import TarReadingRules
 
 POLICIES = ("error", "warn", "ignore")
 MOST_BYTES = 16 << 20
@@ -47,7 +50,7 @@ class SplitSampleRules(Protocol):
         ...
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> object:
         """Splits a name into key and extension."""
         ...
 
@@ -82,7 +85,7 @@ class _Repeats(NamedTuple):
     """What came again: how often, and where first."""
 
     times: int
-    key: Any
+    key: object
     offset: int
 
     def describe(self) -> str:
@@ -120,11 +123,11 @@ class FinishedKeys:
         self._refuse = refuse
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._last: Any = ""
-        self._rising: deque[tuple[list[Any], list[Fields] | Fields]] = deque()
-        self._new: set[Any] | None = None  # without fields, once keys do not rise
-        self._older: set[Any] = set()
-        self._known: dict[Any, Fields] | None = None
+        self._last: object = ""
+        self._rising: deque[tuple[list[object], list[Fields] | Fields]] = deque()
+        self._new: set[object] | None = None  # without fields, once keys do not rise
+        self._older: set[object] = set()
+        self._known: dict[object, Fields] | None = None
         self._fields: dict[tuple[str, ...], Fields] = {}
 
     @property
@@ -167,7 +170,7 @@ class FinishedKeys:
         if offset is not None:
             self.load_all_keys(offset)
 
-    def load_all_keys(self, offset: int) -> dict[Any, Fields]:
+    def load_all_keys(self, offset: int) -> dict[object, Fields]:
         """Return the keys before an offset with their fields, and go on with these.
 
         Args:
@@ -175,7 +178,7 @@ class FinishedKeys:
         """
         if self._known is not None:
             return self._known
-        known: dict[Any, Fields] = {}
+        known: dict[object, Fields] = {}
         if self.look_up is not None:
             known = self.look_up(offset).load_all_keys(offset)
         for keys, fields in self._rising:
@@ -186,14 +189,14 @@ class FinishedKeys:
         self._known = known
         return known
 
-    def _keep(self, keys: list[Any], samples: list[Sample]) -> None:
+    def _keep(self, keys: list[object], samples: list[Sample]) -> None:
         """Keep keys that rise, with their fields: nobody could look them up."""
         self._rising.append((keys, self._fields_of(samples)))
         self._bytes += _estimate_bytes(keys)
         while self._bytes > self._most_bytes and len(self._rising) > 1:
             self._bytes -= _estimate_bytes(self._rising.popleft()[0])
 
-    def _all_new(self, keys: list[Any], offset: int) -> bool:
+    def _all_new(self, keys: list[object], offset: int) -> bool:
         """Tell whether no key came before; their fields can be looked up."""
         new = self._new
         if new is None:
@@ -209,7 +212,12 @@ class FinishedKeys:
         return len(new) == count
 
     def _compare_keys(
-        self, known: dict[Any, Fields], previous: Any, keys: list[Any], samples: list[Sample], offsets: list[int]
+        self,
+        known: dict[object, Fields],
+        previous: object,
+        keys: list[object],
+        samples: list[Sample],
+        offsets: list[int],
     ) -> list[tuple[int, SplitSample]]:
         """Compare keys and fields with those before."""
         fields = self._fields_of(samples)
@@ -226,7 +234,7 @@ class FinishedKeys:
         return found
 
     def _judge_samples(
-        self, known: dict[Any, Fields], previous: Any, pairs: Iterable[tuple[Any, Fields]], offsets: list[int]
+        self, known: dict[object, Fields], previous: object, pairs: Iterable[tuple[object, Fields]], offsets: list[int]
     ) -> list[tuple[int, SplitSample]]:
         """Judge samples one by one, since the key of some came before."""
         found: list[tuple[int, SplitSample]] = []
@@ -279,11 +287,11 @@ class FinishedKeys:
             )
 
 
-def _pair_fields(keys: list[Any], fields: list[Fields] | Fields) -> Iterable[tuple[Any, Fields]]:
+def _pair_fields(keys: list[object], fields: list[Fields] | Fields) -> Iterable[tuple[object, Fields]]:
     return zip(keys, repeat(fields) if isinstance(fields, frozenset) else fields, strict=False)
 
 
-def _keys_rise(previous: Any, keys: list[Any]) -> bool:
+def _keys_rise(previous: object, keys: list[Any]) -> bool:
     """Tell whether all keys are greater than those before; only ``duplicates="new"`` gives one twice in a row."""
     try:
         return bool(keys[0] > previous) and sorted(keys) == keys
@@ -291,7 +299,7 @@ def _keys_rise(previous: Any, keys: list[Any]) -> bool:
         return False
 
 
-def _estimate_bytes(keys: list[Any]) -> int:
+def _estimate_bytes(keys: list[object]) -> int:
     """Return about how much memory keys take: those of one list are of about one length."""
     longest = max(
         len(key) if isinstance(key, str) else _STRING_BYTES for key in (keys[0], keys[len(keys) // 2], keys[-1])
@@ -299,17 +307,17 @@ def _estimate_bytes(keys: list[Any]) -> int:
     return (_STRING_BYTES + longest) * len(keys)
 
 
-def _count_repeat(seen: _Repeats | None, key: Any, offset: int) -> _Repeats:
+def _count_repeat(seen: _Repeats | None, key: object, offset: int) -> _Repeats:
     return _Repeats(1, key, offset) if seen is None else seen._replace(times=seen.times + 1)
 
 
-def _split_sample_error(key: Any, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
+def _split_sample_error(key: object, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
     return SplitSample(
         f"a sample in parts: {_format_names(names)} does not stand next to {_format_names(before)}, which was "
         "delivered before as "
         "a sample of its own. Write the members of a sample one after another (tar --sort=name), or pass "
         "split_samples='warn' or 'ignore' to read parts as samples",
-        key=key, url=url, offset=offset if offset >= 0 else None,
+        key=cast("str", key), url=url, offset=offset if offset >= 0 else None,
     )  # fmt: skip
 
 
@@ -331,7 +339,7 @@ class PassedHeaders:
         stop: offset of the header to stop before.
     """
 
-    def __init__(self, url: str, reading: Any, stop: int) -> None:
+    def __init__(self, url: str, reading: "TarReadingRules", stop: int) -> None:
         self._walk = TarWalker(reading.admit(), reading.limits)
         self._grouper = reading.grouper()
         self._grouper.open({"__url__": url})
@@ -362,7 +370,7 @@ class PassedHeaders:
             self._finished.add(samples, self._grouper.offsets)
         return self._finished
 
-    def walk_headers(self, stream: Any) -> FinishedKeys:
+    def walk_headers(self, stream: IO[bytes]) -> FinishedKeys:
         """Return the keys, found by going from header to header; the stream stands where it stood.
 
         Args:

@@ -126,7 +126,7 @@ class Backend(Protocol):
         """Return the object of a url."""
         ...
 
-    def create_upload(self, url: str, storage_options: object = None, /, **options: Any) -> "AtomicUpload":
+    def create_upload(self, url: str, storage_options: object = None, /, **options: object) -> "AtomicUpload":
         """Return a stream to a new object: ``close`` publishes it, ``abort`` does not; as a context manager, either."""
         ...
 

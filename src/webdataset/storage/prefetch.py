@@ -60,7 +60,7 @@ class PrefetchedStream(io.RawIOBase):
         self._given = self._reads = 0
         self._left = time.monotonic()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Pass on to the stream."""
         if name == "ahead_of":
             raise AttributeError(name)

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
@@ -199,7 +199,7 @@ class BorrowedStream:
     def __init__(self, stream: object) -> None:
         self.kept = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Pass on to the stream."""
         if name == "kept":
             raise AttributeError(name)

@@ -207,7 +207,7 @@ class DocumentParts(NamedTuple):
     sample: Mapping[str, Any]
     outline: Outline
     places: list[ImageLocation]
-    siblings: Mapping[str, tuple[str, Any]]
+    siblings: Mapping[str, tuple[str, object]]
     left_out: Counter[str]
     advice: str = ""
 

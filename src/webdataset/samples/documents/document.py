@@ -280,7 +280,7 @@ class DocumentRules:
     place: str = "before"
     ties: str = "json"
     missing_image: str = "error"
-    placeholder: Any = None
+    placeholder: object = None
     min_similarity: float | None = None
     min_image_bytes: int = 0
     max_images: int | None = None

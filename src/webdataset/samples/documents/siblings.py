@@ -33,7 +33,7 @@ class WaitingSample(NamedTuple):
     """
 
     number: int
-    address: Any
+    address: object
     sample: Sample
 
 
@@ -70,7 +70,7 @@ class DocumentGroup:
         self.items = [item]
         self.wants = wants
         self.prefix = prefix
-        self.siblings: dict[str, tuple[str, Any]] = {}
+        self.siblings: dict[str, tuple[str, object]] = {}
         self.error: WebDatasetError | None = None
         self.early = False
         self.all = wants is not None and wants.all
@@ -87,7 +87,7 @@ class DocumentGroup:
         return bool(self.open) or self.all
 
     @property
-    def addresses(self) -> list[Any]:
+    def addresses(self) -> list[object]:
         """The addresses of its items."""
         return [item.address for item in self.items]
 
@@ -151,14 +151,14 @@ class SiblingCollector:
         self.ready: deque[DocumentGroup] = deque()
         self._describe, self._candidate = describe, candidate
         self._separator, self._adjacent, self._lookahead = separator, adjacent, lookahead
-        self._url: Any = None
+        self._url: object = None
         self._number = 0
         self._count = 0
         self._documents: dict[str, DocumentGroup] = {}  # by key
         self._loose: dict[str, dict[int, WaitingSample]] = {}  # by shortest parent, by number
         self._stems: dict[str, WaitingSample] = {}
 
-    def feed(self, address: Any, sample: Any) -> None:
+    def feed(self, address: object, sample: Sample) -> None:
         """Take a sample; what it decides is in ``ready``.
 
         Args:
@@ -200,9 +200,9 @@ class SiblingCollector:
         if self._count:
             self._decide([group[0] for group in self._waiting()])
 
-    def _oldest(self) -> tuple[int, Any]:
+    def _oldest(self) -> tuple[int, object]:
         """Return (number, group or loose item) of what has waited longest; all dicts are in the order of numbers."""
-        firsts: list[tuple[int, Any]] = [next(iter(items.items())) for items in self._loose.values()]
+        firsts: list[tuple[int, object]] = [next(iter(items.items())) for items in self._loose.values()]
         firsts += [(group.items[0].number, group) for group in islice(self._documents.values(), 1)]
         return min(firsts, key=lambda pair: pair[0])
 
@@ -210,7 +210,7 @@ class SiblingCollector:
         """Return the samples that wait, in the order in which they came."""
         return sorted((item for group in self._waiting() for item in group[1]), key=lambda item: item.number)
 
-    def _waiting(self) -> list[tuple[tuple[int, Any], list[WaitingSample]]]:
+    def _waiting(self) -> list[tuple[tuple[int, object], list[WaitingSample]]]:
         """Return ((number, group or loose item), items) of all that waits."""
         documents = [((group.items[0].number, group), group.items) for group in self._documents.values()]
         loose = [((item.number, item), [item]) for items in self._loose.values() for item in items.values()]
@@ -227,7 +227,7 @@ class SiblingCollector:
 
     def _leave(self, key: str) -> None:
         """Decide what a sample with this key stands outside of."""
-        left: list[tuple[int, Any]] = [
+        left: list[tuple[int, object]] = [
             (group.items[0].number, group) for group in self._documents.values() if not key.startswith(group.prefix)
         ]
         for front, items in self._loose.items():
