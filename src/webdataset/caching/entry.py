@@ -262,7 +262,7 @@ def open_resolved(resolved: ResolvedUrl) -> Any:
         SourceError: it cannot be opened.
     """
     try:
-        return resolved.open_stream()
+        return resolved.open(raw=True)
     except Exception as error:
         with_location(error, url=resolved.url, stage="url_opener")
         raise

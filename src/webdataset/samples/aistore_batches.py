@@ -24,7 +24,7 @@ Field = tuple[BatchEntry, str, str]
 
 
 def group_entries(entries: Iterable[BatchEntry], keys: Keys) -> Iterator[list[Field]]:
-    """Give the entries of one sample after the other: those in a row with one object or folder, and one key.
+    """Yield the entries of one sample after the other: those in a row with one object or folder, and one key.
 
     Args:
         entries: in the order wanted.
@@ -65,9 +65,6 @@ def batch_samples(samples: list[list[Field]], storage_options: object, handler: 
         storage_options: what the cluster is asked with.
         handler: asked about a sample of which something does not exist; true leaves it out.
 
-    Yields:
-        Samples.
-
     Raises:
         NotFound: something does not exist, and the handler does not step over it.
         ShortRead: the stream broke off, several times.
@@ -96,7 +93,7 @@ def _make_sample(first: BatchEntry, key: str, fields: dict[str, bytes | None]) -
 def batch_contents(
     batch: AistoreBatch, attempts: int = ATTEMPTS, scanner: Callable[[], TarScanner] = TarScanner
 ) -> Iterator[bytes | None]:
-    """Give the content of each entry of a batch, None for what does not exist.
+    """Yield the content of each entry of a batch, None for what does not exist.
 
     Args:
         batch: the entries.
@@ -105,7 +102,7 @@ def batch_contents(
 
     Raises:
         ShortRead: the stream broke off, several times.
-        TarError: what comes is no tar stream, or not of what was asked for.
+        TarError: what comes is no tar stream, or not of what was requested.
         SourceError: the cluster refuses, or does not answer.
     """
     patience, done, received = RetryBudget(attempts), 0, 0

@@ -51,12 +51,7 @@ class MemberNames(Protocol):
 
 
 class LinkTargets:
-    """Finds the members that hard links lead to.
-
-    Args:
-        read_at: reads the shard.
-        limits: bounds on headers and sparse members.
-    """
+    """Finds the members that hard links lead to; ``read_at`` reads the shard."""
 
     def __init__(self, read_at: ReadAt, limits: Limits) -> None:
         self._read_at = read_at
@@ -70,11 +65,7 @@ class LinkTargets:
         self._found: dict[int, int] = {}
 
     def place(self, target: str, before: int) -> MemberPosition | None:
-        """Return where the last member of a name lies, or None where there is none.
-
-        Args:
-            target: the name, as it stands in the archive.
-            before: where the link's first header starts, in bytes.
+        """Return where the last member of a name lies before a link's first header, or None where there is none.
 
         Raises:
             SourceError: the shard cannot be read.
@@ -128,10 +119,7 @@ class LinkTargets:
         return None
 
     def payload(self, place: MemberPosition) -> bytes | None:
-        """Return a member's bytes, or None where they are not whole.
-
-        Args:
-            place: where it lies.
+        """Return the bytes of a member, or None where they are not whole.
 
         Raises:
             SourceError: the shard cannot be read.
@@ -292,12 +280,7 @@ def open_random_access(url: str | os.PathLike[str], reading: object, length: int
 
 
 def make_read_at(stream: IO[bytes], here: Callable[[], int]) -> ReadAt:
-    """Return what reads a stream anywhere, and leaves it where it stands.
-
-    Args:
-        stream: one that can seek.
-        here: tells where it stands.
-    """
+    """Return what reads a seekable stream anywhere, and leaves it where ``here`` says that it stands."""
 
     def read_at(offset: int, size: int) -> bytes:
         stood = here()

@@ -31,9 +31,6 @@ class ShortUrl(str):
 class OpenedUrl:
     """The url of a shard that was opened, as its members carry it.
 
-    Args:
-        url: the url.
-
     Attributes:
         text: a plain ``str``, one object for each time a shard is opened.
         broken: reading the shard has failed.
@@ -57,11 +54,7 @@ class OpenedUrls:
         self._lock = threading.Lock()
 
     def add(self, url: str) -> OpenedUrl:
-        """Take note of a shard that is opened.
-
-        Args:
-            url: its url.
-        """
+        """Note a shard that is opened."""
         opened = OpenedUrl(url)
         with self._lock:
             self._known[id(opened.text)] = opened
@@ -70,11 +63,7 @@ class OpenedUrls:
         return opened
 
     def find(self, url: object) -> OpenedUrl | None:
-        """Return the shard whose members carry an object, or None where it is none of these shards.
-
-        Args:
-            url: what stands in ``__url__``.
-        """
+        """Return the shard whose members carry this object as ``__url__``, or None where it is none of these shards."""
         opened = self._known.get(id(url))
         return opened if opened is not None and opened.text is url else None
 
@@ -156,11 +145,7 @@ def group_members(
         duplicates: see :class:`~webdataset.samples.grouping.Grouper`.
         split_samples: ``error``, ``warn`` or ``ignore`` parts of samples; see
             :class:`~webdataset.samples.sample_reader.Reading`. Members that do not come out of this library's expander
-            may be
-            of any number of shards under one url: their keys may come again.
-
-    Yields:
-        Samples.
+            may be of any number of shards under one url: their keys may come again.
     """
     grouping = _MemberGrouper(
         Grouper(keys=keys, lcase=lcase, suffixes=suffixes, duplicates=duplicates),
@@ -194,13 +179,7 @@ class _KeyRules(NamedTuple):
 
 
 class _MemberGrouper:
-    """Groups members that come one by one.
-
-    Args:
-        grouper: makes samples.
-        rules: which keys samples have, and may have again.
-        handler: asked about members and samples that are wrong.
-    """
+    """Groups members that come one by one."""
 
     def __init__(self, grouper: Grouper, rules: _KeyRules, handler: Handler) -> None:
         check_policy(rules.split_samples)

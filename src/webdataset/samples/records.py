@@ -75,23 +75,12 @@ class RecordReading(PicklesProfiles):
             raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
 
     def reader(self, shard: Shard, start: Address | None = None) -> "RecordReader":
-        """Return the reader of one shard.
-
-        Args:
-            shard: dict with ``url`` and ``stream``.
-            start: address of the item to start at.
-        """
+        """Return the reader of one opened shard, which begins at the item at ``start``."""
         return RecordReader(shard, self, start)
 
 
 class RecordReader:
-    """One record shard being read.
-
-    Args:
-        shard: dict with ``url`` and ``stream``; ``__…__`` entries go into every sample.
-        reading: how to read.
-        start: address of the item to start at.
-    """
+    """One record shard being read; arguments as for :class:`~webdataset.samples.shard_reader.ShardReader`."""
 
     def __init__(self, shard: Shard, reading: RecordReading, start: Address | None = None) -> None:
         self.url = str(shard["url"])

@@ -89,10 +89,7 @@ def _open_random_access(going: SeekableSource, shard: Shard, reading: Reading) -
 def _read_first(  # noqa: PLR0917  one value each
     going: SeekableSource, scanner: TarScanner, grouper: Grouper, links: "LinkResolver", reading: Reading, url: str
 ) -> list[Sample]:
-    """Read up to the end of one sample; return it, alone or with the next one.
-
-    A member that the handler stepped over when the sample was given is stepped over again.
-    """
+    """Read up to the end of one sample; return it, alone or with the next one, stepping over what the handler did."""
     samples: list[Sample] = []
     while not samples:
         piece = going.read(scanner.least)

@@ -163,14 +163,7 @@ def take_share(
 def _take_range(
     lists: Iterator[tuple[list[T], list[int]]], start: int, stop: int, count: int, resumed: int | None
 ) -> Iterator[tuple[list[T], list[int]]]:
-    """Yield the samples ``[start, stop)`` of a shard that is said to hold ``count``.
-
-    Whoever reads the shard's last samples sees whether that is so, before the last of them are given: behind these,
-    nobody may ask for more.
-
-    Raises:
-        StaleIndex: it holds another number.
-    """
+    """Yield the samples ``[start, stop)``; the last ones only once the shard's count is seen to be ``count``."""
     here = 0 if resumed is None else start + resumed
     held: list[tuple[list[T], list[int]]] = []
     try:

@@ -62,10 +62,7 @@ def check_end_mark(url: str, offset: int, *, chosen: str | None) -> None:
 def warn_unusual_join(url: str, archive: MemberAssembly, *, chosen: str | None) -> None:
     """Warn of what no usual writer leaves in an archive, and what other programs read differently.
 
-    Args:
-        url: the shard.
-        archive: what read it, to its end.
-        chosen: ``ignore`` says nothing of zero blocks.
+    ``chosen`` as ``ignore`` says nothing of zero blocks.
     """
     if archive.doubt is not None and chosen != "ignore":
         offset, zeros = archive.doubt
@@ -82,12 +79,7 @@ def warn_unusual_join(url: str, archive: MemberAssembly, *, chosen: str | None) 
 
 
 def warn_trailing(url: str, decompressor: Decompressor) -> None:
-    """Warn of bytes after a compressed stream that are not part of it, and were ignored.
-
-    Args:
-        url: the shard.
-        decompressor: what decompressed it, to its end.
-    """
+    """Warn of bytes after a compressed stream that are not part of it, and were ignored."""
     if decompressor.trailing is not None:
         warn_user(
             f"{redact(url)}: the {decompressor.kind} stream ends before compressed byte {decompressor.trailing}; the "
@@ -107,10 +99,7 @@ def can_seek(stream: object) -> bool:
 
 
 class SeekableSource:
-    """A stream, and where it stands.
-
-    Args:
-        stream: a stream at its first byte.
+    """A stream from its first byte on, and where it stands.
 
     Attributes:
         stream: what to read from; another one after a request of its own.
@@ -136,13 +125,10 @@ class SeekableSource:
     def to(self, offset: int) -> None:
         """Go to an offset.
 
-        Args:
-            offset: of the next byte to read.
-
         Raises:
             NoRandomAccess: it lies behind, and the source cannot go back.
             Truncated: the source ends before it.
-            SourceError: the store refuses, or the object is another one by now.
+            SourceError: the store refuses, or the object was replaced.
         """
         if offset == self.offset:
             return
@@ -210,12 +196,7 @@ class Watch(Protocol):
         ...
 
     def finish(self, length: int | None, compression: str | None) -> None:
-        """Take note that the shard has been read to its end, without fault.
-
-        Args:
-            length: bytes of the shard as it is stored, or None where it is unknown.
-            compression: how it is compressed, or None.
-        """
+        """Note that the shard was read to its end without fault: its stored bytes, where known, and its compression."""
         ...
 
 
@@ -304,9 +285,9 @@ class ShardReader:
 
     @property
     def rising(self) -> bool:
-        """Whether the keys of the shard rise, up to here and, where it was taken up in its middle, as far as is known.
+        """Whether the keys of the shard rise, up to here and, after a resume in its middle, as far as is known.
 
-        A state keeps this: who takes the shard up with ``rising`` False in its dict looks up the keys before at once.
+        A state keeps this: a run that resumes with ``rising`` False looks up the keys before at once.
         """
         return self._rising and (self.finished is None or self.finished.rising)
 
@@ -369,11 +350,7 @@ class ShardReader:
         return samples
 
     def resolve(self, members: list[Member]) -> Iterator[list[Member]]:
-        """Yield the members given last with those that hard links among them lead to, in several lists.
-
-        Args:
-            members: as ``member_lists`` gave them.
-        """
+        """Yield the members given last with those that hard links among them lead to, in several lists."""
         payloadless, self.scanner.payloadless = self.scanner.payloadless, []
         if not payloadless:
             yield members
@@ -401,10 +378,7 @@ class ShardReader:
         return open_random_access(self.url, self.reading, stream_length(self.stream)) if ours and self._named else None
 
     def _attach_last_header(self) -> Iterator[list[Member]]:
-        """Yield the lists of members; where an error strikes inside a member, its header still ends the sample before.
-
-        So the same samples come before an error, however the bytes came.
-        """
+        """Yield the lists of members; a header before an error still ends the sample before, however the bytes came."""
         try:
             yield from self.member_lists()
         except Exception:  # whatever it is: it is raised again, after the sample

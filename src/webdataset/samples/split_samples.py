@@ -56,10 +56,7 @@ class SplitSampleRules(Protocol):
 
 
 def check_policy(policy: str) -> None:
-    """Raise unless a text says what to do about parts of samples.
-
-    Args:
-        policy: ``error``, ``warn`` or ``ignore``.
+    """Raise unless a text says what to do about parts of samples: ``error``, ``warn`` or ``ignore``.
 
     Raises:
         UsageError: it is none of these.
@@ -69,12 +66,9 @@ def check_policy(policy: str) -> None:
 
 
 def track_keys(url: str, rules: SplitSampleRules, grouper: Grouper) -> "FinishedKeys | None":
-    """Return what remembers the keys of a shard, or None where nobody wants that.
+    """Return what remembers the keys of a shard, or None where no rule asks for it.
 
-    Args:
-        url: the shard.
-        rules: how it is read. A rule of keys that remembers members (of interleaved documents) judges them itself.
-        grouper: makes the samples.
+    A rule of keys that remembers members (of interleaved documents) judges them itself.
     """
     if rules.split_samples == "ignore" or hasattr(rules.keys, "restart"):
         return None
@@ -107,9 +101,9 @@ class FinishedKeys:
         most_bytes: about how much memory keys may take; the oldest are forgotten beyond it.
 
     Attributes:
-        repeats: samples whose key came before with the same fields; None where there are none.
-        parts: samples whose key came before with other fields, where these are no errors; None where there are none.
-        silent: whether another one, who sees the same samples, tells of them.
+        repeats: samples whose key came before with the same fields, or None.
+        parts: samples whose key came before with other fields, where these are no errors, or None.
+        silent: whether another reader of the same samples reports them.
         look_up: gives what is before an offset, where the shard's headers can be read again; or None.
     """
 
@@ -136,15 +130,11 @@ class FinishedKeys:
         return self._known is None and self._new is None
 
     def add(self, samples: list[Sample], offsets: list[int]) -> list[tuple[int, SplitSample]]:
-        """Take the next samples.
-
-        Args:
-            samples: complete ones, at least one.
-            offsets: where each starts, in bytes.
+        """Take the next complete samples, at least one, and where each starts.
 
         Returns:
             The index of each that is a part of a sample delivered before, and the error to raise; none, unless parts
-            are errors.
+                are errors.
         """
         keys = list(map(_key_of, samples))
         previous, self._last = self._last, keys[-1]
@@ -160,10 +150,10 @@ class FinishedKeys:
         return self._compare_keys(known, previous, keys, samples, offsets)
 
     def follow(self, look_up: "LookUp", offset: int | None = None) -> None:
-        """Take note that the shard's headers can be read again, or have been.
+        """Note that the shard's headers can be read again, or have been.
 
         Args:
-            look_up: called with an offset, gives what is before it. It is called once a key does not rise.
+            look_up: called with an offset, gives what is before it; called once a key does not rise.
             offset: begin with what is before it now, since it may not rise itself; it is not asked again.
         """
         self.look_up = look_up
@@ -171,11 +161,7 @@ class FinishedKeys:
             self.load_all_keys(offset)
 
     def load_all_keys(self, offset: int) -> dict[object, Fields]:
-        """Return the keys before an offset with their fields, and go on with these.
-
-        Args:
-            offset: of the next sample, in bytes.
-        """
+        """Return the keys before the sample at an offset, with their fields, and continue with these."""
         if self._known is not None:
             return self._known
         known: dict[object, Fields] = {}
@@ -331,13 +317,7 @@ _FAR = 1 << 14  # between two headers: what lies between them is not read
 
 
 class PassedHeaders:
-    """The headers before an offset.
-
-    Args:
-        url: the shard.
-        reading: how it is read.
-        stop: offset of the header to stop before.
-    """
+    """The headers before the offset ``stop`` of a shard."""
 
     def __init__(self, url: str, reading: "TarReadingRules", stop: int) -> None:
         self._walk = TarWalker(reading.admit(), reading.limits)
@@ -347,12 +327,7 @@ class PassedHeaders:
         self._stop = stop
 
     def feed(self, piece: bytes, offset: int) -> None:
-        """Take some bytes of the tar stream.
-
-        Args:
-            piece: the bytes; those behind the stop are left out.
-            offset: where they start; at most where the next header does.
-        """
+        """Take bytes of the tar stream, from an offset on that is at most where the next header starts."""
         places = self._walk.walk(piece[: self._stop - offset], offset)
         members: list[Member] = [(place.name, b"", place.offset) for place in places]
         samples = self._grouper.add(members)
@@ -371,10 +346,9 @@ class PassedHeaders:
         return self._finished
 
     def walk_headers(self, stream: IO[bytes]) -> FinishedKeys:
-        """Return the keys, found by going from header to header; the stream stands where it stood.
+        """Return the keys, found by going from header to header of a shard that is not compressed.
 
-        Args:
-            stream: a source that can seek, of a shard that is not compressed.
+        The seekable stream stands afterwards where it stood.
         """
         place = stream.tell()
         size = _LARGE

@@ -42,12 +42,12 @@ class ParallelRanges:
     """The further connections of one stream.
 
     Args:
-        identity: who the object is.
-        open_part: gives the stream of the bytes from one offset up to another.
-        url: of the object.
+        identity: the version of the object.
+        open_part: opens the bytes from one offset up to another.
+        url: the object's.
 
     Attributes:
-        ranges: ranges asked for so far.
+        ranges: number of ranges requested so far.
     """
 
     def __init__(self, identity: ObjectVersion, open_part: PartOpener, url: str) -> None:
@@ -67,20 +67,15 @@ class ParallelRanges:
 
     @classmethod
     def worthwhile(cls, identity: ObjectVersion, url: str) -> bool:
-        """Tell whether an object is long enough, and known well enough, to be read in parts.
-
-        Args:
-            identity: who it is.
-            url: where it lies.
-        """
+        """Tell whether an object is long enough, and its version provable, to be read in parts."""
         long = identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
         return long and _refusal_times.get(_server_of(url), 0.0) < time.monotonic()
 
     def note(self, offset: int, moments: tuple[float, float, float], given_bytes: int, latency_seconds: float) -> None:
-        """Take note of a read, and decide how many connections there should be.
+        """Record a read, and decide how many connections there should be.
 
         Args:
-            offset: where the reader stands now.
+            offset: the reader's, after the read.
             moments: when the read before ended, when this one began and ended.
             given_bytes: what it gave.
             latency_seconds: how long the store took to answer a request.
@@ -152,21 +147,11 @@ class ParallelRanges:
             self._launch()
 
     def bound(self, offset: int, size: int) -> int:
-        """Return how many of ``size`` bytes the first connection should give.
-
-        Args:
-            offset: where the reader stands.
-            size: bytes wanted.
-        """
+        """Return how many of ``size`` bytes from ``offset`` on the first connection should give."""
         return min(size, self._boundary - offset) if self._active else size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the ranges, ``b""`` where the stream should read by itself.
-
-        Args:
-            offset: where the reader stands.
-            size: bytes wanted.
-        """
+        """Return bytes of the ranges; ``b""`` where the stream should read by itself."""
         if not self._active or offset < self._boundary:
             return b""
         if not self._alone:  # the first connection is given up for one more range

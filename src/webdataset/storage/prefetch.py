@@ -33,13 +33,13 @@ FIRST_LOOK = 3  # whoever takes one sample and leaves has read twice
 
 
 class PrefetchedStream(io.RawIOBase):
-    """A stream, part of which may have been read already. What it does not know itself, the stream is asked.
+    """A stream, part of which may have been read already; attributes that it lacks are the stream's.
 
     Args:
         stream: an open stream.
-        pace: takes note of the waiting.
-        look: called when the third read begins, and again from time to time: one may open what comes next.
-        asked: when somebody began to open ``stream``, unless it was ``task``.
+        pace: records how long reads wait.
+        look: called when the third read begins, and again from time to time, to open what comes next.
+        asked: when opening ``stream`` began, unless ``task`` opened it.
         task: what has been reading ``stream``; its turn has come.
     """
 
@@ -184,7 +184,7 @@ class UpcomingShard(NamedTuple, Generic[B]):
 
     Args:
         shard: the dict, or whatever stands in its place.
-        resolved: what its url leads to; None where its turn came before anything asked, or where resolving it failed.
+        resolved: what its url leads to; None where nothing asked before its turn, or resolving it failed.
         begun: what opens it already, or None.
         failure: what the list raised instead of a shard, or None.
     """
@@ -203,8 +203,8 @@ class UpcomingShard(NamedTuple, Generic[B]):
 class Lookahead(Generic[B]):
     """A list of shards that is looked at ahead of time.
 
-    It is asked under a lock. A look ahead that would have to wait for that is left out: so no thread waits for another,
-    and a list that reads shards itself does not wait for itself.
+    The list is asked under a lock. A look ahead that would have to wait for the lock is left out: no thread waits for
+    another, and a list that reads shards itself does not wait for itself.
 
     Args:
         shards: the list.
@@ -269,13 +269,7 @@ class Lookahead(Generic[B]):
         return coming
 
     def _note(self, waiting: deque[UpcomingShard[B]], number: int, begun: B) -> None:
-        """Keep what was begun beside its shard; under the lock.
-
-        Args:
-            waiting: what waited before it was begun.
-            number: the shard's in that.
-            begun: what opens it.
-        """
+        """Keep what was begun beside the shard with this number; under the lock."""
         try:
             waiting[number] = waiting[number]._replace(begun=begun)
         finally:
@@ -304,7 +298,11 @@ CALM_SECONDS = 2.0
 
 
 class ShardPrefetcher(Lookahead[PrefetchTask]):
-    """A list of shards that is looked at ahead of time.
+    """Opens the next shards of a list while one is read, and reads them ahead within a budget.
+
+    While the reader starves, a thread that has read a shard begins another one at once, so that connections stay busy.
+    Shards of up to 48 MiB are read whole, since each request costs its latency; of larger ones enough is read that
+    their further connections (:mod:`~webdataset.storage.parallel_ranges`) find the time to begin.
 
     Args:
         shards: the list.
@@ -326,10 +324,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         self._longest = 0
 
     def take(self, end: object) -> tuple[Shard, ResolvedUrl | None, PrefetchTask | None]:
-        """Return the shard whose turn has come, what its url leads to and what has opened it, where that is known.
-
-        Args:
-            end: stands for the shard at the end of the list.
+        """Return the shard whose turn has come (``end`` after the last), its resolved url and its task, if any.
 
         Raises:
             Exception: what the list raises.
@@ -376,9 +371,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         close_tasks(self._left())
 
     def open(self, resolved: ResolvedUrl, task: PrefetchTask | None, *, look: bool) -> PrefetchedStream:
-        """Return the stream of a shard whose turn has come.
-
-        One that could not be opened ahead of its turn is opened now: whatever it says now is what it says.
+        """Return the stream of a shard whose turn has come; one that failed ahead of its turn is opened anew.
 
         Args:
             resolved: what its url leads to.

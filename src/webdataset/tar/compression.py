@@ -149,7 +149,7 @@ class Decompressor:
 
     Attributes:
         taken: compressed bytes fed so far.
-        trailing: how many compressed bytes stand before those that are ignored; None: none are.
+        trailing: how many compressed bytes stand before those that are ignored, or None.
 
     Raises:
         MissingExtra: no package here reads this compression.
@@ -170,10 +170,7 @@ class Decompressor:
         self.appetite = 32 * 1024  # bytes of input that give about one piece of output
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield what the next chunk decompresses to, in pieces.
-
-        Args:
-            chunk: compressed bytes.
+        """Yield what a chunk decompresses to, in pieces.
 
         Raises:
             BadCompression: the bytes do not decompress.
@@ -201,13 +198,7 @@ class Decompressor:
             self.appetite *= 2
 
     def _start_member(self, chunk: bytes) -> bytes:
-        """Start the engine where a member begins, and return the chunk from there on.
-
-        Without an engine after it: the chunk has nothing more to decompress, or too little of what comes next.
-
-        Raises:
-            BadCompression: what follows a whole stream is no further member.
-        """
+        """Start the engine where a member begins; return the chunk from there on. No engine: nothing follows yet."""
         if self.trailing is not None:
             return b""
         chunk, self._undecided = self._undecided + chunk, b""
@@ -256,7 +247,7 @@ class Decompressor:
             ) from error
 
     def finish(self) -> None:
-        """Take note that the stream has ended.
+        """Note that the stream has ended.
 
         Raises:
             BadCompression: it ended inside a compressed member, or with other bytes.

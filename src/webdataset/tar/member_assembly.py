@@ -56,12 +56,12 @@ class MemberBody(NamedTuple):
 
 
 class PayloadlessMember(NamedTuple):
-    """A member that gives no payload of its own: a link, or one of a type that nobody knows.
+    """A member that gives no payload of its own: a link, or one of an unknown type.
 
     Args:
         place: how many members stand before it, among those given with it.
         name: its name, as ``admit`` gave it.
-        offset: where its first header stands.
+        offset: where its first header starts.
         kind: type byte of its header.
         target: name of the member that a link points to.
         size: bytes of payload that are thrown away.

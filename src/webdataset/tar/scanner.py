@@ -56,10 +56,9 @@ class TarScanner(MemberAssembly):
         return chunk - self.offset % BLOCK
 
     def restart(self, offset: int) -> None:
-        """Forget what is in progress, and expect the bytes from a header at another offset on.
+        """Forget what is in progress, and expect the bytes from the header at ``offset`` on.
 
-        Args:
-            offset: of the header in the tar stream. What is known of how headers look here is kept.
+        What is known of how headers look here is kept.
         """
         self.offset = offset
         self._rest, self._parts, self._whole = b"", [], None
@@ -94,14 +93,7 @@ class TarScanner(MemberAssembly):
         self.offset += count
 
     def feed(self, chunk: bytes) -> list[Member]:
-        """Take the next bytes of the stream.
-
-        Args:
-            chunk: bytes, any number of them.
-
-        Returns:
-            The members that are complete now, in order.
-        """
+        """Take the next bytes of the stream, any number; return the members that are complete now, in order."""
         members: list[Member] = []
         if self.payloadless:
             self.payloadless = []
@@ -241,11 +233,9 @@ class TarScanner(MemberAssembly):
         return DECISIVE.search(body) is None
 
     def finish(self) -> bool:
-        """Take note that the stream has ended.
+        """Note that the stream has ended; tell whether it ended with its end mark, not only on a member's border.
 
-        Returns:
-            True where the archive ended with its end mark; False where it ended on a member boundary without one.
-            What else is wrong stands in ``error``.
+        What else is wrong stands in ``error``.
         """
         if self.error is not None:
             return True

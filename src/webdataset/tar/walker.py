@@ -70,14 +70,11 @@ class TarWalker(TarScanner):
         return self.position, least - len(self._rest)
 
     def walk(self, chunk: bytes, offset: int) -> list[MemberPosition]:
-        """Take some bytes of the archive.
+        """Take bytes of the archive; return the members whose headers are complete now, in order.
 
         Args:
-            chunk: bytes, any number of them. What lies before ``position`` is passed over.
+            chunk: any number of bytes; what lies before ``position`` is passed over.
             offset: where they start; at most ``position``.
-
-        Returns:
-            The members whose headers are complete now, in order.
         """
         self._places, self.payloadless = [], []
         skipped = self.position - offset
@@ -189,24 +186,11 @@ class TarWalker(TarScanner):
         return stop
 
     def whole(self, place: MemberPosition, length: int) -> bool:
-        """Tell whether a member's payload is whole in an archive of some length.
-
-        Args:
-            place: of a member that this walk has found.
-            length: bytes of the archive, all in all.
-        """
+        """Tell whether the payload of a member that this walk has found is whole in an archive of ``length`` bytes."""
         return place.offset != self._last.offset or self._last_stop <= length
 
     def end_at(self, length: int) -> bool:
-        """Take note that the archive has ended.
-
-        Args:
-            length: bytes of it, all in all.
-
-        Returns:
-            True where it ended with its end mark; False where it ended on a member boundary without one. What else is
-            wrong stands in ``error``, as for the scanner.
-        """
+        """Note that the archive has ended, after ``length`` bytes; the result is as for ``TarScanner.finish``."""
         if self.error is not None:
             return True
         self.offset = length

@@ -24,13 +24,7 @@ Sample = Mapping[str, Any]
 
 
 class WaitingSample(NamedTuple):
-    """A sample that waits.
-
-    Args:
-        number: how many came before it.
-        address: its address in a tracked run, else None.
-        sample: the sample.
-    """
+    """A sample that waits; ``number`` came before it, and ``address`` is None unless the run is tracked."""
 
     number: int
     address: object
@@ -56,10 +50,10 @@ class SiblingRequest(NamedTuple):
 class DocumentGroup:
     """A document and its siblings, or a sample that belongs to none.
 
-    Attributes:
+    Args:
         items: in the order in which they were joined; the first holds the JSON, or is the sample.
         wants: what the document wanted; None for other samples.
-        siblings: name behind the document's key to (field, value).
+        siblings: name after the document's key to (field, value).
         error: what is wrong with it, or None.
         early: it was decided because more samples waited than may.
     """
@@ -159,12 +153,7 @@ class SiblingCollector:
         self._stems: dict[str, WaitingSample] = {}
 
     def feed(self, address: object, sample: Sample) -> None:
-        """Take a sample; what it decides is in ``ready``.
-
-        Args:
-            address: its address, or None.
-            sample: anything.
-        """
+        """Take a sample, and its address in a tracked run; what it decides is in ``ready``."""
         item = WaitingSample(self._number, address, sample)
         self._number += 1
         if not (sample.__class__ is dict or isinstance(sample, Mapping)) or not isinstance(sample.get("__key__"), str):
