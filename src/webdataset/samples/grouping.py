@@ -95,15 +95,18 @@ class Grouper:
     ) -> None:
         if duplicates not in POLICIES:
             raise UsageError(f"duplicates={duplicates!r} is not one of {', '.join(POLICIES)}")
-        self._keys = copy.copy(keys) if hasattr(keys, "restart") else keys  # one that remembers is copied
+        # one that remembers is copied
+        self._keys = copy.copy(keys) if hasattr(keys, "restart") else keys
         self._lcase = lcase
         self._suffixes = suffixes
         self._duplicates = duplicates
-        self._fields: dict[str, str] = {}  # extensions for the short way: kept, and never metadata
+        # extensions for the short way: kept, and never metadata
+        self._fields: dict[str, str] = {}
         self._seen = self._fields.get
         self._plain = keys is base_plus_ext
         self._marked_bad = False
-        self._odd = False  # a field that is not among those for the short way
+        # a field that is not among those for the short way
+        self._odd = False
         self._every: frozenset[str] = frozenset()
         self._counted = 0
         self.offsets: list[int] = []
@@ -144,7 +147,8 @@ class Grouper:
                 if field is not None and sample is not None and field not in sample:
                     sample[field] = payload
                     continue
-            elif self._plain:  # a new key with an extension seen before: what _longer does, without the calls
+            # a new key with an extension seen before: what _longer does, without the calls
+            elif self._plain:
                 slash = name.rfind("/")
                 dot = name.find(".", slash + 1)
                 field = seen(name[dot + 1 :])
@@ -175,7 +179,8 @@ class Grouper:
         if key is None or ext is None:
             return True
         field = self._field(ext)
-        if field == "__key__" or field in self._stamp:  # metadata of ours: no member may replace it
+        # metadata of ours: no member may replace it
+        if field == "__key__" or field in self._stamp:
             return self._refuse(
                 key,
                 field,
@@ -275,7 +280,8 @@ class Grouper:
         self._flush(done)
         stamped = self.stamped
         self.open({})
-        self.stamped = stamped  # the last sample has been given, and not been looked at
+        # the last sample has been given, and not been looked at
+        self.stamped = stamped
         return done
 
     def abandon(self) -> str | None:

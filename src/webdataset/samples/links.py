@@ -225,7 +225,7 @@ class LinkResolver:
                 return place
             return self._bytes(place, key, self._targets)
         except (OSError, WebDatasetError):
-            # whatever the source says: it is told of as left out
+            # the warning counts it as left out
             return None
 
     def _bytes(self, place: MemberPosition, key: str, targets: LinkTargets) -> bytes | None:

@@ -32,7 +32,8 @@ def available_memory_bytes() -> int | None:
 def _machine_memory() -> Iterator[int]:
     try:
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # another system
+    # another system
+    except (AttributeError, OSError, ValueError):
         return
 
 
@@ -65,7 +66,8 @@ def _process_limits() -> Iterator[int]:
 
 
 FREE_BYTES = 128 << 20
-MOST_GROWTH = 100  # times; gzip reaches 1032 on zeros, bz2 and zst far more, videos 1
+# times; gzip reaches 1032 on zeros, bz2 and zst far more, videos 1
+MOST_GROWTH = 100
 _WAY_OUT = "leave it out with select_files, or set WDS_MAX_MEMBER_BYTES to what a member may take"
 
 

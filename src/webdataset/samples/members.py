@@ -187,7 +187,8 @@ class _MemberGrouper:
         self._rules = rules
         self._handler = handler
         self._finished: FinishedKeys | None = None
-        self._url: object = grouper  # no url is this object
+        # no url is this object
+        self._url: object = grouper
         self._opened: OpenedUrl | None = None
 
     def border(self, member: Sample) -> list[Sample]:

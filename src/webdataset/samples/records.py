@@ -17,7 +17,8 @@ from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.profile_selection import check_storage_options
 from webdataset.tar.compression import Decompressor, detect_compression
 
-LIMIT_BYTES = 128 << 20  # reading takes about three times as much memory
+# reading takes about three times as much memory
+LIMIT_BYTES = 128 << 20
 _CHUNK = 256 * 1024
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 
@@ -123,14 +124,16 @@ class RecordReader:
         """Yield the shard's bytes, decompressed, from the start offset on."""
         read = self.stream.read
         piece = read(_CHUNK)
-        while 0 < len(piece) < 16:  # enough to tell a compression
+        # enough to tell a compression
+        while 0 < len(piece) < 16:
             more = read(_CHUNK)
             if not more:
                 break
             piece += more
         kind = detect_compression(piece)
         if kind == "bz2" and piece[4:10] not in _BZIP2:
-            kind = None  # an item may start with these three letters
+            # an item may start with these three letters
+            kind = None
         if kind is not None:
             pieces = self._decompress(kind, piece)
         elif self._start and self._seek_start():

@@ -117,7 +117,8 @@ def _read_first(  # noqa: PLR0917  one value each
 
 
 def _read_through(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
-    if type(reading) is Reading:  # what was delivered once is delivered again
+    # what was delivered once is delivered again
+    if type(reading) is Reading:
         reading = replace(reading, split_samples="ignore")
     reader = reading.reader(shard, wanted[0])
     missing = {address.offset: address for address in wanted}

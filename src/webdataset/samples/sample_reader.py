@@ -53,8 +53,10 @@ class Position:
         self.failures = 0
         self.reader: Any = None
         self.tracked = tracked
-        self._keys: list[str | None] = []  # of the present list, None for a sample without one
-        self._chain = 0  # sum of the keys before the present list, of all shards of the run
+        # of the present list, None for a sample without one
+        self._keys: list[str | None] = []
+        # sum of the keys before the present list, of all shards of the run
+        self._chain = 0
         self._identity: ShardIdentity | None = None
         self._size_sum: int | None = None
         self._url = ""
@@ -132,7 +134,8 @@ class Position:
 def _list_keys(samples: list[Sample]) -> list[str | None]:
     try:
         return [sample["__key__"] for sample in samples]
-    except (KeyError, TypeError, IndexError):  # records need not be samples
+    # records need not be samples
+    except (KeyError, TypeError, IndexError):
         return [sample.get("__key__") if isinstance(sample, dict) else None for sample in samples]
 
 
@@ -180,7 +183,7 @@ def _take_range(
                 yield kept
             if here >= stop and stop < count:
                 return
-    except Exception:  # whatever the shard's end is like, its samples are good
+    except Exception:  # its samples are good, however the shard ends
         yield from held
         raise
     if here != count:
@@ -300,7 +303,8 @@ class Reading(PicklesProfiles):
 
         def admit_name(name: str) -> str | None:
             if rename is not None:
-                if is_meta(name):  # metadata is known by the name in the archive
+                # metadata is known by the name in the archive
+                if is_meta(name):
                     return None
                 name = rename(name)
             return name if select is None or select(name) else None

@@ -20,7 +20,8 @@ from webdataset.core.redaction import redact
 from webdataset.core.seeds import hash_seed
 from webdataset.core.tracebacks import warn_user
 
-CHECK = 63  # the bits of a check
+# the bits of a check
+CHECK = 63
 _WAYS_OUT = (
     "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn goes on behind as many samples of it as "
     "were given"

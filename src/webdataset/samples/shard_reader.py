@@ -88,7 +88,8 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
         )
 
 
-RESTART_BYTES = 256 * 1024  # what may be read in the time that one more request takes
+# what may be read in the time that one more request takes
+RESTART_BYTES = 256 * 1024
 _PIECE = 1 << 18
 
 
@@ -126,7 +127,7 @@ class SeekableSource:
         """Go to an offset.
 
         Raises:
-            NoRandomAccess: it lies behind, and the source cannot go back.
+            NoRandomAccess: it lies before this one, and the source cannot go back.
             Truncated: the source ends before it.
             SourceError: the store refuses, or the object was replaced.
         """
@@ -192,7 +193,7 @@ class Watch(Protocol):
     """What looks on while one shard is read."""
 
     def feed(self, piece: bytes, offset: int) -> None:
-        """Take bytes of the tar stream, and where they start; bytes that nobody read are left out."""
+        """Take bytes of the tar stream, and where they start; bytes that were not read are left out."""
         ...
 
     def finish(self, length: int | None, compression: str | None) -> None:
@@ -258,7 +259,8 @@ class ShardReader:
         self.url = str(shard["url"])
         self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
-        self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
+        # what is there, where a pipe is slow
+        self._read = getattr(self.stream, "read_some", self.stream.read)
         self.reading = reading
         self.scanner = TarScanner(reading.admit(), reading.limits)
         self.scanner.weigh = self._weigh
@@ -271,15 +273,17 @@ class ShardReader:
         self._start = start.offset if start is not None else 0
         self._rising = bool(shard.get("rising", True))
         self._compression: str | None = None
-        self._ended = False  # what comes now are the shard's last samples
+        # what comes now are the shard's last samples
+        self._ended = False
         # files that other code opened do not look after themselves
         foreign = type(getattr(self.stream, "kept", self.stream)) in (io.FileIO, io.BufferedReader)
         self._opened = stream_identity(self.stream) if foreign else None
         self._watch: Watch | None = None
-        if reading.observer is not None and not self._start:  # one that is resumed cannot be observed whole
+        # one that is resumed cannot be observed whole
+        if reading.observer is not None and not self._start:
             try:
                 self._watch = reading.observer(self.url, reading)
-            except BaseException:  # whatever it is: nobody else would close the stream
+            except BaseException:  # nothing else would close the stream
                 self.close()
                 raise
 
@@ -439,7 +443,8 @@ class ShardReader:
         else:
             read = self._read
             piece = read(scanner.want)
-            while 0 < len(piece) < 512:  # enough to tell a compression from a tar header
+            # enough to tell a compression from a tar header
+            while 0 < len(piece) < 512:
                 more = read(512 - len(piece))
                 if not more:
                     break
@@ -459,7 +464,8 @@ class ShardReader:
         scanner = self.scanner
         while piece:
             yield piece
-            del piece  # large payloads: what is not held can be used again
+            # large payloads: what is not held can be used again
+            del piece
             if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
             piece = read(scanner.want)
@@ -517,7 +523,8 @@ class ShardReader:
         going.to(0 if compressed else self._start)
         if going.stream is not self.stream:
             self.stream = going.stream
-            self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
+            # what is there, where a pipe is slow
+            self._read = getattr(self.stream, "read_some", self.stream.read)
         if not compressed:
             self.scanner.offset = self._start
         return not compressed

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 POLICIES = ("error", "warn", "ignore")
 MOST_BYTES = 16 << 20
-_STRING_BYTES = 64  # of a key, besides its characters
-_ENTRY_BYTES = 80  # of its entry in a dict
+# of a key, besides its characters
+_STRING_BYTES = 64
+# of its entry in a dict
+_ENTRY_BYTES = 80
 
 _key_of = itemgetter("__key__")
 Fields = frozenset[str]
@@ -119,7 +121,8 @@ class FinishedKeys:
         self._bytes = 0
         self._last: object = ""
         self._rising: deque[tuple[list[object], list[Fields] | Fields]] = deque()
-        self._new: set[object] | None = None  # without fields, once keys do not rise
+        # without fields, once keys do not rise
+        self._new: set[object] | None = None
         self._older: set[object] = set()
         self._known: dict[object, Fields] | None = None
         self._fields: dict[tuple[str, ...], Fields] = {}
@@ -176,7 +179,7 @@ class FinishedKeys:
         return known
 
     def _keep(self, keys: list[object], samples: list[Sample]) -> None:
-        """Keep keys that rise, with their fields: nobody could look them up."""
+        """Keep keys that rise, with their fields: they cannot be looked up."""
         self._rising.append((keys, self._fields_of(samples)))
         self._bytes += _estimate_bytes(keys)
         while self._bytes > self._most_bytes and len(self._rising) > 1:
@@ -228,7 +231,8 @@ class FinishedKeys:
             before = known.get(key)
             if before is None:
                 known[key] = names
-            elif key == previous:  # begun anew on purpose, under duplicates="new"
+            # begun anew on purpose, under duplicates="new"
+            elif key == previous:
                 pass
             elif before == names:
                 self.repeats = _count_repeat(self.repeats, key, offsets[index])
@@ -242,7 +246,8 @@ class FinishedKeys:
     def _fields_of(self, samples: list[Sample]) -> list[Fields] | Fields:
         """Return the fields of each sample, or of all of them where they are alike."""
         every = self._grouper.every_field()
-        if every is not None and sum(map(len, samples)) == every[1] * len(samples):  # none can be longer
+        # none can be longer
+        if every is not None and sum(map(len, samples)) == every[1] * len(samples):
             return every[0]
         known = self._fields
         found = []
@@ -281,7 +286,8 @@ def _keys_rise(previous: object, keys: list[Any]) -> bool:
     """Tell whether all keys are greater than those before; only ``duplicates="new"`` gives one twice in a row."""
     try:
         return bool(keys[0] > previous) and sorted(keys) == keys
-    except TypeError:  # a user's rule makes keys of another kind
+    # a user's rule makes keys of another kind
+    except TypeError:
         return False
 
 
@@ -313,7 +319,8 @@ def _format_names(names: Fields) -> str:
 
 
 _LARGE = 1 << 18
-_FAR = 1 << 14  # between two headers: what lies between them is not read
+# between two headers: what lies between them is not read
+_FAR = 1 << 14
 
 
 class PassedHeaders:

@@ -14,7 +14,8 @@ _WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:
 _PIECES = re.compile(
     r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+|\][^]]*)\]|(?P<text>.)", re.DOTALL
 )
-_UNLISTED = frozenset(("http",))  # the web has no lists; not imported to be asked
+# the web has no lists; not imported to be asked
+_UNLISTED = frozenset(("http",))
 
 
 def can_list(url: str) -> bool:
@@ -53,7 +54,8 @@ def list_urls(url: str, storage_options: object = None) -> list[str] | None:
         return None
     stem, key = store.split(url)
     wild = _WILD.search(key)
-    if wild is None and key and not key.endswith("/"):  # what looks wild is the host: [::1]
+    # what looks wild is the host: [::1]
+    if wild is None and key and not key.endswith("/"):
         return None
     prefix = key[: wild.start()] if wild else key
     names = store.list_keys(stem, prefix, storage_options, **_depth_bound(store, key, prefix))

@@ -178,7 +178,8 @@ def refuse_unnameable(url: str, name: str) -> None:
 
 def load_backend(name: str) -> Backend:
     """Return the module of a backend, imported."""
-    with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+    # a module that a thread imports at a fork would stay locked in the child
+    with fork_lock:
         return cast("Backend", importlib.import_module(f"{__package__}.backends.{name}"))
 
 
@@ -198,7 +199,8 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
 
     def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> object:
-        with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+        # a module that a thread imports at a fork would stay locked in the child
+        with fork_lock:
             home = importlib.import_module(f"{__package__}.backends.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
 
@@ -327,7 +329,7 @@ def is_local(url: str) -> bool:
 
 
 def _is_fsspec_scheme(scheme: str) -> bool:
-    """Tell whether fsspec is to open what nobody else here serves."""
+    """Tell whether fsspec is to open a scheme that nothing else here serves."""
     return bool(cast("Any", load_backend("fsspec_store")).serves(scheme))
 
 
@@ -556,7 +558,8 @@ def open_stream(
     return resolved.open_stream()
 
 
-_MOST_URLS = 100  # a list has few schemes, and they show early
+# a list has few schemes, and they show early
+_MOST_URLS = 100
 
 
 def load_openers(urls: Iterable[object]) -> None:

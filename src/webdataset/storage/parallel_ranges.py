@@ -56,7 +56,8 @@ class ParallelRanges:
         self._open_part = open_part
         self._most = settings.CONNECTIONS.get()
         self._pace = ReadRate()
-        self._lock = threading.RLock()  # a finaliser may want to stop what is being begun
+        # a finaliser may want to stop what is being begun
+        self._lock = threading.RLock()
         self._parts: deque[PrefetchTask] = deque()
         self._ends: deque[int] = deque()
         self._rest = memoryview(b"")
@@ -121,11 +122,13 @@ class ParallelRanges:
                 grant.shrink(self._part_bytes - (end - start))
                 try:
                     part = PrefetchTask(lambda: self._open_part(start, end), end - start, grant, self._done, exact=True)  # noqa: B023
-                except RuntimeError:  # no more threads
+                # no more threads
+                except RuntimeError:
                     grant.release()
                     break
                 self._running += 1
-                if self._ended:  # a finaliser has run in between
+                # a finaliser has run in between
+                if self._ended:
                     part.close()
                     break
                 self._parts.append(part)
@@ -154,13 +157,16 @@ class ParallelRanges:
         """Return bytes of the ranges; ``b""`` where the stream should read by itself."""
         if not self._active or offset < self._boundary:
             return b""
-        if not self._alone:  # the first connection is given up for one more range
+        # the first connection is given up for one more range
+        if not self._alone:
             self._alone = True
             self._launch()
         while not self._rest:
-            with self._lock:  # a thread may be adding one at this moment
+            # a thread may be adding one at this moment
+            with self._lock:
                 self._active = bool(self._parts)
-            if not self._active:  # no room for further ones: the first connection goes on, for now
+            # no room for further ones: the first connection goes on, for now
+            if not self._active:
                 return b""
             piece = self._parts[0].piece()
             if piece is None:
@@ -182,7 +188,7 @@ class ParallelRanges:
             _refusal_times[self._place] = time.monotonic() + REFUSED_SECONDS
 
     def _leave_range(self) -> None:
-        """Leave a range behind."""
+        """Finish a range, and request further ones."""
         with self._lock:
             part = self._parts.popleft()
             self._ends.popleft()

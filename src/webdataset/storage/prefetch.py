@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from webdataset.storage.streams import Stream
 
-FIRST_LOOK = 3  # whoever takes one sample and leaves has read twice
+# a reader that takes one sample and leaves has read twice
+FIRST_LOOK = 3
 
 
 class PrefetchedStream(io.RawIOBase):
@@ -170,7 +171,7 @@ Resolver = Callable[[Any], ResolvedUrl]
 
 
 class Closable(Protocol):
-    """What is begun for a shard, and left when nobody wants it."""
+    """What is begun for a shard, and left when it is not wanted."""
 
     def close(self) -> None:
         """Leave it."""
@@ -183,7 +184,7 @@ class UpcomingShard(NamedTuple, Generic[B]):
     """A shard whose turn will come.
 
     Args:
-        shard: the dict, or whatever stands in its place.
+        shard: the dict, or what stands in its place.
         resolved: what its url leads to; None where nothing asked before its turn, or resolving it failed.
         begun: what opens it already, or None.
         failure: what the list raised instead of a shard, or None.
@@ -215,7 +216,8 @@ class Lookahead(Generic[B]):
         self._shards = shards
         self._resolve = resolve
         self._waiting: deque[UpcomingShard[B]] = deque()
-        self._current: B | None = None  # of the shard whose turn it is
+        # of the shard whose turn it is
+        self._current: B | None = None
         self._ended = self._closed = False
         self._lock = threading.Lock()
         self._owner = os.getpid()
@@ -235,7 +237,7 @@ class Lookahead(Generic[B]):
         return coming
 
     def _alone(self, look: Callable[[], None]) -> None:
-        """Look ahead, unless other code does so, or asks the list, at this moment; or nobody goes on with it."""
+        """Look ahead, unless other code does so, or asks the list, at this moment, or the list is closed."""
         self._reset_after_fork()
         lock = self._lock
         if not self._closed and lock.acquire(blocking=False):
@@ -273,7 +275,8 @@ class Lookahead(Generic[B]):
         try:
             waiting[number] = waiting[number]._replace(begun=begun)
         finally:
-            if self._closed:  # a finaliser may have run in between
+            # a finaliser may have run in between
+            if self._closed:
                 begun.close()
 
     def _left(self) -> list[B]:
@@ -348,7 +351,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
             self._alone(self._begin_all)
 
     def _ask_ahead(self) -> None:
-        """Ask the list for what may come next; behind one that is not opened ahead there is no need to look."""
+        """Ask the list for what may come next; after one that is not opened ahead there is no need to look."""
         waiting = self._waiting
         while len(waiting) < self._depth and (not waiting or waiting[-1].remote):
             if self._look_further() is None:
@@ -362,7 +365,8 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
                 self._longest = max(self._longest, coming.begun.length or 0)
             else:
                 task = self._start_prefetch(coming.resolved)
-                if task is None:  # no room, or none that is opened ahead
+                # no room, or none that is opened ahead
+                if task is None:
                     return
                 self._note(waiting, number, task)
 
@@ -413,7 +417,8 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
             return None
         try:
             return PrefetchTask(resolved.open_stream, size_bytes, grant, self._go_on)
-        except RuntimeError:  # no more threads
+        # no more threads
+        except RuntimeError:
             grant.release()
             return None
 

@@ -72,7 +72,8 @@ class Reservation:
 
     def _give(self, size_bytes: int, connections: int) -> None:
         if self._owner == os.getpid():
-            with self._budget.lock:  # the reader and the thread both give back, each what it knows of
+            # the reader and the thread both give back, each what it knows of
+            with self._budget.lock:
                 size_bytes, connections = min(size_bytes, self._size), min(connections, self._connections)
                 self._size -= size_bytes
                 self._connections -= connections
@@ -129,7 +130,8 @@ if hasattr(os, "register_at_fork"):
 
 
 try:
-    from _queue import Empty, SimpleQueue  # those of ``queue``, which loads more
+    # those of ``queue``, which loads more
+    from _queue import Empty, SimpleQueue
 except ImportError:
     from queue import Empty, SimpleQueue
 
@@ -285,13 +287,14 @@ class PrefetchTask:
             self._resume()
 
     def _resume(self) -> None:
-        """Start the thread again, behind what it has read."""
+        """Start the thread again, after what it has read."""
         read, self._pieces = self._pieces, SimpleQueue()
         while (piece := read.get()) is not None:
             self._pieces.put(piece)
         try:
             self._start(self._go_on)
-        except RuntimeError:  # no more threads
+        # no more threads
+        except RuntimeError:
             self._over()
 
     def claim(self) -> None:
@@ -311,14 +314,15 @@ class PrefetchTask:
         """Return the next piece that the thread has read, or None where there are no more; waits for the thread."""
         content = self._pieces.get()
         if content is None:
-            self._done = None  # the thread that waits for it may hold it
+            # the thread that waits for it may hold it
+            self._done = None
         else:
             self.given_bytes += len(content)
             self.grant.shrink(len(content))
         return content
 
     def take_leftovers(self) -> tuple[bytes, bool]:
-        """Return, in a forked child, what the thread has left behind, and whether it had come to its end."""
+        """Return, in a forked child, what the thread has read, and whether it had come to its end."""
         pieces = []
         with contextlib.suppress(Empty):
             while (piece := self._pieces.get_nowait()) is not None:
@@ -380,7 +384,7 @@ def _set_ahead(stream: object, *, ahead: bool) -> None:
 
 def _close_silently(stream: "Stream") -> None:
     """Close a stream that is not wanted; what it has to say no longer matters."""
-    with contextlib.suppress(Exception):  # whatever it says: nobody has wanted its bytes
+    with contextlib.suppress(Exception):  # its bytes are not wanted
         stream.close()
 
 

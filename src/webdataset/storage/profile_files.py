@@ -349,7 +349,8 @@ def read_megfile_alias(scheme: str) -> Route | None:
     variable = f"MEGFILE_ALIASES__{scheme.upper()}"
     alias = settings.read_variable(variable)
     match = None if alias is None else re.fullmatch(r"s3(?:\+(?P<name>[^:/]+))?(?:://(?P<rest>.*))?", alias)
-    if match is None:  # an alias of another protocol is none of ours
+    # an alias of another protocol is none of ours
+    if match is None:
         return None
     fields = {"match": f"{scheme}://", "profile": match["name"], "target": match["rest"] and f"s3://{match['rest']}"}
     return make_route(fields, origin=f"environment, {variable}")
@@ -430,7 +431,8 @@ def _read_aws_sections(path: Path) -> Iterable[tuple[str, str | None]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return  # botocore says so itself where it needs the file
+        # botocore says so itself where it needs the file
+        return
     name, endpoint, inside = None, None, False
     for line in lines:
         header = re.match(r"\[\s*(?P<kind>[\w-]+\s+)?(?P<name>[^\]\s]+)\s*\]", line)

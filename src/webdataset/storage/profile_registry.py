@@ -231,7 +231,8 @@ def _warn_of_readers(path: Path, mode: int, found: ProfileDefinitions) -> None:
         log.warning("%s holds secrets and can be read by others: chmod 600 %s", path, path)
 
 
-_process_id = os.urandom(16).hex()  # forked children share it, and all that was defined before the fork
+# forked children share it, and all that was defined before the fork
+_process_id = os.urandom(16).hex()
 
 
 class PickledProfiles(NamedTuple):

@@ -153,12 +153,14 @@ def _hide_option(name: str, value: object) -> object:
         refuse_login(value, "storage_options: endpoint_url")
     if name == "fsspec" and isinstance(value, Mapping):
         return _check_foreign_options(value, secret=False)
-    if name.startswith(("token", "credential")) and isinstance(value, Mapping):  # a file of Google's, as its content
+    # a file of Google's, as its content
+    if name.startswith(("token", "credential")) and isinstance(value, Mapping):
         return Secret.literal(json.dumps(dict(value)))
     if name == "token" and isinstance(value, str) and (value in GS_TOKENS or _is_path(value)):
         return value
     if name == "credentials" and isinstance(value, str) and _is_path(value, ""):
-        return value  # it must get into workers
+        # it must get into workers
+        return value
     return _wrap_secret(value) if name in SECRET_OPTIONS else value
 
 

@@ -157,7 +157,8 @@ class ObjectRanges:
                 raise RetryableError(redact(f"{type(error).__name__}: {error}")) from error
         finally:
             self.received += got
-            if got < size or answer.size != got:  # a connection with a rest in it would be read as the next answer
+            # a connection with a rest in it would be read as the next answer
+            if got < size or answer.size != got:
                 answer.body.close()
         return got
 
@@ -180,7 +181,8 @@ def _is_same_object(known: ObjectVersion, answered: ObjectVersion) -> bool:
     return known.same(answered) if known.provable() else known.length == answered.length
 
 
-_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)  # not on every system
+# not on every system
+_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)
 
 log = logging.getLogger("webdataset")
 
@@ -248,7 +250,8 @@ class LocalRanges:
             return b""
         try:
             piece = _pread(self._descriptor, size, offset) if _pread is not None else self._read_at_offset(size, offset)
-            while len(piece) < size:  # a large read may come in parts
+            # a large read may come in parts
+            while len(piece) < size:
                 more = self._read_at_offset(size - len(piece), offset + len(piece))
                 if not more:
                     break

@@ -115,7 +115,8 @@ def _parse_http_date(date: str) -> float | None:
         moment = email.utils.parsedate_to_datetime(date)
     except (ValueError, TypeError, OverflowError):
         return None
-    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)  # "-0000", or no zone at all
+    # "-0000", or no zone at all
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
     return utc.timestamp()
 
 
@@ -147,6 +148,13 @@ class ResumableStream(io.RawIOBase):
         ShardChanged: the object is not the known one.
         SourceError: the store refuses, or does not answer.
     """
+
+    # Invariants, before and after each read:
+    # Every byte before _received has been given once, and no byte from it on.
+    # _body is None, or its next byte is the one at _received; only the process _owner reads it or closes it.
+    # Each response after the first is about the version identity, and begins at _received.
+    # _crc32 is None, or all bytes before _received have entered _sum.
+    # Once a read has raised an error of the source, _broken holds it, and every later read raises it.
 
     def __init__(
         self,
@@ -199,7 +207,8 @@ class ResumableStream(io.RawIOBase):
             return self.readall()
         if self.closed:
             raise ValueError("read from a closed stream")
-        if self._broken is not None:  # whoever swallows the first error must not take what follows for the end
+        # a caller that swallows the first error must not take what follows for the end
+        if self._broken is not None:
             raise self._broken
         try:
             return self._some(size)
@@ -223,7 +232,8 @@ class ResumableStream(io.RawIOBase):
             return self._of_connection(size, idle=idle)
         content = parallel.read(self._received, size)
         if content:
-            self._drop()  # the first connection has come to where the others begin
+            # the first connection has come to where the others begin
+            self._drop()
             self._take(content)
         else:
             content = self._of_connection(parallel.bound(self._received, size), idle=idle)
@@ -293,7 +303,8 @@ class ResumableStream(io.RawIOBase):
         self._interrupted.set()
         shutdown = getattr(self._body, "shutdown", None)
         if shutdown is not None:
-            with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended by itself
+            # the connection has ended by itself
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
                 shutdown()
 
     def reopen_at(self, offset: int) -> "ResumableStream | None":
@@ -316,13 +327,15 @@ class ResumableStream(io.RawIOBase):
 
     def _drop(self) -> None:
         body, self._body = self.__dict__.get("_body"), None
-        if body is not None and self._owner == os.getpid():  # the socket belongs to the process that opened it
+        # the socket belongs to the process that opened it
+        if body is not None and self._owner == os.getpid():
             body.close()
 
     def _adopt(self) -> None:
         """Reopen the object in a forked process, which must not read its parent's socket."""
         self._drop()
-        self._parallel = None  # its threads have stayed behind
+        # its threads have stayed in the parent
+        self._parallel = None
         self._owner = os.getpid()
         if not self.identity.provable():
             raise self._short("this stream was opened before a fork, and cannot be taken up after it")
@@ -385,12 +398,13 @@ class ResumableStream(io.RawIOBase):
         """Request the rest of the same object, or raise."""
         self._drop()
         if self._interrupted.is_set():
-            raise self._short("nobody wants the rest") from cause
+            raise self._short("its reader has left") from cause
         if not self.identity.provable():
             raise self._short(
                 "the server gives no length and ETag or date by which the rest could be asked for"
             ) from cause
-        if idle:  # servers close connections that are not read from
+        # servers close connections that are not read from
+        if idle:
             self._patience = RetryBudget(self._attempts)
         self._patience.progress(self._received)
         return self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
@@ -423,7 +437,7 @@ class ResumableStream(io.RawIOBase):
         wait = self._interrupted.wait if self.ahead else None
         self._patience.pause(None if error is None else error.wait_seconds, wait)
         if self._interrupted.is_set():
-            raise self._short("nobody wants the rest")
+            raise self._short("its reader has left")
         if error is not None and error.expired:
             self._source.refresh()
 

@@ -129,7 +129,8 @@ class SinglePutUpload(AtomicUpload):
     def _accept(self, view: memoryview) -> None:
         """Keep bytes."""
         try:
-            while view:  # the system may take a part of it
+            # the system may take a part of it
+            while view:
                 view = view[self._kept.write(view) :]
         except OSError as error:
             self._broken = SourceError(
@@ -147,7 +148,8 @@ class SinglePutUpload(AtomicUpload):
         """
         if self.closed:
             return
-        if self._owner != os.getpid():  # a copy in a forked process: the upload belongs to its parent
+        # a copy in a forked process: the upload belongs to its parent
+        if self._owner != os.getpid():
             self.abort()
             return
         try:
@@ -212,7 +214,8 @@ class MultipartUpload(AtomicUpload):
     def _accept(self, view: memoryview) -> None:
         """Take bytes; a full part is sent while the next one fills."""
         offset = 0
-        while offset < len(view):  # a full buffer waits for the next byte: the last part is never empty
+        # a full buffer waits for the next byte: the last part is never empty
+        while offset < len(view):
             if len(self._buffer) == self._part_bytes:
                 self._send()
             space = self._part_bytes - len(self._buffer)
@@ -247,12 +250,13 @@ class MultipartUpload(AtomicUpload):
         """
         if self.closed:
             return
-        if self._owner != os.getpid():  # a copy in a forked process: the upload belongs to its parent
+        # a copy in a forked process: the upload belongs to its parent
+        if self._owner != os.getpid():
             super().close()
             return
         try:
             self._publish()
-        except BaseException:  # an interrupt, too, must not leave parts behind
+        except BaseException:  # an interrupt, too, must not leave parts
             self.abort()
             raise
         self._end()

@@ -97,7 +97,8 @@ def _encode_number(number: int, width: int, *, wide: bool) -> bytes:
 
 def format_pax_record(keyword: bytes, text: bytes) -> bytes:
     """Return one record, ``length keyword=value newline``; the length counts its own digits."""
-    rest = len(keyword) + len(text) + 3  # a space, an equals sign and a newline
+    # a space, an equals sign and a newline
+    rest = len(keyword) + len(text) + 3
     length = rest + len(str(rest))
     if len(str(length)) > len(str(rest)):
         length = rest + len(str(length))

@@ -202,7 +202,8 @@ def parse_pax_records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]
     if body and not body.strip(b"\0"):
         raise errors.BadHeader(f"PAX header at byte {offset} says nothing: its records were zeroed", offset=offset)
     position = 0
-    while position < len(body) and body[position] != 0:  # some writers fill up with zeros
+    # some writers fill up with zeros
+    while position < len(body) and body[position] != 0:
         space = body.find(b" ", position, position + 20)
         length = body[position:space] if space > 0 else b""
         stop = position + int(length) if length.isdigit() else 0

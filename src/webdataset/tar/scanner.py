@@ -19,9 +19,11 @@ from webdataset.tar.member_assembly import GATHERED, Admit, Member, MemberAssemb
 CHUNK = 384 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
-MOST_AT_ONCE = 1 << 30  # a header may claim any size; a reader makes room for what it is asked to read
+# a header may claim any size; a reader makes room for what it is asked to read
+MOST_AT_ONCE = 1 << 30
 _MOST_REMEMBERED = 1 << 16
-_LENGTHS = tuple(b"%d " % size for size in range(BLOCK + 1))  # what a record of so many bytes starts with
+# what a record of so many bytes starts with
+_LENGTHS = tuple(b"%d " % size for size in range(BLOCK + 1))
 
 
 class TarScanner(MemberAssembly):
@@ -119,7 +121,7 @@ class TarScanner(MemberAssembly):
             if self._body is not None:
                 large = self._need >= LARGE and pos == 0 and end == self._need
                 pos = self._collect(buf, pos, members)
-                # more of it is to come, or the next block of a sparse map, or the pieces behind it: perhaps none
+                # more of it is to come, or the next block of a sparse map, or the pieces after it: perhaps none
                 if self._body is not None:
                     if pos >= end and self._need:
                         break
@@ -146,7 +148,8 @@ class TarScanner(MemberAssembly):
         append = members.append
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
-        lead = -1  # offset of a PAX header that says nothing about the member after it
+        # offset of a PAX header that says nothing about the member after it
+        lead = -1
         while end - pos >= BLOCK:
             head = buf[pos : pos + 156]
             tail = buf[pos + 156 : pos + BLOCK]
@@ -229,7 +232,8 @@ class TarScanner(MemberAssembly):
             size = self._learn(head, self._pax_tail, self._pax_sum, self._pax_expected, base + pos)
         body = buf[pos + BLOCK : pos + BLOCK + size]
         if not 0 < size <= BLOCK or body[-1] != 0x0A or b"=" not in body or not body.startswith(_LENGTHS[size]):
-            return False  # more than one record, or malformed: the complete path
+            # more than one record, or malformed: the complete path
+            return False
         return DECISIVE.search(body) is None
 
     def finish(self) -> bool:

@@ -60,7 +60,8 @@ class TarWalker(TarScanner):
         self.joins: list[int] = []
         self._base = 0
         self._places: list[MemberPosition] = []
-        self._last = MemberBody(0x30, None, 0, 0)  # the member passed last, and where its payload stops
+        # the member passed last, and where its payload stops
+        self._last = MemberBody(0x30, None, 0, 0)
         self._last_stop = 0
 
     @property
@@ -95,7 +96,7 @@ class TarWalker(TarScanner):
         return self._places
 
     def _through(self, buf: bytes, base: int) -> int:
-        """Read all headers that are whole in a buffer; return where it stopped, perhaps behind the buffer's end."""
+        """Read all headers that are whole in a buffer; return where it stopped, perhaps after the buffer's end."""
         self._base = base
         pos = 0
         while True:
@@ -104,7 +105,8 @@ class TarWalker(TarScanner):
                 if body.kind not in REGULAR and len(buf) - pos < self._need:
                     return pos
                 self._body = None
-                if body.kind in REGULAR:  # a sparse member's payload, behind the blocks of its map
+                # a sparse member's payload, after the blocks of its map
+                if body.kind in REGULAR:
                     pos = self._deliver(body, buf, pos, [])
                 else:
                     stop = pos + body.size
@@ -121,7 +123,8 @@ class TarWalker(TarScanner):
         admit = self.admit
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
-        lead = -1  # offset of a PAX header that says nothing about the member after it
+        # offset of a PAX header that says nothing about the member after it
+        lead = -1
         while end - pos >= BLOCK:
             head = buf[pos : pos + 156]
             tail = buf[pos + 156 : pos + BLOCK]
@@ -194,7 +197,8 @@ class TarWalker(TarScanner):
         if self.error is not None:
             return True
         self.offset = length
-        ahead = self.position - len(self._rest) - length  # bytes of the last member that are missing
+        # bytes of the last member that are missing
+        ahead = self.position - len(self._rest) - length
         if self._body is not None:
             self._need -= len(self._rest)
         elif self._last_stop > length:

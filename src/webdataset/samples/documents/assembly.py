@@ -42,7 +42,8 @@ class ImageLocation(NamedTuple):
     page: int = 0
 
 
-_DIGITS = 12  # a longer number is a name
+# a longer number is a name
+_DIGITS = 12
 NOWHERE = ImageLocation("nowhere")
 INLINE = ImageLocation("inline")
 
@@ -199,7 +200,7 @@ class DocumentParts(NamedTuple):
         sample: holds the JSON.
         outline: what that says.
         places: where each slot's image is.
-        siblings: images in members of other keys: name behind the document's key to (field, image).
+        siblings: images in members of other keys: name after the document's key to (field, image).
         left_out: counts what the rules leave out.
         advice: what to do where a sibling is missing.
     """

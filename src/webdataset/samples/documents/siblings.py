@@ -35,10 +35,10 @@ class SiblingRequest(NamedTuple):
     """What a document wants.
 
     Args:
-        names: for each image the names behind the document's key under which it may stand; any will do.
-        all: it wants whatever stands behind its key.
-        whole: it takes a sibling with all its fields, whatever they are called.
-        about: whatever the caller knows about the document.
+        names: for each image the names after the document's key under which it may stand; any will do.
+        all: it wants all that stands after its key.
+        whole: it takes a sibling with all its fields, under any names.
+        about: what the caller knows about the document.
     """
 
     names: list[tuple[str, ...]]
@@ -148,8 +148,10 @@ class SiblingCollector:
         self._url: object = None
         self._number = 0
         self._count = 0
-        self._documents: dict[str, DocumentGroup] = {}  # by key
-        self._loose: dict[str, dict[int, WaitingSample]] = {}  # by shortest parent, by number
+        # by key
+        self._documents: dict[str, DocumentGroup] = {}
+        # by shortest parent, by number
+        self._loose: dict[str, dict[int, WaitingSample]] = {}
         self._stems: dict[str, WaitingSample] = {}
 
     def feed(self, address: object, sample: Sample) -> None:
@@ -278,7 +280,8 @@ class SiblingCollector:
 
     def _claimant(self, key: str, stems: list[str]) -> DocumentGroup | None:
         """Return the document that wants a sample; of several, that with the longest key."""
-        group = self._documents.get(key[: key.rfind(self._separator)])  # nearly always
+        # nearly always
+        group = self._documents.get(key[: key.rfind(self._separator)])
         if group is not None and group.takes(stems):
             return group
         for front in parent_keys(key, self._separator):
