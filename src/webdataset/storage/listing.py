@@ -14,15 +14,12 @@ _WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:
 _PIECES = re.compile(
     r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+|\][^]]*)\]|(?P<text>.)", re.DOTALL
 )
-_UNLISTED = frozenset(("http",))  # the web has no lists; not imported to be asked
+# the web has no lists; not imported to be asked
+_UNLISTED = frozenset(("http",))
 
 
 def can_list(url: str) -> bool:
-    """Tell whether a url's scheme can list objects.
-
-    Args:
-        url: a url or path, rewritten already.
-    """
+    """Tell whether the scheme of a rewritten url can list objects."""
     if "://" not in url or url[:5].lower() in ("http:", "https"):
         return False
     store = find_backend(url)
@@ -30,24 +27,19 @@ def can_list(url: str) -> bool:
 
 
 def is_pattern(url: str) -> bool:
-    """Tell whether a url stands for a list of objects.
-
-    Args:
-        url: a url of a store that can list.
-    """
+    """Tell whether a url of a store stands for a list of objects."""
     return url.endswith("/") or _WILD.search(url) is not None
 
 
 def list_urls(url: str, storage_options: object = None) -> list[str] | None:
-    """Return the urls of the objects that a folder or a pattern stands for, or None for any other url.
+    """Return the sorted urls of the objects that a folder or a pattern stands for; None for any other url.
+
+    Keys that end with ``/`` (markers of folders) are left out.
 
     Args:
-        url: ``s3://bucket/folder/`` gives every object under it; ``s3://bucket/train-*.tar`` those whose keys match.
-            It is rewritten already.
+        url: rewritten; ``s3://bucket/folder/`` gives every object under it, ``s3://bucket/train-*.tar`` those whose
+            keys match.
         storage_options: what a dataset says about its storage.
-
-    Returns:
-        The urls, sorted by key; keys that end with ``/`` (markers of folders) are left out.
 
     Raises:
         NotFound: no object matches.
@@ -62,7 +54,8 @@ def list_urls(url: str, storage_options: object = None) -> list[str] | None:
         return None
     stem, key = store.split(url)
     wild = _WILD.search(key)
-    if wild is None and key and not key.endswith("/"):  # what looks wild is the host: [::1]
+    # what looks wild is the host: [::1]
+    if wild is None and key and not key.endswith("/"):
         return None
     prefix = key[: wild.start()] if wild else key
     names = store.list_keys(stem, prefix, storage_options, **_depth_bound(store, key, prefix))

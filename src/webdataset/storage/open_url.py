@@ -20,8 +20,7 @@ import functools
 import importlib
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, cast
@@ -32,7 +31,7 @@ from webdataset.core.fork_safety import fork_lock
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.storage import streams
-from webdataset.storage.streams import BorrowedStream, Stream
+from webdataset.storage.streams import ForeignOpener, Opener, Stream, borrow_stream
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import RemoteObject
@@ -43,9 +42,9 @@ def refuse_if_strict(action: str, *, level: str | None = None, url: str | None =
     """Raise if trust is strict.
 
     Args:
-        action: what is asked for and refused; begins with the name of the function.
+        action: what is refused; begins with the name of the function.
         level: a trust level that a dataset or call names.
-        url: the url concerned.
+        url: for the message.
 
     Raises:
         UsageError: trust is strict.
@@ -61,7 +60,7 @@ def rewrite_url(url: str, *, level: str | None = None) -> str:
 
     Args:
         url: a url or a local path.
-        level: a trust level that a dataset names; ``strict`` refuses to rewrite.
+        level: a trust level that a dataset names.
 
     Raises:
         UsageError: a variable that cannot be read, or rewriting under strict trust.
@@ -102,18 +101,6 @@ def _parse_rules(name: str, text: str) -> tuple[tuple[re.Pattern[str], str], ...
     return tuple(rules)
 
 
-class Opener(Protocol):
-    """What opens urls of a scheme, as an entry of ``gopen_schemes``: ``opener(url, mode, bufsize, **options)``.
-
-    It takes the url as it is after rewriting, ``rb`` or ``wb``, a size that it may ignore, and the keyword arguments of
-    ``gopen``; it returns a stream to read from, or to write to.
-    """
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Open a url."""
-        ...
-
-
 class Backend(Protocol):
     """A module of :mod:`webdataset.storage.backends`.
 
@@ -126,7 +113,7 @@ class Backend(Protocol):
         """Return the object of a url."""
         ...
 
-    def create_upload(self, url: str, storage_options: object = None, /, **options: Any) -> "AtomicUpload":
+    def create_upload(self, url: str, storage_options: object = None, /, **options: object) -> "AtomicUpload":
         """Return a stream to a new object: ``close`` publishes it, ``abort`` does not; as a context manager, either."""
         ...
 
@@ -147,10 +134,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def make_opener(name: str, *, scheme: str = "") -> Opener:
-    """Return the opener of a store, for ``gopen_schemes``.
+    """Return the opener of a backend, for ``gopen_schemes``.
 
     Args:
-        name: the store's module in ``backends``.
+        name: the backend's module.
         scheme: what the opener is named after; the module by default.
     """
 
@@ -178,11 +165,7 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
 
 
 def refuse_unnameable(url: str, name: str) -> None:
-    """Refuse a url that is no text: names of files may hold any bytes, names of objects may not.
-
-    Args:
-        url: the url.
-        name: the store's module in ``backends``.
+    """Refuse a url that is no Unicode text: names of files may hold any bytes, names of objects may not.
 
     Raises:
         UsageError: half a surrogate pair, which stands for a byte of a file's name.
@@ -194,12 +177,9 @@ def refuse_unnameable(url: str, name: str) -> None:
 
 
 def load_backend(name: str) -> Backend:
-    """Return a store's module.
-
-    Args:
-        name: its name in ``backends``.
-    """
-    with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+    """Return the module of a backend, imported."""
+    # a module that a thread imports at a fork would stay locked in the child
+    with fork_lock:
         return cast("Backend", importlib.import_module(f"{__package__}.backends.{name}"))
 
 
@@ -219,7 +199,8 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
 
     def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> object:
-        with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+        # a module that a thread imports at a fork would stay locked in the child
+        with fork_lock:
             home = importlib.import_module(f"{__package__}.backends.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
 
@@ -287,10 +268,10 @@ gopen_schemes: dict[str, Opener] = {
 
 
 def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener | None:
-    """Return what opens a url, or None for a local path.
+    """Return what opens a rewritten url, or None for a local path.
 
     Args:
-        url: a url or path, rewritten already.
+        url: a url or path.
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
     """
     served = gopen_schemes if schemes is None else schemes
@@ -324,10 +305,7 @@ def _has_route(url: str) -> bool:
 
 
 def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | None:
-    """Return what the environment has a scheme opened by: AIStore, or a program; None where it says nothing.
-
-    An opener that is not of this library was put there by the user, and stays.
-    """
+    """Return AIStore's or a program's opener where the environment asks for one; a user's own entry stays."""
     found = served.get(scheme)
     if found is not None and not getattr(found, "__module__", "").startswith(str(__package__)):
         return None
@@ -346,16 +324,12 @@ def find_backend(target: str) -> str | None:
 
 
 def is_local(url: str) -> bool:
-    """Tell whether a url or path names a local file.
-
-    Args:
-        url: a url or path, as the user wrote it.
-    """
+    """Tell whether a url or path, as it stands, names a local file."""
     return url != "-" and find_opener(url) is None
 
 
 def _is_fsspec_scheme(scheme: str) -> bool:
-    """Tell whether fsspec is to open what nobody else here serves."""
+    """Tell whether fsspec is to open a scheme that nothing else here serves."""
     return bool(cast("Any", load_backend("fsspec_store")).serves(scheme))
 
 
@@ -371,35 +345,9 @@ def _plugin_opener(scheme: str) -> Opener | None:
     return None
 
 
-class ForeignOpener:
-    """Opens what this library has no say in: a stream that is open already, a url by a program's own ``gopen``.
-
-    Args:
-        give: mode to stream.
-    """
-
-    __slots__ = ("give",)
-
-    def __init__(self, give: Callable[[str], object]) -> None:
-        self.give = give
-
-    def __call__(self, _url: str, mode: str = "rb", *_arguments: object, **_options: object) -> object:
-        """Return the stream."""
-        return self.give(mode)
-
-
-def _borrow(stream: object, mode: str) -> BorrowedStream:
-    """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now."""
-    if stream is None:
-        return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
-    if not hasattr(stream, "read" if mode == "rb" else "write"):
-        raise UsageError(f"a url is a str or a Path, not {type(stream).__name__}")
-    return BorrowedStream(stream)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ResolvedUrl:
-    """A url after rewriting, and what opens it: decided once for each shard, and passed on to all who ask.
+    """A url after rewriting, and what opens it.
 
     Args:
         url: the url or path, as the user wrote it.
@@ -407,7 +355,7 @@ class ResolvedUrl:
         opener: opens it; None for a local file.
         level: a trust level that a dataset names.
         storage_options: what a dataset says about its storage.
-        verbatim: the user gave a Path, which no rule rewrites: its name is never taken for a url.
+        verbatim: the user gave a Path, which no rule rewrote: its name is never taken for a url.
     """
 
     url: str
@@ -461,13 +409,7 @@ class ResolvedUrl:
         return cast("Stream", self.open(raw=True))
 
     def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: object) -> IO[bytes]:
-        """Open it; arguments as for :func:`open_url`.
-
-        Raises:
-            UsageError: something that trust forbids, or options that its opener does not take.
-            NotFound: nothing is there.
-            SourceError: it cannot be opened.
-        """
+        """Open it; arguments and errors as for :func:`open_url`."""
         opener, target = self.opener, self.target
         if isinstance(opener, ForeignOpener):
             return cast("IO[bytes]", opener(target, mode))
@@ -484,10 +426,10 @@ class ResolvedUrl:
         return cast("IO[bytes]", opener(target, mode, bufsize, **options))
 
     def refuse_lost_options(self, storage_options: object) -> None:
-        """Raise where storage options would be lost.
+        """Raise where what opens this url would ignore storage options.
 
         Raises:
-            UsageError: there are some, and what opens this url takes none.
+            UsageError: it would.
         """
         if storage_options is not None and not self.local and self.backend is None:
             raise UsageError(
@@ -542,11 +484,11 @@ def resolve_url(
     """
     if not isinstance(url, str):
         if hasattr(url, "read") or hasattr(url, "write"):
-            return ResolvedUrl(repr(url), "-", ForeignOpener(functools.partial(_borrow, url)), level)
+            return ResolvedUrl(repr(url), "-", ForeignOpener(functools.partial(borrow_stream, url)), level)
         if not isinstance(url, os.PathLike):
             raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
     elif url == "-":
-        return ResolvedUrl(url, url, ForeignOpener(functools.partial(_borrow, None)), level)
+        return ResolvedUrl(url, url, ForeignOpener(functools.partial(borrow_stream, None)), level)
     given = os.fsdecode(url)
     target = rewrite_url(given, level=level)
     verbatim = target == given and not isinstance(url, str)
@@ -571,7 +513,7 @@ def open_url(
         mode: ``rb`` or ``wb``.
         bufsize: bytes; handed to the scheme's opener.
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
-        raw: for the shard reader: local files come unbuffered, and are allowed under strict trust.
+        raw: as for :meth:`ResolvedUrl.open_stream`.
         level: a trust level that a dataset names.
         **options: handed to the scheme's opener; local files have none.
 
@@ -599,16 +541,13 @@ def open_stream(
     schemes: Mapping[str, Opener] | None = None,
     storage_options: object = None,
 ) -> Stream:
-    """Open a url for the shard reader.
+    """Open a url for the shard reader, which reads it in large pieces.
 
     Args:
-        url: a url, a path, ``-``, or an object with ``read`` (which stays open when the stream is closed).
+        url: as for :func:`resolve_url`, and so are the rest.
         level: a trust level that a dataset names.
-        schemes: scheme to opener; the live ``gopen_schemes`` by default.
-        storage_options: what urls of stores are opened with; see :mod:`webdataset.storage.profile_selection`.
-
-    Returns:
-        A stream to be read in large pieces; see :func:`webdataset.storage.streams.length_known`.
+        schemes: scheme to opener.
+        storage_options: see :mod:`webdataset.storage.profile_selection`.
 
     Raises:
         UsageError: an unknown scheme, or something that trust forbids.
@@ -619,15 +558,12 @@ def open_stream(
     return resolved.open_stream()
 
 
-_MOST_URLS = 100  # a list has few schemes, and they show early
+# a list has few schemes, and they show early
+_MOST_URLS = 100
 
 
 def load_openers(urls: Iterable[object]) -> None:
-    """Load what opens some urls.
-
-    Args:
-        urls: as they stand in a list of shards; one of each scheme is looked at, among the first hundred.
-    """
+    """Load what opens the urls of a list: one of each scheme, among the first hundred."""
     seen = set()
     for url in islice(urls, _MOST_URLS):
         if isinstance(url, str):

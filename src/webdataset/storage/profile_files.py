@@ -60,10 +60,10 @@ def read_toml(path: Path, *, travels: bool = True) -> ProfileDefinitions:
 def parse_definitions(
     tree: Mapping[str, object], origin: str, lines: LineNumbers, *, travels: bool
 ) -> ProfileDefinitions:
-    """Return what a parsed configuration defines.
+    """Return what a parsed configuration, with secrets hidden, defines.
 
     Args:
-        tree: its tables; secrets hidden.
+        tree: its tables.
         origin: the file's name.
         lines: path of a key to its line.
         travels: see :func:`read_toml`.
@@ -135,12 +135,7 @@ def _parse_file(path: Path) -> tuple[Mapping[str, object] | str, LineNumbers]:
 
 
 def hide_secrets(tree: object, key: str = "") -> object:
-    """Return tables with every text hidden that is not known to be harmless.
-
-    Args:
-        tree: a parsed file, or a part of it.
-        key: the key that it stands under.
-    """
+    """Return tables with every text hidden that is not known to be harmless under its key."""
     if isinstance(tree, dict):
         return {name: hide_secrets(value, name) for name, value in tree.items()}
     if isinstance(tree, list):
@@ -191,11 +186,7 @@ def _parse_keys(line: str) -> tuple[str, ...] | None:
 
 
 def format_toml(profiles: Iterable[Profile], routes: Iterable[Route] = ()) -> str:
-    """Return TOML that defines the same.
-
-    Args:
-        profiles: profiles with names.
-        routes: routes.
+    """Return TOML that defines the same profiles and routes.
 
     Raises:
         ConfigError: a profile holds a secret as text; references are written, secrets are not.
@@ -258,9 +249,8 @@ class _IniFile(NamedTuple):
 def read_petrel(path: Path) -> ProfileDefinitions:
     """Return the clusters of a ``petreloss.conf`` as profiles.
 
-    Args:
-        path: the file: one section a cluster, with ``host_base``, ``access_key``, ``secret_key``; ``default_cluster``
-            under ``[DEFAULT]``. Other keys mean nothing here.
+    One section a cluster, with ``host_base``, ``access_key``, ``secret_key``; ``default_cluster`` under ``[DEFAULT]``.
+    Other keys mean nothing here.
 
     Raises:
         ConfigError: it cannot be read.
@@ -312,11 +302,7 @@ def _hide_values(section: Mapping[str, str]) -> Mapping[str, object]:
 
 
 def read_profile_variables(name: str) -> Mapping[str, object]:
-    """Return the fields that ``WDS_S3_<NAME>_<FIELD>`` give a profile.
-
-    Args:
-        name: the profile's name; an empty one asks for ``WDS_S3_<FIELD>``.
-    """
+    """Return the fields that ``WDS_S3_<NAME>_<FIELD>`` give a profile; without a name, ``WDS_S3_<FIELD>``."""
     stem = f"WDS_S3_{_variable_name(name)}_" if name else "WDS_S3_"
     return _read_fields({field: (stem + field.upper(),) for field in FIELDS})
 
@@ -346,9 +332,6 @@ def override_fields(profile: Profile, fields: Mapping[str, object], origin: str)
 def read_megfile_profile(name: str) -> Profile | None:
     """Return the profile that ``<NAME>__AWS_ACCESS_KEY_ID``, ``<NAME>__OSS_ENDPOINT`` … define, if any is set.
 
-    Args:
-        name: the profile's name.
-
     Raises:
         ConfigError: a variable that makes no sense.
     """
@@ -360,16 +343,14 @@ def read_megfile_profile(name: str) -> Profile | None:
 def read_megfile_alias(scheme: str) -> Route | None:
     """Return the route that ``MEGFILE_ALIASES__<SCHEME>=s3+NAME`` (or ``s3+NAME://bucket/prefix``) defines.
 
-    Args:
-        scheme: the scheme of a url.
-
     Raises:
         ConfigError: the variable makes no sense.
     """
     variable = f"MEGFILE_ALIASES__{scheme.upper()}"
     alias = settings.read_variable(variable)
     match = None if alias is None else re.fullmatch(r"s3(?:\+(?P<name>[^:/]+))?(?:://(?P<rest>.*))?", alias)
-    if match is None:  # an alias of another protocol is none of ours
+    # an alias of another protocol is none of ours
+    if match is None:
         return None
     fields = {"match": f"{scheme}://", "profile": match["name"], "target": match["rest"] and f"s3://{match['rest']}"}
     return make_route(fields, origin=f"environment, {variable}")
@@ -450,7 +431,8 @@ def _read_aws_sections(path: Path) -> Iterable[tuple[str, str | None]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return  # botocore says so itself where it needs the file
+        # botocore says so itself where it needs the file
+        return
     name, endpoint, inside = None, None, False
     for line in lines:
         header = re.match(r"\[\s*(?P<kind>[\w-]+\s+)?(?P<name>[^\]\s]+)\s*\]", line)

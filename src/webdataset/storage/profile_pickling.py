@@ -18,7 +18,8 @@ class PicklesProfiles:
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle the attributes, and the profiles."""
-        if loaded_module("webdataset.storage.profile_registry") is None:  # then nobody has defined any
+        # then none is defined
+        if loaded_module("webdataset.storage.profile_registry") is None:
             return self.__dict__
         from webdataset.storage import profile_registry  # noqa: PLC0415  see above
 

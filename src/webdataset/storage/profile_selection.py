@@ -58,11 +58,7 @@ _SECRET_WORD = re.compile(
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """Options, checked and frozen.
-
-    Args:
-        options: name to value; texts that are secrets are hidden.
-    """
+    """Options, checked and frozen: name to value; texts that are secrets are hidden."""
 
     options: tuple[tuple[str, object], ...]
 
@@ -72,11 +68,7 @@ class StorageOptions:
 
 
 class OpaqueOption:
-    """An object that may know secrets: used where it is, never pickled, never shown.
-
-    Args:
-        value: credentials, as some other package makes them.
-    """
+    """An object of another package that may know secrets: used where it is, never pickled, never shown."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -97,10 +89,7 @@ class OpaqueOption:
 
 
 def check_options(given: object) -> StorageOptions | None:
-    """Return storage options, checked.
-
-    Args:
-        given: a mapping of names in :data:`NAMES` to values, or None.
+    """Return storage options, checked and frozen; names of :data:`OPTION_NAMES` only.
 
     Raises:
         ConfigError: an option that no store has.
@@ -120,9 +109,9 @@ def options_for(store: str, given: object, url: str | None = None) -> dict[str, 
     """Return the options of one store; texts that are secrets are revealed by ``.reveal()``.
 
     Args:
-        store: a name in :data:`NAMES`.
+        store: a name in :data:`OPTION_NAMES`.
         given: storage options, checked or as the user gave them.
-        url: what is being opened, for messages.
+        url: for messages.
 
     Raises:
         ConfigError: an option of another store.
@@ -147,11 +136,6 @@ def options_for(store: str, given: object, url: str | None = None) -> dict[str, 
 def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
     """Refuse a user or password in the address of a service: addresses are shown.
 
-    Args:
-        endpoint: the address.
-        name: what names it.
-        url: what is being opened, for messages.
-
     Raises:
         ConfigError: there is one.
     """
@@ -169,12 +153,14 @@ def _hide_option(name: str, value: object) -> object:
         refuse_login(value, "storage_options: endpoint_url")
     if name == "fsspec" and isinstance(value, Mapping):
         return _check_foreign_options(value, secret=False)
-    if name.startswith(("token", "credential")) and isinstance(value, Mapping):  # a file of Google's, as its content
+    # a file of Google's, as its content
+    if name.startswith(("token", "credential")) and isinstance(value, Mapping):
         return Secret.literal(json.dumps(dict(value)))
     if name == "token" and isinstance(value, str) and (value in GS_TOKENS or _is_path(value)):
         return value
     if name == "credentials" and isinstance(value, str) and _is_path(value, ""):
-        return value  # it must get into workers
+        # it must get into workers
+        return value
     return _wrap_secret(value) if name in SECRET_OPTIONS else value
 
 
@@ -212,30 +198,18 @@ _S3_ONLY = _S3_ALL.difference(*(names for store, names in OPTION_NAMES.items() i
 
 @dataclass(frozen=True)
 class S3Options:
-    """What a dataset says about S3, checked.
-
-    Args:
-        profile: name of the profile; None leaves it to the url.
-        fields: fields that replace those of the profile.
-    """
+    """What a dataset says about S3, checked: the name of a profile, and fields that replace those of the profile."""
 
     profile: str | None
     fields: tuple[tuple[str, object], ...]
 
     def apply_to(self, base: Profile) -> Profile:
-        """Return a profile with these fields in the place of its own.
-
-        Args:
-            base: the profile.
-        """
+        """Return the profile ``base`` with these fields in the place of its own."""
         return profile_files.override_fields(base, dict(self.fields), "storage_options")
 
 
 def check_storage_options(given: object) -> StorageOptions | None:
-    """Return storage options, checked; S3's values, too, where the names are S3's.
-
-    Args:
-        given: a mapping of option names to values; None.
+    """Return storage options, checked and frozen; S3's values, too, where the names are S3's.
 
     Raises:
         ConfigError: an unknown option, or one that makes no sense.
@@ -267,9 +241,6 @@ def profile(name: str, /, **fields: object) -> Profile:
         **fields: fields of :class:`Profile`; keys are given as ``env:NAME``, ``file:PATH`` or as text, which is never
             shown, and does not travel to other processes. Without fields, nothing is defined.
 
-    Returns:
-        The profile.
-
     Raises:
         ConfigError: an unknown field, one that makes no sense; no such profile.
     """
@@ -278,9 +249,6 @@ def profile(name: str, /, **fields: object) -> Profile:
 
 def find_profile(name: str) -> Profile:
     """Return the profile of a name: of Python, of a file, of the environment, of petrel, of AWS.
-
-    Args:
-        name: the profile's name.
 
     Raises:
         ConfigError: there is none.
@@ -334,9 +302,6 @@ def profiles() -> dict[str, Profile]:
 def is_s3(url: str) -> bool:
     """Tell whether a url is served by S3: by its scheme, or because a route leads there.
 
-    Args:
-        url: a url or path.
-
     Raises:
         ConfigError: a configuration file with a mistake, asked for a scheme that is not S3's own.
     """
@@ -348,23 +313,16 @@ def is_s3(url: str) -> bool:
 
 
 def has_route(url: str) -> bool:
-    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same.
-
-    Args:
-        url: a url or path.
-
-    Raises:
-        ConfigError: a configuration file with a mistake.
-    """
+    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same; raises as :func:`is_s3`."""
     return url[:5].lower() != "s3://" and "://" in url and is_s3(url)
 
 
 def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]:
-    """Return the profile that a url is opened with, and the url as ``s3://bucket/key``.
+    """Return the profile that a url of S3 is opened with, and the url as ``s3://bucket/key``.
 
     Args:
         url: a url for which :func:`is_s3` is true.
-        storage_options: options of the dataset, as a mapping, or checked.
+        storage_options: options of the dataset.
 
     Raises:
         ConfigError: no such profile, a configuration file with a mistake, options that make no sense.
@@ -378,10 +336,6 @@ def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]
 
 def service_id(url: str, storage_options: object = None) -> str:
     """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
-
-    Args:
-        url: a url, after rewriting.
-        storage_options: options of the dataset, as a mapping, or checked.
 
     Raises:
         ConfigError: as :func:`profile_for`.

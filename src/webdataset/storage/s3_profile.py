@@ -45,11 +45,7 @@ class Secret:
 
     @classmethod
     def literal(cls, text: str) -> Self:
-        """Return a secret whose value is ``text``, even if that looks like a reference.
-
-        Args:
-            text: the secret itself.
-        """
+        """Return a secret whose value is ``text``, even if that looks like a reference."""
         secret = cls("")
         object.__setattr__(secret, "_hidden", text)
         return secret
@@ -261,22 +257,14 @@ class Route:
         return self.match.removesuffix("*")
 
     def takes(self, url: str) -> bool:
-        """Tell whether a url is led here.
-
-        Args:
-            url: a url with its scheme in lower case.
-        """
+        """Tell whether a url, with its scheme in lower case, is led here."""
         prefix = self.prefix
         if not url.startswith(prefix):
             return False
         return len(url) == len(prefix) or self.match.endswith(("*", "/")) or url[len(prefix)] == "/"
 
     def target_url(self, url: str) -> str:
-        """Return the ``s3://bucket/key`` that a url of this route stands for.
-
-        Args:
-            url: a url that this route takes.
-        """
+        """Return the ``s3://bucket/key`` that a url of this route stands for."""
         if self.target is None:
             return "s3" + url[url.index("://") :]
         rest = url[len(self.prefix) :]
@@ -286,11 +274,7 @@ class Route:
 
 
 def check_name(name: object, place: str = "") -> str:
-    """Return a profile's name.
-
-    Args:
-        name: letters, digits, ``_``, ``.``, ``-``.
-        place: where it is written.
+    """Return a profile's name: letters, digits, ``_``, ``.``, ``-``.
 
     Raises:
         ConfigError: another text.
@@ -318,7 +302,7 @@ def make_profile(
         name: its name, or an empty text.
         fields: field to text, truth value or :class:`Secret`.
         origin: where it was defined.
-        travels: it was defined in a file that the processes of this user all read.
+        travels: the processes of this user all read the file that defines it.
         at: field to place, for messages.
 
     Raises:
@@ -394,12 +378,7 @@ _MATCH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://[^*]*\*?")
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the name that was meant, or at all that there are.
-
-    Args:
-        name: what was written.
-        known: what could have been.
-    """
+    """Return a hint at the known name that was meant, or at all that there are."""
     import difflib  # noqa: PLC0415  only where something is wrong
 
     names = sorted(known)

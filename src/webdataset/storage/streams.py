@@ -13,7 +13,8 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cast
 
 from webdataset.core import settings
@@ -45,11 +46,10 @@ class Stream(Protocol):
 
 
 def stream_length(stream: object) -> int | None:
-    """Return the total length in bytes that a stream vouches for, or None where it does not know.
+    """Return the length in bytes that a stream vouches for, or None where it does not know.
 
-    Args:
-        stream: any object with ``read``. Its attribute ``length`` decides; open regular files are asked for their size.
-            A decompressor over a file is not asked: its descriptor tells the compressed size.
+    Its attribute ``length`` decides; open regular files are asked for their size. A decompressor over a file is not
+    asked: its descriptor tells the compressed size.
     """
     if isinstance(stream, BorrowedStream):
         stream = stream.kept
@@ -68,12 +68,8 @@ def stream_length(stream: object) -> int | None:
 def length_known(stream: object) -> bool:
     """Tell whether a stream knows how many bytes it owes, so that a clean end is a verified end.
 
-    Args:
-        stream: any object with ``read``.
-
-    Returns:
-        True for regular local files and for HTTP bodies whose Content-Length is verified; False for pipes, stdin from
-        a pipe and objects that cannot say.
+    True for regular local files and for HTTP bodies whose Content-Length is verified; False for pipes, stdin from a
+    pipe and objects that cannot say.
     """
     return stream_length(stream) is not None
 
@@ -92,11 +88,9 @@ class StreamIdentity(Protocol):
 
 
 class FileIdentity(NamedTuple):
-    """Which version of a local file was opened. Never the inode: a copy of a file is the same shard.
+    """Which version of a local file was opened: its bytes, and the time of its last change in nanoseconds.
 
-    Args:
-        length: bytes of the file.
-        changed_ns: time of the last change, in nanoseconds since 1970.
+    Never the inode: a copy of a file is the same shard.
     """
 
     length: int
@@ -110,8 +104,8 @@ class FileIdentity(NamedTuple):
         """Raise where an open file has been written to since it was opened.
 
         A file that takes the name of this one does not matter: the open file stays as it is. Nor do further names,
-        owners and permissions. Where a file system keeps times of whole seconds, or caches them (NFS), a change
-        within that time is seen late.
+        owners and permissions. Where a file system keeps times of whole seconds, or caches them (NFS), a change within
+        that time is seen late.
 
         Args:
             descriptor: the file.
@@ -144,13 +138,12 @@ def stream_identity(stream: object) -> tuple[int | None, str | None]:
     ``close`` too.
 
     Args:
-        stream: any object with ``read``, opened by this library or by other code.
+        stream: any object with ``read``.
 
     Returns:
-        The size in bytes of the stored object (of the compressed file, where it is compressed), or None; and its
-        validator, or None: the time of the last change in nanoseconds for local files; the strong ETag, else the
-        version or generation, else the date, as the store writes it, for objects, whether they come out of the cache
-        or not. Both are None for pipes and for objects that do not say.
+        The size in bytes of the stored (perhaps compressed) object, and its validator: for local files the time of the
+            last change in nanoseconds; for objects, cached or not, the strong ETag, else the version or generation,
+            else the date, as the store writes it. Both are None for pipes and for objects that do not say.
     """
     if isinstance(stream, BorrowedStream):
         stream = stream.kept
@@ -181,25 +174,17 @@ def _foreign_identity(stream: object) -> StreamIdentity | None:
 
 
 def file_identity(status: os.stat_result) -> FileIdentity:
-    """Return the identity of a regular file.
-
-    Args:
-        status: what the system says of it.
-    """
+    """Return the identity of a regular file, from its status."""
     return FileIdentity(status.st_size, status.st_mtime_ns)
 
 
 class BorrowedStream:
-    """A stream that belongs to other code: everything passes through except ``close``, which only flushes.
-
-    Args:
-        stream: the stream (``sys.stdin.buffer``, an object the caller opened).
-    """
+    """A stream that belongs to other code: everything passes through except ``close``, which only flushes."""
 
     def __init__(self, stream: object) -> None:
         self.kept = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Pass on to the stream."""
         if name == "kept":
             raise AttributeError(name)
@@ -222,14 +207,51 @@ class BorrowedStream:
                 flush()
 
 
+class Opener(Protocol):
+    """What opens urls of a scheme, as an entry of ``gopen_schemes``: ``opener(url, mode, bufsize, **options)``.
+
+    It takes the url as it is after rewriting, ``rb`` or ``wb``, a size that it may ignore, and the keyword arguments of
+    ``gopen``; it returns a stream to read from, or to write to.
+    """
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Open a url."""
+        ...
+
+
+class ForeignOpener:
+    """Opens what is not this library's: a stream that is open already, a url by a program's own ``gopen``."""
+
+    __slots__ = ("give",)
+
+    def __init__(self, give: Callable[[str], object]) -> None:
+        self.give = give
+
+    def __call__(self, _url: str, mode: str = "rb", *_arguments: object, **_options: object) -> object:
+        """Return the stream."""
+        return self.give(mode)
+
+
+def borrow_stream(stream: object, mode: str) -> BorrowedStream:
+    """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now.
+
+    Raises:
+        UsageError: it cannot be read from, or written to.
+    """
+    if stream is None:
+        return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
+    if not hasattr(stream, "read" if mode == "rb" else "write"):
+        raise UsageError(f"a url is a str or a Path, not {type(stream).__name__}")
+    return BorrowedStream(stream)
+
+
 _LOCAL_HOSTS = ("", "localhost")
 
 
 def path_of(url: str) -> str:
     """Return the path that a ``file:`` url names: ``file:rel``, ``file:/abs``, ``file:///abs``.
 
-    Args:
-        url: the url. Percent escapes are decoded, unless only a file with the undecoded name exists.
+    Percent escapes are decoded, unless only a file with the undecoded name exists.
 
     Raises:
         UsageError: it names a host other than this one.
@@ -249,11 +271,7 @@ def path_of(url: str) -> str:
 
 
 def is_nameable(name: str) -> bool:
-    """Tell whether a file or url could have this name; names of files that are no UTF-8 may.
-
-    Args:
-        name: what the user wrote.
-    """
+    """Tell whether a file or url could have this name; names of files that are no UTF-8 may."""
     try:
         return b"\0" not in name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -262,9 +280,6 @@ def is_nameable(name: str) -> bool:
 
 class LocalFileStream(io.FileIO):
     """A local file, opened for reading. Never gives bytes that were written after it was opened.
-
-    Args:
-        path: the file.
 
     Attributes:
         identity: size and time of the last change when it was opened; None where it is no regular file.
@@ -308,9 +323,6 @@ class LocalFileStream(io.FileIO):
 
 def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
     """Open a local file for the shard reader: one system call a read, nothing copied twice.
-
-    Args:
-        path: the file.
 
     Raises:
         NotFound: no such file.

@@ -57,12 +57,7 @@ class TlsContext(ssl.SSLContext):
 
 
 def _do_handshake(line: ssl.SSLSocket) -> None:
-    """Do the handshake; wait for the other side without the lock.
-
-    Raises:
-        TimeoutError: nothing came in the time that the socket has for it.
-        OSError: it failed.
-    """
+    """Do the handshake; wait for the other side without the lock."""
     timeout = line.gettimeout()
     deadline = None if timeout is None else time.monotonic() + timeout
     line.settimeout(0)
@@ -93,7 +88,7 @@ def context_for(tls: Mapping[str, str], urllib3: ModuleType) -> TlsContext:
     """Return this process's context.
 
     Args:
-        tls: ``ca_certs``, ``ca_cert_dir``, ``cert_file``, ``key_file``, ``cert_reqs``; nothing: as everybody does.
+        tls: ``ca_certs``, ``ca_cert_dir``, ``cert_file``, ``key_file``, ``cert_reqs``; empty for the usual trust.
         urllib3: the package, whose defaults hold.
 
     Raises:
@@ -107,11 +102,7 @@ def context_for(tls: Mapping[str, str], urllib3: ModuleType) -> TlsContext:
 
 
 def plain_context(urllib3: ModuleType) -> TlsContext:
-    """Return a new context without trusted certificates.
-
-    Args:
-        urllib3: the package, whose defaults hold.
-    """
+    """Return a new context without trusted certificates, with the defaults of ``urllib3``."""
     with fork_lock:
         usual, made = urllib3.util.ssl_.create_urllib3_context(), TlsContext(ssl.PROTOCOL_TLS_CLIENT)
         made.options, made.verify_flags = usual.options, usual.verify_flags

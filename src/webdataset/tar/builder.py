@@ -96,13 +96,9 @@ def _encode_number(number: int, width: int, *, wide: bool) -> bytes:
 
 
 def format_pax_record(keyword: bytes, text: bytes) -> bytes:
-    """Return one record, ``length keyword=value newline``; the length counts its own digits.
-
-    Args:
-        keyword: for example ``path``.
-        text: the value.
-    """
-    rest = len(keyword) + len(text) + 3  # a space, an equals sign and a newline
+    """Return one record, ``length keyword=value newline``; the length counts its own digits."""
+    # a space, an equals sign and a newline
+    rest = len(keyword) + len(text) + 3
     length = rest + len(str(rest))
     if len(str(length)) > len(str(rest)):
         length = rest + len(str(length))
@@ -110,11 +106,7 @@ def format_pax_record(keyword: bytes, text: bytes) -> bytes:
 
 
 def format_pax_records(records: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return records one after the other, led by ``hdrcharset=BINARY`` where a value is not UTF-8.
-
-    Args:
-        records: keywords and values.
-    """
+    """Return records one after the other, led by ``hdrcharset=BINARY`` where a value is not UTF-8."""
     joined = b"".join(format_pax_record(keyword, text) for keyword, text in records)
     try:
         joined.decode("utf-8")

@@ -16,7 +16,7 @@ from webdataset.tar.header import BLOCK, parse_number
 
 
 class SparseMap(NamedTuple):
-    """Where the stored pieces go.
+    """Where the stored pieces of a member of ``size`` bytes go.
 
     Args:
         pieces: (offset, length) in bytes, or None where the map stands in front of the stored bytes (format 1.0).
@@ -28,11 +28,7 @@ class SparseMap(NamedTuple):
 
 
 def parse_old_map(block: bytes, offset: int) -> tuple[SparseMap, bool]:
-    """Read the map in an old GNU sparse header.
-
-    Returns:
-        The map so far, and whether extension blocks follow.
-    """
+    """Read the map in an old GNU sparse header; return it so far, and whether extension blocks follow."""
     pieces = _parse_entries(block[386:482], offset)
     return SparseMap(pieces, parse_number(block[483:495], "sparse size", offset)), bool(block[482])
 
