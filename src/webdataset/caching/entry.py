@@ -249,7 +249,7 @@ class CacheEntry:
     def open_source(self) -> tuple[Stream | None, Opening]:
         """Open the shard without the cache; return its stream, None where there is none, and what gave it."""
         if self.source is None:
-            return open_resolved(self.resolved), None
+            return open_directly(self.resolved), None
         opening = iter(self.source([self.shard], reraise_exception))
         stream = next(opening, {}).get("stream")
         return stream, opening  # type: ignore[return-value]  # what the source put there
@@ -492,15 +492,15 @@ class CacheEntry:
         return downloader
 
 
-def open_resolved(resolved: ResolvedUrl) -> Stream:
-    """Open the source of a shard.
+def open_directly(resolved: ResolvedUrl) -> Stream:
+    """Open what a url leads to, without the cache.
 
     Raises:
         SourceError: it cannot be opened.
     """
     try:
         stream: Stream = resolved.open(raw=True)
-    except Exception as error:
+    except Exception as error:  # every error of opening names its url
         with_location(error, url=resolved.url, stage="url_opener")
         raise
     return stream

@@ -16,7 +16,7 @@ from webdataset.flow.run import STREAMS
 from webdataset.fluent import interface
 from webdataset.fluent.interface import FluidInterface
 from webdataset.samples.sample_reader import ReadingOptions
-from webdataset.shards.lists import SourceArguments, SpecSource, parse_source
+from webdataset.shards.source import SourceArguments, SpecSource, parse_source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,8 @@ from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
-from webdataset.shards.lists import ResampledShards, ShardSource
+from webdataset.shards.lists import ResampledShards
+from webdataset.shards.source import ShardSource
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
 from webdataset.stages.checks import CheckSamples, SplitAssigned
 
