@@ -34,7 +34,7 @@ MOST_NAMES = 100_000_000
 MAX_URLS = 1_000_000_000
 
 
-def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
+def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
     """Return the urls that an expression stands for.
 
     Args:
@@ -80,7 +80,7 @@ def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
 
 
-def expand_source(source: Any, max_urls: int = MAX_URLS, *, storage_options: Any = None) -> list[Any]:
+def expand_source(source: object, max_urls: int = MAX_URLS, *, storage_options: object = None) -> list[Any]:
     """Return the urls of a source of shards.
 
     Args:
@@ -100,7 +100,7 @@ def expand_source(source: Any, max_urls: int = MAX_URLS, *, storage_options: Any
     return urls
 
 
-def _verbatim(url: Any) -> Any:
+def _verbatim(url: object) -> object:
     if isinstance(url, dict) and "url" in url:
         url = url["url"]
     if isinstance(url, os.PathLike):
@@ -126,7 +126,7 @@ def substitute_environment(text: str) -> str:
     return text
 
 
-def _expand_text(text: str, storage_options: Any = None) -> list[str]:
+def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
         return _expand_wildcards(text, storage_options)
@@ -197,7 +197,7 @@ def _range_length(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _expand_wildcards(url: str, storage_options: Any = None) -> list[str]:
+def _expand_wildcards(url: str, storage_options: object = None) -> list[str]:
     """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
     if not url.endswith("/") and not _WILD.search(_LISTS.sub("", url)):
         return [url]
@@ -208,7 +208,7 @@ def _expand_wildcards(url: str, storage_options: Any = None) -> list[str]:
     return found if target == url else _restore_urls(url, target, found)
 
 
-def _list_objects(target: str, storage_options: Any) -> list[str] | None:
+def _list_objects(target: str, storage_options: object) -> list[str] | None:
     """Return the objects that a url stands for; None where wildcards match none of them.
 
     Raises:
@@ -226,7 +226,7 @@ def _list_objects(target: str, storage_options: Any) -> list[str] | None:
         return None
 
 
-def _find_matches(target: str, storage_options: Any) -> list[str] | None:
+def _find_matches(target: str, storage_options: object) -> list[str] | None:
     """Return the objects or files that a rewritten url stands for; None where it stands for itself."""
     found = _list_objects(target, storage_options) if "://" in target else None
     if found is not None or not _WILD.search(target) or not is_local(target):

@@ -9,8 +9,8 @@ reproducible. Lists with a name log each time that they begin again.
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.distributed import detect_context, thread_context, worker_context
@@ -21,11 +21,13 @@ from webdataset.core.seeds import hash_seed, random_seed
 from webdataset.shards.expand import expand_source, expand_urls
 from webdataset.storage.open_url import load_openers
 
+T = TypeVar("T")
+
 _MASK = 0x7FFFFFFF
 _WORKERS_PER_RANK = 1000
 
 
-def make_seed(*args: Any) -> int:
+def make_seed(*args: object) -> int:
     """Fold any values into one seed: ``s = 31 * s + hash(x)``, 31 bits.
 
     Args:
@@ -42,7 +44,7 @@ def make_seed(*args: Any) -> int:
     return seed
 
 
-def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
+def pytorch_worker_info(group: object = None) -> tuple[int, int, int, int]:
     """Return (rank, world size, worker, number of workers) of this process.
 
     Args:
@@ -52,7 +54,7 @@ def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
     return where.rank, where.world_size, where.worker, where.num_workers
 
 
-def pytorch_worker_seed(group: Any = None) -> int:
+def pytorch_worker_seed(group: object = None) -> int:
     """Return a number that differs between the workers of a job: ``1000 * rank + worker``.
 
     Args:
@@ -72,7 +74,7 @@ class ShardPass(Protocol):
     def epoch(self) -> int:
         """Number of the pass, from 0."""
 
-    def random(self, *names: int | str) -> Any:
+    def random(self, *names: int | str) -> random.Random:
         """Return the generator of this list in this pass, the same in all workers where a split follows."""
 
 
@@ -139,7 +141,7 @@ class SimpleShardList(ShardList):
         UsageError: something that gives no urls.
     """
 
-    def __init__(self, urls: Any, seed: Any = None, *, storage_options: Any = None) -> None:
+    def __init__(self, urls: object, seed: int | None = None, *, storage_options: object = None) -> None:
         self.urls = expand_urls(urls, storage_options=storage_options)
         if not self.urls:
             raise NoShards(f"an empty list of shards: {urls!r} gives no urls")
@@ -198,7 +200,7 @@ class ResampledShards(ShardList):
         empty_check: bool = True,  # noqa: FBT001, FBT002
         *,
         dataset_name: str | None = None,
-        storage_options: Any = None,
+        storage_options: object = None,
     ) -> None:
         self.dataset_name = dataset_name
         if isinstance(nshards, str | list | tuple):
@@ -249,7 +251,7 @@ class ResampledShards(ShardList):
 ResampledShardList = ResampledShards
 
 
-def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
+def resampled_shards(src: Iterable[T], n: int = sys.maxsize) -> Iterator[T]:
     """Read all of ``src``, then yield ``n`` uniform draws with replacement.
 
     Args:
@@ -267,7 +269,7 @@ def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
         yield generator.choice(known)
 
 
-def listed_shards(urls: Any, *, shuffle: bool = False) -> Iterator[Shard]:
+def listed_shards(urls: object, *, shuffle: bool = False) -> Iterator[Shard]:
     """Yield each shard of a list once.
 
     Args:
@@ -293,7 +295,7 @@ class InfiniteShardList(SimpleShardList):
         UsageError: something that gives no urls.
     """
 
-    def __init__(self, dataset_name: str, urls: Any, seed: Any = None) -> None:
+    def __init__(self, dataset_name: str, urls: object, seed: int | None = None) -> None:
         super().__init__(urls, seed)
         self.dataset_name = dataset_name
 
@@ -331,10 +333,10 @@ class NamedResampledShards(ResampledShards):
     def __init__(
         self,
         dataset_name: str,
-        urls: Any,
+        urls: object,
         nshards: int = sys.maxsize,
-        worker_seed: Any = None,
-        deterministic: bool = False,  # noqa: FBT001, FBT002  existing code's signature
+        worker_seed: Callable[[], int] | bool | None = None,  # noqa: FBT001  existing code's signature
+        deterministic: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         super().__init__(urls, nshards, None, worker_seed, deterministic=deterministic)
         self.dataset_name = dataset_name

@@ -7,13 +7,14 @@ specifications and shard indexes, each once. Never opens a shard, and imports no
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
 from webdataset.shards.lists import ResampledShards, ShardList, SimpleShardList
 
 if TYPE_CHECKING:
+    from webdataset.shards.specs.load import SpecLike
     from webdataset.shards.specs.mix import Mix
 
 # the last word of a command is not the name of a specification
@@ -115,7 +116,7 @@ def _parse_specification(urls: object, arguments: SourceArguments) -> ShardSourc
     from webdataset.shards.specs.load import load_source  # noqa: PLC0415  only where a specification is read
     from webdataset.shards.wids_lists import WidsShardList  # noqa: PLC0415
 
-    mix, listed = load_source(urls, arguments.split, trust=arguments.trust)
+    mix, listed = load_source(cast("SpecLike", urls), arguments.split, trust=arguments.trust)
     if listed is None:
         return SpecSource(mix)
     if (arguments.resampled or arguments.mode == "resampled") and isinstance(listed, WidsShardList):

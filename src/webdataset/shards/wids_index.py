@@ -26,7 +26,7 @@ from webdataset.storage.streams import is_nameable
 _MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}  # so that sums over all shards stay numbers of a length
 
 
-def check_version(document: Mapping[str, Any], place: str | None, version: int) -> None:
+def check_version(document: Mapping[str, object], place: str | None, version: int) -> None:
     """Check that a document is an index of a version that is read here.
 
     Args:
@@ -47,7 +47,7 @@ def check_version(document: Mapping[str, Any], place: str | None, version: int) 
         raise FormatError(f"'wids_version' is {found!r}; this version reads {version}", url=place, field="wids_version")
 
 
-def check_entry(entry: Any, where: str, place: str | None) -> None:
+def check_entry(entry: object, where: str, place: str | None) -> None:
     """Check one shard of a list.
 
     Args:
@@ -75,7 +75,7 @@ def check_entry(entry: Any, where: str, place: str | None) -> None:
     text_or_none(entry, "dataset", where, place)
 
 
-def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | None, *, needed: bool = False) -> None:
+def _check_count(entry: Mapping[str, object], key: str, where: str, place: str | None, *, needed: bool = False) -> None:
     count = entry.get(key)
     if count is None and not needed:
         return
@@ -89,7 +89,7 @@ def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | No
         raise FormatError(f"{key!r} is beyond {_MOST[key]}, the most that is read", url=place, field=where + key)
 
 
-def text_or_none(part: Mapping[str, Any], key: str, where: str, place: str | None) -> str | None:
+def text_or_none(part: Mapping[str, object], key: str, where: str, place: str | None) -> str | None:
     """Return a text of a part of the document, or None where it has none.
 
     Args:
@@ -107,7 +107,7 @@ def text_or_none(part: Mapping[str, Any], key: str, where: str, place: str | Non
     raise FormatError(f"{key!r} is a text, not {text!r}", url=place, field=where + key)
 
 
-def list_of(part: Mapping[str, Any], key: str, where: str, place: str | None) -> Sequence[Any]:
+def list_of(part: Mapping[str, object], key: str, where: str, place: str | None) -> Sequence[object]:
     """Return a list of a part of the document, empty where it has none.
 
     Args:
@@ -125,7 +125,7 @@ def list_of(part: Mapping[str, Any], key: str, where: str, place: str | None) ->
     return found
 
 
-def weight_or_none(part: Mapping[str, Any], where: str, place: str | None) -> float | None:
+def weight_or_none(part: Mapping[str, object], where: str, place: str | None) -> float | None:
     """Return the weight of a dataset or shard, or None where it has none.
 
     Args:
@@ -212,7 +212,7 @@ class WidsIndex:
         return [shard.url for shard in self.shards]
 
 
-def make_document(shards: Iterable[WidsShard], **header: Any) -> dict[str, Any]:
+def make_document(shards: Iterable[WidsShard], **header: object) -> dict[str, Any]:
     """Return an index to be written as JSON.
 
     Args:
@@ -235,7 +235,7 @@ _KNOWN = frozenset({"url", "nsamples", "filesize", "md5sum", "dataset", "weight"
 
 
 def read_wids_json(
-    source: Any,
+    source: object,
     *,
     base: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -267,7 +267,7 @@ def read_wids_json(
     return WidsIndex(place, tuple(reader.shards), text_or_none(document, "name", "", place), document)
 
 
-def load_document(source: Any, *, trust: str | None = None) -> tuple[str | None, dict[str, Any]]:
+def load_document(source: object, *, trust: str | None = None) -> tuple[str | None, dict[str, object]]:
     """Return the place and the document of an index, nothing in it resolved.
 
     Args:
@@ -312,7 +312,7 @@ def _read_text(url: str, trust: str | None) -> bytes:
     return b"".join(pieces)
 
 
-def _parse_document(text: bytes | str, place: Any) -> dict[str, Any]:
+def _parse_document(text: bytes | str, place: object) -> dict[str, object]:
     shown = str(place) if place is not None else None
     try:
         document = json.loads(text)
@@ -347,7 +347,7 @@ class _IndexScope:
     weight: float | None = None
     source_url: str | None = None
 
-    def within(self, dataset: Mapping[str, Any]) -> "_IndexScope":
+    def within(self, dataset: Mapping[str, object]) -> "_IndexScope":
         """Return this place with the name and weight that a dataset gives."""
         name = text_or_none(dataset, "name", self.where, self.place)
         weight = weight_or_none(dataset, self.where, self.place)
@@ -377,7 +377,7 @@ class _IndexReader:
         self.shards: list[WidsShard] = []
         self._indexes = 0
 
-    def collect(self, document: Mapping[str, Any], here: _IndexScope, base: str | None) -> None:
+    def collect(self, document: Mapping[str, object], here: _IndexScope, base: str | None) -> None:
         """Collect the shards of a whole index.
 
         Args:
@@ -394,7 +394,7 @@ class _IndexReader:
             raise here.error(f"indexes nested more than {MOST_LEVELS} deep")
         self._dataset(document, replace(here, folder=folder, around=around), based=base is not None)
 
-    def _dataset(self, dataset: Mapping[str, Any], here: _IndexScope, *, based: bool = False) -> None:
+    def _dataset(self, dataset: Mapping[str, object], here: _IndexScope, *, based: bool = False) -> None:
         """Collect the shards of an index, or of a dataset in it."""
         if here.where.count("[") > MOST_LEVELS:
             raise here.error(f"datasets nested more than {MOST_LEVELS} deep")
@@ -433,7 +433,7 @@ class _IndexReader:
             )
         )
 
-    def _other(self, nested: Mapping[str, Any], here: _IndexScope) -> None:
+    def _other(self, nested: Mapping[str, object], here: _IndexScope) -> None:
         """Collect the shards of an index that another one names."""
         named = nested["source_url"]
         if not isinstance(named, str) or not named:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from webdataset.core import trust as trust_levels
 from webdataset.core.errors import SpecError, UnsafeSpec, WebDatasetError
@@ -16,6 +16,8 @@ from webdataset.shards.specs.mix import Mix, Source
 from webdataset.shards.specs.origin import SpecOrigin, escape_braces, expand_names, split_expression
 from webdataset.shards.specs.spec import DatasetSpec
 from webdataset.shards.specs.syntax import SpecProblems, SpecTree
+
+Made = TypeVar("Made")
 
 MAX_NESTED = 20
 MAX_FILES = 1000
@@ -117,7 +119,7 @@ class SpecContext:
                 unsafe=True,
             )
 
-    def attempt(self, tree: SpecTree, make: Callable[[], Any]) -> Any:
+    def attempt(self, tree: SpecTree, make: Callable[[], Made]) -> Made | None:
         """Return what a function makes, or None with its errors noted as mistakes.
 
         Once a specification has asked for what it may not have, nothing is opened on its behalf any more.

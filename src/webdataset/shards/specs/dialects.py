@@ -16,7 +16,6 @@ them; otherwise they follow one another, as in ``ShardListDataset``.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 from webdataset.core.errors import UsageError
 from webdataset.shards import urls
@@ -130,7 +129,7 @@ def _seed_source(tree: SpecTree, context: SpecContext) -> Source:
     )
 
 
-def _plain_transform(name: str, argument: Any) -> tuple[str, Any]:
+def _plain_transform(name: str, argument: object) -> tuple[str, object]:
     """Return a transform as the native format reads it: pairs are lists."""
     return (name, list(argument)) if isinstance(argument, tuple) else (name, argument)
 
@@ -316,7 +315,7 @@ def _fill_shards(made: Source, shards: Sequence[WidsShard], tree: SpecTree, cont
     return replace(made, shards=urls, nsamples=nsamples, nbytes=nbytes)
 
 
-def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, Any]) -> DatasetSpec:
+def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, object]) -> DatasetSpec:
     """Return the specification that an index stands for.
 
     Args:
@@ -343,7 +342,7 @@ def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, Any])
     return DatasetSpec({"train": made}, "wids", context.origin)
 
 
-def _read_index(source: Any, context: SpecContext, base: str | None = None) -> WidsIndex:
+def _read_index(source: object, context: SpecContext, base: str | None = None) -> WidsIndex:
     """Read an index; one that a specification from the network names, or is, gets no more for being trusted."""
     network = context.origin.network
     trust = "safe" if network and context.trust == "full" else context.trust
@@ -355,7 +354,7 @@ def _distinct_name(name: str, number: int, sources: Sequence[Source]) -> str:
     return name if alone else f"{name or 'source'}-{number}"
 
 
-def _base_of_document(document: Mapping[str, Any], context: SpecContext) -> str | None:
+def _base_of_document(document: Mapping[str, object], context: SpecContext) -> str | None:
     """Return what the urls of an index that stands within a specification are relative to; None: itself."""
     if isinstance(document, LocatedIndex) or not context.origin.base:
         return None

@@ -6,7 +6,6 @@ the reason. This module reads text files only: no sqlite, no shards.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.shards.specs.context import SpecContext, check_mix, name_sources
@@ -52,7 +51,7 @@ def is_metadataset(tree: SpecTree) -> bool:
     return "version" not in tree.value and any(_member_kind(part) is not None for part in members)
 
 
-def _plain_member(tree: SpecTree, name: str) -> Any:
+def _plain_member(tree: SpecTree, name: str) -> object:
     member = tree.get(name)
     return None if member is None else member.plain()
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from webdataset.core.errors import FormatError, SpecError
 from webdataset.shards.lists import ShardList
@@ -27,6 +26,8 @@ from webdataset.shards.specs.syntax import (
 )
 from webdataset.shards.wids_lists import LocatedIndex
 
+SpecLike = str | os.PathLike[str] | Mapping[str, object] | DatasetSpec
+
 FORMS = (
     "a specification has 'version: 1' and 'splits' or 'sources'; a list 'dataset' of shards; 'datasets' as "
     "MultiShardSample has them; 'sources' as tarmix has them; 'splits' as an Energon metadataset has them; or "
@@ -34,7 +35,7 @@ FORMS = (
 )
 
 
-def load_source(spec: Any, split: str | None, *, trust: str | None = None) -> tuple[Mix, ShardList | None]:
+def load_source(spec: SpecLike, split: str | None, *, trust: str | None = None) -> tuple[Mix, ShardList | None]:
     """Read a specification for a dataset, opening each file once.
 
     Args:
@@ -56,7 +57,7 @@ def load_source(spec: Any, split: str | None, *, trust: str | None = None) -> tu
     return mix, listed[0] if listed and plain else None
 
 
-def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) -> DatasetSpec:
+def load_spec(spec: SpecLike, *, trust: str | None = None, url: str | None = None) -> DatasetSpec:
     """Read a dataset specification.
 
     Args:
@@ -77,7 +78,7 @@ def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) ->
     return _load(spec, trust, url)[0]
 
 
-def _load(spec: Any, trust: str | None, url: str | None) -> tuple[DatasetSpec, list[ShardList]]:
+def _load(spec: SpecLike, trust: str | None, url: str | None) -> tuple[DatasetSpec, list[ShardList]]:
     """Return a specification, and the list of shards that its document is, if it is one."""
     if isinstance(spec, DatasetSpec):
         return spec, []
@@ -113,7 +114,7 @@ def from_open_clip(train_data: str, upsampling_factors: str | None = None) -> Da
     return found
 
 
-def read_tree(url: Any, problems: SpecProblems) -> SpecTree:
+def read_tree(url: str | os.PathLike[str], problems: SpecProblems) -> SpecTree:
     """Return the tree of a YAML or JSON file.
 
     Args:
@@ -135,7 +136,7 @@ def read_tree(url: Any, problems: SpecProblems) -> SpecTree:
     return read(text, name, problems)
 
 
-def _leave_index(document: Mapping[str, Any], name: str) -> SpecTree:
+def _leave_index(document: Mapping[str, object], name: str) -> SpecTree:
     """Return the tree of a shard index, which may be large and has a reader of its own: its keys alone."""
     return SpecTree({key: SpecTree(None, name) for key in document}, name, document=document)
 

@@ -16,7 +16,7 @@ from webdataset.shards.lists import Shard, ShardList
 from webdataset.shards.specs.origin import SpecOrigin, expand_names
 from webdataset.storage.open_url import load_openers
 
-Transform = tuple[Any, Any]
+Transform = tuple[object, object]
 
 
 @dataclass(frozen=True)

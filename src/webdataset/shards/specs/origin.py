@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from webdataset.core import settings
 from webdataset.core.errors import UnsafeSpec, UsageError
@@ -68,7 +67,7 @@ class SpecOrigin:
             return self.base + name
         return os.path.normpath(self.base + name) if self.base else name
 
-    def refusal(self, url: Any) -> str | None:
+    def refusal(self, url: str) -> str | None:
         """Return why a url may not be opened on behalf of this specification, or None.
 
         Args:
@@ -102,7 +101,7 @@ class SpecOrigin:
         """
         return self.network and url[:5].lower() in ("http:", "https") and not self.beside(url)
 
-    def check(self, url: Any) -> Any:
+    def check(self, url: str) -> str:
         """Return the url, if it may be opened on behalf of this specification.
 
         Raises:
@@ -193,7 +192,7 @@ def expand_names(expression: str) -> list[str]:
 MAX_BYTES = 64 << 20
 
 
-def read_spec_bytes(url: Any) -> bytes:
+def read_spec_bytes(url: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a file.
 
     Args:

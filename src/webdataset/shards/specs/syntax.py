@@ -15,10 +15,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core import settings
 from webdataset.core.errors import SpecError, UnsafeSpec, UsageError
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_NODES = 300_000
 MAX_DEPTH = 100
@@ -40,7 +43,7 @@ class SpecTree:
     place: str
     keys: dict[str, str] = field(default_factory=dict)
     filled: bool = False
-    document: Mapping[str, Any] | None = None
+    document: Mapping[str, object] | None = None
 
     def plain(self) -> Any:
         """Return the value without places."""
@@ -101,7 +104,7 @@ def unknown_name_message(name: str, known: Iterable[str]) -> str:
     return f"unknown key {name!r}{hint}"
 
 
-def tree_from_python(value: Any, place: str = "specification", depth: int = 0) -> SpecTree:
+def tree_from_python(value: object, place: str = "specification", depth: int = 0) -> SpecTree:
     """Return the tree of a dictionary that a program made.
 
     Args:
@@ -264,7 +267,7 @@ def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree
         raise spec_error([f"{file}:1:1: not YAML: {error}"]) from error
 
 
-def _yaml_error(error: Any, file: str) -> SpecError:
+def _yaml_error(error: "yaml.MarkedYAMLError", file: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     return spec_error([f"{file}:{line}:{column}: not YAML: {error.problem or error.context}"])
@@ -279,13 +282,13 @@ class _YamlBuilder:
         problems: where mistakes are noted.
     """
 
-    def __init__(self, loader: Any, file: str, problems: SpecProblems) -> None:
+    def __init__(self, loader: "yaml.SafeLoader", file: str, problems: SpecProblems) -> None:
         self.loader = loader
         self.file = file
         self.problems = problems
         self.nodes = 0
 
-    def place(self, node: Any) -> str:
+    def place(self, node: "yaml.Node") -> str:
         """Return where a node stands."""
         mark = node.start_mark
         return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
@@ -309,7 +312,7 @@ class _YamlBuilder:
             return SpecTree([self.build(part, depth + 1) for part in node.value], self.place(node))
         return self._mapping(node, depth)
 
-    def _mapping(self, node: Any, depth: int) -> SpecTree:
+    def _mapping(self, node: "yaml.Node", depth: int) -> SpecTree:
         members: dict[str, SpecTree] = {}
         merged: dict[str, SpecTree] = {}
         keys: dict[str, str] = {}
@@ -332,7 +335,7 @@ class _YamlBuilder:
             {**inherited, **members}, self.place(node), {**{n: t.place for n, t in inherited.items()}, **keys}
         )
 
-    def _merge_mappings(self, node: Any, depth: int) -> dict[str, SpecTree]:
+    def _merge_mappings(self, node: "yaml.Node", depth: int) -> dict[str, SpecTree]:
         trees = [self.build(node, depth)]
         if isinstance(trees[0].value, list):
             trees = trees[0].value

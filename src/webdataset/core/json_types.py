@@ -1,0 +1,84 @@
+"""JSON values and addresses: the types of everything that a state holds, and checked access to their parts.
+
+The functions ``as_...`` never convert: what has another type than it must have raises ``TypeError``, which the
+restore of a run reports as a state that cannot be read.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+"""What JSON can hold; tuples count as lists."""
+
+Address: TypeAlias = JsonValue
+"""Names one item of a stage's output: an ordinal, a list of numbers and addresses, or None before the first item.
+
+Only the stage that made an address knows its shape; see ``docs/design/stages.md``.
+"""
+
+
+def normalize_json(value: JsonValue) -> JsonValue:
+    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted.
+
+    Args:
+        value: a JSON value.
+    """
+    if isinstance(value, list | tuple):
+        return [normalize_json(part) for part in value]
+    return {name: normalize_json(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
+
+
+def as_object(value: JsonValue) -> Mapping[str, JsonValue]:
+    """Return a JSON object.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{type(value).__name__} in the place of an object")
+    return value
+
+
+def as_list(value: JsonValue) -> Sequence[JsonValue]:
+    """Return a JSON list; tuples count.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{type(value).__name__} in the place of a list")
+    return value
+
+
+def as_int(value: JsonValue) -> int:
+    """Return a whole number.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    if not isinstance(value, int):
+        raise TypeError(f"{type(value).__name__} in the place of a whole number")
+    return value
+
+
+def as_text(value: JsonValue) -> str:
+    """Return a text.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in the place of a text")
+    return value
+
+
+def as_pair(value: JsonValue) -> tuple[JsonValue, JsonValue]:
+    """Return the two parts of a list of two, such as an address and an index.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    parts = as_list(value)
+    if len(parts) != 2:
+        raise TypeError(f"a list of {len(parts)} in the place of a pair")
+    return parts[0], parts[1]
