@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from webdataset.fluent.elastic_dataset import ElasticDataset
+    from webdataset.shards.specs.load import SpecLike
 
 
 class WebDataset(DataPipeline, FluidInterface):
@@ -70,7 +71,7 @@ class WebDataset(DataPipeline, FluidInterface):
     )
     def __init__(  # noqa: PLR0917  upstream's signature
         self,
-        urls: Any,
+        urls: object,
         handler: Handler = reraise_exception,
         mode: str | None = None,
         resampled: bool = False,  # noqa: FBT001, FBT002  upstream's signature, here and below
@@ -80,8 +81,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir: "str | Path | None" = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,  # noqa: FBT001, FBT002
-        nodesplitter: Callable[[Any], Any] | None = interface.NODE_SPLITTER,
-        workersplitter: Callable[[Any], Any] | None = interface.WORKER_SPLITTER,
+        nodesplitter: interface.Splitter | None = interface.NODE_SPLITTER,
+        workersplitter: interface.Splitter | None = interface.WORKER_SPLITTER,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,  # noqa: FBT001, FBT002
@@ -141,7 +142,7 @@ class WebDataset(DataPipeline, FluidInterface):
         return ElasticDataset.of(self, streams)
 
 
-def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset:
+def from_spec(spec: "SpecLike", split: str | None = None, **options: Any) -> WebDataset:
     """Return the dataset that a specification describes.
 
     Args:

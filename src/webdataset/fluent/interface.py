@@ -10,7 +10,7 @@ reader, and where shards are cached.
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from webdataset import filters
@@ -23,7 +23,7 @@ from webdataset.shards.source import ShardSource
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
 from webdataset.stages.checks import CheckSamples, SplitAssigned
 
-Splitter = Callable[[Any], Any]
+Splitter = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 ARGUMENTS = [
@@ -69,7 +69,7 @@ def unwrap_splitter(splitter: Splitter | None) -> Splitter | None:
     return splitter.splitter if isinstance(splitter, DefaultSplitter) else splitter
 
 
-def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: bool) -> list[Any]:
+def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: bool) -> list[object]:
     """Return the stages that shuffle shards: none or one.
 
     Args:
@@ -101,13 +101,13 @@ def open_side_by_side(reader: Any, count: int) -> Any:
     return OpenShards(reader, count)
 
 
-def count_generators(pipeline: Any) -> int:
+def count_generators(pipeline: object) -> int:
     """Return how many stages of a pipeline give samples generators of their own: the next one's number."""
     own = "webdataset.stages.randomness", "MapWithRng"
     return sum(is_instance_by_name(stage, *own) for stage in getattr(pipeline, "pipeline", ()))
 
 
-def number_draws(pipeline: Any) -> None:
+def number_draws(pipeline: object) -> None:
     """Number the shards of a pipeline that draws them with replacement: a sample drawn twice is two samples.
 
     Args:
@@ -170,7 +170,7 @@ class ShardOrder:
     deterministic: bool
 
 
-def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[Any]:
+def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[object]:
     """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
 
     Args:
@@ -249,7 +249,7 @@ class FluidInterface:
 
     trust: str | None = None
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self, *args: object) -> Self:
         """Return a copy with more stages; pipelines provide it."""
         raise NotImplementedError
 
@@ -302,7 +302,7 @@ class FluidInterface:
         """
         return self if size < 1 else self.compose(filters.shuffle(size, **kw))
 
-    def block_shuffle(self, size: int, **kw: Any) -> Self:
+    def block_shuffle(self, size: int, **kw: int | None) -> Self:
         """Shuffle blocks of consecutive samples, each by itself.
 
         Args:
@@ -333,7 +333,7 @@ class FluidInterface:
         number_draws(result)
         return result
 
-    def decode(self, *args: Any, handler: Handler = reraise_exception, **kw: Any) -> Self:
+    def decode(self, *args: str | Callable[[str, bytes], Any], handler: Handler = reraise_exception, **kw: Any) -> Self:
         """Decode fields from bytes to values.
 
         Args:
@@ -362,7 +362,7 @@ class FluidInterface:
         """
         return self.compose(filters.select(predicate, **kw))
 
-    def to_tuple(self, *args: Any, **kw: Any) -> Self:
+    def to_tuple(self, *args: str | list[str] | tuple[str, ...], **kw: Any) -> Self:
         """Turn samples into tuples of fields.
 
         Args:
@@ -371,7 +371,7 @@ class FluidInterface:
         """
         return self.compose(filters.to_tuple(*args, **kw))
 
-    def map_tuple(self, *args: Any, handler: Handler = reraise_exception) -> Self:
+    def map_tuple(self, *args: Callable[[Any], Any] | None, handler: Handler = reraise_exception) -> Self:
         """Apply a function to each element of a tuple; None leaves the element.
 
         Args:
@@ -404,11 +404,11 @@ class FluidInterface:
         """
         return self.compose(filters.rsample(p))
 
-    def rename_keys(self, *args: Any, **kw: Any) -> Self:
+    def rename_keys(self, *args: tuple[str, str], **kw: Any) -> Self:
         """Rename fields by pattern; see :func:`webdataset.filters.rename_keys`."""
         return self.compose(filters.rename_keys(*args, **kw))
 
-    def extract_keys(self, *args: Any, **kw: Any) -> Self:
+    def extract_keys(self, *args: str | list[str] | tuple[str, ...], **kw: Any) -> Self:
         """Turn samples into tuples of fields chosen by pattern; see :func:`webdataset.filters.extract_keys`."""
         return self.compose(filters.extract_keys(*args, **kw))
 
@@ -416,7 +416,7 @@ class FluidInterface:
         """Decode fields by pattern; see :func:`webdataset.filters.xdecode`."""
         return self.compose(filters.xdecode(*args, **kw))
 
-    def interleaved(self, layout: str = "auto", **kw: Any) -> Self:
+    def interleaved(self, layout: str = "auto", **kw: object) -> Self:
         """Put interleaved documents together, in whatever layout they are stored.
 
         Images are decoded by the ``decode`` before, the ``decode`` behind, or ``decode=``.
@@ -432,7 +432,7 @@ class FluidInterface:
         """Make members ``D-<name>.jpg`` fields of the sample ``D``; see :func:`webdataset.filters.sibling_fields`."""
         return self.compose(filters.sibling_fields(**kw))
 
-    def to_dict(self, *args: Any, **kw: Any) -> Self:
+    def to_dict(self, *args: str | list[str] | tuple[str, ...], **kw: Any) -> Self:
         """Keep the fields whose names end in one of some suffixes; see :func:`webdataset.filters.to_dict`."""
         return self.compose(filters.to_dict(*args, **kw))
 

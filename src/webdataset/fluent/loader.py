@@ -34,7 +34,7 @@ def add_sum(state: dict[str, Json]) -> dict[str, Json]:
     return {**state, SUM_KEY: sum_json(state)}
 
 
-def copy_mapping(state: Any) -> dict[str, Json]:
+def copy_mapping(state: object) -> dict[str, Json]:
     """Return a copy of a state.
 
     Args:
@@ -96,7 +96,7 @@ class LoaderPipelineRun:
         self.pending = pending
         self.loaded = False  # a state, within an epoch, with which nothing was begun yet
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return LoaderPipelineRun, (self.pending,)
 
 
@@ -107,7 +107,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
         initial: an iterable (a list of samples, a dataset, a loader) or a callable without arguments.
     """
 
-    def __init__(self, initial: Any) -> None:
+    def __init__(self, initial: object) -> None:
         super().__init__()
         self.append(initial)
 
@@ -134,7 +134,7 @@ class WebLoader(DataPipeline, FluidInterface):
         MissingExtra: torch is not installed.
     """
 
-    def __init__(self, *args: Any, **kw: Any) -> None:
+    def __init__(self, *args: object, **kw: object) -> None:
         loader = data_loader(*args, **kw)
         super().__init__(loader)
         self._running = LoaderPipelineRun()
@@ -215,14 +215,14 @@ class WebLoader(DataPipeline, FluidInterface):
         pending = isinstance(dataset, ElasticMixin) and bool(dataset.pending and dataset.pending["memories"])
         return self._running.loaded or pending or self._running.pending is not None
 
-    def _epoch(self) -> Iterator[Any]:
+    def _epoch(self) -> Iterator[object]:
         first: Any = self.pipeline[0] if self.pipeline else None
         elastic = isinstance(getattr(first, "dataset", None), ElasticMixin)
         if not elastic or self._is_bare() or first.batch_size is not None:
             return super().__iter__()
         return self._iterate_run()
 
-    def _iterate_onward(self, loader: Any, stages: bool) -> Iterator[Any]:  # noqa: FBT001  whether the state is of stages too
+    def _iterate_onward(self, loader: Any, stages: bool) -> Iterator[object]:  # noqa: FBT001  whether the state is of stages too
         """Yield the rest of a loaded epoch; where nothing was left of it, the next one."""
         nothing = True
         for batch in self._epoch():
@@ -231,7 +231,7 @@ class WebLoader(DataPipeline, FluidInterface):
         if nothing and (stages or loader.exhausted):
             yield from self._epoch()
 
-    def _iterate_run(self) -> Iterator[Any]:
+    def _iterate_run(self) -> Iterator[object]:
         """Yield items, and keep the run, so that it can be asked for its state."""
         running = self._running
         pending, running.pending = running.pending, None
@@ -372,7 +372,7 @@ class Processor:
     def __init__(self, maker: Callable[..., Any], *args: Any, **kw: Any) -> None:
         self.stage = maker(*args, **kw)
 
-    def __call__(self, dataset: Iterable[Any]) -> DataPipeline:
+    def __call__(self, dataset: Iterable[object]) -> DataPipeline:
         """Return the dataset with the stage behind it.
 
         Args:

@@ -32,7 +32,7 @@ class ChainableMix(FluidInterface):
         """
         return FluidWrapper(self).with_epoch(nsamples, nbatches)
 
-    def with_length(self, n: int, silent: bool = False) -> Any:  # noqa: FBT001, FBT002  upstream's signature
+    def with_length(self, n: int, silent: bool = False) -> FluidWrapper:  # noqa: FBT001, FBT002  upstream's signature
         """Declare a length; see :meth:`webdataset.flow.pipeline.DataPipeline.with_length`.
 
         Args:

@@ -31,7 +31,7 @@ from webdataset.storage import profile_selection
 
 ENTRY_POINTS = "webdataset.stages"
 
-Maker = Callable[..., Any]
+Maker = Callable[..., object]
 
 
 def _list_makers() -> dict[str, Maker]:
@@ -44,7 +44,7 @@ def _list_makers() -> dict[str, Maker]:
     return {**own, **{name: getattr(filters, name) for name in names}}
 
 
-def make_stage(name: Any, argument: Any, source: str, *, network: bool = False) -> Any:
+def make_stage(name: Any, argument: Any, source: str, *, network: bool = False) -> object:
     """Return the stage that a specification names.
 
     Args:
@@ -113,7 +113,7 @@ class RestartingSource(DataPipeline):
         endless: raise where it gives nothing any more; otherwise it ends, and its share goes to the others.
     """
 
-    def __init__(self, *stages: Any, endless: bool) -> None:
+    def __init__(self, *stages: object, endless: bool) -> None:
         super().__init__(*stages)
         self.bounds = Bounds(ENDLESS, None, MOST_EMPTY, endless)
 
@@ -142,8 +142,8 @@ class SourceOptions:
     """
 
     reader: Callable[[str | None], Any]
-    nodesplitter: Any = None
-    workersplitter: Any = None
+    nodesplitter: object = None
+    workersplitter: object = None
     shardshuffle: int | None = None
     deterministic: bool = False
     seed: int | None = None
@@ -180,7 +180,7 @@ def make_mixture(mix: Mix, building: SourceOptions) -> Mixture:
     return EvenMix(pipelines, mix.shares(), longest=goes_on)
 
 
-def check_servers(mix: Mix, storage_options: Any) -> None:
+def check_servers(mix: Mix, storage_options: object) -> None:
     """Refuse to show headers and tokens of the user to servers that a specification from the network names.
 
     Args:
@@ -219,13 +219,13 @@ def make_pipeline(source: Source, building: SourceOptions) -> DataPipeline:
         inner = replace(building, prefix=f"{name}/", tags=tags)
         passes = int(source.repeat)
         nested = make_mixture(source.mix, inner)
-        first: list[Any] = [nested if passes == 1 else Concat([DataPipeline(nested).repeat(passes)])]
+        first: list[object] = [nested if passes == 1 else Concat([DataPipeline(nested).repeat(passes)])]
     else:
         first = _make_read_stages(source, building)
     return DataPipeline(*first, *_make_transforms(source, building, name))
 
 
-def _make_read_stages(source: Source, building: SourceOptions) -> list[Any]:
+def _make_read_stages(source: Source, building: SourceOptions) -> list[object]:
     """Return the stages that read the samples of a source's shards."""
     shuffled = bool(building.shardshuffle) if source.shardshuffle is None else source.shardshuffle
     if building.resampled:
@@ -242,7 +242,9 @@ def _join_sources(mix: Mix, building: SourceOptions) -> DataPipeline:
     return DataPipeline(*_make_share_stages(MixedShards(lists), None, building, shuffle=False))
 
 
-def _make_share_stages(shards: Any, cache: str | None, building: SourceOptions, *, shuffle: bool) -> list[Any]:
+def _make_share_stages(
+    shards: SourceShards | MixedShards, cache: str | None, building: SourceOptions, *, shuffle: bool
+) -> list[object]:
     """Return the stages that share shards out, and read this worker's part of them."""
     node, worker = building.nodesplitter, building.workersplitter
     if shardlists.split_by_sample in (node, worker):  # which is what is done here with the two others
@@ -261,14 +263,14 @@ def _make_share_stages(shards: Any, cache: str | None, building: SourceOptions, 
     return [shards, *guard, ShareShards(count, **among), read[0], ShareSamples(count, **among), *read[1:]]
 
 
-def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[Any]:
+def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[object]:
     return [building.reader(cache), *([CheckSamples()] if building.empty_check else [])]
 
 
-def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[Any]:
+def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[object]:
     """Return the stages that make a source's samples what its specification says."""
     tags = {**building.tags, **source.tags}
-    stages: list[Any] = []
+    stages: list[object] = []
     if source.subsample != 1:
         stages.append(filters.rsample(source.subsample))
     if source.preshuffle:
