@@ -3,9 +3,9 @@
 Two urls have one name only if they differ in nothing but credentials and signatures. Shards have plain names; all
 files that only this library reads are in one hidden folder beside them (:class:`EntryPaths`).
 
-:func:`object_key` tells which object a url names, however it is signed today. Its text is hashed and compared, and
-never shown or stored: queries choose objects (``?v=2``, ``?archpath=a/b``) and may hold secrets. It leaves out of the
-query what the cache leaves out of a file name, and every parameter named like a key, a token or an expiry date.
+:func:`object_key` tells which object a url names, however it is signed today. It leaves out of the query what the
+cache leaves out of a file name, and every parameter named like a key, a token or an expiry date. Its text is hashed
+and compared, never shown or stored: queries choose objects (``?v=2``, ``?archpath=a/b``) and may hold secrets.
 """
 
 import functools
@@ -55,16 +55,12 @@ class EntryPaths:
 
     @property
     def lock(self) -> str:
-        """Held by whoever writes any of the other three."""
+        """The lock of the process that writes any of the other three."""
         return self._control + ".lock"
 
 
 def control_name(name: str) -> str:
-    """Return what a shard is called in the hidden folder; no two shards share it.
-
-    Args:
-        name: the shard's relative path.
-    """
+    """Return what a shard is called in the hidden folder; no two shards share it."""
     encoded = os.fsencode(name)
     if "/" not in name and len(encoded) <= _LONGEST:
         return name
@@ -72,11 +68,7 @@ def control_name(name: str) -> str:
 
 
 def space_lock_path(folder: str) -> str:
-    """Return the path of the lock under which space is given out.
-
-    Args:
-        folder: the cache directory.
-    """
+    """Return the path of the lock under which space is given out."""
     return os.path.join(folder, CONTROL, "space.lock")  # noqa: PTH118
 
 
@@ -169,7 +161,7 @@ def cache_name(url: str, target: str, service: str = "") -> str:
 
 
 def is_cache_name(name: str) -> bool:
-    """Tell whether a file's name was made by :func:`stored_name`."""
+    """Tell whether a file's name was made by :func:`cache_name`."""
     return _OURS.search(name) is not None
 
 
@@ -245,11 +237,7 @@ _BEARER = re.compile(r"\bbearer[:=\s]+[^\s'\"]+", re.IGNORECASE)  # of a header 
 
 
 def object_key(url: str) -> str:
-    """Return a url without what changes while the object stays the same.
-
-    Args:
-        url: a url or ``pipe:`` command.
-    """
+    """Return a url without what changes while the object stays the same."""
     if "?" not in url and "@" not in url and not url.startswith("pipe:"):
         return url
     return _BEARER.sub("", _CHANGING.sub("", canonical_url(url)))

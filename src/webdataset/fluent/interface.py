@@ -45,11 +45,7 @@ class DefaultSplitter:
         functools.update_wrapper(self, splitter)
 
     def __call__(self, src: Any) -> Any:
-        """Share out.
-
-        Args:
-            src: shards.
-        """
+        """Share out."""
         return self.splitter(src)
 
     def __repr__(self) -> str:
@@ -61,11 +57,7 @@ WORKER_SPLITTER = DefaultSplitter(split_by_worker)
 
 
 def unwrap_splitter(splitter: Splitter | None) -> Splitter | None:
-    """Return a splitter, be it the default or not.
-
-    Args:
-        splitter: as the dataset was given it.
-    """
+    """Return a splitter, be it the default or not."""
     return splitter.splitter if isinstance(splitter, DefaultSplitter) else splitter
 
 
@@ -86,10 +78,6 @@ def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: boo
 
 def open_side_by_side(reader: Any, count: int) -> Any:
     """Return the stage that reads ``count`` shards at once; the reader itself for one.
-
-    Args:
-        reader: reads shards one after the other.
-        count: number of shards that are open.
 
     Raises:
         UsageError: below 1.
@@ -133,9 +121,6 @@ _INSTEAD = {
 
 def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
     """Return the rules of reading that a dataset was given, checked by name.
-
-    Args:
-        rules: keyword arguments that ``WebDataset`` passes on.
 
     Raises:
         TypeError: a name that is none.
@@ -419,7 +404,7 @@ class FluidInterface:
     def interleaved(self, layout: str = "auto", **kw: object) -> Self:
         """Put interleaved documents together, in whatever layout they are stored.
 
-        Images are decoded by the ``decode`` before, the ``decode`` behind, or ``decode=``.
+        Images are decoded by the ``decode`` before, the ``decode`` after it, or ``decode=``.
 
         Args:
             layout: ``auto``, ``siblings``, ``inline``, ``fields`` or ``pages``.

@@ -26,19 +26,12 @@ KIND = LOADER_KIND
 
 
 def add_sum(state: dict[str, Json]) -> dict[str, Json]:
-    """Return a state with its sum.
-
-    Args:
-        state: all of it but the sum.
-    """
+    """Return a state with its sum."""
     return {**state, SUM_KEY: sum_json(state)}
 
 
 def copy_mapping(state: object) -> dict[str, Json]:
     """Return a copy of a state.
-
-    Args:
-        state: anything.
 
     Raises:
         StateMismatch: it is no dictionary.
@@ -52,7 +45,7 @@ def check_loader_state(state: Mapping[str, Json]) -> None:
     """Refuse a state that lacks something, or is not the one that was saved.
 
     Args:
-        state: of a loader with stages behind it.
+        state: of a loader with stages after it.
 
     Raises:
         StateMismatch: it names the entry.
@@ -73,10 +66,6 @@ def check_loader_state(state: Mapping[str, Json]) -> None:
 def data_loader(*args: Any, **kw: Any) -> Any:
     """Return a ``torch.utils.data.DataLoader``; over an elastic dataset, one with a state.
 
-    Args:
-        *args: its arguments.
-        **kw: its arguments.
-
     Raises:
         MissingExtra: torch is not installed.
     """
@@ -89,7 +78,7 @@ def data_loader(*args: Any, **kw: Any) -> Any:
 
 
 class LoaderPipelineRun:
-    """The present run of a loader with stages behind it, or the state that its next run begins with."""
+    """The present run of a loader with stages after it, or the state that its next run begins with."""
 
     def __init__(self, pending: Json = None) -> None:
         self.loop: Loop | None = None
@@ -121,7 +110,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
 
 class WebLoader(DataPipeline, FluidInterface):
-    """torch's DataLoader with the chainable methods. Stages behind it draw from the seed of its dataset.
+    """torch's DataLoader with the chainable methods. Stages after it draw from the seed of its dataset.
 
     Over an elastic dataset it has a state: what its consumer has received, not what workers ran ahead. See
     docs/resume-loaders.md.
@@ -175,7 +164,7 @@ class WebLoader(DataPipeline, FluidInterface):
             self._running = LoaderPipelineRun()
 
     def _begin(self) -> Run:
-        """Begin an epoch: the next one, or the one that the dataset was told with ``set_epoch``."""
+        """Begin an epoch: the next one, or the one that the dataset was given by ``set_epoch``."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
         if isinstance(dataset, DataPipeline) and dataset.chosen_epoch is not None:
             super().set_epoch(dataset.chosen_epoch)
@@ -198,7 +187,7 @@ class WebLoader(DataPipeline, FluidInterface):
         return len(self.pipeline) == 1 and Bounds(self.repetitions, item_bound(self)) == Bounds()
 
     def __iter__(self) -> Iterator[Any]:
-        """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
+        """Run the loader, and the stages after it; each iteration is a new epoch, or the rest of a loaded one."""
         first: Any = self.pipeline[0] if self.pipeline else None
         dataset = getattr(first, "dataset", None)
         loaded, self._running.loaded = self._running.loaded, False
@@ -210,7 +199,7 @@ class WebLoader(DataPipeline, FluidInterface):
         return iterate_loader(self, self._epoch()) if whole and hasattr(first, "dataset") else self._epoch()
 
     def resumes(self) -> bool:
-        """Tell whether the next iteration goes on behind a state, loaded here or into the dataset."""
+        """Tell whether the next iteration continues from a state, loaded here or into the dataset."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
         pending = isinstance(dataset, ElasticMixin) and bool(dataset.pending and dataset.pending["memories"])
         return self._running.loaded or pending or self._running.pending is not None
@@ -253,7 +242,7 @@ class WebLoader(DataPipeline, FluidInterface):
         """Return the state after the item received last: a JSON value.
 
         Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers.
-        With stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind
+        With stages after the loader, it belongs to one rank among as many ranks, with any number of workers. At
         the end of an epoch, it is the beginning of the next one.
 
         Raises:
@@ -288,7 +277,7 @@ class WebLoader(DataPipeline, FluidInterface):
         return rewind_state(state, self._loader().dataset.shift_epoch(epoch), process_context())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on behind a state.
+        """Continue from a state in the next iteration.
 
         Args:
             state: what ``state_dict`` of an equal loader returned; of a loader alone also one of its dataset, or the
@@ -361,7 +350,7 @@ class WebLoader(DataPipeline, FluidInterface):
 
 
 class Processor:
-    """A stage to be put behind a dataset.
+    """A stage to be put after a dataset.
 
     Args:
         maker: makes the stage, such as ``wds.map``.
@@ -373,7 +362,7 @@ class Processor:
         self.stage = maker(*args, **kw)
 
     def __call__(self, dataset: Iterable[object]) -> DataPipeline:
-        """Return the dataset with the stage behind it.
+        """Return the dataset with the stage after it.
 
         Args:
             dataset: a pipeline, or anything that can be iterated.

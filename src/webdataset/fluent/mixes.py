@@ -1,6 +1,6 @@
 """Mixes of datasets with the chainable methods: ``wds.RandomMix([a, b]).shuffle(1000).batched(64)``.
 
-The mixes themselves are in :mod:`webdataset.stages.mix`. A method returns a pipeline whose first stage is the mix.
+A method returns a pipeline whose first stage is the mix; the mixes are in :mod:`webdataset.stages.mix`.
 """
 
 from typing import Any

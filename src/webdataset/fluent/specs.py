@@ -158,10 +158,6 @@ class SourceOptions:
 def make_mixture(mix: Mix, building: SourceOptions) -> Mixture:
     """Return the stage that reads a mix.
 
-    Args:
-        mix: what to read.
-        building: how.
-
     Raises:
         UsageError: weights that count shards or bytes, of sources that do not say how large they are; transforms that
             do not exist.
@@ -182,10 +178,6 @@ def make_mixture(mix: Mix, building: SourceOptions) -> Mixture:
 
 def check_servers(mix: Mix, storage_options: object) -> None:
     """Refuse to show headers and tokens of the user to servers that a specification from the network names.
-
-    Args:
-        mix: what to read.
-        storage_options: what the user says about storage.
 
     Raises:
         UnsafeSpec: a url of the web leads to another server than the specification came from.
@@ -294,11 +286,6 @@ def _make_transforms(source: Source, building: SourceOptions, name: str) -> list
 
 def make_spec_source(mix: Mix, building: SourceOptions, mode: str | None) -> Mixture:
     """Return the first stage of a dataset that a specification describes.
-
-    Args:
-        mix: what to read.
-        building: how.
-        mode: the dataset's ``mode``.
 
     Raises:
         UsageError: a mode that a specification has not.

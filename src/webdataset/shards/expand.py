@@ -66,11 +66,7 @@ def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
 
 
 def split_urls(text: str) -> list[str]:
-    """Return the expressions that ``::`` separates; those of IPv6 addresses, as in ``http://[::1]/``, do not.
-
-    Args:
-        text: any text.
-    """
+    """Return the expressions that ``::`` separates; those of IPv6 addresses, as in ``http://[::1]/``, do not."""
     if "://[" not in text:
         return text.split("::")
     return [part.replace("\0", "::") for part in _IPV6.sub(_guard_colons, text).split("::")]

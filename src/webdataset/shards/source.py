@@ -84,10 +84,6 @@ class SpecSource:
 def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | SpecSource:
     """Return what a dataset reads; see :class:`webdataset.fluent.dataset.WebDataset` for all that ``urls`` may be.
 
-    Args:
-        urls: what the program passed.
-        arguments: of the dataset.
-
     Raises:
         UsageError: ``urls`` is of a kind that cannot be read, or has no splits.
         NoShards: an empty list.

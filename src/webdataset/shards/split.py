@@ -26,7 +26,7 @@ Shard = dict[str, Any]
 def single_node_only(src: Iterable[T], group: object = None) -> Iterator[T]:
     """Pass everything on, and refuse to run in more than one rank: there, all ranks would read the same shards.
 
-    Where nobody but a launcher (MPI, SLURM) says that there are several, they may each do something else: it is logged.
+    Where only a launcher (MPI, SLURM) says that there are several, they may each do something else: it is logged.
 
     Args:
         src: shards.

@@ -29,11 +29,6 @@ _MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}  # so that sums over all shar
 def check_version(document: Mapping[str, object], place: str | None, version: int) -> None:
     """Check that a document is an index of a version that is read here.
 
-    Args:
-        document: the index.
-        place: where it was read from.
-        version: the one version.
-
     Raises:
         FormatError: it is none.
     """
@@ -378,13 +373,7 @@ class _IndexReader:
         self._indexes = 0
 
     def collect(self, document: Mapping[str, object], here: _IndexScope, base: str | None) -> None:
-        """Collect the shards of a whole index.
-
-        Args:
-            document: the index.
-            here: its place.
-            base: overrides the base that it names.
-        """
+        """Collect the shards of a whole index."""
         check_version(document, here.place, VERSION)
         if "shardlist" not in document and "datasets" not in document:
             raise here.error("a shard index without 'shardlist' and without 'datasets'")

@@ -70,12 +70,7 @@ _FOREIGN = {
 
 
 def read_dataset_list(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a ``dataset:`` list.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a ``dataset:`` list."""
     problems = context.problems
     for name in _FOREIGN.keys() & tree.value.keys():
         problems.add(tree.keys[name], f"{name!r} is not read: it means {_FOREIGN[name]}")
@@ -141,12 +136,7 @@ MULTI = KeyTable(
 
 
 def read_multishard(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a file for ``MultiShardSample``.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a file for ``MultiShardSample``."""
     problems = context.problems
     before = len(problems.found)
     MULTI_ROOT.parse_tree(tree, problems, besides=("datasets",))
@@ -217,12 +207,7 @@ _TARMIX_USUAL = {"convert": "None", "nstreams": "1", "allow_missing": "False"}
 
 
 def read_tarmix(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a file for tarmix.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a file for tarmix."""
     problems = context.problems
     root = TARMIX_ROOT.parse_tree(tree, problems, besides=("sources",))
     members = tree.value["sources"].value
@@ -292,14 +277,7 @@ def _parse_factor(text: str) -> float:
 
 
 def wids_source(made: Source, tree: SpecTree, name: str, context: SpecContext) -> Source:
-    """Return a source with the shards of an index.
-
-    Args:
-        made: the source without shards.
-        tree: where the index is named.
-        name: its url or path.
-        context: the specification.
-    """
+    """Return a source with the shards of an index."""
     url = context.place_of(tree, name)
     shards = context.attempt(tree, lambda: _read_index(url, context).shards) if url is not None else None
     if not shards:

@@ -62,12 +62,7 @@ def _member_kind(tree: SpecTree) -> str | None:
 
 
 def read_energon(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification that a metadataset stands for.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification that a metadataset stands for."""
     splits = tree.get("splits")
     if splits is None or not isinstance(splits.value, dict):
         context.problems.add(tree.place, "a metadataset has a mapping 'splits'")

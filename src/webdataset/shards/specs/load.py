@@ -155,11 +155,7 @@ def _load_include(url: str, context: SpecContext) -> DatasetSpec:
 
 
 def dialect(tree: SpecTree) -> str | None:
-    """Return the name of the dialect that a document is written in, or None.
-
-    Args:
-        tree: the whole document.
-    """
+    """Return the name of the dialect that a document is written in, or None."""
     if not isinstance(tree.value, dict):
         return None
     has = tree.value.keys()

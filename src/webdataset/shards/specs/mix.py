@@ -40,7 +40,7 @@ class Source:
         decode: arguments of ``decode``; None leaves bytes.
         transforms: names (or ``module:function``, or functions) with their arguments.
         preshuffle: samples in the buffer of a shuffle before decoding.
-        shuffle: samples in the buffer of a shuffle behind everything else.
+        shuffle: samples in the buffer of a shuffle after everything else.
         shardshuffle: whether the shards come in a new order in each epoch; None leaves it to the dataset.
         cache: directory to keep its shards in.
         nsamples: how many samples it has, where that is known.
@@ -203,11 +203,7 @@ class SourceShards(ShardList):
             yield {"url": self.source.origin.check(url)}
 
     def drawn_urls(self, generator: random.Random) -> list[str]:
-        """Return the urls of one pass.
-
-        Args:
-            generator: what to draw from.
-        """
+        """Return the urls of one pass."""
         if self.source.resample is not None:
             return generator.choices(self.urls, k=self.source.resample)
         found: list[str] = []

@@ -146,12 +146,7 @@ def _select_split(nested: DatasetSpec, split: str | None, tree: SpecTree, contex
 
 
 def read_native(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a tree.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a tree."""
     problems = context.problems
     members = ROOT.parse_tree(tree, problems, besides=tuple(MIX.kinds))
     if "version" not in tree.value:

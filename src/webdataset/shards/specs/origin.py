@@ -51,9 +51,6 @@ class SpecOrigin:
     def resolve(self, name: str) -> str:
         """Return a url or path that was written relative to this specification.
 
-        Args:
-            name: as it was written.
-
         Raises:
             UsageError: a relative name where nothing is known that it could be relative to, or one that nothing has.
         """
@@ -85,20 +82,12 @@ class SpecOrigin:
         return None if reason is None else f"rewritten by the environment to {target!r}, {reason}"
 
     def beside(self, url: str) -> bool:
-        """Tell whether a url leads to the very server (or bucket) that the specification came from.
-
-        Args:
-            url: as it would be opened.
-        """
+        """Tell whether a url leads to the very server (or bucket) that the specification came from."""
         own, there = _SERVER.match(self.name), _SERVER.match(url)
         return own is not None and there is not None and own[0].lower() == there[0].lower()
 
     def foreign(self, url: str) -> bool:
-        """Tell whether a url of the web leads to a server that only a foreign specification has named.
-
-        Args:
-            url: as it would be opened.
-        """
+        """Tell whether a url of the web leads to a server that only a foreign specification has named."""
         return self.network and url[:5].lower() in ("http:", "https") and not self.beside(url)
 
     def check(self, url: str) -> str:
@@ -156,9 +145,6 @@ def _parent_folder(path: str) -> str:
 def split_expression(expression: str) -> Iterator[str]:
     """Yield the expressions that ``a::b`` and braces around whole names stand for, ready to be resolved.
 
-    Args:
-        expression: as it was written.
-
     Raises:
         UsageError: braces that do not close, or that stand for more shards than can be meant.
     """
@@ -180,9 +166,6 @@ def escape_braces(url: str) -> str:
 def expand_names(expression: str) -> list[str]:
     """Return the names that an expression with braces stands for.
 
-    Args:
-        expression: one name with ``{000..099}`` and ``{a,b}``.
-
     Raises:
         UsageError: braces that do not close, or that stand for more than ten million names.
     """
@@ -194,9 +177,6 @@ MAX_BYTES = 64 << 20
 
 def read_spec_bytes(url: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a file.
-
-    Args:
-        url: its path or url.
 
     Raises:
         NotFound: no such file.

@@ -35,12 +35,7 @@ class ValueKind:
     numeric: bool = False
 
     def parse_tree(self, tree: SpecTree, problems: SpecProblems) -> object:
-        """Return the checked value, or None with the mistake noted.
-
-        Args:
-            tree: the value as it was written.
-            problems: where a mistake is noted.
-        """
+        """Return the checked value, or None with the mistake noted."""
         value = tree.plain()
         if self.numeric and tree.filled:
             value = _number_from_text(value)
@@ -64,13 +59,7 @@ class KeyTable:
     notes: dict[str, str] = field(default_factory=dict)
 
     def parse_tree(self, tree: SpecTree, problems: SpecProblems, *, besides: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the members that are right; the others are noted.
-
-        Args:
-            tree: the mapping as it was written.
-            problems: where mistakes are noted.
-            besides: further keys that other code reads.
-        """
+        """Return the members that are right; the others are noted."""
         if not isinstance(tree.value, dict):
             problems.add(tree.place, f"expected a mapping, not {_format_value(tree.plain())}")
             return {}
@@ -141,14 +130,7 @@ def _parse_number(value: object) -> float:
 
 
 def number_kind(low: float, *, open_end: bool = False, high: float = math.inf, high_open: bool = False) -> ValueKind:
-    """Return the kind of numbers in a range.
-
-    Args:
-        low: the least number.
-        open_end: ``low`` itself is too small.
-        high: the greatest number.
-        high_open: ``high`` itself is too large.
-    """
+    """Return the kind of numbers in a range."""
 
     def parse(value: object) -> float:
         found = _parse_number(value)

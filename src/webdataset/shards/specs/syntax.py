@@ -60,7 +60,7 @@ class SpecTree:
 
 @dataclass
 class SpecProblems:
-    """Every mistake of one specification, collected so that all can be told at once."""
+    """Every mistake of one specification, collected so that one error names all."""
 
     found: list[str] = field(default_factory=list)
     unsafe: bool = False
@@ -106,11 +106,6 @@ def unknown_name_message(name: str, known: Iterable[str]) -> str:
 
 def tree_from_python(value: object, place: str = "specification", depth: int = 0) -> SpecTree:
     """Return the tree of a dictionary that a program made.
-
-    Args:
-        value: mappings, lists and scalars.
-        place: what to call it in messages.
-        depth: of the nesting so far.
 
     Raises:
         SpecError: a structure that contains itself.
@@ -174,11 +169,6 @@ class _Refused:
 def parse_json(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
     """Read JSON.
 
-    Args:
-        text: the whole file, UTF-8.
-        file: its name, for messages.
-        problems: where duplicate keys are noted.
-
     Raises:
         SpecError: it is not JSON.
     """
@@ -239,11 +229,6 @@ _MAPPINGS = ("tag:yaml.org,2002:map",)
 
 def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
     """Read YAML.
-
-    Args:
-        text: the whole file.
-        file: its name, for messages.
-        problems: where duplicate keys are noted.
 
     Raises:
         SpecError: it is not YAML, or not one that is read here.
