@@ -80,7 +80,8 @@ _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0005, 0.02
 
 # paths of copies to how they were when their checksum was compared, and whether it was right
 _compared_copies: dict[str, tuple[tuple[int, int, int], bool]] = {}
-_ambiguous_names: set[str] = set()  # paths of which a warning said that two shards are to have them
+# paths of which a warning said that two shards are to have them
+_ambiguous_names: set[str] = set()
 
 
 class EntryState(enum.Enum):
@@ -165,7 +166,8 @@ class CacheEntry:
             status = self._lease(descriptor)
             record = None if status is None else read_metadata(self.place.record)
             if status is not None and self._is_current(record, status) and self._is_sound(descriptor, record, status):
-                with contextlib.suppress(OSError):  # not our file; the path may be another's by now
+                # not our file; the path may be another's by now
+                with contextlib.suppress(OSError):
                     os.utime(
                         descriptor if _BY_DESCRIPTOR else self.place.final, ns=(time.time_ns(), status.st_mtime_ns)
                     )
@@ -189,7 +191,8 @@ class CacheEntry:
         """Tell whether a file is of the version that the store has, as far as that is known."""
         if record is None or not record.whole:
             return True
-        if not record.is_about(status):  # under a chosen name it may be a user's own file
+        # under a chosen name it may be a user's own file
+        if not record.is_about(status):
             return record.size_bytes == status.st_size or not is_cache_name(os.path.basename(self.place.name))  # noqa: PTH119
         return self.now is None or not record.identity.contradicts(self.now)
 
@@ -198,7 +201,8 @@ class CacheEntry:
         if record is None or not record.whole or record.crc32 is None or not settings.CACHE_VERIFY.get():
             return True
         if not record.is_about(status) and not is_cache_name(os.path.basename(self.place.name)):  # noqa: PTH119
-            return True  # a user's own file
+            # a user's own file
+            return True
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         before = _compared_copies.get(self.place.final)
         if before is None or before[0] != seen:
@@ -319,7 +323,8 @@ class CacheEntry:
         """Download the shard, under its lock."""
         try:
             with translate_write_errors():
-                near = self.open_whole()  # it may have come just before the lock
+                # it may have come just before the lock
+                near = self.open_whole()
             found = near or self._resume(lock) or self._begin(lock)
         except BaseException:  # an interrupt, too, must not leave the shard locked
             lock.release()
@@ -341,7 +346,8 @@ class CacheEntry:
                 if record is not None and self._fits(record, status) and status.st_size <= (record.length or 0):
                     return self._continue(lock, record, descriptor, status.st_size)
             except (ShardChanged, NotFound, Unwritable):
-                pass  # not the same object, or no room: from the start
+                # not the same object, or no room: from the start
+                pass
             except BaseException:  # the download will not close it
                 os.close(descriptor)
                 raise

@@ -103,7 +103,8 @@ def _has_readers(path: str) -> bool:
 def _walk_files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> Iterator[tuple[Any, str, int]]:
     """Yield age, path and size of each file below a folder; files that vanish meanwhile are left out."""
     for parent, folders, names in os.walk(folder):
-        if CONTROL in folders:  # locks, and what only their holders may delete
+        # locks, and what only their holders may delete
+        if CONTROL in folders:
             folders.remove(CONTROL)
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118  keyfn takes texts
@@ -115,8 +116,10 @@ def _walk_files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> 
 
 _WAIT_SECONDS = 30.0
 _STALE_SECONDS = 24 * 3600
-_swept_folders: set[str] = set()  # directories that this process has tidied
-_trimmed: set[tuple[str, float]] = set()  # those that it has found, or brought, below a bound
+# directories that this process has tidied
+_swept_folders: set[str] = set()
+# those that it has found, or brought, below a bound
+_trimmed: set[tuple[str, float]] = set()
 
 
 class CachedShardFile(NamedTuple):
@@ -229,7 +232,8 @@ class Quota:
             kept = list_files(self.folder)
             total = sum(file.size_bytes for file in kept)
             lock = locks.try_lock(space_lock_path(self.folder)) if total > self.size_bytes else None
-            if lock is None:  # it holds, or another process is at it
+            # it holds, or another process is at it
+            if lock is None:
                 return
             try:
                 spared = (place.part, place.final)
@@ -249,7 +253,8 @@ def list_files(folder: str) -> list[CachedShardFile]:
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
     hidden = frozenset(os.listdir(control))  # noqa: PTH208
     found = []
-    for name, entry in _walk(folder):  # asked for each download, of perhaps 100,000 files
+    # asked for each download, of perhaps 100,000 files
+    for name, entry in _walk(folder):
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -334,7 +339,8 @@ def remove_leftovers(folder: str) -> None:
         if all(name.endswith(".json") for name in names):
             return
         lock = locks.try_lock(space_lock_path(folder))
-        if lock is None:  # another process is at it
+        # another process is at it
+        if lock is None:
             return
         try:
             _sweep_folder(folder, names)

@@ -183,14 +183,17 @@ except ImportError:  # Windows
     fcntl = None
 
 _UNSUPPORTED = frozenset((errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL))
-_STALE = frozenset((errno.ESTALE,) if hasattr(errno, "ESTALE") else ())  # on NFS: another host has deleted it
+# on NFS: another host has deleted it
+_STALE = frozenset((errno.ESTALE,) if hasattr(errno, "ESTALE") else ())
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
 SILENT_SECONDS = 60.0
 """How long a holder may do nothing before others read at the source."""
 
-_stuck: dict[str, tuple[object, ...]] = {}  # parts whose writer was waited for, and how they were then
-_held: set[int] = set()  # descriptors of this process's locks
+# parts whose writer was waited for, and how they were then
+_stuck: dict[str, tuple[object, ...]] = {}
+# descriptors of this process's locks
+_held: set[int] = set()
 # soft locks of the parent: collecting them would release them
 _parent_locks: list["filelock.BaseFileLock"] = []
 
@@ -272,7 +275,8 @@ def try_lock(path: str) -> FileLock | None:
             if error.errno not in _STALE:
                 raise
             continue
-        _unlock(descriptor)  # its holder has deleted it meanwhile: this is no lock on anything
+        # its holder has deleted it meanwhile: this is no lock on anything
+        _unlock(descriptor)
 
 
 def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
@@ -291,7 +295,8 @@ def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
 def _unlock(descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
-        if fcntl is not None:  # a forked child may still hold a copy of the descriptor
+        # a forked child may still hold a copy of the descriptor
+        if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     with contextlib.suppress(OSError):
         os.close(descriptor)

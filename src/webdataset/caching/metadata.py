@@ -83,7 +83,8 @@ class EntryMetadata:
     def grows(self, status: os.stat_result) -> bool:
         """Tell whether this is about a file that grows, on this running system."""
         ours = self.inode == status.st_ino and self.boot == boot_id()
-        return ours and (not self.whole or self.is_about(status))  # inodes are given out again
+        # inodes are given out again
+        return ours and (not self.whole or self.is_about(status))
 
     def is_resumable(self) -> bool:
         """Tell whether the rest can be asked for, and recognised."""
@@ -108,7 +109,8 @@ class EntryMetadata:
         Raises:
             OSError: the directory refuses.
         """
-        fresh = f"{place.record}.new"  # one name: only the holder of the lock writes it
+        # one name: only the holder of the lock writes it
+        fresh = f"{place.record}.new"
         content = json.dumps(asdict(self)).encode()
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:

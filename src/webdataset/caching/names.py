@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from webdataset.core.errors import UsageError
 
 CONTROL = ".wds"
-_LONGEST = 200  # bytes; a name in a folder has room for 255, and ends are added
+# bytes; a name in a folder has room for 255, and ends are added
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,15 @@ def space_lock_path(folder: str) -> str:
 _REMOTE = re.compile(r"(https?|hdfs|gs|ais|s3):")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?([^?#]*)")
 _ENDINGS = re.compile(r"(?:\.\w{1,5}){0,2}$", re.ASCII)
-_LONGEST_STEM = 120  # bytes; a name in a folder has room for 255
+# bytes; a name in a folder has room for 255
+_LONGEST_STEM = 120
 _OURS = re.compile(r"\.url-[0-9a-f]{16}(\.|$)")
 
 _NAMED_BY_PATH = ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais")
 
 _USERINFO = re.compile(r"(?<![\w+.-])(https?://)[^/?#\s]*@", re.IGNORECASE)
-_SIGNATURES = (  # what shows that a url is signed, and which parameters then change with each signature
+# what shows that a url is signed, and which parameters then change with each signature
+_SIGNATURES = (
     (r"[?&]X-(?:Amz|Goog)-Signature=", r"[?&]X-(?:Amz|Goog)-[\w-]+="),
     (r"[?&]Signature=", r"[?&](?:Signature|Expires|AWSAccessKeyId|GoogleAccessId|Key-Pair-Id|Policy)="),
     (r"[?&]sv=.*[?&]sig=|[?&]sig=.*[?&]sv=", r"[?&](?:sig|s[epvrt]|spr|sip|sk[etsv]|skoid|sktid)="),
@@ -233,7 +236,8 @@ _CHANGING = re.compile(
     r"|[\w.-]*token|(?:[\w.]+[-_])?api[-_]?key|auth|authorization)=[^&#\s'\"]*",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"\bbearer[:=\s]+[^\s'\"]+", re.IGNORECASE)  # of a header in a command
+# of a header in a command
+_BEARER = re.compile(r"\bbearer[:=\s]+[^\s'\"]+", re.IGNORECASE)
 
 
 def object_key(url: str) -> str:

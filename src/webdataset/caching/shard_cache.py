@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 DEPTH = 2
 
-_failed_folders: set[str] = set()  # directories that refused a file: this process puts nothing more there
+# directories that refused a file: this process puts nothing more there
+_failed_folders: set[str] = set()
 # a user's file to the url for which it was read; to nothing after a warning about a second url
 _plain_names: dict[str, str] = {}
 
@@ -215,10 +216,12 @@ class ShardCache:
         except OSError as error:
             raise UsageError(f"cannot make the cache directory {self.folder!r}: {describe_error(error)}") from error
         number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)
-        if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):  # the latter: NaN
+        # the latter: NaN
+        if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):
             raise UsageError(f"cache_size is a number of bytes, not {self.size_bytes!r}")
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
-        if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):  # upstream's defaults
+        # upstream's defaults
+        if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):
             object.__setattr__(self, "url_to_name", None)
         if self.validator is check_tar_format:
             object.__setattr__(self, "validator", None)

@@ -5,7 +5,6 @@
 * ``error_handlers``: the five handlers, counted skips and drops. ``tracebacks``: tracebacks that end at user code.
 * ``settings``: every environment variable. ``trust``: trust levels. ``redaction``: secrets out of messages.
 * ``distributed``: rank, world size, worker. ``seeds``: derived generators. ``logs``: the logger.
-* ``json_types``: JSON values and addresses, the types of states.
 * ``optional_imports``: extras, torch base classes. ``lazy_modules``: module attributes on demand (PEP 562).
 * ``fork_safety``: locks and caches that a fork renews. ``upstream_utils``: small published helpers.
 """

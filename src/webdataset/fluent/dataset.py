@@ -65,7 +65,8 @@ class WebDataset(DataPipeline, FluidInterface):
 
     @legacy_argument_order(
         3,
-        bool,  # webdataset 0.2.86 has ``resampled`` in the place of ``mode``
+        # webdataset 0.2.86 has ``resampled`` in the place of ``mode``
+        bool,
         "resampled repeat shardshuffle cache_size cache_dir url_to_name detshuffle nodesplitter select_files "
         "rename_files verbose",
     )
@@ -109,21 +110,20 @@ class WebDataset(DataPipeline, FluidInterface):
             )
             return interface.open_side_by_side(one, open_shards)
 
-        source = parse_source(
-            urls, SourceArguments(mode, resampled, seed, trust, split, storage_options=rules.get("storage_options"))
-        )
+        storage = rules.get("storage_options")
+        source = parse_source(urls, SourceArguments(mode, resampled, seed, trust, split, storage))
         if isinstance(source, SpecSource):
             from webdataset.fluent import specs  # noqa: PLC0415  only where a specification is read
 
-            specs.check_servers(source.mix, rules.get("storage_options"))
             building = specs.SourceOptions(
                 reader, interface.unwrap_splitter(nodesplitter),
                 interface.unwrap_splitter(workersplitter), size or None,
                 detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
-            self.append(specs.make_spec_source(source.mix, building, mode))
+            self.append(specs.make_spec_source(source.mix, building, mode, storage))
         else:
-            if source.foreign:  # it may wait for what reading brings about
+            # it may wait for what reading brings about
+            if source.foreign:
                 rules.setdefault("prefetch", 0)
             order = interface.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle)
             for stage in interface.reading_stages(source, order, reader(), empty_check=empty_check):

@@ -178,7 +178,8 @@ def _choose_splitters(source: ShardSource, order: ShardOrder) -> list[Splitter]:
     splitters = (order.nodesplitter, order.workersplitter)
     asked = [each for each in splitters if each and not (source.given and isinstance(each, DefaultSplitter))]
     wanted = [each.splitter if isinstance(each, DefaultSplitter) else each for each in asked]
-    if split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
+    # it shares out between ranks and workers alike: nothing is left to split
+    if split_by_sample in wanted:
         ours = (single_node_only, split_by_node, split_by_worker)
         wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
     return wanted
@@ -225,7 +226,8 @@ def make_shard_cache(
     cache = ShardCache(folder, size, url_to_name, verbose=verbose, revalidate=revalidate)
     if size == 0:
         return None
-    module = loaded_module("webdataset.cache")  # where a program may have put a FileCache of its own
+    # where a program may have put a FileCache of its own
+    module = loaded_module("webdataset.cache")
     return cache if module is None else module.replacement(handler, folder, cache_size=size, verbose=verbose) or cache
 
 

@@ -83,7 +83,8 @@ class LoaderPipelineRun:
     def __init__(self, pending: Json = None) -> None:
         self.loop: Loop | None = None
         self.pending = pending
-        self.loaded = False  # a state, within an epoch, with which nothing was begun yet
+        # a state, within an epoch, with which nothing was begun yet
+        self.loaded = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return LoaderPipelineRun, (self.pending,)
@@ -143,7 +144,8 @@ class WebLoader(DataPipeline, FluidInterface):
         before, self._running = (
             self._running,
             LoaderPipelineRun(self._running.pending),
-        )  # the run before has no say any more
+            # the run before has no say any more
+        )
         self._running.loaded = before.loaded
 
     def _choose(self, epoch: int) -> None:
@@ -153,7 +155,8 @@ class WebLoader(DataPipeline, FluidInterface):
         if not isinstance(dataset, ElasticMixin) or dataset.pending is None:
             return
         if loop is None:
-            dataset.shift_epoch(dataset.pending["epoch"])  # who says numbers says those of the dataset
+            # who says numbers says those of the dataset
+            dataset.shift_epoch(dataset.pending["epoch"])
             dataset.choose_epoch(dataset.shift_epoch(epoch), stacklevel=5)
         elif epoch != loop["flow"]["epoch"] - loop["passed"]:
             state = {"epoch": loop["flow"]["epoch"] - loop["passed"], "received": loop["count"], "memories": {}}
@@ -170,7 +173,8 @@ class WebLoader(DataPipeline, FluidInterface):
             super().set_epoch(dataset.chosen_epoch)
             dataset.chosen_epoch = None
         if self.seed is None and self._lent is None and isinstance(dataset, ElasticMixin):
-            self._lent = choose_seeds(None)  # one seed for all epochs of this loader: a state names it
+            # one seed for all epochs of this loader: a state names it
+            self._lent = choose_seeds(None)
         run = super()._begin()
         self.chosen_epoch = None
         return run
@@ -232,7 +236,8 @@ class WebLoader(DataPipeline, FluidInterface):
                 yield from loop.iterate_fast()
                 running.loop = None if running.loop is loop else running.loop
             finally:
-                if self._running is running:  # no other state was loaded meanwhile
+                # no other state was loaded meanwhile
+                if self._running is running:
                     self.epoch = max(self.epoch, run.epoch + loop.passed)
                     self.pipeline[0].forget()
 
@@ -308,7 +313,8 @@ class WebLoader(DataPipeline, FluidInterface):
         first, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
         (loader.load_state_dict if loop is None else loader.load_for_one_epoch)(given)
         self._running.loaded = loop is not None or has_progress(given)
-        loader.dataset.shift_epoch(first)  # which of our epochs is the state's
+        # which of our epochs is the state's
+        loader.dataset.shift_epoch(first)
         self.epoch = first - passed + (loop is None and is_epoch_over(given, process_context()))
         self.chosen_epoch = self._count = None
         if self.seed is None:

@@ -239,7 +239,8 @@ def _make_share_stages(
 ) -> list[object]:
     """Return the stages that share shards out, and read this worker's part of them."""
     node, worker = building.nodesplitter, building.workersplitter
-    if shardlists.split_by_sample in (node, worker):  # which is what is done here with the two others
+    # which is what is done here with the two others
+    if shardlists.split_by_sample in (node, worker):
         node, worker = shardlists.split_by_node, shardlists.split_by_worker
     ours = {shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker, None}
     shuffles = interface.make_shard_shuffle(
@@ -284,12 +285,14 @@ def _make_transforms(source: Source, building: SourceOptions, name: str) -> list
     return stages
 
 
-def make_spec_source(mix: Mix, building: SourceOptions, mode: str | None) -> Mixture:
+def make_spec_source(mix: Mix, building: SourceOptions, mode: str | None, storage_options: object) -> Mixture:
     """Return the first stage of a dataset that a specification describes.
 
     Raises:
         UsageError: a mode that a specification has not.
+        UnsafeSpec: see :func:`check_servers`.
     """
+    check_servers(mix, storage_options)
     if mode not in (None, "resampled"):
         raise UsageError(
             f"mode={mode!r} belongs to a directory of shards; a specification is read without, or resampled"

@@ -162,7 +162,8 @@ def _count_names(text: str, most: int) -> int:
         UsageError: braces nested deeper than can be meant.
     """
     around: list[tuple[int, int]] = []
-    names, product, crude = 0, 1, 1  # of the alternatives before in this pair of braces, of this one, of all
+    # of the alternatives before in this pair of braces, of this one, of all
+    names, product, crude = 0, 1, 1
     for match in _BRACE_TOKENS.finditer(text):
         mark, width = match[0], 1
         if match["first"]:

@@ -105,7 +105,8 @@ class StreamShare:
         stream: which stream, of how many.
     """
 
-    splits = True  # what stands before is drawn alike in all streams
+    # what stands before is drawn alike in all streams
+    splits = True
 
     def __init__(self, stream: StreamNumber) -> None:
         self.stream = stream

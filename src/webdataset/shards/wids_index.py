@@ -23,7 +23,8 @@ from webdataset.shards import urls
 from webdataset.storage.open_url import open_url
 from webdataset.storage.streams import is_nameable
 
-_MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}  # so that sums over all shards stay numbers of a length
+# so that sums over all shards stay numbers of a length
+_MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}
 
 
 def check_version(document: Mapping[str, object], place: str | None, version: int) -> None:

@@ -132,7 +132,8 @@ def _plain_transform(name: str, argument: object) -> tuple[str, object]:
 MULTI_ROOT = KeyTable({"prefix": TEXT, "buckets": TEXTS, "datasets": TEXTS})
 MULTI = KeyTable(
     {"name": TEXT, "shards": TEXTS, "buckets": TEXTS, "choose": integer_kind(-1), "resample": integer_kind(-1)}
-)  # -1 says "all", as in the published versions
+    # -1 says "all", as in the published versions
+)
 
 
 def read_multishard(tree: SpecTree, context: SpecContext) -> DatasetSpec:

@@ -130,7 +130,8 @@ def read_tree(url: str | os.PathLike[str], problems: SpecProblems) -> SpecTree:
     if b'"wids_version"' in text:
         with contextlib.suppress(ValueError, RecursionError):
             document = json.loads(text)
-            if isinstance(document, dict) and "wids_version" in document:  # it has a reader of its own
+            # it has a reader of its own
+            if isinstance(document, dict) and "wids_version" in document:
                 return _leave_index(LocatedIndex(document, name), name)
     read = parse_json if name.split("?")[0].lower().endswith(".json") else parse_yaml
     return read(text, name, problems)

@@ -327,7 +327,8 @@ def _source_shares(mix: Mix) -> list[float | None]:
         if mix.how == "roundrobin":
             return [1 / len(mix.sources)] * len(mix.sources)
         return list(mix.shares())
-    totals = [source.total for source in mix.sources]  # all of every source: the sizes decide
+    # all of every source: the sizes decide
+    totals = [source.total for source in mix.sources]
     known = [total for total in totals if total is not None]
     if len(known) < len(totals) or not sum(known):
         return [1.0] if len(totals) == 1 else [None] * len(totals)

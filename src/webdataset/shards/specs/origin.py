@@ -152,7 +152,8 @@ def split_expression(expression: str) -> Iterator[str]:
         brace = part.find("{")
         head = part[:brace] if brace >= 0 else part
         risky = any(mark in part for mark in ":~") or "/" in part[brace : part.rfind("}")]
-        if brace >= 0 and "/" not in head and risky:  # the braces may hold a scheme, or the beginning of a path
+        # the braces may hold a scheme, or the beginning of a path
+        if brace >= 0 and "/" not in head and risky:
             yield from map(escape_braces, expand_names(part))
         else:
             yield part

@@ -39,7 +39,8 @@ def export_energon(splits: Mapping[str, Mix]) -> dict[str, Any]:
 def _export_mix(mix: Mix, split: str) -> dict[str, object]:
     if mix.how == "concat" and len(mix.sources) == 1 and mix.sources[0].repeat == 1:
         return _export_source(mix.sources[0], split)
-    how = "interleave" if mix.how == "concat" else mix.how  # Energon orders samples itself
+    # Energon orders samples itself
+    how = "interleave" if mix.how == "concat" else mix.how
     _require_sayable_in_energon(
         how == "interleave" and mix.exhausted != "stop", f"mix: {mix.how} with exhausted: {mix.exhausted}"
     )
@@ -190,7 +191,8 @@ class DatasetSpec:
         text = str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
         if yaml.safe_load(text) == document:
             return text
-        return str(yaml.safe_dump(document, sort_keys=False))  # some letters come back from escapes only
+        # some letters come back from escapes only
+        return str(yaml.safe_dump(document, sort_keys=False))
 
     def plan(self, split: str | None = None, samples: int | None = None) -> list[mix.Contribution]:
         """Return what each source contributes; see :func:`webdataset.shards.specs.mix.plan_mix`."""
