@@ -370,10 +370,6 @@ def checksum_file(descriptor: int) -> int:
 def has_store_checksum(descriptor: int, stream: Stream) -> bool:
     """Tell whether a file that was written in several goes has the store's checksum, or the store names none.
 
-    Args:
-        descriptor: the file, open for reading.
-        stream: what gave its last bytes, opened after its first.
-
     Raises:
         Unwritable: the file cannot be read.
     """

@@ -151,11 +151,7 @@ class CacheEntry:
             self.place, self.other = self.other, None
 
     def open_whole(self) -> CachedStream | None:
-        """Open the shard if it is WHOLE, and note that it was used.
-
-        Raises:
-            PermissionError: it may not be read.
-        """
+        """Open the shard if it is WHOLE, and note that it was used. Raises PermissionError: it may not be read."""
         try:
             descriptor = os.open(self.place.final, _READ_WHOLE)
         except PermissionError:
@@ -377,10 +373,6 @@ class CacheEntry:
     def take_over(self, lock: locks.FileLock, record: EntryMetadata) -> Downloader:
         """Continue the download of a process that is gone, in a thread.
 
-        Args:
-            lock: the shard's, held.
-            record: the metadata that the reader began with.
-
         Raises:
             SourceError: the object is another one by now, or its store does not answer.
             Unwritable: there is no room.
@@ -499,11 +491,7 @@ class CacheEntry:
 
 
 def open_directly(resolved: ResolvedUrl) -> Stream:
-    """Open what a url leads to, without the cache.
-
-    Raises:
-        SourceError: it cannot be opened.
-    """
+    """Open what a url leads to, without the cache. Raises SourceError: it cannot be opened."""
     try:
         stream: Stream = resolved.open(raw=True)
     except Exception as error:  # every error of opening names its url

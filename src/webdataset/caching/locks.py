@@ -38,11 +38,7 @@ class Unwritable(Exception):
 
 @contextlib.contextmanager
 def translate_write_errors() -> Iterator[None]:
-    """Tell errors of the cache directory from those of a source.
-
-    Raises:
-        Unwritable: for any error of the system.
-    """
+    """Tell errors of the cache directory from those of a source. Raises Unwritable: for any error of the system."""
     try:
         yield
     except SourceError:
@@ -280,11 +276,7 @@ def try_lock(path: str) -> FileLock | None:
 
 
 def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
-    """Take a lock as soon as it is free.
-
-    Raises:
-        OSError: the directory refuses.
-    """
+    """Take a lock as soon as it is free. Raises OSError: the directory refuses."""
     deadline, pause = time.monotonic() + timeout_seconds, 0.0005
     while (lock := try_lock(path)) is None and time.monotonic() < deadline:
         time.sleep(pause)
@@ -382,11 +374,7 @@ def release_lease(descriptor: int) -> None:
 
 
 def has_readers(descriptor: int) -> bool:
-    """Tell whether a process has a lease on a shard; if none has, none gets one before this descriptor is closed.
-
-    Args:
-        descriptor: the shard, open for reading and writing.
-    """
+    """Tell whether a process has a lease on a shard; if none has, none gets one before this descriptor is closed."""
     if fcntl is None:
         return False
     try:

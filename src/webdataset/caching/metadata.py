@@ -136,14 +136,7 @@ def read_metadata(path: str) -> EntryMetadata | None:
 
 
 def make_metadata(stream: Stream, url: str, name: str, inode: int) -> EntryMetadata:
-    """Return the record of a shard that begins to grow.
-
-    Args:
-        stream: the opened source.
-        url: as the user wrote it.
-        name: the shard's relative path in the cache.
-        inode: the file.
-    """
+    """Return the record of a shard that begins to grow."""
     identity = getattr(stream, "identity", None)
     known = isinstance(identity, ObjectVersion)
     if not isinstance(identity, ObjectVersion):

@@ -185,10 +185,6 @@ def user_file_names(url: str) -> list[str]:
 def custom_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
     """Return where ``url_to_name`` puts a shard: the path itself, and the one in which 0.2 keeps downloads.
 
-    Args:
-        url: as the user wrote it.
-        url_to_name: url to a relative path, or to another url.
-
     Raises:
         UsageError: no name, or one outside the cache directory or in its hidden folder.
     """

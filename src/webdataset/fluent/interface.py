@@ -77,11 +77,7 @@ def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: boo
 
 
 def open_side_by_side(reader: Any, count: int) -> Any:
-    """Return the stage that reads ``count`` shards at once; the reader itself for one.
-
-    Raises:
-        UsageError: below 1.
-    """
+    """Return the stage that reads ``count`` shards at once; the reader itself for one. Raises UsageError: below 1."""
     if count == 1:
         return reader
     from webdataset.stages.read_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
@@ -120,11 +116,7 @@ _INSTEAD = {
 
 
 def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules of reading that a dataset was given, checked by name.
-
-    Raises:
-        TypeError: a name that is none.
-    """
+    """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
     known = [field.name for field in dataclasses.fields(Reading)]
     for name in rules:
         if name not in known:
@@ -156,14 +148,7 @@ class ShardOrder:
 
 
 def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[object]:
-    """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
-
-    Args:
-        source: what yields the shards.
-        order: which shards are read.
-        reader: the last stage.
-        empty_check: raise where a pass gives no sample.
-    """
+    """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list."""
     # what is drawn is in random order; an object keeps its order unless a shuffle is asked for
     none = source.drawn or (source.given and not order.size)
     shuffles = make_shard_shuffle(None if none else order.size, order.seed, deterministic=order.deterministic)

@@ -31,11 +31,7 @@ def add_sum(state: dict[str, Json]) -> dict[str, Json]:
 
 
 def copy_mapping(state: object) -> dict[str, Json]:
-    """Return a copy of a state.
-
-    Raises:
-        StateMismatch: it is no dictionary.
-    """
+    """Return a copy of a state. Raises StateMismatch: it is no dictionary."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"this is not the state of a loader: {quote_value(state)!r}")
     return dict(state)
@@ -43,9 +39,6 @@ def copy_mapping(state: object) -> dict[str, Json]:
 
 def check_loader_state(state: Mapping[str, Json]) -> None:
     """Refuse a state that lacks something, or is not the one that was saved.
-
-    Args:
-        state: of a loader with stages after it.
 
     Raises:
         StateMismatch: it names the entry.

@@ -109,9 +109,6 @@ def _verbatim(url: object) -> object:
 def substitute_environment(text: str) -> str:
     """Return a text with every ``${NAME}`` replaced by the environment variable ``WDS_NAME``.
 
-    Args:
-        text: the text; a replacement may hold further names.
-
     Raises:
         UsageError: a variable is not set.
     """
@@ -154,13 +151,8 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
 
 
 def _count_names(text: str, most: int) -> int:
-    """Return how many names a text stands for, or more than ``most``: then the count is broken off.
-
-    Where braces do not close, alternatives are multiplied, which is no less than what any reading of it gives.
-
-    Raises:
-        UsageError: braces nested deeper than can be meant.
-    """
+    """Return how many names a text stands for, or more than ``most``: then the count is broken off."""
+    # where braces do not close, alternatives are multiplied: no reading of the text gives more
     around: list[tuple[int, int]] = []
     # of the alternatives before in this pair of braces, of this one, of all
     names, product, crude = 0, 1, 1
@@ -206,11 +198,7 @@ def _expand_wildcards(url: str, storage_options: object = None) -> list[str]:
 
 
 def _list_objects(target: str, storage_options: object) -> list[str] | None:
-    """Return the objects that a url stands for; None where wildcards match none of them.
-
-    Raises:
-        SourceError: they cannot be listed, or a folder has none.
-    """
+    """Return the objects that a url stands for; None where wildcards match none of them."""
     from webdataset.storage.listing import list_urls  # noqa: PLC0415  local files are not listed there
 
     try:
@@ -239,11 +227,7 @@ def _find_matches(target: str, storage_options: object) -> list[str] | None:
 
 
 def _restore_urls(url: str, target: str, found: list[str]) -> list[str]:
-    """Return the urls that the environment rewrites to what was found: they are rewritten again when they are opened.
-
-    Raises:
-        UsageError: there are no such urls, and what was found would be rewritten to something else.
-    """
+    """Return the urls that the environment rewrites to what was found: opening them rewrites them again."""
     written, led = (_WILD.split(text, maxsplit=1)[0] for text in (url, target))
     led = path_of(led) if led[:5].lower() == "file:" else led
     names = [written + name[len(led) :] for name in found]

@@ -96,12 +96,7 @@ class ShardList(IterableDataset):
         self.epoch = epoch - 1
 
     def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
-        """Yield the shards of one pass.
-
-        Args:
-            epoch: number of the pass.
-            draw: gives the generator for what is not seeded.
-        """
+        """Yield the shards of the pass ``epoch``; ``draw`` gives the generator for what is not seeded."""
         raise NotImplementedError(f"{type(self).__name__}.shards")
 
     def __iter__(self) -> Iterator[Shard]:

@@ -28,11 +28,7 @@ _MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}
 
 
 def check_version(document: Mapping[str, object], place: str | None, version: int) -> None:
-    """Check that a document is an index of a version that is read here.
-
-    Raises:
-        FormatError: it is none.
-    """
+    """Check that a document is an index of a version that is read here. Raises FormatError: it is none."""
     found = document.get("wids_version")
     if found is None:
         raise FormatError(
@@ -44,15 +40,12 @@ def check_version(document: Mapping[str, object], place: str | None, version: in
 
 
 def check_entry(entry: object, where: str, place: str | None) -> None:
-    """Check one shard of a list.
+    """Check one shard of a list. Raises FormatError: it is no shard.
 
     Args:
         entry: what stands in the list.
         where: its place in the document, with a dot at the end.
-        place: the document's place.
-
-    Raises:
-        FormatError: it is no shard.
+        place: the document's url or path.
     """
     if not isinstance(entry, Mapping):
         raise FormatError(
@@ -86,17 +79,7 @@ def _check_count(entry: Mapping[str, object], key: str, where: str, place: str |
 
 
 def text_or_none(part: Mapping[str, object], key: str, where: str, place: str | None) -> str | None:
-    """Return a text of a part of the document, or None where it has none.
-
-    Args:
-        part: a dataset or shard.
-        key: which text.
-        where: what stands before the key in the place in the document.
-        place: the document's place.
-
-    Raises:
-        FormatError: something else stands there.
-    """
+    """Return a text of a dataset or shard, None where it has none; arguments as for :func:`check_entry`."""
     text = part.get(key)
     if text is None or isinstance(text, str):
         return text
@@ -104,17 +87,7 @@ def text_or_none(part: Mapping[str, object], key: str, where: str, place: str | 
 
 
 def list_of(part: Mapping[str, object], key: str, where: str, place: str | None) -> Sequence[object]:
-    """Return a list of a part of the document, empty where it has none.
-
-    Args:
-        part: a dataset.
-        key: which list.
-        where: what stands before the key in the place in the document.
-        place: the document's place.
-
-    Raises:
-        FormatError: something else stands there.
-    """
+    """Return a list of a dataset, empty where it has none; arguments as for :func:`check_entry`."""
     found = part.get(key, ())
     if not isinstance(found, list | tuple):
         raise FormatError(f"{key!r} is a list, not {type(found).__name__}", url=place, field=where + key)
@@ -122,16 +95,7 @@ def list_of(part: Mapping[str, object], key: str, where: str, place: str | None)
 
 
 def weight_or_none(part: Mapping[str, object], where: str, place: str | None) -> float | None:
-    """Return the weight of a dataset or shard, or None where it has none.
-
-    Args:
-        part: a dataset or shard.
-        where: what stands before the key in the place in the document.
-        place: the document's place.
-
-    Raises:
-        FormatError: it is no number from 0.
-    """
+    """Return the weight of a dataset or shard, None where it has none; arguments as for :func:`check_entry`."""
     weight = part.get("weight")
     if weight is None:
         return None
@@ -266,10 +230,6 @@ def read_wids_json(
 def load_document(source: object, *, trust: str | None = None) -> tuple[str | None, dict[str, object]]:
     """Return the place and the document of an index, nothing in it resolved.
 
-    Args:
-        source: as for :func:`read_wids_json`.
-        trust: the trust level under which it is opened.
-
     Raises:
         NotFound: no such index.
         SourceError: it cannot be read.
@@ -360,12 +320,7 @@ class _IndexScope:
 
 
 class _IndexReader:
-    """Walks a tree of indexes and collects shards.
-
-    Args:
-        trust: the level that the caller names.
-        network: the outermost index came over the network.
-    """
+    """Walks a tree of indexes and collects shards; ``network``: the outermost one came over the network."""
 
     def __init__(self, trust: str | None, *, network: bool) -> None:
         self.trust = trust

@@ -124,15 +124,7 @@ def _read_specification(made: Source, tree: SpecTree, path: str, split: str, con
 
 
 def add_prepared_shards(made: Source, tree: SpecTree, path: str, part: str | None, context: SpecContext) -> Source:
-    """Return a source with the shards that a prepared directory lists.
-
-    Args:
-        made: the source without shards.
-        tree: where the directory is named.
-        path: the directory, relative to the specification.
-        part: which part of it; None for ``train``.
-        context: the specification.
-    """
+    """Return a source with the shards that a prepared directory lists."""
     folder = context.place_of(tree, path)
     if folder is None:
         return made

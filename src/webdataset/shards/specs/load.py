@@ -38,11 +38,6 @@ FORMS = (
 def load_source(spec: SpecLike, split: str | None, *, trust: str | None = None) -> tuple[Mix, ShardList | None]:
     """Read a specification for a dataset, opening each file once.
 
-    Args:
-        spec: as for :func:`load_spec`.
-        split: which split; None for the only one, or ``train``.
-        trust: as for :func:`load_spec`.
-
     Returns:
         The split, and the list of its shards where the document is no more than a list: a shard index without weights,
         or the samples of shards that ``MultiShardSample`` takes.

@@ -91,11 +91,7 @@ class SpecOrigin:
         return self.network and url[:5].lower() in ("http:", "https") and not self.beside(url)
 
     def check(self, url: str) -> str:
-        """Return the url, if it may be opened on behalf of this specification.
-
-        Raises:
-            UnsafeSpec: it may not.
-        """
+        """Return the url, if it may be opened on behalf of this specification. Raises UnsafeSpec: it may not."""
         reason = self.refusal(url)
         if reason is not None:
             raise UnsafeSpec(f"{self.name} came over the network and names what it may not: {reason}", url=str(url))

@@ -105,9 +105,6 @@ def _require_sayable_in_energon(sayable: bool, what: str) -> None:  # noqa: FBT0
 def export_open_clip(mix: Mix) -> dict[str, str]:
     """Return a mix as open_clip's arguments.
 
-    Args:
-        mix: an interleaving of plain lists of shards.
-
     Returns:
         ``train_data`` and ``train_data_upsampling_factors``, the least factor 1.
 

@@ -105,11 +105,7 @@ def unknown_name_message(name: str, known: Iterable[str]) -> str:
 
 
 def tree_from_python(value: object, place: str = "specification", depth: int = 0) -> SpecTree:
-    """Return the tree of a dictionary that a program made.
-
-    Raises:
-        SpecError: a structure that contains itself.
-    """
+    """Return the tree of a dictionary that a program made. Raises SpecError: a structure that contains itself."""
     if depth > MAX_DEPTH:
         raise spec_error([f"{place}: more than {MAX_DEPTH} levels deep"])
     if isinstance(value, Mapping):
@@ -167,11 +163,7 @@ class _Refused:
 
 
 def parse_json(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
-    """Read JSON.
-
-    Raises:
-        SpecError: it is not JSON.
-    """
+    """Read JSON. Raises SpecError: it is not JSON."""
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         value = json.loads(
@@ -228,11 +220,7 @@ _MAPPINGS = ("tag:yaml.org,2002:map",)
 
 
 def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
-    """Read YAML.
-
-    Raises:
-        SpecError: it is not YAML, or not one that is read here.
-    """
+    """Read YAML. Raises SpecError: it is not YAML, or not one that is read here."""
     import yaml  # noqa: PLC0415  only specifications need it
 
     try:
@@ -259,13 +247,7 @@ def _yaml_error(error: "yaml.MarkedYAMLError", file: str) -> SpecError:
 
 
 class _YamlBuilder:
-    """Builds the tree of one document.
-
-    Args:
-        loader: gives the scalars.
-        file: name for messages.
-        problems: where mistakes are noted.
-    """
+    """Builds the tree of one document; ``loader`` gives the scalars."""
 
     def __init__(self, loader: "yaml.SafeLoader", file: str, problems: SpecProblems) -> None:
         self.loader = loader
@@ -279,11 +261,7 @@ class _YamlBuilder:
         return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
 
     def build(self, node: Any, depth: int = 0) -> SpecTree:
-        """Return the tree of a node.
-
-        Raises:
-            SpecError: too deep or too many values, as where it contains itself, or a tag that is not read.
-        """
+        """Return the tree of a node; refuse one that is too deep or too large (it may contain itself)."""
         self.nodes += 1
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
             raise spec_error(
