@@ -141,11 +141,14 @@ def is_quiet(near):
 
 def test_what_a_miss_and_a_hit_ask(server, tmp_path, monkeypatch):
     """Each resolves the url once; a miss looks for the file before and after it takes the lock."""
-    open_one(server, tmp_path / "other").close()
-    miss = count(server, tmp_path, monkeypatch)
+    near = tmp_path / "near"
+    near.mkdir()
+    with open_one(server, tmp_path / "other") as stream:
+        assert stream.read() == SHARD
+    miss = count(server, near, monkeypatch)
     metadata._checked_paths.clear()
-    asked = count(server, tmp_path, monkeypatch)
-    hit = count(server, tmp_path, monkeypatch)
+    asked = count(server, near, monkeypatch)
+    hit = count(server, near, monkeypatch)
     once = {"resolve_url": 1, "rewrite_url": 1, "find_opener": 1}
     # under the user's name, before the lock and after it; the record of before for the store and to be removed
     assert pick(miss) == {**once, "open_source": 1, "open_whole": 3, "read_metadata": 2}

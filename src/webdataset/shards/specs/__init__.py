@@ -1,6 +1,6 @@
 """Dataset specifications: YAML, JSON or dictionaries to frozen values; no pipeline is built here.
 
-* ``load``: the entry: a file, url or dict to a ``DatasetSpec``, whatever its dialect. ``spec``: that value, its exports.
+* ``load``: the entry: a file, url or dict of any dialect to a ``DatasetSpec``. ``spec``: that value, and its exports.
 * ``mix``: sources and mixes as values, the shards of each pass, the plan.
 * ``native``: reads the native format. ``schema``: its keys and kinds, and the JSON Schema made from them.
 * ``dialects``: formats of other programs. ``energon``: metadatasets and prepared directories.
