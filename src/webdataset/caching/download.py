@@ -41,7 +41,8 @@ from webdataset.tar.header import is_checksum_right
 FIRST_PIECE = 1 << 16
 _LARGEST_PIECE = 1 << 18
 _PIECE = 1 << 20
-_STEP_BYTES = 64 << 20  # reserved at a time where the length is unknown
+# reserved at a time where the length is unknown
+_STEP_BYTES = 64 << 20
 
 Opening = Iterator[dict[str, object]] | None
 """The generator that gave a stream, and may close the stream when it is collected; None where no generator did."""
@@ -311,7 +312,8 @@ def close_quietly(stream: Stream | None, opening: Opening = None) -> None:
     for closing in (stream, opening):
         close = getattr(closing, "close", None)
         if close is not None:
-            with contextlib.suppress(OSError, SourceError):  # its bytes are here, or its failure is known
+            # its bytes are here, or its failure is known
+            with contextlib.suppress(OSError, SourceError):
                 close()
 
 
@@ -367,10 +369,6 @@ def checksum_file(descriptor: int) -> int:
 
 def has_store_checksum(descriptor: int, stream: Stream) -> bool:
     """Tell whether a file that was written in several goes has the store's checksum, or the store names none.
-
-    Args:
-        descriptor: the file, open for reading.
-        stream: what gave its last bytes, opened after its first.
 
     Raises:
         Unwritable: the file cannot be read.

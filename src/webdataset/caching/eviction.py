@@ -2,12 +2,10 @@
 
 Space is reserved under one lock for the whole directory and *before* it is needed: from its first moment a download
 counts with the size that it may reach, as its metadata says. So downloads that run side by side never exceed the
-quota together; only a shard that is larger than the whole quota does, and then it is alone. The least recently used
-shard goes first. Only files that this library put there are deleted, and only while no process of this host reads or
-writes them.
+quota together; only a shard that is larger than the whole quota does, and then it is alone.
 
-:class:`LRUCleanup` is the published class: it deletes the oldest files of any directory until the rest fits. The
-directory may be shared: a file that another process deletes first is no error.
+Never deletes a file that this library did not put there, nor one that a process of this host reads or writes. The
+published :class:`LRUCleanup` deletes the oldest files of any directory until the rest fits.
 """
 
 import contextlib
@@ -91,7 +89,7 @@ class LRUCleanup:
 
 
 def _has_readers(path: str) -> bool:
-    """Tell whether some process has a lease on a file; one that cannot be opened has nobody who could say so."""
+    """Tell whether a process has a lease on a file; of one that cannot be opened nothing is known."""
     try:
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
@@ -105,7 +103,8 @@ def _has_readers(path: str) -> bool:
 def _walk_files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> Iterator[tuple[Any, str, int]]:
     """Yield age, path and size of each file below a folder; files that vanish meanwhile are left out."""
     for parent, folders, names in os.walk(folder):
-        if CONTROL in folders:  # locks, and what only their holders may delete
+        # locks, and what only their holders may delete
+        if CONTROL in folders:
             folders.remove(CONTROL)
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118  keyfn takes texts
@@ -117,8 +116,10 @@ def _walk_files(folder: str | os.PathLike[str], keyfn: Callable[[str], Any]) -> 
 
 _WAIT_SECONDS = 30.0
 _STALE_SECONDS = 24 * 3600
-_swept_folders: set[str] = set()  # directories that this process has tidied
-_trimmed: set[tuple[str, float]] = set()  # those that it has found, or brought, below a bound
+# directories that this process has tidied
+_swept_folders: set[str] = set()
+# those that it has found, or brought, below a bound
+_trimmed: set[tuple[str, float]] = set()
 
 
 class CachedShardFile(NamedTuple):
@@ -172,11 +173,6 @@ class Quota:
     def reserve(self, place: EntryPaths, record: EntryMetadata, wanted_bytes: int) -> EntryMetadata | None:
         """Reserve space for a download, and write into its record that it has it. The caller holds the shard's lock.
 
-        Args:
-            place: the shard's place.
-            record: its record.
-            wanted_bytes: what it may grow to.
-
         Returns:
             The record as it was written, or None where everything else in the directory is being used.
 
@@ -223,8 +219,8 @@ class Quota:
     def trim(self, place: EntryPaths) -> None:
         """Bring a directory that was filled under a larger bound below this one; once in each process.
 
-        Downloads keep to the bound by themselves; but where all shards are there, nobody downloads. A directory that
-        cannot be trimmed is no worse a cache for it.
+        Downloads keep to the bound by themselves; but where all shards are there, no process downloads. A directory
+        that cannot be trimmed is used as it is.
 
         Args:
             place: the shard that is wanted: it stays, since a single one may be larger than the bound.
@@ -236,7 +232,8 @@ class Quota:
             kept = list_files(self.folder)
             total = sum(file.size_bytes for file in kept)
             lock = locks.try_lock(space_lock_path(self.folder)) if total > self.size_bytes else None
-            if lock is None:  # it holds, or another process is at it
+            # it holds, or another process is at it
+            if lock is None:
                 return
             try:
                 spared = (place.part, place.final)
@@ -252,15 +249,12 @@ def _last_use(file: CachedShardFile) -> float:
 
 
 def list_files(folder: str) -> list[CachedShardFile]:
-    """Return the files of a cache directory that take space; those that vanish meanwhile are left out.
-
-    Args:
-        folder: the directory.
-    """
+    """Return the files of a cache directory that take space; those that vanish meanwhile are left out."""
     control = os.path.join(folder, CONTROL)  # noqa: PTH118
     hidden = frozenset(os.listdir(control))  # noqa: PTH208
     found = []
-    for name, entry in _walk(folder):  # asked for each download, of perhaps 100,000 files
+    # asked for each download, of perhaps 100,000 files
+    for name, entry in _walk(folder):
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -295,11 +289,7 @@ def _walk(folder: str, above: str = "") -> Iterator[tuple[str, "os.DirEntry[str]
 
 
 def delete_file(file: CachedShardFile) -> bool:
-    """Delete a shard, or what was downloaded of it, with all that belongs to it, unless a process reads or writes it.
-
-    Args:
-        file: the shard.
-    """
+    """Delete a shard, or its part, with all that belongs to it, unless a process reads or writes it."""
     try:
         lock = locks.try_lock(file.place.lock)
     except OSError:
@@ -339,10 +329,7 @@ def _is_download(file: CachedShardFile, descriptor: int) -> bool:
 def remove_leftovers(folder: str) -> None:
     """Remove what dead processes left; once in each process.
 
-    A part stays for a day if it can be resumed. A directory that cannot be tidied is no worse a cache for it.
-
-    Args:
-        folder: the cache directory.
+    A part stays for a day if it can be resumed. A directory that cannot be tidied is used as it is.
     """
     if folder in _swept_folders:
         return
@@ -352,7 +339,8 @@ def remove_leftovers(folder: str) -> None:
         if all(name.endswith(".json") for name in names):
             return
         lock = locks.try_lock(space_lock_path(folder))
-        if lock is None:  # another process is at it
+        # another process is at it
+        if lock is None:
             return
         try:
             _sweep_folder(folder, names)
@@ -370,7 +358,7 @@ def _sweep_folder(folder: str, names: set[str]) -> None:
 
 
 def _sweep_stem(path: str, *, whole: bool) -> None:
-    """Remove what stands in the hidden folder for one shard, if nobody writes it, and it is of no use."""
+    """Remove what the hidden folder has of one shard, if no process writes it, and it is of no use."""
     lock = locks.try_lock(f"{path}.lock")
     if lock is None:
         return

@@ -1,17 +1,14 @@
 """Locks and leases between processes, and the files of a cache directory that are in use.
 
 A lock is ``flock`` on a file that exists only for it, so the system frees it however its holder ends. The holder
-deletes the file as its last act; a process that then gets a lock on the deleted file notices that it no longer has
-its name, and tries again. Where the file system has no ``flock``, a marker file replaces it
-(``filelock.SoftFileLock``), which the next process on the same host removes if its owner is dead.
+deletes the file last; a process that then gets a lock on the deleted file sees that the name is gone, and tries again.
+Where the file system has no ``flock``, a marker file replaces it (``filelock.SoftFileLock``), which the next process
+on the same host removes if its owner is dead. ``filelock`` is not used otherwise: leases need the shared kind, on
+descriptors that are open for reading; a forked child has to close the locks of its parent without unlocking them; and
+its import takes 50 ms.
 
-This module uses ``flock`` itself and not ``filelock`` around it: leases need the shared kind, on descriptors that are
-open for reading; a forked child has to close the locks of its parent without unlocking them; and the import of
-``filelock`` takes 50 ms.
-
-A :class:`TemporaryDownload` is written under a hidden name of its own beside its final path, flushed to disk and
-renamed. So under a final name there is a whole file or nothing, even if several processes download the same shard,
-and however the program ends.
+A final name never has less than a whole file: a :class:`TemporaryDownload` is written under a hidden name, flushed to
+disk and renamed, also where several processes download the same shard, and however the program ends.
 """
 
 import contextlib
@@ -23,9 +20,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from webdataset.core.errors import SourceError
+
+if TYPE_CHECKING:
+    import filelock
 
 _IN_USE: dict[int, str] = {}
 _PARTIAL = re.compile(r"\.wds-(\d+)-[0-9a-f]+\.part$")
@@ -38,11 +38,7 @@ class Unwritable(Exception):
 
 @contextlib.contextmanager
 def translate_write_errors() -> Iterator[None]:
-    """Tell errors of the cache directory from those of a source.
-
-    Raises:
-        Unwritable: for any error of the system.
-    """
+    """Tell errors of the cache directory from those of a source. Raises Unwritable: for any error of the system."""
     try:
         yield
     except SourceError:
@@ -52,21 +48,12 @@ def translate_write_errors() -> Iterator[None]:
 
 
 def note_use(reader: object, path: str) -> None:
-    """Take note that a file is being read.
-
-    Args:
-        reader: who reads it.
-        path: absolute path.
-    """
+    """Note that ``reader`` reads the file at an absolute path."""
     _IN_USE[id(reader)] = path
 
 
 def forget_use(reader: object) -> None:
-    """Take note that a reader has done with its file.
-
-    Args:
-        reader: who read it.
-    """
+    """Note that ``reader`` has closed its file."""
     _IN_USE.pop(id(reader), None)
 
 
@@ -76,11 +63,7 @@ def open_paths() -> set[str]:
 
 
 def is_busy(path: str) -> bool:
-    """Tell whether a file is open in this process, or a download of a process that lives.
-
-    Args:
-        path: the file.
-    """
+    """Tell whether a file is open in this process, or a download of a process that lives."""
     partial = _PARTIAL.fullmatch(os.path.basename(path))  # noqa: PTH119  callers have texts
     return (partial is not None and _is_alive(int(partial[1]))) or os.path.abspath(path) in open_paths()  # noqa: PTH100
 
@@ -164,7 +147,7 @@ class TemporaryDownload:
 
 
 def sweep_downloads(folder: Path) -> None:
-    """Delete downloads that nobody has written to for a day, unless their process lives.
+    """Delete downloads that were not written to for a day, unless their process lives.
 
     Args:
         folder: the folder; files in folders below it are left alone.
@@ -196,15 +179,19 @@ except ImportError:  # Windows
     fcntl = None
 
 _UNSUPPORTED = frozenset((errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL))
-_STALE = frozenset((errno.ESTALE,) if hasattr(errno, "ESTALE") else ())  # on NFS: another host has deleted it
+# on NFS: another host has deleted it
+_STALE = frozenset((errno.ESTALE,) if hasattr(errno, "ESTALE") else ())
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
 SILENT_SECONDS = 60.0
 """How long a holder may do nothing before others read at the source."""
 
-_stuck: dict[str, tuple[object, ...]] = {}  # parts whose writer was waited for, and how they were then
-_held: set[int] = set()  # descriptors of this process's locks
-_parent_locks: list[Any] = []  # soft locks of the parent: collecting them would release them
+# parts whose writer was waited for, and how they were then
+_stuck: dict[str, tuple[object, ...]] = {}
+# descriptors of this process's locks
+_held: set[int] = set()
+# soft locks of the parent: collecting them would release them
+_parent_locks: list["filelock.BaseFileLock"] = []
 
 
 def _forget_locks() -> None:
@@ -228,7 +215,7 @@ class FileLock:
         soft: the marker that stands in for it, or None.
     """
 
-    def __init__(self, path: str, descriptor: int | None, soft: Any = None) -> None:
+    def __init__(self, path: str, descriptor: int | None, soft: "filelock.BaseFileLock | None" = None) -> None:
         self.path = path
         self._descriptor = descriptor
         self._soft = soft
@@ -236,7 +223,8 @@ class FileLock:
 
     def __del__(self) -> None:
         if self._owner == os.getpid():
-            self.release()  # lost by an interrupt: nobody else would ever have it
+            # lost by an interrupt: without this no process could ever take it
+            self.release()
         elif self._soft is not None:
             _parent_locks.append(self._soft)
 
@@ -257,9 +245,6 @@ class FileLock:
 
 def try_lock(path: str) -> FileLock | None:
     """Take a lock if it is free, in this process or another.
-
-    Args:
-        path: its file.
 
     Returns:
         The lock, or None where it is taken.
@@ -286,19 +271,12 @@ def try_lock(path: str) -> FileLock | None:
             if error.errno not in _STALE:
                 raise
             continue
-        _unlock(descriptor)  # its holder has deleted it meanwhile: this is no lock on anything
+        # its holder has deleted it meanwhile: this is no lock on anything
+        _unlock(descriptor)
 
 
 def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
-    """Take a lock as soon as it is free.
-
-    Args:
-        path: its file.
-        timeout_seconds: how long to wait at most.
-
-    Raises:
-        OSError: the directory refuses.
-    """
+    """Take a lock as soon as it is free. Raises OSError: the directory refuses."""
     deadline, pause = time.monotonic() + timeout_seconds, 0.0005
     while (lock := try_lock(path)) is None and time.monotonic() < deadline:
         time.sleep(pause)
@@ -309,7 +287,8 @@ def wait_for_lock(path: str, timeout_seconds: float) -> FileLock | None:
 def _unlock(descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
-        if fcntl is not None:  # a forked child may still hold a copy of the descriptor
+        # a forked child may still hold a copy of the descriptor
+        if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     with contextlib.suppress(OSError):
         os.close(descriptor)
@@ -337,12 +316,7 @@ class StallDetector:
         self._since = 0.0
 
     def is_stalled(self, part: str, lock: str) -> bool:
-        """Tell whether nothing has changed for :data:`SILENT_SECONDS`.
-
-        Args:
-            part: what the holder writes.
-            lock: the lock's file.
-        """
+        """Tell whether nothing has changed for :data:`SILENT_SECONDS`."""
         now = (part, *map(_file_state, (part, lock, f"{lock}.soft")))
         if _stuck.get(part) == now:
             return True
@@ -364,12 +338,7 @@ def _file_state(path: str) -> tuple[int, int, int] | None:
 
 
 def is_at_path(descriptor: int, path: str) -> bool:
-    """Tell whether an open file is the one under a path.
-
-    Args:
-        descriptor: the open file.
-        path: the path.
-    """
+    """Tell whether an open file is the one under a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))  # noqa: PTH116
     except OSError as error:
@@ -379,14 +348,11 @@ def is_at_path(descriptor: int, path: str) -> bool:
 
 
 def take_lease(descriptor: int) -> bool:
-    """Say that a shard is being read, until :func:`give_back` or the descriptor's end.
-
-    Args:
-        descriptor: the shard, open.
+    """Say that a shard is being read, until :func:`release_lease` or the descriptor's end.
 
     Returns:
-        False where somebody is about to delete it. True also where the file system has no locks: then a deleted file
-        is only read to its end, as POSIX has it.
+        False where a process is about to delete it. True also where the file system has no locks: there a deleted file
+        is still read to its end, as POSIX has it.
     """
     if fcntl is None:
         return True
@@ -401,22 +367,14 @@ def take_lease(descriptor: int) -> bool:
 
 
 def release_lease(descriptor: int) -> None:
-    """End a lease.
-
-    Args:
-        descriptor: the shard, open.
-    """
+    """End a lease."""
     if fcntl is not None:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def has_readers(descriptor: int) -> bool:
-    """Tell whether any process has a lease on a shard; if none has, nobody gets one before this descriptor is closed.
-
-    Args:
-        descriptor: the shard, open for reading and writing.
-    """
+    """Tell whether a process has a lease on a shard; if none has, none gets one before this descriptor is closed."""
     if fcntl is None:
         return False
     try:

@@ -2,11 +2,10 @@
 
 The sidecar is written under the lock of the shard, before the first byte of the shard, and again when the shard is
 whole. It names the file that it describes (inode, and size and time once whole), so that it is never taken for one
-about another file under that name. It holds no secrets: of the url only the part before the ``?``, of everything else
-hashes.
+about another file under that name. Without an answer of the store a copy is used: a store that is not reached,
+refuses, or has lost the object does not invalidate it.
 
-Revalidation asks the store for the current version. A store that is not reached, refuses, or has lost the object does
-not invalidate a copy: without an answer the copy is used.
+Never holds a secret: of the url only the part before the ``?``, of everything else hashes.
 """
 
 import functools
@@ -46,7 +45,7 @@ class EntryMetadata:
         modified: time of the last change, as the server writes it.
         length: bytes of the whole object, or None.
         vouched: whether the store named a checksum.
-        resumed: whether it was downloaded in several goes, so that nobody has compared the checksum on the way.
+        resumed: whether it was downloaded in several goes, so that its checksum was not compared on the way.
         inode: the file.
         boot: the running kernel that wrote it. A size is a promise about the bytes only as long as that one runs.
         reserved_bytes: space that it may grow to.
@@ -78,43 +77,31 @@ class EntryMetadata:
 
     @property
     def identity(self) -> ObjectVersion:
-        """Who the object is."""
+        """The version of the object."""
         return ObjectVersion(self.etag, self.version, self.modified, self.length)
 
     def grows(self, status: os.stat_result) -> bool:
-        """Tell whether this is about a file that grows, on this running system.
-
-        Args:
-            status: the file's.
-        """
+        """Tell whether this is about a file that grows, on this running system."""
         ours = self.inode == status.st_ino and self.boot == boot_id()
-        return ours and (not self.whole or self.is_about(status))  # inodes are given out again
+        # inodes are given out again
+        return ours and (not self.whole or self.is_about(status))
 
     def is_resumable(self) -> bool:
         """Tell whether the rest can be asked for, and recognised."""
         return self.origin is not None and self.identity.provable()
 
     def is_about(self, status: os.stat_result) -> bool:
-        """Tell whether this is about a whole file, which is unchanged.
-
-        Args:
-            status: the file's.
-        """
+        """Tell whether this is about a whole file, which is unchanged."""
         about = (self.whole, self.inode, self.size_bytes, self.changed_ns)
         return about == (True, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def for_whole_file(self, status: os.stat_result, crc32: int | None = None) -> "EntryMetadata":
-        """Return the record of the whole file.
-
-        Args:
-            status: the file's.
-            crc32: checksum of its bytes.
-        """
+        """Return the record of the whole file."""
         size, changed_ns = status.st_size, status.st_mtime_ns
         return replace(self, whole=True, size_bytes=size, reserved_bytes=size, changed_ns=changed_ns, crc32=crc32)
 
     def write(self, place: EntryPaths) -> None:
-        """Put it in place, in one step.
+        """Replace the record of a shard, in one step.
 
         Args:
             place: the shard's.
@@ -122,7 +109,8 @@ class EntryMetadata:
         Raises:
             OSError: the directory refuses.
         """
-        fresh = f"{place.record}.new"  # one name: only the holder of the lock writes it
+        # one name: only the holder of the lock writes it
+        fresh = f"{place.record}.new"
         content = json.dumps(asdict(self)).encode()
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:
@@ -138,11 +126,7 @@ _FIELDS: dict[str, Any] = {field.name: field.type for field in fields(EntryMetad
 
 
 def read_metadata(path: str) -> EntryMetadata | None:
-    """Return the record in a file, or None where there is none that can be read.
-
-    Args:
-        path: the file.
-    """
+    """Return the record in a file, or None where there is none that can be read."""
     try:
         content = json.loads(Path(path).read_bytes())
         record = EntryMetadata(**{name: value for name, value in content.items() if name in _FIELDS})
@@ -152,14 +136,7 @@ def read_metadata(path: str) -> EntryMetadata | None:
 
 
 def make_metadata(stream: Stream, url: str, name: str, inode: int) -> EntryMetadata:
-    """Return the record of a shard that begins to grow.
-
-    Args:
-        stream: the opened source.
-        url: as the user wrote it.
-        name: the shard's relative path in the cache.
-        inode: the file.
-    """
+    """Return the record of a shard that begins to grow."""
     identity = getattr(stream, "identity", None)
     known = isinstance(identity, ObjectVersion)
     if not isinstance(identity, ObjectVersion):
@@ -183,11 +160,7 @@ def make_metadata(stream: Stream, url: str, name: str, inode: int) -> EntryMetad
 
 
 def redact_url(url: str) -> str:
-    """Return a url as the record shows it.
-
-    Args:
-        url: as the user wrote it.
-    """
+    """Return a url without secrets, as the record shows it."""
     clean = pipe_cleaner(url)
     if url.startswith("pipe:") and "://" not in clean:
         return "pipe:"
@@ -195,11 +168,7 @@ def redact_url(url: str) -> str:
 
 
 def hash_text(text: str) -> str:
-    """Return a hash that tells texts apart and does not show them.
-
-    Args:
-        text: the text.
-    """
+    """Return a hash that tells texts apart and does not show them."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
@@ -215,8 +184,10 @@ def boot_id() -> str:
 POLICIES = ("never", "once", "always")
 _SILENCE_SECONDS = 60.0
 
-_checked_paths: set[str] = set()  # paths of copies that were compared in this process
-_silent_hosts: dict[str, float] = {}  # until when a server that did not answer is left alone
+# paths of copies that were compared with their store in this process
+_checked_paths: set[str] = set()
+# servers that did not answer, to when they are asked again
+_silent_hosts: dict[str, float] = {}
 
 
 def parse_policy(name: str | None) -> str:
@@ -235,21 +206,12 @@ def parse_policy(name: str | None) -> str:
 
 
 def mark_current(place: EntryPaths) -> None:
-    """Take note that a copy is as its store has it.
-
-    Args:
-        place: the copy's.
-    """
+    """Note that a copy is as its store has it."""
     _checked_paths.add(place.final)
 
 
 def fetch_version(place: EntryPaths, resolved: ResolvedUrl, policy: str) -> ObjectVersion | None:
-    """Ask the store who the object is now, if the policy wants it.
-
-    Args:
-        place: the copy's.
-        resolved: what its url leads to.
-        policy: ``never``, ``once`` or ``always``.
+    """Ask the store for the present version of the object, where the policy (see :func:`parse_policy`) wants it.
 
     Returns:
         None where it was not asked, or does not say.
@@ -286,11 +248,6 @@ def _request_version(source: RemoteObject, host: str) -> ObjectVersion | None:
 
 def open_rest(record: EntryMetadata, resolved: ResolvedUrl, offset: int) -> Stream | None:
     """Open the same object from the middle.
-
-    Args:
-        record: who it was.
-        resolved: what its url leads to.
-        offset: the first byte wanted.
 
     Returns:
         A stream, or None where the object cannot be taken up again.

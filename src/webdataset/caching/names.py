@@ -3,9 +3,9 @@
 Two urls have one name only if they differ in nothing but credentials and signatures. Shards have plain names; all
 files that only this library reads are in one hidden folder beside them (:class:`EntryPaths`).
 
-:func:`object_key` tells which object a url names, however it is signed today. Its text is hashed and compared, and
-never shown or stored: queries choose objects (``?v=2``, ``?archpath=a/b``) and may hold secrets. It leaves out of the
-query what the cache leaves out of a file name, and every parameter named like a key, a token or an expiry date.
+:func:`object_key` tells which object a url names, however it is signed today. It leaves out of the query what the
+cache leaves out of a file name, and every parameter named like a key, a token or an expiry date. Its text is hashed
+and compared, never shown or stored: queries choose objects (``?v=2``, ``?archpath=a/b``) and may hold secrets.
 """
 
 import functools
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from webdataset.core.errors import UsageError
 
 CONTROL = ".wds"
-_LONGEST = 200  # bytes; a name in a folder has room for 255, and ends are added
+# bytes; a name in a folder has room for 255, and ends are added
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,12 @@ class EntryPaths:
 
     @property
     def lock(self) -> str:
-        """Held by whoever writes any of the other three."""
+        """The lock of the process that writes any of the other three."""
         return self._control + ".lock"
 
 
 def control_name(name: str) -> str:
-    """Return what a shard is called in the hidden folder; no two shards share it.
-
-    Args:
-        name: the shard's relative path.
-    """
+    """Return what a shard is called in the hidden folder; no two shards share it."""
     encoded = os.fsencode(name)
     if "/" not in name and len(encoded) <= _LONGEST:
         return name
@@ -72,24 +69,22 @@ def control_name(name: str) -> str:
 
 
 def space_lock_path(folder: str) -> str:
-    """Return the path of the lock under which space is given out.
-
-    Args:
-        folder: the cache directory.
-    """
+    """Return the path of the lock under which space is given out."""
     return os.path.join(folder, CONTROL, "space.lock")  # noqa: PTH118
 
 
 _REMOTE = re.compile(r"(https?|hdfs|gs|ais|s3):")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?([^?#]*)")
 _ENDINGS = re.compile(r"(?:\.\w{1,5}){0,2}$", re.ASCII)
-_LONGEST_STEM = 120  # bytes; a name in a folder has room for 255
+# bytes; a name in a folder has room for 255
+_LONGEST_STEM = 120
 _OURS = re.compile(r"\.url-[0-9a-f]{16}(\.|$)")
 
 _NAMED_BY_PATH = ("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais")
 
 _USERINFO = re.compile(r"(?<![\w+.-])(https?://)[^/?#\s]*@", re.IGNORECASE)
-_SIGNATURES = (  # what shows that a url is signed, and which parameters then change with each signature
+# what shows that a url is signed, and which parameters then change with each signature
+_SIGNATURES = (
     (r"[?&]X-(?:Amz|Goog)-Signature=", r"[?&]X-(?:Amz|Goog)-[\w-]+="),
     (r"[?&]Signature=", r"[?&](?:Signature|Expires|AWSAccessKeyId|GoogleAccessId|Key-Pair-Id|Policy)="),
     (r"[?&]sv=.*[?&]sig=|[?&]sig=.*[?&]sv=", r"[?&](?:sig|s[epvrt]|spr|sip|sk[etsv]|skoid|sktid)="),
@@ -169,7 +164,7 @@ def cache_name(url: str, target: str, service: str = "") -> str:
 
 
 def is_cache_name(name: str) -> bool:
-    """Tell whether a file's name was made by :func:`stored_name`."""
+    """Tell whether a file's name was made by :func:`cache_name`."""
     return _OURS.search(name) is not None
 
 
@@ -189,10 +184,6 @@ def user_file_names(url: str) -> list[str]:
 
 def custom_names(url: str, url_to_name: Callable[[str], str]) -> list[str]:
     """Return where ``url_to_name`` puts a shard: the path itself, and the one in which 0.2 keeps downloads.
-
-    Args:
-        url: as the user wrote it.
-        url_to_name: url to a relative path, or to another url.
 
     Raises:
         UsageError: no name, or one outside the cache directory or in its hidden folder.
@@ -241,15 +232,12 @@ _CHANGING = re.compile(
     r"|[\w.-]*token|(?:[\w.]+[-_])?api[-_]?key|auth|authorization)=[^&#\s'\"]*",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"\bbearer[:=\s]+[^\s'\"]+", re.IGNORECASE)  # of a header in a command
+# of a header in a command
+_BEARER = re.compile(r"\bbearer[:=\s]+[^\s'\"]+", re.IGNORECASE)
 
 
 def object_key(url: str) -> str:
-    """Return a url without what changes while the object stays the same.
-
-    Args:
-        url: a url or ``pipe:`` command.
-    """
+    """Return a url without what changes while the object stays the same."""
     if "?" not in url and "@" not in url and not url.startswith("pipe:"):
         return url
     return _BEARER.sub("", _CHANGING.sub("", canonical_url(url)))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0005, 0.02
 _PIECE = 1 << 20
-LOOK_BYTES = 1 << 20  # a program that takes one sample and leaves has read less
+# a program that takes one sample and leaves has read less
+LOOK_BYTES = 1 << 20
 
 
 class CachedStream(io.RawIOBase):

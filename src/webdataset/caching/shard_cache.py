@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from webdataset.caching import metadata, names
 from webdataset.caching.download import Validator, check_tar_format
-from webdataset.caching.entry import CacheEntry, SourceOpener, open_resolved
+from webdataset.caching.entry import CacheEntry, SourceOpener, open_directly
 from webdataset.caching.eviction import Quota, remove_leftovers
 from webdataset.caching.locks import TemporaryDownload, Unwritable
 from webdataset.caching.names import EntryPaths
@@ -35,14 +35,15 @@ from webdataset.core.errors import SourceError, UsageError, describe_error
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.storage.open_url import ResolvedUrl, open_stream, resolve_url
-from webdataset.storage.prefetch import Lookahead, Resolver, Shard
+from webdataset.storage.prefetch import Lookahead, Resolver, Shard, UpcomingShard
 
 if TYPE_CHECKING:
     from webdataset.caching.reader import CachedStream
 
 DEPTH = 2
 
-_failed_folders: set[str] = set()  # directories that refused a file: this process puts nothing more there
+# directories that refused a file: this process puts nothing more there
+_failed_folders: set[str] = set()
 # a user's file to the url for which it was read; to nothing after a warning about a second url
 _plain_names: dict[str, str] = {}
 
@@ -124,7 +125,7 @@ class CachePrefetcher(Lookahead[OpeningTask]):
     ) -> None:
         super().__init__(shards, resolve)
         self._wanted = prefetch != 0 and settings.PREFETCH_BYTES.get() > 0
-        self._opening = opening
+        self.opening = opening
         self._first = True
 
     def watch(self, stream: "CachedStream") -> None:
@@ -162,7 +163,7 @@ class CachePrefetcher(Lookahead[OpeningTask]):
 
     def _open_shard(self, shard: Shard, resolved: ResolvedUrl | None) -> "CachedStream | None":
         """Open a shard; in a thread."""
-        stream = self._opening(shard, resolved)
+        stream = self.opening(shard, resolved)
         if stream is not None and stream.kept:
             return stream
         # the directory is full of what is being read, or takes nothing
@@ -215,10 +216,12 @@ class ShardCache:
         except OSError as error:
             raise UsageError(f"cannot make the cache directory {self.folder!r}: {describe_error(error)}") from error
         number = hasattr(self.size_bytes, "__float__") and not isinstance(self.size_bytes, bool)
-        if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):  # the latter: NaN
+        # the latter: NaN
+        if not number or not (self.size_bytes > 0 or self.size_bytes <= 0):
             raise UsageError(f"cache_size is a number of bytes, not {self.size_bytes!r}")
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
-        if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):  # upstream's defaults
+        # upstream's defaults
+        if self.url_to_name in (names.pipe_cleaner, names.url_to_cache_name):
             object.__setattr__(self, "url_to_name", None)
         if self.validator is check_tar_format:
             object.__setattr__(self, "validator", None)
@@ -264,35 +267,36 @@ class ShardCache:
             answers.append(bool(handler(error)))
             return answers[-1]
 
-        direct = resolve is not None
+        bare = source if resolve is None else None
         resolve = resolve or functools.partial(resolve_url, level=level, storage_options=storage_options)
-        opening = functools.partial(self._open, source=None if direct else source, archives=archives)
+        opening = functools.partial(self._open, source=bare, archives=archives)
         coming = CachePrefetcher(iter(shards), opening, 0 if self.complete or self.validator else prefetch, resolve)
         try:
             while (place := coming.next()) is not None:
-                shard, plain = place.shard, None
                 try:
-                    resolved = place.resolved or _resolve(shard, resolve)
-                    stream = (place.begun and place.begun.take()) or opening(shard, resolved)
-                    if stream is None and direct and resolved is not None:
-                        plain = {**shard, "stream": open_resolved(resolved)}
+                    found = self._open_next(place, coming, resolve, direct=bare is None)
                 except Exception as error:  # noqa: BLE001  the handler decides
-                    if not should_continue(
-                        handler, with_location(error, url=str(shard["url"]), stage="cache"), "opening"
-                    ):
+                    error = with_location(error, url=str(place.shard["url"]), stage="cache")
+                    if not should_continue(handler, error, "opening"):
                         return
                     continue
-                if plain is not None:
-                    yield plain
-                elif stream is None:
-                    yield from source([shard], asked)
-                else:
-                    coming.watch(stream)
-                    yield {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
+                yield from source([place.shard], asked) if found is None else (found,)
                 if not answers[-1]:
                     return
         finally:
             coming.close()
+
+    def _open_next(
+        self, place: UpcomingShard[OpeningTask], coming: CachePrefetcher, resolve: Resolver, *, direct: bool
+    ) -> dict[str, object] | None:
+        """Return a shard whose turn has come with its stream; None where the source is to open it."""
+        shard = place.shard
+        resolved = place.resolved or _resolve(shard, resolve)
+        stream = (place.begun and place.begun.take()) or coming.opening(shard, resolved)
+        if stream is not None:
+            coming.watch(stream)
+            return {**shard, "stream": stream, **({"__local_path__": stream.path} if stream.kept else {})}
+        return {**shard, "stream": open_directly(resolved)} if direct and resolved is not None else None
 
     def fetch(self, url: str | os.PathLike[str], source: SourceOpener, *, level: str | None = None) -> str:
         """Return the path of a file with a url's bytes: a local file itself, or the copy in the cache.

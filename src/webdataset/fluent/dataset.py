@@ -16,12 +16,13 @@ from webdataset.flow.run import STREAMS
 from webdataset.fluent import interface
 from webdataset.fluent.interface import FluidInterface
 from webdataset.samples.sample_reader import ReadingOptions
-from webdataset.shards.lists import SourceArguments, SpecSource, parse_source
+from webdataset.shards.source import SourceArguments, SpecSource, parse_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from webdataset.fluent.elastic_dataset import ElasticDataset
+    from webdataset.shards.specs.load import SpecLike
 
 
 class WebDataset(DataPipeline, FluidInterface):
@@ -64,13 +65,14 @@ class WebDataset(DataPipeline, FluidInterface):
 
     @legacy_argument_order(
         3,
-        bool,  # webdataset 0.2.86 has ``resampled`` in the place of ``mode``
+        # webdataset 0.2.86 has ``resampled`` in the place of ``mode``
+        bool,
         "resampled repeat shardshuffle cache_size cache_dir url_to_name detshuffle nodesplitter select_files "
         "rename_files verbose",
     )
     def __init__(  # noqa: PLR0917  upstream's signature
         self,
-        urls: Any,
+        urls: object,
         handler: Handler = reraise_exception,
         mode: str | None = None,
         resampled: bool = False,  # noqa: FBT001, FBT002  upstream's signature, here and below
@@ -80,8 +82,8 @@ class WebDataset(DataPipeline, FluidInterface):
         cache_dir: "str | Path | None" = None,
         url_to_name: Callable[[str], str] | None = None,
         detshuffle: bool = False,  # noqa: FBT001, FBT002
-        nodesplitter: Callable[[Any], Any] | None = interface.NODE_SPLITTER,
-        workersplitter: Callable[[Any], Any] | None = interface.WORKER_SPLITTER,
+        nodesplitter: interface.Splitter | None = interface.NODE_SPLITTER,
+        workersplitter: interface.Splitter | None = interface.WORKER_SPLITTER,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,  # noqa: FBT001, FBT002
@@ -108,21 +110,20 @@ class WebDataset(DataPipeline, FluidInterface):
             )
             return interface.open_side_by_side(one, open_shards)
 
-        source = parse_source(
-            urls, SourceArguments(mode, resampled, seed, trust, split, storage_options=rules.get("storage_options"))
-        )
+        storage = rules.get("storage_options")
+        source = parse_source(urls, SourceArguments(mode, resampled, seed, trust, split, storage))
         if isinstance(source, SpecSource):
             from webdataset.fluent import specs  # noqa: PLC0415  only where a specification is read
 
-            specs.check_servers(source.mix, rules.get("storage_options"))
             building = specs.SourceOptions(
                 reader, interface.unwrap_splitter(nodesplitter),
                 interface.unwrap_splitter(workersplitter), size or None,
                 detshuffle, seed, resampled, empty_check, self.trust,
             )  # fmt: skip
-            self.append(specs.make_spec_source(source.mix, building, mode))
+            self.append(specs.make_spec_source(source.mix, building, mode, storage))
         else:
-            if source.foreign:  # it may wait for what reading brings about
+            # it may wait for what reading brings about
+            if source.foreign:
                 rules.setdefault("prefetch", 0)
             order = interface.ShardOrder(nodesplitter, workersplitter, size, seed, detshuffle)
             for stage in interface.reading_stages(source, order, reader(), empty_check=empty_check):
@@ -141,7 +142,7 @@ class WebDataset(DataPipeline, FluidInterface):
         return ElasticDataset.of(self, streams)
 
 
-def from_spec(spec: Any, split: str | None = None, **options: Any) -> WebDataset:
+def from_spec(spec: "SpecLike", split: str | None = None, **options: Any) -> WebDataset:
     """Return the dataset that a specification describes.
 
     Args:

@@ -10,7 +10,7 @@ reader, and where shards are cached.
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from webdataset import filters
@@ -18,11 +18,12 @@ from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.optional_imports import is_instance_by_name, loaded_module
 from webdataset.samples.sample_reader import Reading
-from webdataset.shards.lists import ResampledShards, ShardSource
+from webdataset.shards.lists import ResampledShards
+from webdataset.shards.source import ShardSource
 from webdataset.shards.split import single_node_only, split_by_node, split_by_sample, split_by_worker
 from webdataset.stages.checks import CheckSamples, SplitAssigned
 
-Splitter = Callable[[Any], Any]
+Splitter = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 ARGUMENTS = [
@@ -44,11 +45,7 @@ class DefaultSplitter:
         functools.update_wrapper(self, splitter)
 
     def __call__(self, src: Any) -> Any:
-        """Share out.
-
-        Args:
-            src: shards.
-        """
+        """Share out."""
         return self.splitter(src)
 
     def __repr__(self) -> str:
@@ -60,15 +57,11 @@ WORKER_SPLITTER = DefaultSplitter(split_by_worker)
 
 
 def unwrap_splitter(splitter: Splitter | None) -> Splitter | None:
-    """Return a splitter, be it the default or not.
-
-    Args:
-        splitter: as the dataset was given it.
-    """
+    """Return a splitter, be it the default or not."""
     return splitter.splitter if isinstance(splitter, DefaultSplitter) else splitter
 
 
-def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: bool) -> list[Any]:
+def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: bool) -> list[object]:
     """Return the stages that shuffle shards: none or one.
 
     Args:
@@ -84,15 +77,7 @@ def make_shard_shuffle(size: int | None, seed: int | None, *, deterministic: boo
 
 
 def open_side_by_side(reader: Any, count: int) -> Any:
-    """Return the stage that reads ``count`` shards at once; the reader itself for one.
-
-    Args:
-        reader: reads shards one after the other.
-        count: number of shards that are open.
-
-    Raises:
-        UsageError: below 1.
-    """
+    """Return the stage that reads ``count`` shards at once; the reader itself for one. Raises UsageError: below 1."""
     if count == 1:
         return reader
     from webdataset.stages.read_shards import OpenShards  # noqa: PLC0415  only where several shards are read at once
@@ -100,13 +85,13 @@ def open_side_by_side(reader: Any, count: int) -> Any:
     return OpenShards(reader, count)
 
 
-def count_generators(pipeline: Any) -> int:
+def count_generators(pipeline: object) -> int:
     """Return how many stages of a pipeline give samples generators of their own: the next one's number."""
     own = "webdataset.stages.randomness", "MapWithRng"
     return sum(is_instance_by_name(stage, *own) for stage in getattr(pipeline, "pipeline", ()))
 
 
-def number_draws(pipeline: Any) -> None:
+def number_draws(pipeline: object) -> None:
     """Number the shards of a pipeline that draws them with replacement: a sample drawn twice is two samples.
 
     Args:
@@ -131,14 +116,7 @@ _INSTEAD = {
 
 
 def check_reading_rules(rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules of reading that a dataset was given, checked by name.
-
-    Args:
-        rules: keyword arguments that ``WebDataset`` passes on.
-
-    Raises:
-        TypeError: a name that is none.
-    """
+    """Return the rules of reading that a dataset was given, checked by name. Raises TypeError: a name that is none."""
     known = [field.name for field in dataclasses.fields(Reading)]
     for name in rules:
         if name not in known:
@@ -169,15 +147,8 @@ class ShardOrder:
     deterministic: bool
 
 
-def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[Any]:
-    """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list.
-
-    Args:
-        source: what yields the shards.
-        order: which shards are read.
-        reader: the last stage.
-        empty_check: raise where a pass gives no sample.
-    """
+def reading_stages(source: ShardSource, order: ShardOrder, reader: Any, *, empty_check: bool) -> list[object]:
+    """Return the stages from a source of shards to samples, as 0.2.86 has them: programs slice the list."""
     # what is drawn is in random order; an object keeps its order unless a shuffle is asked for
     none = source.drawn or (source.given and not order.size)
     shuffles = make_shard_shuffle(None if none else order.size, order.seed, deterministic=order.deterministic)
@@ -192,7 +163,8 @@ def _choose_splitters(source: ShardSource, order: ShardOrder) -> list[Splitter]:
     splitters = (order.nodesplitter, order.workersplitter)
     asked = [each for each in splitters if each and not (source.given and isinstance(each, DefaultSplitter))]
     wanted = [each.splitter if isinstance(each, DefaultSplitter) else each for each in asked]
-    if split_by_sample in wanted:  # it shares out between ranks and workers alike: nothing is left to split
+    # it shares out between ranks and workers alike: nothing is left to split
+    if split_by_sample in wanted:
         ours = (single_node_only, split_by_node, split_by_worker)
         wanted = [splitter for splitter in dict.fromkeys(wanted) if splitter not in ours]
     return wanted
@@ -239,7 +211,8 @@ def make_shard_cache(
     cache = ShardCache(folder, size, url_to_name, verbose=verbose, revalidate=revalidate)
     if size == 0:
         return None
-    module = loaded_module("webdataset.cache")  # where a program may have put a FileCache of its own
+    # where a program may have put a FileCache of its own
+    module = loaded_module("webdataset.cache")
     return cache if module is None else module.replacement(handler, folder, cache_size=size, verbose=verbose) or cache
 
 
@@ -248,7 +221,7 @@ class FluidInterface:
 
     trust: str | None = None
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self, *args: object) -> Self:
         """Return a copy with more stages; pipelines provide it."""
         raise NotImplementedError
 
@@ -301,7 +274,7 @@ class FluidInterface:
         """
         return self if size < 1 else self.compose(filters.shuffle(size, **kw))
 
-    def block_shuffle(self, size: int, **kw: Any) -> Self:
+    def block_shuffle(self, size: int, **kw: int | None) -> Self:
         """Shuffle blocks of consecutive samples, each by itself.
 
         Args:
@@ -332,7 +305,7 @@ class FluidInterface:
         number_draws(result)
         return result
 
-    def decode(self, *args: Any, handler: Handler = reraise_exception, **kw: Any) -> Self:
+    def decode(self, *args: str | Callable[[str, bytes], Any], handler: Handler = reraise_exception, **kw: Any) -> Self:
         """Decode fields from bytes to values.
 
         Args:
@@ -361,7 +334,7 @@ class FluidInterface:
         """
         return self.compose(filters.select(predicate, **kw))
 
-    def to_tuple(self, *args: Any, **kw: Any) -> Self:
+    def to_tuple(self, *args: str | list[str] | tuple[str, ...], **kw: Any) -> Self:
         """Turn samples into tuples of fields.
 
         Args:
@@ -370,7 +343,7 @@ class FluidInterface:
         """
         return self.compose(filters.to_tuple(*args, **kw))
 
-    def map_tuple(self, *args: Any, handler: Handler = reraise_exception) -> Self:
+    def map_tuple(self, *args: Callable[[Any], Any] | None, handler: Handler = reraise_exception) -> Self:
         """Apply a function to each element of a tuple; None leaves the element.
 
         Args:
@@ -403,11 +376,11 @@ class FluidInterface:
         """
         return self.compose(filters.rsample(p))
 
-    def rename_keys(self, *args: Any, **kw: Any) -> Self:
+    def rename_keys(self, *args: tuple[str, str], **kw: Any) -> Self:
         """Rename fields by pattern; see :func:`webdataset.filters.rename_keys`."""
         return self.compose(filters.rename_keys(*args, **kw))
 
-    def extract_keys(self, *args: Any, **kw: Any) -> Self:
+    def extract_keys(self, *args: str | list[str] | tuple[str, ...], **kw: Any) -> Self:
         """Turn samples into tuples of fields chosen by pattern; see :func:`webdataset.filters.extract_keys`."""
         return self.compose(filters.extract_keys(*args, **kw))
 
@@ -415,10 +388,10 @@ class FluidInterface:
         """Decode fields by pattern; see :func:`webdataset.filters.xdecode`."""
         return self.compose(filters.xdecode(*args, **kw))
 
-    def interleaved(self, layout: str = "auto", **kw: Any) -> Self:
+    def interleaved(self, layout: str = "auto", **kw: object) -> Self:
         """Put interleaved documents together, in whatever layout they are stored.
 
-        Images are decoded by the ``decode`` before, the ``decode`` behind, or ``decode=``.
+        Images are decoded by the ``decode`` before, the ``decode`` after it, or ``decode=``.
 
         Args:
             layout: ``auto``, ``siblings``, ``inline``, ``fields`` or ``pages``.
@@ -431,7 +404,7 @@ class FluidInterface:
         """Make members ``D-<name>.jpg`` fields of the sample ``D``; see :func:`webdataset.filters.sibling_fields`."""
         return self.compose(filters.sibling_fields(**kw))
 
-    def to_dict(self, *args: Any, **kw: Any) -> Self:
+    def to_dict(self, *args: str | list[str] | tuple[str, ...], **kw: Any) -> Self:
         """Keep the fields whose names end in one of some suffixes; see :func:`webdataset.filters.to_dict`."""
         return self.compose(filters.to_dict(*args, **kw))
 

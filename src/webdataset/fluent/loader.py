@@ -26,23 +26,12 @@ KIND = LOADER_KIND
 
 
 def add_sum(state: dict[str, Json]) -> dict[str, Json]:
-    """Return a state with its sum.
-
-    Args:
-        state: all of it but the sum.
-    """
+    """Return a state with its sum."""
     return {**state, SUM_KEY: sum_json(state)}
 
 
-def copy_mapping(state: Any) -> dict[str, Json]:
-    """Return a copy of a state.
-
-    Args:
-        state: anything.
-
-    Raises:
-        StateMismatch: it is no dictionary.
-    """
+def copy_mapping(state: object) -> dict[str, Json]:
+    """Return a copy of a state. Raises StateMismatch: it is no dictionary."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"this is not the state of a loader: {quote_value(state)!r}")
     return dict(state)
@@ -50,9 +39,6 @@ def copy_mapping(state: Any) -> dict[str, Json]:
 
 def check_loader_state(state: Mapping[str, Json]) -> None:
     """Refuse a state that lacks something, or is not the one that was saved.
-
-    Args:
-        state: of a loader with stages behind it.
 
     Raises:
         StateMismatch: it names the entry.
@@ -73,10 +59,6 @@ def check_loader_state(state: Mapping[str, Json]) -> None:
 def data_loader(*args: Any, **kw: Any) -> Any:
     """Return a ``torch.utils.data.DataLoader``; over an elastic dataset, one with a state.
 
-    Args:
-        *args: its arguments.
-        **kw: its arguments.
-
     Raises:
         MissingExtra: torch is not installed.
     """
@@ -89,14 +71,15 @@ def data_loader(*args: Any, **kw: Any) -> Any:
 
 
 class LoaderPipelineRun:
-    """The present run of a loader with stages behind it, or the state that its next run begins with."""
+    """The present run of a loader with stages after it, or the state that its next run begins with."""
 
     def __init__(self, pending: Json = None) -> None:
         self.loop: Loop | None = None
         self.pending = pending
-        self.loaded = False  # a state, within an epoch, with which nothing was begun yet
+        # a state, within an epoch, with which nothing was begun yet
+        self.loaded = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return LoaderPipelineRun, (self.pending,)
 
 
@@ -107,7 +90,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
         initial: an iterable (a list of samples, a dataset, a loader) or a callable without arguments.
     """
 
-    def __init__(self, initial: Any) -> None:
+    def __init__(self, initial: object) -> None:
         super().__init__()
         self.append(initial)
 
@@ -121,7 +104,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
 
 class WebLoader(DataPipeline, FluidInterface):
-    """torch's DataLoader with the chainable methods. Stages behind it draw from the seed of its dataset.
+    """torch's DataLoader with the chainable methods. Stages after it draw from the seed of its dataset.
 
     Over an elastic dataset it has a state: what its consumer has received, not what workers ran ahead. See
     docs/resume-loaders.md.
@@ -134,7 +117,7 @@ class WebLoader(DataPipeline, FluidInterface):
         MissingExtra: torch is not installed.
     """
 
-    def __init__(self, *args: Any, **kw: Any) -> None:
+    def __init__(self, *args: object, **kw: object) -> None:
         loader = data_loader(*args, **kw)
         super().__init__(loader)
         self._running = LoaderPipelineRun()
@@ -154,7 +137,8 @@ class WebLoader(DataPipeline, FluidInterface):
         before, self._running = (
             self._running,
             LoaderPipelineRun(self._running.pending),
-        )  # the run before has no say any more
+            # the run before has no say any more
+        )
         self._running.loaded = before.loaded
 
     def _choose(self, epoch: int) -> None:
@@ -164,7 +148,8 @@ class WebLoader(DataPipeline, FluidInterface):
         if not isinstance(dataset, ElasticMixin) or dataset.pending is None:
             return
         if loop is None:
-            dataset.shift_epoch(dataset.pending["epoch"])  # who says numbers says those of the dataset
+            # who says numbers says those of the dataset
+            dataset.shift_epoch(dataset.pending["epoch"])
             dataset.choose_epoch(dataset.shift_epoch(epoch), stacklevel=5)
         elif epoch != loop["flow"]["epoch"] - loop["passed"]:
             state = {"epoch": loop["flow"]["epoch"] - loop["passed"], "received": loop["count"], "memories": {}}
@@ -175,13 +160,14 @@ class WebLoader(DataPipeline, FluidInterface):
             self._running = LoaderPipelineRun()
 
     def _begin(self) -> Run:
-        """Begin an epoch: the next one, or the one that the dataset was told with ``set_epoch``."""
+        """Begin an epoch: the next one, or the one that the dataset was given by ``set_epoch``."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
         if isinstance(dataset, DataPipeline) and dataset.chosen_epoch is not None:
             super().set_epoch(dataset.chosen_epoch)
             dataset.chosen_epoch = None
         if self.seed is None and self._lent is None and isinstance(dataset, ElasticMixin):
-            self._lent = choose_seeds(None)  # one seed for all epochs of this loader: a state names it
+            # one seed for all epochs of this loader: a state names it
+            self._lent = choose_seeds(None)
         run = super()._begin()
         self.chosen_epoch = None
         return run
@@ -198,7 +184,7 @@ class WebLoader(DataPipeline, FluidInterface):
         return len(self.pipeline) == 1 and Bounds(self.repetitions, item_bound(self)) == Bounds()
 
     def __iter__(self) -> Iterator[Any]:
-        """Run the loader, and the stages behind it; each iteration is a new epoch, or the rest of a loaded one."""
+        """Run the loader, and the stages after it; each iteration is a new epoch, or the rest of a loaded one."""
         first: Any = self.pipeline[0] if self.pipeline else None
         dataset = getattr(first, "dataset", None)
         loaded, self._running.loaded = self._running.loaded, False
@@ -210,19 +196,19 @@ class WebLoader(DataPipeline, FluidInterface):
         return iterate_loader(self, self._epoch()) if whole and hasattr(first, "dataset") else self._epoch()
 
     def resumes(self) -> bool:
-        """Tell whether the next iteration goes on behind a state, loaded here or into the dataset."""
+        """Tell whether the next iteration continues from a state, loaded here or into the dataset."""
         dataset = getattr(self.pipeline[0], "dataset", None) if self.pipeline else None
         pending = isinstance(dataset, ElasticMixin) and bool(dataset.pending and dataset.pending["memories"])
         return self._running.loaded or pending or self._running.pending is not None
 
-    def _epoch(self) -> Iterator[Any]:
+    def _epoch(self) -> Iterator[object]:
         first: Any = self.pipeline[0] if self.pipeline else None
         elastic = isinstance(getattr(first, "dataset", None), ElasticMixin)
         if not elastic or self._is_bare() or first.batch_size is not None:
             return super().__iter__()
         return self._iterate_run()
 
-    def _iterate_onward(self, loader: Any, stages: bool) -> Iterator[Any]:  # noqa: FBT001  whether the state is of stages too
+    def _iterate_onward(self, loader: Any, stages: bool) -> Iterator[object]:  # noqa: FBT001  whether the state is of stages too
         """Yield the rest of a loaded epoch; where nothing was left of it, the next one."""
         nothing = True
         for batch in self._epoch():
@@ -231,7 +217,7 @@ class WebLoader(DataPipeline, FluidInterface):
         if nothing and (stages or loader.exhausted):
             yield from self._epoch()
 
-    def _iterate_run(self) -> Iterator[Any]:
+    def _iterate_run(self) -> Iterator[object]:
         """Yield items, and keep the run, so that it can be asked for its state."""
         running = self._running
         pending, running.pending = running.pending, None
@@ -243,7 +229,8 @@ class WebLoader(DataPipeline, FluidInterface):
                 yield from loop.iterate_fast()
                 running.loop = None if running.loop is loop else running.loop
             finally:
-                if self._running is running:  # no other state was loaded meanwhile
+                # no other state was loaded meanwhile
+                if self._running is running:
                     self.epoch = max(self.epoch, run.epoch + loop.passed)
                     self.pipeline[0].forget()
 
@@ -253,7 +240,7 @@ class WebLoader(DataPipeline, FluidInterface):
         """Return the state after the item received last: a JSON value.
 
         Of a loader alone, it is that of its dataset, to be merged and loaded under any number of ranks and workers.
-        With stages behind the loader, it belongs to one rank among as many ranks, with any number of workers. Behind
+        With stages after the loader, it belongs to one rank among as many ranks, with any number of workers. At
         the end of an epoch, it is the beginning of the next one.
 
         Raises:
@@ -288,7 +275,7 @@ class WebLoader(DataPipeline, FluidInterface):
         return rewind_state(state, self._loader().dataset.shift_epoch(epoch), process_context())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on behind a state.
+        """Continue from a state in the next iteration.
 
         Args:
             state: what ``state_dict`` of an equal loader returned; of a loader alone also one of its dataset, or the
@@ -319,7 +306,8 @@ class WebLoader(DataPipeline, FluidInterface):
         first, passed = (given["epoch"], 0) if loop is None else (loop["flow"]["epoch"], loop["passed"])
         (loader.load_state_dict if loop is None else loader.load_for_one_epoch)(given)
         self._running.loaded = loop is not None or has_progress(given)
-        loader.dataset.shift_epoch(first)  # which of our epochs is the state's
+        # which of our epochs is the state's
+        loader.dataset.shift_epoch(first)
         self.epoch = first - passed + (loop is None and is_epoch_over(given, process_context()))
         self.chosen_epoch = self._count = None
         if self.seed is None:
@@ -361,7 +349,7 @@ class WebLoader(DataPipeline, FluidInterface):
 
 
 class Processor:
-    """A stage to be put behind a dataset.
+    """A stage to be put after a dataset.
 
     Args:
         maker: makes the stage, such as ``wds.map``.
@@ -372,8 +360,8 @@ class Processor:
     def __init__(self, maker: Callable[..., Any], *args: Any, **kw: Any) -> None:
         self.stage = maker(*args, **kw)
 
-    def __call__(self, dataset: Iterable[Any]) -> DataPipeline:
-        """Return the dataset with the stage behind it.
+    def __call__(self, dataset: Iterable[object]) -> DataPipeline:
+        """Return the dataset with the stage after it.
 
         Args:
             dataset: a pipeline, or anything that can be iterated.

@@ -1,6 +1,6 @@
 """Mixes of datasets with the chainable methods: ``wds.RandomMix([a, b]).shuffle(1000).batched(64)``.
 
-The mixes themselves are in :mod:`webdataset.stages.mix`. A method returns a pipeline whose first stage is the mix.
+A method returns a pipeline whose first stage is the mix; the mixes are in :mod:`webdataset.stages.mix`.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ class ChainableMix(FluidInterface):
         """
         return FluidWrapper(self).with_epoch(nsamples, nbatches)
 
-    def with_length(self, n: int, silent: bool = False) -> Any:  # noqa: FBT001, FBT002  upstream's signature
+    def with_length(self, n: int, silent: bool = False) -> FluidWrapper:  # noqa: FBT001, FBT002  upstream's signature
         """Declare a length; see :meth:`webdataset.flow.pipeline.DataPipeline.with_length`.
 
         Args:

@@ -31,7 +31,7 @@ from webdataset.storage import profile_selection
 
 ENTRY_POINTS = "webdataset.stages"
 
-Maker = Callable[..., Any]
+Maker = Callable[..., object]
 
 
 def _list_makers() -> dict[str, Maker]:
@@ -44,7 +44,7 @@ def _list_makers() -> dict[str, Maker]:
     return {**own, **{name: getattr(filters, name) for name in names}}
 
 
-def make_stage(name: Any, argument: Any, source: str, *, network: bool = False) -> Any:
+def make_stage(name: Any, argument: Any, source: str, *, network: bool = False) -> object:
     """Return the stage that a specification names.
 
     Args:
@@ -113,7 +113,7 @@ class RestartingSource(DataPipeline):
         endless: raise where it gives nothing any more; otherwise it ends, and its share goes to the others.
     """
 
-    def __init__(self, *stages: Any, endless: bool) -> None:
+    def __init__(self, *stages: object, endless: bool) -> None:
         super().__init__(*stages)
         self.bounds = Bounds(ENDLESS, None, MOST_EMPTY, endless)
 
@@ -142,8 +142,8 @@ class SourceOptions:
     """
 
     reader: Callable[[str | None], Any]
-    nodesplitter: Any = None
-    workersplitter: Any = None
+    nodesplitter: object = None
+    workersplitter: object = None
     shardshuffle: int | None = None
     deterministic: bool = False
     seed: int | None = None
@@ -157,10 +157,6 @@ class SourceOptions:
 
 def make_mixture(mix: Mix, building: SourceOptions) -> Mixture:
     """Return the stage that reads a mix.
-
-    Args:
-        mix: what to read.
-        building: how.
 
     Raises:
         UsageError: weights that count shards or bytes, of sources that do not say how large they are; transforms that
@@ -180,12 +176,8 @@ def make_mixture(mix: Mix, building: SourceOptions) -> Mixture:
     return EvenMix(pipelines, mix.shares(), longest=goes_on)
 
 
-def check_servers(mix: Mix, storage_options: Any) -> None:
+def check_servers(mix: Mix, storage_options: object) -> None:
     """Refuse to show headers and tokens of the user to servers that a specification from the network names.
-
-    Args:
-        mix: what to read.
-        storage_options: what the user says about storage.
 
     Raises:
         UnsafeSpec: a url of the web leads to another server than the specification came from.
@@ -219,13 +211,13 @@ def make_pipeline(source: Source, building: SourceOptions) -> DataPipeline:
         inner = replace(building, prefix=f"{name}/", tags=tags)
         passes = int(source.repeat)
         nested = make_mixture(source.mix, inner)
-        first: list[Any] = [nested if passes == 1 else Concat([DataPipeline(nested).repeat(passes)])]
+        first: list[object] = [nested if passes == 1 else Concat([DataPipeline(nested).repeat(passes)])]
     else:
         first = _make_read_stages(source, building)
     return DataPipeline(*first, *_make_transforms(source, building, name))
 
 
-def _make_read_stages(source: Source, building: SourceOptions) -> list[Any]:
+def _make_read_stages(source: Source, building: SourceOptions) -> list[object]:
     """Return the stages that read the samples of a source's shards."""
     shuffled = bool(building.shardshuffle) if source.shardshuffle is None else source.shardshuffle
     if building.resampled:
@@ -242,10 +234,13 @@ def _join_sources(mix: Mix, building: SourceOptions) -> DataPipeline:
     return DataPipeline(*_make_share_stages(MixedShards(lists), None, building, shuffle=False))
 
 
-def _make_share_stages(shards: Any, cache: str | None, building: SourceOptions, *, shuffle: bool) -> list[Any]:
+def _make_share_stages(
+    shards: SourceShards | MixedShards, cache: str | None, building: SourceOptions, *, shuffle: bool
+) -> list[object]:
     """Return the stages that share shards out, and read this worker's part of them."""
     node, worker = building.nodesplitter, building.workersplitter
-    if shardlists.split_by_sample in (node, worker):  # which is what is done here with the two others
+    # which is what is done here with the two others
+    if shardlists.split_by_sample in (node, worker):
         node, worker = shardlists.split_by_node, shardlists.split_by_worker
     ours = {shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker, None}
     shuffles = interface.make_shard_shuffle(
@@ -261,14 +256,14 @@ def _make_share_stages(shards: Any, cache: str | None, building: SourceOptions, 
     return [shards, *guard, ShareShards(count, **among), read[0], ShareSamples(count, **among), *read[1:]]
 
 
-def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[Any]:
+def _make_sample_stages(cache: str | None, building: SourceOptions) -> list[object]:
     return [building.reader(cache), *([CheckSamples()] if building.empty_check else [])]
 
 
-def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[Any]:
+def _make_transforms(source: Source, building: SourceOptions, name: str) -> list[object]:
     """Return the stages that make a source's samples what its specification says."""
     tags = {**building.tags, **source.tags}
-    stages: list[Any] = []
+    stages: list[object] = []
     if source.subsample != 1:
         stages.append(filters.rsample(source.subsample))
     if source.preshuffle:
@@ -290,17 +285,14 @@ def _make_transforms(source: Source, building: SourceOptions, name: str) -> list
     return stages
 
 
-def make_spec_source(mix: Mix, building: SourceOptions, mode: str | None) -> Mixture:
+def make_spec_source(mix: Mix, building: SourceOptions, mode: str | None, storage_options: object) -> Mixture:
     """Return the first stage of a dataset that a specification describes.
-
-    Args:
-        mix: what to read.
-        building: how.
-        mode: the dataset's ``mode``.
 
     Raises:
         UsageError: a mode that a specification has not.
+        UnsafeSpec: see :func:`check_servers`.
     """
+    check_servers(mix, storage_options)
     if mode not in (None, "resampled"):
         raise UsageError(
             f"mode={mode!r} belongs to a directory of shards; a specification is read without, or resampled"

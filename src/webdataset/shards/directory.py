@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from webdataset.core.errors import UsageError
 from webdataset.core.tracebacks import warn_user
@@ -49,11 +48,12 @@ class DirectoryShardList(ShardList):
         timeout: float = 1e12,
         mode: str = "resample",
         select: str = "random",
-        fate: Callable[[str], Any] | None = None,
+        fate: Callable[[str], object] | None = None,
     ) -> None:
         if isinstance(path, str) and not path.endswith("/"):
             raise UsageError("the name of a directory of shards ends with '/'", url=path)
-        if isinstance(path, str) and not is_local(rewrite_url(path)):  # it would be waited for, for ever
+        # it would be waited for, for ever
+        if isinstance(path, str) and not is_local(rewrite_url(path)):
             raise UsageError(
                 "this is no directory of this machine, and its scheme has no lists: write the shards' urls out, as in "
                 "train-{000..099}.tar",

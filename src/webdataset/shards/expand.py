@@ -34,7 +34,7 @@ MOST_NAMES = 100_000_000
 MAX_URLS = 1_000_000_000
 
 
-def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
+def expand_urls(urls: object, *, storage_options: object = None) -> list[Any]:
     """Return the urls that an expression stands for.
 
     Args:
@@ -66,11 +66,7 @@ def expand_urls(urls: Any, *, storage_options: Any = None) -> list[Any]:
 
 
 def split_urls(text: str) -> list[str]:
-    """Return the expressions that ``::`` separates; those of IPv6 addresses, as in ``http://[::1]/``, do not.
-
-    Args:
-        text: any text.
-    """
+    """Return the expressions that ``::`` separates; those of IPv6 addresses, as in ``http://[::1]/``, do not."""
     if "://[" not in text:
         return text.split("::")
     return [part.replace("\0", "::") for part in _IPV6.sub(_guard_colons, text).split("::")]
@@ -80,7 +76,7 @@ def _guard_colons(address: re.Match[str]) -> str:
     return address[0].replace("::", "\0")
 
 
-def expand_source(source: Any, max_urls: int = MAX_URLS, *, storage_options: Any = None) -> list[Any]:
+def expand_source(source: object, max_urls: int = MAX_URLS, *, storage_options: object = None) -> list[Any]:
     """Return the urls of a source of shards.
 
     Args:
@@ -100,7 +96,7 @@ def expand_source(source: Any, max_urls: int = MAX_URLS, *, storage_options: Any
     return urls
 
 
-def _verbatim(url: Any) -> Any:
+def _verbatim(url: object) -> object:
     if isinstance(url, dict) and "url" in url:
         url = url["url"]
     if isinstance(url, os.PathLike):
@@ -113,9 +109,6 @@ def _verbatim(url: Any) -> Any:
 def substitute_environment(text: str) -> str:
     """Return a text with every ``${NAME}`` replaced by the environment variable ``WDS_NAME``.
 
-    Args:
-        text: the text; a replacement may hold further names.
-
     Raises:
         UsageError: a variable is not set.
     """
@@ -126,7 +119,7 @@ def substitute_environment(text: str) -> str:
     return text
 
 
-def _expand_text(text: str, storage_options: Any = None) -> list[str]:
+def _expand_text(text: str, storage_options: object = None) -> list[str]:
     """Expand braces and wildcards, unless a file of just this name exists."""
     if not _BRACES.search(text):
         return _expand_wildcards(text, storage_options)
@@ -158,15 +151,11 @@ def expand_braces(text: str, most: int = MOST_NAMES) -> list[str]:
 
 
 def _count_names(text: str, most: int) -> int:
-    """Return how many names a text stands for, or more than ``most``: then the count is broken off.
-
-    Where braces do not close, alternatives are multiplied, which is no less than what any reading of it gives.
-
-    Raises:
-        UsageError: braces nested deeper than can be meant.
-    """
+    """Return how many names a text stands for, or more than ``most``: then the count is broken off."""
+    # where braces do not close, alternatives are multiplied: no reading of the text gives more
     around: list[tuple[int, int]] = []
-    names, product, crude = 0, 1, 1  # of the alternatives before in this pair of braces, of this one, of all
+    # of the alternatives before in this pair of braces, of this one, of all
+    names, product, crude = 0, 1, 1
     for match in _BRACE_TOKENS.finditer(text):
         mark, width = match[0], 1
         if match["first"]:
@@ -197,7 +186,7 @@ def _range_length(first: str, last: str) -> int:
     return abs(int(first) - int(last)) + 1
 
 
-def _expand_wildcards(url: str, storage_options: Any = None) -> list[str]:
+def _expand_wildcards(url: str, storage_options: object = None) -> list[str]:
     """Return what a text with wildcards, or a folder of a store, stands for; any other text as it is."""
     if not url.endswith("/") and not _WILD.search(_LISTS.sub("", url)):
         return [url]
@@ -208,12 +197,8 @@ def _expand_wildcards(url: str, storage_options: Any = None) -> list[str]:
     return found if target == url else _restore_urls(url, target, found)
 
 
-def _list_objects(target: str, storage_options: Any) -> list[str] | None:
-    """Return the objects that a url stands for; None where wildcards match none of them.
-
-    Raises:
-        SourceError: they cannot be listed, or a folder has none.
-    """
+def _list_objects(target: str, storage_options: object) -> list[str] | None:
+    """Return the objects that a url stands for; None where wildcards match none of them."""
     from webdataset.storage.listing import list_urls  # noqa: PLC0415  local files are not listed there
 
     try:
@@ -226,7 +211,7 @@ def _list_objects(target: str, storage_options: Any) -> list[str] | None:
         return None
 
 
-def _find_matches(target: str, storage_options: Any) -> list[str] | None:
+def _find_matches(target: str, storage_options: object) -> list[str] | None:
     """Return the objects or files that a rewritten url stands for; None where it stands for itself."""
     found = _list_objects(target, storage_options) if "://" in target else None
     if found is not None or not _WILD.search(target) or not is_local(target):
@@ -242,11 +227,7 @@ def _find_matches(target: str, storage_options: Any) -> list[str] | None:
 
 
 def _restore_urls(url: str, target: str, found: list[str]) -> list[str]:
-    """Return the urls that the environment rewrites to what was found: they are rewritten again when they are opened.
-
-    Raises:
-        UsageError: there are no such urls, and what was found would be rewritten to something else.
-    """
+    """Return the urls that the environment rewrites to what was found: opening them rewrites them again."""
     written, led = (_WILD.split(text, maxsplit=1)[0] for text in (url, target))
     led = path_of(led) if led[:5].lower() == "file:" else led
     names = [written + name[len(led) :] for name in found]

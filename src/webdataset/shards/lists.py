@@ -1,38 +1,33 @@
-"""Lists of shards, the first stage of a pipeline, and the decision which list a dataset's ``urls`` stand for.
+"""Lists of shards, the first stage of a pipeline: in order, resampled, or with a dataset's name.
 
-Each iteration (a *pass*) of a list yields ``{"url": url}`` for one shard after another, each a dict of its own. The
-number of the pass, and what an unseeded list draws from, come from the pipeline's run where there is one, else from
-the list's own count of passes and from the operating system. Seeds equal those of published versions where these are
+Each iteration (a *pass*) yields ``{"url": url}`` for one shard after another, each a dict of its own. The number of
+the pass, and what an unseeded list draws from, come from the pipeline's run where there is one, else from the list's
+own count of passes and from the operating system. Seeds equal those of published versions where these are
 reproducible. Lists with a name log each time that they begin again.
-
-:func:`parse_source` is the only place that asks what ``urls`` is; the stages of a dataset follow from its answer.
 """
 
 import os
 import random
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.distributed import detect_context, thread_context, worker_context
 from webdataset.core.errors import NoShards, UsageError
 from webdataset.core.logs import log
-from webdataset.core.optional_imports import IterableDataset, is_instance_by_name
+from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.seeds import hash_seed, random_seed
 from webdataset.shards.expand import expand_source, expand_urls
 from webdataset.storage.open_url import load_openers
 
-if TYPE_CHECKING:
-    from webdataset.shards.specs.mix import Mix
+T = TypeVar("T")
 
 _MASK = 0x7FFFFFFF
 _WORKERS_PER_RANK = 1000
 
 
-def make_seed(*args: Any) -> int:
+def make_seed(*args: object) -> int:
     """Fold any values into one seed: ``s = 31 * s + hash(x)``, 31 bits.
 
     Args:
@@ -49,7 +44,7 @@ def make_seed(*args: Any) -> int:
     return seed
 
 
-def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
+def pytorch_worker_info(group: object = None) -> tuple[int, int, int, int]:
     """Return (rank, world size, worker, number of workers) of this process.
 
     Args:
@@ -59,7 +54,7 @@ def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
     return where.rank, where.world_size, where.worker, where.num_workers
 
 
-def pytorch_worker_seed(group: Any = None) -> int:
+def pytorch_worker_seed(group: object = None) -> int:
     """Return a number that differs between the workers of a job: ``1000 * rank + worker``.
 
     Args:
@@ -79,7 +74,7 @@ class ShardPass(Protocol):
     def epoch(self) -> int:
         """Number of the pass, from 0."""
 
-    def random(self, *names: int | str) -> Any:
+    def random(self, *names: int | str) -> random.Random:
         """Return the generator of this list in this pass, the same in all workers where a split follows."""
 
 
@@ -101,12 +96,7 @@ class ShardList(IterableDataset):
         self.epoch = epoch - 1
 
     def shards(self, epoch: int, draw: Callable[[], random.Random]) -> Iterator[Shard]:
-        """Yield the shards of one pass.
-
-        Args:
-            epoch: number of the pass.
-            draw: gives the generator for what is not seeded.
-        """
+        """Yield the shards of the pass ``epoch``; ``draw`` gives the generator for what is not seeded."""
         raise NotImplementedError(f"{type(self).__name__}.shards")
 
     def __iter__(self) -> Iterator[Shard]:
@@ -146,7 +136,7 @@ class SimpleShardList(ShardList):
         UsageError: something that gives no urls.
     """
 
-    def __init__(self, urls: Any, seed: Any = None, *, storage_options: Any = None) -> None:
+    def __init__(self, urls: object, seed: int | None = None, *, storage_options: object = None) -> None:
         self.urls = expand_urls(urls, storage_options=storage_options)
         if not self.urls:
             raise NoShards(f"an empty list of shards: {urls!r} gives no urls")
@@ -205,7 +195,7 @@ class ResampledShards(ShardList):
         empty_check: bool = True,  # noqa: FBT001, FBT002
         *,
         dataset_name: str | None = None,
-        storage_options: Any = None,
+        storage_options: object = None,
     ) -> None:
         self.dataset_name = dataset_name
         if isinstance(nshards, str | list | tuple):
@@ -256,7 +246,7 @@ class ResampledShards(ShardList):
 ResampledShardList = ResampledShards
 
 
-def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
+def resampled_shards(src: Iterable[T], n: int = sys.maxsize) -> Iterator[T]:
     """Read all of ``src``, then yield ``n`` uniform draws with replacement.
 
     Args:
@@ -274,7 +264,7 @@ def resampled_shards(src: Any, n: int = sys.maxsize) -> Iterator[Any]:
         yield generator.choice(known)
 
 
-def listed_shards(urls: Any, *, shuffle: bool = False) -> Iterator[Shard]:
+def listed_shards(urls: object, *, shuffle: bool = False) -> Iterator[Shard]:
     """Yield each shard of a list once.
 
     Args:
@@ -300,7 +290,7 @@ class InfiniteShardList(SimpleShardList):
         UsageError: something that gives no urls.
     """
 
-    def __init__(self, dataset_name: str, urls: Any, seed: Any = None) -> None:
+    def __init__(self, dataset_name: str, urls: object, seed: int | None = None) -> None:
         super().__init__(urls, seed)
         self.dataset_name = dataset_name
 
@@ -338,148 +328,10 @@ class NamedResampledShards(ResampledShards):
     def __init__(
         self,
         dataset_name: str,
-        urls: Any,
+        urls: object,
         nshards: int = sys.maxsize,
-        worker_seed: Any = None,
-        deterministic: bool = False,  # noqa: FBT001, FBT002  existing code's signature
+        worker_seed: Callable[[], int] | bool | None = None,  # noqa: FBT001  existing code's signature
+        deterministic: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         super().__init__(urls, nshards, None, worker_seed, deterministic=deterministic)
         self.dataset_name = dataset_name
-
-
-# the last word of a command is not the name of a specification
-_SPEC_NAME = re.compile(r"(?!pipe:)(?s:.*)\.(?:ya?ml|json)(?:\?[^/]*)?$", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class SourceArguments:
-    """The arguments of a dataset that decide how it reads its urls.
-
-    Args:
-        mode: ``"resampled"``, or the mode of a directory list.
-        resampled: draw shards at random with replacement.
-        seed: of the draws.
-        trust: the trust level under which a specification is read.
-        split: which split of a specification; None for the only one, or ``train``.
-        storage_options: how objects are listed.
-    """
-
-    mode: str | None = None
-    resampled: bool = False
-    seed: int | None = None
-    trust: str | None = None
-    split: str | None = None
-    storage_options: object = None
-
-
-@dataclass(frozen=True)
-class ShardSource:
-    """The first stage of a dataset: what yields its shards.
-
-    Args:
-        shards: yields ``{"url": url}`` for each shard.
-        given: the program made the object, and may share its shards out itself.
-        drawn: shards come in random order, with replacement.
-        can_split: a splitter may stand after it. It may not where each worker draws its own shards, or claims them so
-            that no other reads them: what a splitter leaves out there, no process would read.
-        can_assign: it is a list object of the program whose shards this library may assign.
-        foreign: its class is of another package: it may wait for what reading brings about.
-    """
-
-    shards: object
-    given: bool
-    drawn: bool
-    can_split: bool
-    can_assign: bool
-    foreign: bool
-
-    @property
-    def count(self) -> int | None:
-        """The number of shards, or None where it is not known."""
-        urls = getattr(self.shards, "urls", None)
-        return len(urls) if isinstance(urls, list) else None
-
-
-@dataclass(frozen=True)
-class SpecSource:
-    """What a specification says that a dataset reads.
-
-    Args:
-        mix: its sources, and how they are combined.
-    """
-
-    mix: "Mix"
-
-
-def parse_source(urls: object, arguments: SourceArguments) -> ShardSource | SpecSource:
-    """Return what a dataset reads; see :class:`webdataset.fluent.dataset.WebDataset` for all that ``urls`` may be.
-
-    Args:
-        urls: what the program passed.
-        arguments: of the dataset.
-
-    Raises:
-        UsageError: ``urls`` is of a kind that cannot be read, or has no splits.
-        NoShards: an empty list.
-        SpecError: a specification with mistakes.
-    """
-    if is_instance_by_name(urls, "pathlib", "Path"):
-        urls = str(urls)
-    named = isinstance(urls, str) and _SPEC_NAME.match(urls) is not None
-    if named or isinstance(urls, dict) or is_instance_by_name(urls, "webdataset.shards.specs.spec", "DatasetSpec"):
-        return _parse_specification(urls, arguments)
-    if arguments.split is not None:
-        raise UsageError(f"split={arguments.split!r} is a part of a dataset specification, and {urls!r} is none")
-    if isinstance(urls, str) and urls.endswith("/") and not _is_listable_folder(urls):
-        return _describe(_list_directory(urls, arguments.mode))
-    if not isinstance(urls, str | list | tuple) and _yields_shards(urls):
-        return _describe(urls, given=True)
-    if arguments.resampled or arguments.mode == "resampled":
-        return _describe(ResampledShards(urls, seed=arguments.seed or 0, storage_options=arguments.storage_options))
-    if not isinstance(urls, str | Iterable):
-        raise UsageError(f"expected urls as a str, a path, a list or an iterable, got {type(urls).__name__}")
-    return _describe(SimpleShardList(urls, storage_options=arguments.storage_options))
-
-
-def _parse_specification(urls: object, arguments: SourceArguments) -> ShardSource | SpecSource:
-    """Return a mix, or a list of shards where the document says no more than that."""
-    from webdataset.shards.specs.load import load_source  # noqa: PLC0415  only where a specification is read
-    from webdataset.shards.wids_lists import WidsShardList  # noqa: PLC0415
-
-    mix, listed = load_source(urls, arguments.split, trust=arguments.trust)
-    if listed is None:
-        return SpecSource(mix)
-    if (arguments.resampled or arguments.mode == "resampled") and isinstance(listed, WidsShardList):
-        return _describe(ResampledShards(listed.urls, seed=arguments.seed))
-    return _describe(listed)
-
-
-def _is_listable_folder(url: str) -> bool:
-    """Tell whether a name that ends with a slash is a folder of a store; else it is a directory."""
-    if "://" not in url:
-        return False
-    from webdataset.storage.listing import can_list  # noqa: PLC0415  local files are not listed there
-
-    return can_list(url)
-
-
-def _list_directory(path: str, mode: str | None) -> ShardList:
-    """Return the list of a directory in which shards appear and go away."""
-    from webdataset.shards.directory import DirectoryShardList  # noqa: PLC0415  few datasets read directories
-
-    return DirectoryShardList(path, mode=mode) if mode else DirectoryShardList(path)
-
-
-def _yields_shards(urls: object) -> bool:
-    """Tell whether an object yields shards by itself: one of our lists, a torch IterableDataset, a stage."""
-    kinds = {kind.__name__ for kind in type(urls).__mro__}
-    return isinstance(urls, IterableDataset) or bool(kinds & {"IterableDataset", "PipelineStage"})
-
-
-def _describe(shards: object, *, given: bool = False) -> ShardSource:
-    """Return a first stage with all that the stages after it depend on."""
-    drawn = isinstance(shards, ResampledShards)
-    can_split = not (drawn or is_instance_by_name(shards, "webdataset.shards.directory", "DirectoryShardList"))
-    can_assign = given and can_split and isinstance(shards, ShardList)
-    foreign = not type(shards).__module__.startswith("webdataset.")
-    return ShardSource(shards, given, drawn, can_split, can_assign, foreign)

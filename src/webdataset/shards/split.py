@@ -13,17 +13,20 @@ it. So streams differ little in length, and any number of shards is enough.
 import functools
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from webdataset.core.distributed import StreamNumber, has_only_launcher, worker_context
 from webdataset.core.errors import NoSamples, UsageError
 from webdataset.core.logs import log
 
+T = TypeVar("T")
+Shard = dict[str, Any]
 
-def single_node_only(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+
+def single_node_only(src: Iterable[T], group: object = None) -> Iterator[T]:
     """Pass everything on, and refuse to run in more than one rank: there, all ranks would read the same shards.
 
-    Where nobody but a launcher (MPI, SLURM) says that there are several, they may each do something else: it is logged.
+    Where only a launcher (MPI, SLURM) says that there are several, they may each do something else: it is logged.
 
     Args:
         src: shards.
@@ -51,7 +54,7 @@ def _warn_once(message: str) -> None:
     log.warning("%s", message)
 
 
-def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+def split_by_node(src: Iterable[T], group: object = None) -> Iterator[T]:
     """Keep this rank's share.
 
     Args:
@@ -62,7 +65,7 @@ def split_by_node(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     yield from islice(src, where.rank, None, where.world_size) if where.world_size > 1 else src
 
 
-def split_by_worker(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+def split_by_worker(src: Iterable[T], group: object = None) -> Iterator[T]:
     """Keep this DataLoader worker's share.
 
     Args:
@@ -73,7 +76,7 @@ def split_by_worker(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
     yield from islice(src, where.worker, None, where.num_workers) if where.num_workers > 1 else src
 
 
-def split_by_sample(src: Iterable[Any], group: Any = None) -> Iterator[Any]:
+def split_by_sample(src: Iterable[Shard], group: object = None) -> Iterator[Shard]:
     """Keep this worker's share among the workers of all ranks, cutting shards where there are too few to go round.
 
     Of each round of as many shards as there are workers in all, every worker takes one. The shards of the last round,
@@ -102,12 +105,13 @@ class StreamShare:
         stream: which stream, of how many.
     """
 
-    splits = True  # what stands before is drawn alike in all streams
+    # what stands before is drawn alike in all streams
+    splits = True
 
     def __init__(self, stream: StreamNumber) -> None:
         self.stream = stream
 
-    def __call__(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def __call__(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         """Yield the stream's shards; one that is shared by sample says so: ``"share": (first, every)``."""
         number, count = self.stream
         source = iter(shards)
@@ -135,7 +139,7 @@ class StreamItems:
     def __init__(self, stream: StreamNumber) -> None:
         self.stream = stream
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[T]) -> Iterator[T]:
         """Yield every V-th item, from the stream's own number on."""
         return islice(source, self.stream.number, None, self.stream.of)
 
@@ -143,7 +147,7 @@ class StreamItems:
         return f"stream_items({self.stream.number} of {self.stream.of})"
 
 
-def non_empty(src: Iterable[Any]) -> Iterator[Any]:
+def non_empty(src: Iterable[T]) -> Iterator[T]:
     """Pass everything on, and raise where there was nothing.
 
     Args:

@@ -20,7 +20,7 @@ _ROOTED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/?#]*")
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text begins with a scheme that somebody serves (or with ``file:``); else it is a path."""
+    """Tell whether a text begins with a scheme that has an opener (or with ``file:``); else it is a path."""
     return text[:5].lower() == "file:" or find_opener(text) is not None
 
 
@@ -35,9 +35,6 @@ def is_from_network(place: str | None) -> bool:
 
 def parent_folder(place: str | None) -> str | None:
     """Return the folder of a document, to which its relative urls are joined.
-
-    Args:
-        place: the document's url or path.
 
     Returns:
         A path or url without a slash at its end; ``""`` is the working directory; None where a document has no place
@@ -105,15 +102,10 @@ def relative_url(folder: str, url: str) -> str:
 
 
 def drop_repeated_folder(folder: str | None, url: str, path: str) -> str:
-    """Return the file meant by an index whose urls repeat the index's own folder.
+    """Return the file meant by a ``url`` of an index that repeats the index's own ``folder``; ``path`` joins the two.
 
     The published ``widsindex create d/x.tar -o d/index.json`` writes ``d/x.tar``, which its readers then look for as
     ``d/d/x.tar``.
-
-    Args:
-        folder: the index's folder.
-        url: as it stands in the index.
-        path: both joined.
 
     Returns:
         ``path``, or the path without the repetition where only that one exists.
@@ -147,7 +139,7 @@ def check_document_url(url: str, document: str | None, *, level: str | None = No
         if kind and not (kind is _MACHINE and _is_same_server(name, document)):
             raise UnsafeSpec(
                 f"{redact(document or 'this document')} came over the network and names {kind}, {redact(name)!r}: "
-                "it may name urls only, of the web and of stores. Pass trust='full' if you trust whoever wrote it",
+                "it may name urls only, of the web and of stores. Pass trust='full' if you trust its author",
                 url=url,
             )
     return url

@@ -23,20 +23,12 @@ from webdataset.shards import urls
 from webdataset.storage.open_url import open_url
 from webdataset.storage.streams import is_nameable
 
-_MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}  # so that sums over all shards stay numbers of a length
+# so that sums over all shards stay numbers of a length
+_MOST = {"nsamples": 1 << 39, "filesize": 1 << 60}
 
 
-def check_version(document: Mapping[str, Any], place: str | None, version: int) -> None:
-    """Check that a document is an index of a version that is read here.
-
-    Args:
-        document: the index.
-        place: where it was read from.
-        version: the one version.
-
-    Raises:
-        FormatError: it is none.
-    """
+def check_version(document: Mapping[str, object], place: str | None, version: int) -> None:
+    """Check that a document is an index of a version that is read here. Raises FormatError: it is none."""
     found = document.get("wids_version")
     if found is None:
         raise FormatError(
@@ -47,16 +39,13 @@ def check_version(document: Mapping[str, Any], place: str | None, version: int) 
         raise FormatError(f"'wids_version' is {found!r}; this version reads {version}", url=place, field="wids_version")
 
 
-def check_entry(entry: Any, where: str, place: str | None) -> None:
-    """Check one shard of a list.
+def check_entry(entry: object, where: str, place: str | None) -> None:
+    """Check one shard of a list. Raises FormatError: it is no shard.
 
     Args:
         entry: what stands in the list.
         where: its place in the document, with a dot at the end.
-        place: the document's place.
-
-    Raises:
-        FormatError: it is no shard.
+        place: the document's url or path.
     """
     if not isinstance(entry, Mapping):
         raise FormatError(
@@ -75,7 +64,7 @@ def check_entry(entry: Any, where: str, place: str | None) -> None:
     text_or_none(entry, "dataset", where, place)
 
 
-def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | None, *, needed: bool = False) -> None:
+def _check_count(entry: Mapping[str, object], key: str, where: str, place: str | None, *, needed: bool = False) -> None:
     count = entry.get(key)
     if count is None and not needed:
         return
@@ -89,53 +78,24 @@ def _check_count(entry: Mapping[str, Any], key: str, where: str, place: str | No
         raise FormatError(f"{key!r} is beyond {_MOST[key]}, the most that is read", url=place, field=where + key)
 
 
-def text_or_none(part: Mapping[str, Any], key: str, where: str, place: str | None) -> str | None:
-    """Return a text of a part of the document, or None where it has none.
-
-    Args:
-        part: a dataset or shard.
-        key: which text.
-        where: what stands before the key in the place in the document.
-        place: the document's place.
-
-    Raises:
-        FormatError: something else stands there.
-    """
+def text_or_none(part: Mapping[str, object], key: str, where: str, place: str | None) -> str | None:
+    """Return a text of a dataset or shard, None where it has none; arguments as for :func:`check_entry`."""
     text = part.get(key)
     if text is None or isinstance(text, str):
         return text
     raise FormatError(f"{key!r} is a text, not {text!r}", url=place, field=where + key)
 
 
-def list_of(part: Mapping[str, Any], key: str, where: str, place: str | None) -> Sequence[Any]:
-    """Return a list of a part of the document, empty where it has none.
-
-    Args:
-        part: a dataset.
-        key: which list.
-        where: what stands before the key in the place in the document.
-        place: the document's place.
-
-    Raises:
-        FormatError: something else stands there.
-    """
+def list_of(part: Mapping[str, object], key: str, where: str, place: str | None) -> Sequence[object]:
+    """Return a list of a dataset, empty where it has none; arguments as for :func:`check_entry`."""
     found = part.get(key, ())
     if not isinstance(found, list | tuple):
         raise FormatError(f"{key!r} is a list, not {type(found).__name__}", url=place, field=where + key)
     return found
 
 
-def weight_or_none(part: Mapping[str, Any], where: str, place: str | None) -> float | None:
-    """Return the weight of a dataset or shard, or None where it has none.
-
-    Args:
-        part: a dataset or shard.
-        where: what stands before the key in the place in the document.
-        place: the document's place.
-
-    Raises:
-        FormatError: it is no number from 0.
-    """
+def weight_or_none(part: Mapping[str, object], where: str, place: str | None) -> float | None:
+    """Return the weight of a dataset or shard, None where it has none; arguments as for :func:`check_entry`."""
     weight = part.get("weight")
     if weight is None:
         return None
@@ -212,7 +172,7 @@ class WidsIndex:
         return [shard.url for shard in self.shards]
 
 
-def make_document(shards: Iterable[WidsShard], **header: Any) -> dict[str, Any]:
+def make_document(shards: Iterable[WidsShard], **header: object) -> dict[str, Any]:
     """Return an index to be written as JSON.
 
     Args:
@@ -235,7 +195,7 @@ _KNOWN = frozenset({"url", "nsamples", "filesize", "md5sum", "dataset", "weight"
 
 
 def read_wids_json(
-    source: Any,
+    source: object,
     *,
     base: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -267,12 +227,8 @@ def read_wids_json(
     return WidsIndex(place, tuple(reader.shards), text_or_none(document, "name", "", place), document)
 
 
-def load_document(source: Any, *, trust: str | None = None) -> tuple[str | None, dict[str, Any]]:
+def load_document(source: object, *, trust: str | None = None) -> tuple[str | None, dict[str, object]]:
     """Return the place and the document of an index, nothing in it resolved.
-
-    Args:
-        source: as for :func:`read_wids_json`.
-        trust: the trust level under which it is opened.
 
     Raises:
         NotFound: no such index.
@@ -312,7 +268,7 @@ def _read_text(url: str, trust: str | None) -> bytes:
     return b"".join(pieces)
 
 
-def _parse_document(text: bytes | str, place: Any) -> dict[str, Any]:
+def _parse_document(text: bytes | str, place: object) -> dict[str, object]:
     shown = str(place) if place is not None else None
     try:
         document = json.loads(text)
@@ -347,7 +303,7 @@ class _IndexScope:
     weight: float | None = None
     source_url: str | None = None
 
-    def within(self, dataset: Mapping[str, Any]) -> "_IndexScope":
+    def within(self, dataset: Mapping[str, object]) -> "_IndexScope":
         """Return this place with the name and weight that a dataset gives."""
         name = text_or_none(dataset, "name", self.where, self.place)
         weight = weight_or_none(dataset, self.where, self.place)
@@ -364,12 +320,7 @@ class _IndexScope:
 
 
 class _IndexReader:
-    """Walks a tree of indexes and collects shards.
-
-    Args:
-        trust: the level that the caller names.
-        network: the outermost index came over the network.
-    """
+    """Walks a tree of indexes and collects shards; ``network``: the outermost one came over the network."""
 
     def __init__(self, trust: str | None, *, network: bool) -> None:
         self.trust = trust
@@ -377,14 +328,8 @@ class _IndexReader:
         self.shards: list[WidsShard] = []
         self._indexes = 0
 
-    def collect(self, document: Mapping[str, Any], here: _IndexScope, base: str | None) -> None:
-        """Collect the shards of a whole index.
-
-        Args:
-            document: the index.
-            here: its place.
-            base: overrides the base that it names.
-        """
+    def collect(self, document: Mapping[str, object], here: _IndexScope, base: str | None) -> None:
+        """Collect the shards of a whole index."""
         check_version(document, here.place, VERSION)
         if "shardlist" not in document and "datasets" not in document:
             raise here.error("a shard index without 'shardlist' and without 'datasets'")
@@ -394,7 +339,7 @@ class _IndexReader:
             raise here.error(f"indexes nested more than {MOST_LEVELS} deep")
         self._dataset(document, replace(here, folder=folder, around=around), based=base is not None)
 
-    def _dataset(self, dataset: Mapping[str, Any], here: _IndexScope, *, based: bool = False) -> None:
+    def _dataset(self, dataset: Mapping[str, object], here: _IndexScope, *, based: bool = False) -> None:
         """Collect the shards of an index, or of a dataset in it."""
         if here.where.count("[") > MOST_LEVELS:
             raise here.error(f"datasets nested more than {MOST_LEVELS} deep")
@@ -433,7 +378,7 @@ class _IndexReader:
             )
         )
 
-    def _other(self, nested: Mapping[str, Any], here: _IndexScope) -> None:
+    def _other(self, nested: Mapping[str, object], here: _IndexScope) -> None:
         """Collect the shards of an index that another one names."""
         named = nested["source_url"]
         if not isinstance(named, str) or not named:

@@ -35,7 +35,7 @@ class WidsShardList(ShardList):
         UsageError: it names what it may not name.
     """
 
-    def __init__(self, source: Any, *, base: str | None = None, trust: str | None = None) -> None:
+    def __init__(self, source: object, *, base: str | None = None, trust: str | None = None) -> None:
         self.index = source if isinstance(source, WidsIndex) else read_wids_json(source, base=base, trust=trust)
         self.urls = self.index.urls
         self.nsamples = self.index.nsamples
@@ -56,7 +56,7 @@ class WidsShardList(ShardList):
             yield {"url": url}
 
 
-def load_remote_dsdesc_raw(source: Any) -> dict[str, Any]:
+def load_remote_dsdesc_raw(source: object) -> dict[str, Any]:
     """Return an index as it stands.
 
     Args:
@@ -78,13 +78,13 @@ class LocatedIndex(dict[str, Any]):
         place: its url or path, or None.
     """
 
-    def __init__(self, document: Mapping[str, Any], place: str | None) -> None:
+    def __init__(self, document: Mapping[str, object], place: str | None) -> None:
         super().__init__(document)
         self.place = place
 
 
 def load_dsdesc_and_resolve(
-    source: Any, *, options: Mapping[str, Any] | None = None, base: str | None = None
+    source: object, *, options: Mapping[str, object] | None = None, base: str | None = None
 ) -> dict[str, Any]:
     """Return an index with all its shards in ``shardlist``, nested ones included, and their urls resolved.
 
@@ -103,7 +103,7 @@ def load_dsdesc_and_resolve(
 
 
 def resolve_dsdesc(
-    dsdesc: Mapping[str, Any], *, options: Mapping[str, Any] | None = None, base: str | None = None
+    dsdesc: Mapping[str, object], *, options: Mapping[str, object] | None = None, base: str | None = None
 ) -> dict[str, Any]:
     """Return an index that is a dict already, resolved as by :func:`load_dsdesc_and_resolve`.
 
@@ -130,7 +130,7 @@ def rebase_shardlist(shardlist: Iterable[Mapping[str, Any]], base: str | None) -
     ]
 
 
-def check_shards(l: Iterable[Any]) -> Iterable[Any]:  # noqa: E741  upstream's signature
+def check_shards(l: Iterable[object]) -> Iterable[object]:  # noqa: E741  upstream's signature
     """Check that each shard has a url and a number of samples.
 
     Args:
@@ -148,7 +148,7 @@ def check_shards(l: Iterable[Any]) -> Iterable[Any]:  # noqa: E741  upstream's s
     return l
 
 
-def set_all(l: Iterable[dict[str, Any]], k: str, v: Any) -> None:  # noqa: E741  upstream's signature
+def set_all(l: Iterable[dict[str, object]], k: str, v: object) -> None:  # noqa: E741  upstream's signature
     """Give each shard a value that it has not.
 
     Args:

@@ -11,16 +11,10 @@ import pytest
 import webdataset as wds
 from webdataset.core.errors import NoShards, UsageError
 from webdataset.core.optional_imports import IterableDataset
-from webdataset.shards import lists
+from webdataset.shards import source as source_module
 from webdataset.shards.directory import DirectoryShardList
-from webdataset.shards.lists import (
-    ResampledShards,
-    ShardSource,
-    SimpleShardList,
-    SourceArguments,
-    SpecSource,
-    parse_source,
-)
+from webdataset.shards.lists import ResampledShards, SimpleShardList
+from webdataset.shards.source import ShardSource, SourceArguments, SpecSource, parse_source
 from webdataset.shards.specs import MultiShardSample, load_spec
 from webdataset.shards.wids_lists import WidsShardList, load_remote_dsdesc_raw
 
@@ -100,7 +94,7 @@ def count_calls(make):
         if event != "call" or not code.co_filename.startswith(str(PACKAGE)):
             return
         calls[code.co_name] += 1
-        if code.co_filename == lists.__file__:
+        if code.co_filename == source_module.__file__:
             questions[code.co_qualname] += 1
         if code.co_name == "is_instance_by_name":
             asked = frame.f_locals

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from webdataset.core import trust as trust_levels
 from webdataset.core.errors import SpecError, UnsafeSpec, WebDatasetError
@@ -16,6 +16,8 @@ from webdataset.shards.specs.mix import Mix, Source
 from webdataset.shards.specs.origin import SpecOrigin, escape_braces, expand_names, split_expression
 from webdataset.shards.specs.spec import DatasetSpec
 from webdataset.shards.specs.syntax import SpecProblems, SpecTree
+
+Made = TypeVar("Made")
 
 MAX_NESTED = 20
 MAX_FILES = 1000
@@ -46,12 +48,7 @@ class SpecContext:
     listed: list[ShardList] = field(default_factory=list)
 
     def shards(self, tree: SpecTree, expressions: tuple[str, ...]) -> tuple[str, ...]:
-        """Return expressions of shards made whole, each url they stand for checked.
-
-        Args:
-            tree: where they stand.
-            expressions: as they were written.
-        """
+        """Return expressions of shards made whole, each url they stand for checked."""
         found = [self.attempt(tree, partial(self._whole, text)) or () for text in expressions]
         return tuple(url for urls in found for url in urls)
 
@@ -77,12 +74,7 @@ class SpecContext:
         return found
 
     def load_inner(self, tree: SpecTree, name: str) -> DatasetSpec | None:
-        """Return another specification that this one names; None with the mistake noted.
-
-        Args:
-            tree: where it is named.
-            name: its url or path.
-        """
+        """Return another specification that this one names; None with the mistake noted."""
         url = self.place_of(tree, name)
         if url is None:
             return None
@@ -112,19 +104,15 @@ class SpecContext:
         elif self.trust != "full":
             self.problems.add(
                 tree.place,
-                f"{name!r} names a function, which would be imported and run: pass trust='full' if you trust whoever "
-                "wrote this file",
+                f"{name!r} names a function, which would be imported and run: pass trust='full' if you trust "
+                "its author",
                 unsafe=True,
             )
 
-    def attempt(self, tree: SpecTree, make: Callable[[], Any]) -> Any:
+    def attempt(self, tree: SpecTree, make: Callable[[], Made]) -> Made | None:
         """Return what a function makes, or None with its errors noted as mistakes.
 
         Once a specification has asked for what it may not have, nothing is opened on its behalf any more.
-
-        Args:
-            tree: where they are noted.
-            make: may raise this library's errors.
         """
         if self.problems.unsafe:
             return None
@@ -147,13 +135,7 @@ def current_trust(asked: str | None) -> str:
 
 
 def name_sources(sources: list[Source], trees: list[SpecTree], problems: SpecProblems) -> tuple[Source, ...]:
-    """Return sources with a name each, two of a name noted as a mistake.
-
-    Args:
-        sources: in order.
-        trees: where they stand.
-        problems: where mistakes are noted.
-    """
+    """Return sources with a name each, two of a name noted as a mistake."""
     seen: dict[str, str] = {}
     named = []
     for number, (source, tree) in enumerate(zip(sources, trees, strict=True)):
@@ -166,13 +148,7 @@ def name_sources(sources: list[Source], trees: list[SpecTree], problems: SpecPro
 
 
 def check_mix(mix: Mix, tree: SpecTree, problems: SpecProblems) -> Mix:
-    """Return a mix, what cannot go together noted as mistakes.
-
-    Args:
-        mix: with all its sources.
-        tree: where it stands.
-        problems: where mistakes are noted.
-    """
+    """Return a mix, what cannot go together noted as mistakes."""
     if not mix.sources:
         problems.add(tree.place, "a mix without sources")
     elif mix.how == "interleave" and all(source.weight == 0 for source in mix.sources):

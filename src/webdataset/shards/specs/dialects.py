@@ -16,7 +16,6 @@ them; otherwise they follow one another, as in ``ShardListDataset``.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 from webdataset.core.errors import UsageError
 from webdataset.shards import urls
@@ -71,12 +70,7 @@ _FOREIGN = {
 
 
 def read_dataset_list(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a ``dataset:`` list.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a ``dataset:`` list."""
     problems = context.problems
     for name in _FOREIGN.keys() & tree.value.keys():
         problems.add(tree.keys[name], f"{name!r} is not read: it means {_FOREIGN[name]}")
@@ -130,7 +124,7 @@ def _seed_source(tree: SpecTree, context: SpecContext) -> Source:
     )
 
 
-def _plain_transform(name: str, argument: Any) -> tuple[str, Any]:
+def _plain_transform(name: str, argument: object) -> tuple[str, object]:
     """Return a transform as the native format reads it: pairs are lists."""
     return (name, list(argument)) if isinstance(argument, tuple) else (name, argument)
 
@@ -138,16 +132,12 @@ def _plain_transform(name: str, argument: Any) -> tuple[str, Any]:
 MULTI_ROOT = KeyTable({"prefix": TEXT, "buckets": TEXTS, "datasets": TEXTS})
 MULTI = KeyTable(
     {"name": TEXT, "shards": TEXTS, "buckets": TEXTS, "choose": integer_kind(-1), "resample": integer_kind(-1)}
-)  # -1 says "all", as in the published versions
+    # -1 says "all", as in the published versions
+)
 
 
 def read_multishard(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a file for ``MultiShardSample``.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a file for ``MultiShardSample``."""
     problems = context.problems
     before = len(problems.found)
     MULTI_ROOT.parse_tree(tree, problems, besides=("datasets",))
@@ -218,12 +208,7 @@ _TARMIX_USUAL = {"convert": "None", "nstreams": "1", "allow_missing": "False"}
 
 
 def read_tarmix(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a file for tarmix.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a file for tarmix."""
     problems = context.problems
     root = TARMIX_ROOT.parse_tree(tree, problems, besides=("sources",))
     members = tree.value["sources"].value
@@ -293,14 +278,7 @@ def _parse_factor(text: str) -> float:
 
 
 def wids_source(made: Source, tree: SpecTree, name: str, context: SpecContext) -> Source:
-    """Return a source with the shards of an index.
-
-    Args:
-        made: the source without shards.
-        tree: where the index is named.
-        name: its url or path.
-        context: the specification.
-    """
+    """Return a source with the shards of an index."""
     url = context.place_of(tree, name)
     shards = context.attempt(tree, lambda: _read_index(url, context).shards) if url is not None else None
     if not shards:
@@ -316,7 +294,7 @@ def _fill_shards(made: Source, shards: Sequence[WidsShard], tree: SpecTree, cont
     return replace(made, shards=urls, nsamples=nsamples, nbytes=nbytes)
 
 
-def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, Any]) -> DatasetSpec:
+def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, object]) -> DatasetSpec:
     """Return the specification that an index stands for.
 
     Args:
@@ -343,7 +321,7 @@ def read_wids(tree: SpecTree, context: SpecContext, document: Mapping[str, Any])
     return DatasetSpec({"train": made}, "wids", context.origin)
 
 
-def _read_index(source: Any, context: SpecContext, base: str | None = None) -> WidsIndex:
+def _read_index(source: object, context: SpecContext, base: str | None = None) -> WidsIndex:
     """Read an index; one that a specification from the network names, or is, gets no more for being trusted."""
     network = context.origin.network
     trust = "safe" if network and context.trust == "full" else context.trust
@@ -355,7 +333,7 @@ def _distinct_name(name: str, number: int, sources: Sequence[Source]) -> str:
     return name if alone else f"{name or 'source'}-{number}"
 
 
-def _base_of_document(document: Mapping[str, Any], context: SpecContext) -> str | None:
+def _base_of_document(document: Mapping[str, object], context: SpecContext) -> str | None:
     """Return what the urls of an index that stands within a specification are relative to; None: itself."""
     if isinstance(document, LocatedIndex) or not context.origin.base:
         return None

@@ -6,7 +6,6 @@ the reason. This module reads text files only: no sqlite, no shards.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.shards.specs.context import SpecContext, check_mix, name_sources
@@ -52,7 +51,7 @@ def is_metadataset(tree: SpecTree) -> bool:
     return "version" not in tree.value and any(_member_kind(part) is not None for part in members)
 
 
-def _plain_member(tree: SpecTree, name: str) -> Any:
+def _plain_member(tree: SpecTree, name: str) -> object:
     member = tree.get(name)
     return None if member is None else member.plain()
 
@@ -63,12 +62,7 @@ def _member_kind(tree: SpecTree) -> str | None:
 
 
 def read_energon(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification that a metadataset stands for.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification that a metadataset stands for."""
     splits = tree.get("splits")
     if splits is None or not isinstance(splits.value, dict):
         context.problems.add(tree.place, "a metadataset has a mapping 'splits'")
@@ -130,15 +124,7 @@ def _read_specification(made: Source, tree: SpecTree, path: str, split: str, con
 
 
 def add_prepared_shards(made: Source, tree: SpecTree, path: str, part: str | None, context: SpecContext) -> Source:
-    """Return a source with the shards that a prepared directory lists.
-
-    Args:
-        made: the source without shards.
-        tree: where the directory is named.
-        path: the directory, relative to the specification.
-        part: which part of it; None for ``train``.
-        context: the specification.
-    """
+    """Return a source with the shards that a prepared directory lists."""
     folder = context.place_of(tree, path)
     if folder is None:
         return made

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from webdataset.core.errors import FormatError, SpecError
 from webdataset.shards.lists import ShardList
@@ -27,6 +26,8 @@ from webdataset.shards.specs.syntax import (
 )
 from webdataset.shards.wids_lists import LocatedIndex
 
+SpecLike = str | os.PathLike[str] | Mapping[str, object] | DatasetSpec
+
 FORMS = (
     "a specification has 'version: 1' and 'splits' or 'sources'; a list 'dataset' of shards; 'datasets' as "
     "MultiShardSample has them; 'sources' as tarmix has them; 'splits' as an Energon metadataset has them; or "
@@ -34,13 +35,8 @@ FORMS = (
 )
 
 
-def load_source(spec: Any, split: str | None, *, trust: str | None = None) -> tuple[Mix, ShardList | None]:
+def load_source(spec: SpecLike, split: str | None, *, trust: str | None = None) -> tuple[Mix, ShardList | None]:
     """Read a specification for a dataset, opening each file once.
-
-    Args:
-        spec: as for :func:`load_spec`.
-        split: which split; None for the only one, or ``train``.
-        trust: as for :func:`load_spec`.
 
     Returns:
         The split, and the list of its shards where the document is no more than a list: a shard index without weights,
@@ -56,7 +52,7 @@ def load_source(spec: Any, split: str | None, *, trust: str | None = None) -> tu
     return mix, listed[0] if listed and plain else None
 
 
-def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) -> DatasetSpec:
+def load_spec(spec: SpecLike, *, trust: str | None = None, url: str | None = None) -> DatasetSpec:
     """Read a dataset specification.
 
     Args:
@@ -77,7 +73,7 @@ def load_spec(spec: Any, *, trust: str | None = None, url: str | None = None) ->
     return _load(spec, trust, url)[0]
 
 
-def _load(spec: Any, trust: str | None, url: str | None) -> tuple[DatasetSpec, list[ShardList]]:
+def _load(spec: SpecLike, trust: str | None, url: str | None) -> tuple[DatasetSpec, list[ShardList]]:
     """Return a specification, and the list of shards that its document is, if it is one."""
     if isinstance(spec, DatasetSpec):
         return spec, []
@@ -113,7 +109,7 @@ def from_open_clip(train_data: str, upsampling_factors: str | None = None) -> Da
     return found
 
 
-def read_tree(url: Any, problems: SpecProblems) -> SpecTree:
+def read_tree(url: str | os.PathLike[str], problems: SpecProblems) -> SpecTree:
     """Return the tree of a YAML or JSON file.
 
     Args:
@@ -129,13 +125,14 @@ def read_tree(url: Any, problems: SpecProblems) -> SpecTree:
     if b'"wids_version"' in text:
         with contextlib.suppress(ValueError, RecursionError):
             document = json.loads(text)
-            if isinstance(document, dict) and "wids_version" in document:  # it has a reader of its own
+            # it has a reader of its own
+            if isinstance(document, dict) and "wids_version" in document:
                 return _leave_index(LocatedIndex(document, name), name)
     read = parse_json if name.split("?")[0].lower().endswith(".json") else parse_yaml
     return read(text, name, problems)
 
 
-def _leave_index(document: Mapping[str, Any], name: str) -> SpecTree:
+def _leave_index(document: Mapping[str, object], name: str) -> SpecTree:
     """Return the tree of a shard index, which may be large and has a reader of its own: its keys alone."""
     return SpecTree({key: SpecTree(None, name) for key in document}, name, document=document)
 
@@ -154,11 +151,7 @@ def _load_include(url: str, context: SpecContext) -> DatasetSpec:
 
 
 def dialect(tree: SpecTree) -> str | None:
-    """Return the name of the dialect that a document is written in, or None.
-
-    Args:
-        tree: the whole document.
-    """
+    """Return the name of the dialect that a document is written in, or None."""
     if not isinstance(tree.value, dict):
         return None
     has = tree.value.keys()

@@ -16,7 +16,7 @@ from webdataset.shards.lists import Shard, ShardList
 from webdataset.shards.specs.origin import SpecOrigin, expand_names
 from webdataset.storage.open_url import load_openers
 
-Transform = tuple[Any, Any]
+Transform = tuple[object, object]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Source:
         decode: arguments of ``decode``; None leaves bytes.
         transforms: names (or ``module:function``, or functions) with their arguments.
         preshuffle: samples in the buffer of a shuffle before decoding.
-        shuffle: samples in the buffer of a shuffle behind everything else.
+        shuffle: samples in the buffer of a shuffle after everything else.
         shardshuffle: whether the shards come in a new order in each epoch; None leaves it to the dataset.
         cache: directory to keep its shards in.
         nsamples: how many samples it has, where that is known.
@@ -203,11 +203,7 @@ class SourceShards(ShardList):
             yield {"url": self.source.origin.check(url)}
 
     def drawn_urls(self, generator: random.Random) -> list[str]:
-        """Return the urls of one pass.
-
-        Args:
-            generator: what to draw from.
-        """
+        """Return the urls of one pass."""
         if self.source.resample is not None:
             return generator.choices(self.urls, k=self.source.resample)
         found: list[str] = []
@@ -331,7 +327,8 @@ def _source_shares(mix: Mix) -> list[float | None]:
         if mix.how == "roundrobin":
             return [1 / len(mix.sources)] * len(mix.sources)
         return list(mix.shares())
-    totals = [source.total for source in mix.sources]  # all of every source: the sizes decide
+    # all of every source: the sizes decide
+    totals = [source.total for source in mix.sources]
     known = [total for total in totals if total is not None]
     if len(known) < len(totals) or not sum(known):
         return [1.0] if len(totals) == 1 else [None] * len(totals)

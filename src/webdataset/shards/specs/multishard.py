@@ -72,13 +72,13 @@ class MultiShardSample(ShardList):
         UsageError: a specification that makes no sense.
     """
 
-    def __init__(self, fname: Any) -> None:
+    def __init__(self, fname: str | os.PathLike[str] | dict[str, Any]) -> None:
         self.epoch = -1
         self.rng: random.Random | None = None
         self.sources: list[MSSource] = []
         self.parse_spec(fname)
 
-    def parse_spec(self, fname: Any) -> None:
+    def parse_spec(self, fname: str | os.PathLike[str] | dict[str, Any]) -> None:
         """Read a specification.
 
         Args:
@@ -121,7 +121,7 @@ class MultiShardSample(ShardList):
             yield {"url": url}
 
 
-def _load_yaml(path: Any) -> Any:
+def _load_yaml(path: str | os.PathLike[str]) -> object:
     import yaml  # noqa: PLC0415  only specifications need it
 
     with open_raw(path) as stream:
@@ -131,7 +131,7 @@ def _load_yaml(path: Any) -> Any:
             raise UsageError(f"not a YAML file: {error}", url=str(path)) from error
 
 
-def _parse_source(dataset: Any, prefix: str, buckets: Any, where: str) -> MSSource:
+def _parse_source(dataset: object, prefix: str, buckets: object, where: str) -> MSSource:
     """Return one dataset of a specification."""
     if not isinstance(dataset, dict) or "shards" not in dataset:
         raise UsageError(f"{where}: expected a mapping with 'shards'")
@@ -149,13 +149,13 @@ def _parse_source(dataset: Any, prefix: str, buckets: Any, where: str) -> MSSour
     return MSSource(str(dataset.get("name", f"@{bucket}")), choose, resample, urls)
 
 
-def _check_keys(mapping: dict[str, Any], known: frozenset[str], where: str) -> None:
+def _check_keys(mapping: dict[str, object], known: frozenset[str], where: str) -> None:
     unknown = set(map(str, mapping)) - known
     if unknown:
         raise UsageError(f"{where}: unknown keys {sorted(unknown)}; known are {sorted(known)}")
 
 
-def _parse_bucket(buckets: Any, where: str) -> str:
+def _parse_bucket(buckets: object, where: str) -> str:
     if isinstance(buckets, list):
         if len(buckets) != 1:
             raise UsageError(f"{where}: 'buckets' names {len(buckets)} places; exactly one is supported")
@@ -163,14 +163,14 @@ def _parse_bucket(buckets: Any, where: str) -> str:
     return settings.expand_environment(str(buckets or ""))
 
 
-def _parse_count(dataset: dict[str, Any], key: str, where: str) -> int:
+def _parse_count(dataset: dict[str, object], key: str, where: str) -> int:
     count = dataset.get(key, -1)
     if isinstance(count, bool) or not isinstance(count, int):
         raise UsageError(f"{where}: '{key}' is a number of shards, not {count!r}")
     return count
 
 
-def shardspec(spec: Any) -> SimpleShardList | MultiShardSample:
+def shardspec(spec: str | os.PathLike[str] | dict[str, Any]) -> SimpleShardList | MultiShardSample:
     """Return the list of shards that a specification stands for.
 
     Args:

@@ -20,14 +20,7 @@ MixReader = Callable[..., Mix]
 
 
 def read_source(tree: SpecTree, defaults: SpecTree | None, context: SpecContext, mix: MixReader) -> Source:
-    """Return one source.
-
-    Args:
-        tree: where it stands; a text stands for its shards.
-        defaults: keys that it may not give.
-        context: the specification.
-        mix: reads a mix that stands within a source.
-    """
+    """Return one source."""
     problems = context.problems
     if isinstance(tree.value, str):
         tree = SpecTree({"shards": tree}, tree.place, {"shards": tree.place})
@@ -146,12 +139,7 @@ def _select_split(nested: DatasetSpec, split: str | None, tree: SpecTree, contex
 
 
 def read_native(tree: SpecTree, context: SpecContext) -> DatasetSpec:
-    """Return the specification in a tree.
-
-    Args:
-        tree: the whole document.
-        context: where it came from.
-    """
+    """Return the specification in a tree."""
     problems = context.problems
     members = ROOT.parse_tree(tree, problems, besides=tuple(MIX.kinds))
     if "version" not in tree.value:
@@ -176,14 +164,7 @@ def read_native(tree: SpecTree, context: SpecContext) -> DatasetSpec:
 
 
 def read_mix(tree: SpecTree, defaults: SpecTree | None, context: SpecContext, besides: tuple[str, ...] = ()) -> Mix:
-    """Return one mix.
-
-    Args:
-        tree: where it stands.
-        defaults: keys of sources that do not give them.
-        context: the specification.
-        besides: keys of the mapping that other code reads.
-    """
+    """Return one mix."""
     members = MIX.parse_tree(tree, context.problems, besides=besides)
     listed_trees = tree.get("sources")
     if listed_trees is None or not isinstance(listed_trees.value, list):

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from webdataset.core import settings
 from webdataset.core.errors import UnsafeSpec, UsageError
@@ -52,9 +51,6 @@ class SpecOrigin:
     def resolve(self, name: str) -> str:
         """Return a url or path that was written relative to this specification.
 
-        Args:
-            name: as it was written.
-
         Raises:
             UsageError: a relative name where nothing is known that it could be relative to, or one that nothing has.
         """
@@ -68,7 +64,7 @@ class SpecOrigin:
             return self.base + name
         return os.path.normpath(self.base + name) if self.base else name
 
-    def refusal(self, url: Any) -> str | None:
+    def refusal(self, url: str) -> str | None:
         """Return why a url may not be opened on behalf of this specification, or None.
 
         Args:
@@ -86,28 +82,16 @@ class SpecOrigin:
         return None if reason is None else f"rewritten by the environment to {target!r}, {reason}"
 
     def beside(self, url: str) -> bool:
-        """Tell whether a url leads to the very server (or bucket) that the specification came from.
-
-        Args:
-            url: as it would be opened.
-        """
+        """Tell whether a url leads to the very server (or bucket) that the specification came from."""
         own, there = _SERVER.match(self.name), _SERVER.match(url)
         return own is not None and there is not None and own[0].lower() == there[0].lower()
 
     def foreign(self, url: str) -> bool:
-        """Tell whether a url of the web leads to a server that only a foreign specification has named.
-
-        Args:
-            url: as it would be opened.
-        """
+        """Tell whether a url of the web leads to a server that only a foreign specification has named."""
         return self.network and url[:5].lower() in ("http:", "https") and not self.beside(url)
 
-    def check(self, url: Any) -> Any:
-        """Return the url, if it may be opened on behalf of this specification.
-
-        Raises:
-            UnsafeSpec: it may not.
-        """
+    def check(self, url: str) -> str:
+        """Return the url, if it may be opened on behalf of this specification. Raises UnsafeSpec: it may not."""
         reason = self.refusal(url)
         if reason is not None:
             raise UnsafeSpec(f"{self.name} came over the network and names what it may not: {reason}", url=str(url))
@@ -157,9 +141,6 @@ def _parent_folder(path: str) -> str:
 def split_expression(expression: str) -> Iterator[str]:
     """Yield the expressions that ``a::b`` and braces around whole names stand for, ready to be resolved.
 
-    Args:
-        expression: as it was written.
-
     Raises:
         UsageError: braces that do not close, or that stand for more shards than can be meant.
     """
@@ -167,7 +148,8 @@ def split_expression(expression: str) -> Iterator[str]:
         brace = part.find("{")
         head = part[:brace] if brace >= 0 else part
         risky = any(mark in part for mark in ":~") or "/" in part[brace : part.rfind("}")]
-        if brace >= 0 and "/" not in head and risky:  # the braces may hold a scheme, or the beginning of a path
+        # the braces may hold a scheme, or the beginning of a path
+        if brace >= 0 and "/" not in head and risky:
             yield from map(escape_braces, expand_names(part))
         else:
             yield part
@@ -181,9 +163,6 @@ def escape_braces(url: str) -> str:
 def expand_names(expression: str) -> list[str]:
     """Return the names that an expression with braces stands for.
 
-    Args:
-        expression: one name with ``{000..099}`` and ``{a,b}``.
-
     Raises:
         UsageError: braces that do not close, or that stand for more than ten million names.
     """
@@ -193,11 +172,8 @@ def expand_names(expression: str) -> list[str]:
 MAX_BYTES = 64 << 20
 
 
-def read_spec_bytes(url: Any) -> bytes:
+def read_spec_bytes(url: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a file.
-
-    Args:
-        url: its path or url.
 
     Raises:
         NotFound: no such file.

@@ -30,17 +30,12 @@ class ValueKind:
     """
 
     expected: str
-    parse: Callable[[Any], Any]
+    parse: Callable[[object], object]
     schema: Schema
     numeric: bool = False
 
-    def parse_tree(self, tree: SpecTree, problems: SpecProblems) -> Any:
-        """Return the checked value, or None with the mistake noted.
-
-        Args:
-            tree: the value as it was written.
-            problems: where a mistake is noted.
-        """
+    def parse_tree(self, tree: SpecTree, problems: SpecProblems) -> object:
+        """Return the checked value, or None with the mistake noted."""
         value = tree.plain()
         if self.numeric and tree.filled:
             value = _number_from_text(value)
@@ -64,13 +59,7 @@ class KeyTable:
     notes: dict[str, str] = field(default_factory=dict)
 
     def parse_tree(self, tree: SpecTree, problems: SpecProblems, *, besides: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the members that are right; the others are noted.
-
-        Args:
-            tree: the mapping as it was written.
-            problems: where mistakes are noted.
-            besides: further keys that other code reads.
-        """
+        """Return the members that are right; the others are noted."""
         if not isinstance(tree.value, dict):
             problems.add(tree.place, f"expected a mapping, not {_format_value(tree.plain())}")
             return {}
@@ -94,12 +83,12 @@ class KeyTable:
         }
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _number_from_text(text: Any) -> Any:
+def _number_from_text(text: Any) -> object:
     for kind in (int, float):
         try:
             return kind(text)
@@ -108,45 +97,42 @@ def _number_from_text(text: Any) -> Any:
     return text
 
 
-def _parse_text(value: Any) -> str:
+def _parse_text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError
     return value
 
 
-def _parse_texts(value: Any) -> tuple[str, ...]:
+def _parse_texts(value: object) -> tuple[str, ...]:
     return (_parse_text(value),) if isinstance(value, str) else tuple(map(_parse_text, _parse_list(value)))
 
 
-def _parse_list(value: Any) -> list[Any]:
+def _parse_list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise ValueError  # noqa: TRY004  one kind of refusal
     return value
 
 
-def _parse_mapping(value: Any) -> dict[str, Any]:
+def _parse_sources(value: object) -> list[object]:
+    return list(value)  # type: ignore[call-overload,no-any-return]  # what is no list is refused
+
+
+def _parse_mapping(value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError  # noqa: TRY004  one kind of refusal
     return value
 
 
-def _parse_number(value: Any) -> float:
+def _parse_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     return value
 
 
 def number_kind(low: float, *, open_end: bool = False, high: float = math.inf, high_open: bool = False) -> ValueKind:
-    """Return the kind of numbers in a range.
+    """Return the kind of numbers in a range."""
 
-    Args:
-        low: the least number.
-        open_end: ``low`` itself is too small.
-        high: the greatest number.
-        high_open: ``high`` itself is too large.
-    """
-
-    def parse(value: Any) -> float:
+    def parse(value: object) -> float:
         found = _parse_number(value)
         if found < low or (open_end and found == low) or found > high or (high_open and found == high):
             raise ValueError
@@ -163,7 +149,7 @@ def number_kind(low: float, *, open_end: bool = False, high: float = math.inf, h
 def integer_kind(low: int) -> ValueKind:
     """Return the kind of whole numbers from ``low`` on."""
 
-    def parse(value: Any) -> int:
+    def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise ValueError
         return value
@@ -171,10 +157,10 @@ def integer_kind(low: int) -> ValueKind:
     return ValueKind(f"a whole number of at least {low}", parse, {"type": "integer", "minimum": low}, numeric=True)
 
 
-def choice_kind(*options: Any) -> ValueKind:
+def choice_kind(*options: object) -> ValueKind:
     """Return the kind of a few values."""
 
-    def parse(value: Any) -> Any:
+    def parse(value: object) -> object:
         if value not in options or isinstance(value, bool):
             raise ValueError
         return value
@@ -182,42 +168,42 @@ def choice_kind(*options: Any) -> ValueKind:
     return ValueKind(f"one of {', '.join(map(str, options))}", parse, {"enum": list(options)})
 
 
-def _parse_flag(value: Any) -> bool:
+def _parse_flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError  # noqa: TRY004  one kind of refusal
     return value
 
 
-def _parse_text_map(value: Any) -> dict[str, str]:
+def _parse_text_map(value: object) -> dict[str, str]:
     return {name: _parse_text(part) for name, part in _parse_mapping(value).items()}
 
 
-def _parse_span(value: Any) -> tuple[float, float]:
+def _parse_span(value: object) -> tuple[float, float]:
     low, high = (_parse_share(part) for part in _parse_list(value))
     if not 0 <= low < high <= 1:
         raise ValueError
     return (low, high)
 
 
-def _parse_share(value: Any) -> float:
+def _parse_share(value: object) -> float:
     if isinstance(value, str) and value.endswith("%"):
         return float(value[:-1]) / 100
     return _parse_number(value)
 
 
-def _parse_pair(value: Any) -> tuple[float, float]:
+def _parse_pair(value: object) -> tuple[float, float]:
     low, high = map(_parse_number, _parse_list(value))
     if not 0 < low <= high:
         raise ValueError
     return (low, high)
 
 
-def _parse_transforms(value: Any) -> tuple[tuple[Any, Any], ...]:
+def _parse_transforms(value: object) -> tuple[tuple[object, object], ...]:
     steps = _parse_list(value) if isinstance(value, list) else [value]
     return tuple(map(_parse_transform, steps))
 
 
-def _parse_transform(step: Any) -> tuple[Any, Any]:
+def _parse_transform(step: object) -> tuple[object, object]:
     if isinstance(step, dict):
         ((name, argument),) = step.items()
         return _parse_text(name), argument
@@ -266,7 +252,7 @@ MIX = KeyTable(
         "weights_are": choice_kind("samples", "shards", "bytes"),
         "temperature": number_kind(0),
         "sources": ValueKind(
-            "a list of sources", list, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/source"}}
+            "a list of sources", _parse_sources, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/source"}}
         ),
     },
     {
@@ -351,7 +337,7 @@ OF_SHARDS = ("choose", "resample", "subset", "cache", "shardshuffle", "nsamples"
 SCHEMA_FILE = Path(__file__).with_name("spec.schema.json")
 
 
-def make_schema() -> dict[str, Any]:
+def make_schema() -> Schema:
     """Return the JSON Schema of the native format (draft 2020-12).
 
     What relates several values to each other (names that differ, weights that are not all 0) is left to the parser.

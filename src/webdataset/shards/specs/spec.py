@@ -36,10 +36,11 @@ def export_energon(splits: Mapping[str, Mix]) -> dict[str, Any]:
     return {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": written}
 
 
-def _export_mix(mix: Mix, split: str) -> dict[str, Any]:
+def _export_mix(mix: Mix, split: str) -> dict[str, object]:
     if mix.how == "concat" and len(mix.sources) == 1 and mix.sources[0].repeat == 1:
         return _export_source(mix.sources[0], split)
-    how = "interleave" if mix.how == "concat" else mix.how  # Energon orders samples itself
+    # Energon orders samples itself
+    how = "interleave" if mix.how == "concat" else mix.how
     _require_sayable_in_energon(
         how == "interleave" and mix.exhausted != "stop", f"mix: {mix.how} with exhausted: {mix.exhausted}"
     )
@@ -56,7 +57,7 @@ def _export_mix(mix: Mix, split: str) -> dict[str, Any]:
     return {"blend_epochized": [{"repetitions": each.repeat, **_export_source(each, split)} for each in mix.sources]}
 
 
-def _export_source(source: Source, split: str) -> dict[str, Any]:
+def _export_source(source: Source, split: str) -> dict[str, object]:
     tags = {"subflavors": dict(source.tags)} if source.tags else {}
     plain = Source()
     for name in ("choose", "resample", "subset", "subsample", "rename", "keep", "extensions", "decode", "transforms",
@@ -103,9 +104,6 @@ def _require_sayable_in_energon(sayable: bool, what: str) -> None:  # noqa: FBT0
 
 def export_open_clip(mix: Mix) -> dict[str, str]:
     """Return a mix as open_clip's arguments.
-
-    Args:
-        mix: an interleaving of plain lists of shards.
 
     Returns:
         ``train_data`` and ``train_data_upsampling_factors``, the least factor 1.
@@ -190,9 +188,10 @@ class DatasetSpec:
         text = str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
         if yaml.safe_load(text) == document:
             return text
-        return str(yaml.safe_dump(document, sort_keys=False))  # some letters come back from escapes only
+        # some letters come back from escapes only
+        return str(yaml.safe_dump(document, sort_keys=False))
 
-    def plan(self, split: str | None = None, samples: int | None = None) -> list[Any]:
+    def plan(self, split: str | None = None, samples: int | None = None) -> list[mix.Contribution]:
         """Return what each source contributes; see :func:`webdataset.shards.specs.mix.plan_mix`."""
         return list(mix.plan_mix(self.split(split), samples))
 
@@ -209,16 +208,16 @@ _PLAIN_MIX = Mix()
 _PLAIN_SOURCE = Source()
 
 
-def _dump_mix(mix: Mix) -> dict[str, Any]:
-    found: dict[str, Any] = {"mix": mix.how, "exhausted": mix.exhausted}
+def _dump_mix(mix: Mix) -> dict[str, object]:
+    found: dict[str, object] = {"mix": mix.how, "exhausted": mix.exhausted}
     for name in ("weights_are", "temperature"):
         if getattr(mix, name) != getattr(_PLAIN_MIX, name):
             found[name] = getattr(mix, name)
     return {**found, "sources": [_dump_source(source) for source in mix.sources]}
 
 
-def _dump_source(source: Source) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _dump_source(source: Source) -> dict[str, object]:
+    found: dict[str, object] = {}
     for name, value in _list_options(source):
         if name == "mix":
             found["spec"] = _dump_mix(value)
@@ -240,14 +239,14 @@ def _list_options(source: Source) -> Iterator[tuple[str, Any]]:
             yield each.name, value
 
 
-def _dump_transform(step: Transform) -> Any:
+def _dump_transform(step: Transform) -> object:
     name, argument = step
     if not isinstance(name, str):
         raise UsageError(f"{name!r} is a Python function, which cannot be written down: name it 'module:function'")
     return _escape_variables(name) if argument is None else {name: _escape_variables(argument)}
 
 
-def _escape_variables(value: Any) -> Any:
+def _escape_variables(value: object) -> object:
     """Return a value in which no text would be filled in from the environment."""
     if isinstance(value, str):
         return value.replace("$", "$$")

@@ -1,24 +1,27 @@
 """Parses YAML, JSON or Python values to a tree of values, each with its place.
 
 A place is ``file:line:column`` (for Python values the path to them). The tree comes with every mistake that was found
-in it, at once; text that is not YAML or JSON at all gives one error with line and column.
+in it, at once; text that is not YAML or JSON at all gives one error with line and column. The standard library reads
+JSON; where its keys and values begin is found afterwards, in a text that is known to be right.
 
-Of JSON, the standard library reads the scalars; only the structure is walked here, because nothing else says where a
-value stands. Of YAML, only plain scalars, lists and mappings are built: a tag that names anything else is refused,
-and so are duplicate keys, values that contain themselves, and aliases that multiply beyond 300 000 values. No
-constructor runs but YAML's safe scalars.
+Of YAML, only plain scalars, lists and mappings are built: a tag that names anything else is refused, and so are
+duplicate keys, values that contain themselves, and aliases that multiply beyond 300 000 values. No constructor runs
+but YAML's safe scalars.
 """
 
 import difflib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core import settings
 from webdataset.core.errors import SpecError, UnsafeSpec, UsageError
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_NODES = 300_000
 MAX_DEPTH = 100
@@ -40,7 +43,7 @@ class SpecTree:
     place: str
     keys: dict[str, str] = field(default_factory=dict)
     filled: bool = False
-    document: Mapping[str, Any] | None = None
+    document: Mapping[str, object] | None = None
 
     def plain(self) -> Any:
         """Return the value without places."""
@@ -57,7 +60,7 @@ class SpecTree:
 
 @dataclass
 class SpecProblems:
-    """Every mistake of one specification, collected so that all can be told at once."""
+    """Every mistake of one specification, collected so that one error names all."""
 
     found: list[str] = field(default_factory=list)
     unsafe: bool = False
@@ -101,17 +104,8 @@ def unknown_name_message(name: str, known: Iterable[str]) -> str:
     return f"unknown key {name!r}{hint}"
 
 
-def tree_from_python(value: Any, place: str = "specification", depth: int = 0) -> SpecTree:
-    """Return the tree of a dictionary that a program made.
-
-    Args:
-        value: mappings, lists and scalars.
-        place: what to call it in messages.
-        depth: of the nesting so far.
-
-    Raises:
-        SpecError: a structure that contains itself.
-    """
+def tree_from_python(value: object, place: str = "specification", depth: int = 0) -> SpecTree:
+    """Return the tree of a dictionary that a program made. Raises SpecError: a structure that contains itself."""
     if depth > MAX_DEPTH:
         raise spec_error([f"{place}: more than {MAX_DEPTH} levels deep"])
     if isinstance(value, Mapping):
@@ -153,119 +147,71 @@ def substitute_tree(tree: SpecTree, problems: SpecProblems, *, allowed: bool) ->
     return replace(tree, value=text, filled=text != value)
 
 
-_SPACE = re.compile(r"[ \t\n\r]*")
-_STRANGE = re.compile(r"-?(?:NaN|Infinity)")
+# where keys and values of a JSON text begin, in its order
+_BEGINNING = re.compile(r'"(?:[^"\\]|\\.)*"|[{\[]|[^\s{}\[\],:"]+')
+
+
+class _Members(list[tuple[str, object]]):
+    """The members of a JSON object, duplicates included."""
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A number of a JSON text that is not read."""
+
+    reason: str
 
 
 def parse_json(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
-    """Read JSON.
+    """Read JSON. Raises SpecError: it is not JSON."""
+    try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(
+            text, object_pairs_hook=_Members, parse_int=_parse_integer,
+            parse_constant=lambda _: _Refused("NaN and Infinity are no JSON"),
+        )  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise spec_error([f"{file}:1:1: not JSON: {error}"]) from error
+    except json.JSONDecodeError as error:
+        raise spec_error([f"{file}:{error.lineno}:{error.colno}: not JSON: {error.msg}"]) from error
+    except RecursionError as error:
+        raise spec_error([f"{file}:1:1: not JSON: more than {MAX_DEPTH} levels deep"]) from error
+    lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    Args:
-        text: the whole file, UTF-8.
-        file: its name, for messages.
-        problems: where duplicate keys are noted.
+    def places() -> Iterator[str]:
+        for match in _BEGINNING.finditer(text):
+            line = bisect_right(lines, match.start())
+            yield f"{file}:{line}:{match.start() - lines[line - 1] + 1}"
 
-    Raises:
-        SpecError: it is not JSON.
-    """
-    if isinstance(text, bytes):
-        try:
-            text = text.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise spec_error([f"{file}:1:1: not JSON: {error}"]) from error
-    walker = _JsonWalker(text, file, problems)
-    tree, end = walker.value(walker.skip_space(0), 0)
-    if walker.skip_space(end) != len(text):
-        raise walker.wrong(walker.skip_space(end), "something stands behind the value")
-    return tree
+    return _locate_json(value, places(), problems, 0)
 
 
-class _JsonWalker:
-    """Walks one text.
+def _parse_integer(digits: str) -> "int | _Refused":
+    try:
+        return int(digits)
+    except ValueError as error:  # thousands of digits
+        return _Refused(str(error))
 
-    Args:
-        text: the whole file.
-        file: name for messages.
-        problems: where duplicate keys are noted.
-    """
 
-    def __init__(self, text: str, file: str, problems: SpecProblems) -> None:
-        self.text = text
-        self.file = file
-        self.problems = problems
-        self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
-        self.scalar = json.JSONDecoder().raw_decode
-
-    def place(self, at: int) -> str:
-        """Return ``file:line:column`` of a position."""
-        line = bisect_right(self.lines, at)
-        return f"{self.file}:{line}:{at - self.lines[line - 1] + 1}"
-
-    def wrong(self, at: int, message: str) -> SpecError:
-        """Return the error for a position."""
-        return spec_error([f"{self.place(at)}: not JSON: {message}"])
-
-    def skip_space(self, at: int) -> int:
-        """Return the position of the next character that is no space."""
-        match = _SPACE.match(self.text, at)
-        return match.end() if match else at
-
-    def value(self, at: int, depth: int) -> tuple[SpecTree, int]:
-        """Return the tree of the value at a position, and the position behind it."""
-        if depth > MAX_DEPTH:
-            raise self.wrong(at, f"more than {MAX_DEPTH} levels deep")
-        opening = self.text[at : at + 1]
-        if opening == "{":
-            return self._mapping(at, depth)
-        if opening == "[":
-            return self._list(at, depth)
-        scalar, end = self._scalar(at)
-        return SpecTree(scalar, self.place(at)), end
-
-    def _scalar(self, at: int) -> tuple[Any, int]:
-        if _STRANGE.match(self.text, at):
-            raise self.wrong(at, "NaN and Infinity are no JSON")
-        try:
-            return self.scalar(self.text, at)
-        except json.JSONDecodeError as error:
-            raise self.wrong(error.pos, error.msg) from error
-        except ValueError as error:  # a number of thousands of digits
-            raise self.wrong(at, str(error)) from error
-
-    def _list(self, at: int, depth: int) -> tuple[SpecTree, int]:
-        parts: list[SpecTree] = []
-        here = self.skip_space(at + 1)
-        while self.text[here : here + 1] != "]":
-            if parts:
-                here = self._over(here, ",")
-            part, here = self.value(here, depth + 1)
-            parts.append(part)
-            here = self.skip_space(here)
-        return SpecTree(parts, self.place(at)), here + 1
-
-    def _mapping(self, at: int, depth: int) -> tuple[SpecTree, int]:
+def _locate_json(value: object, places: Iterator[str], problems: SpecProblems, depth: int) -> SpecTree:
+    """Return the tree of a value that was read from JSON; the first member of a name counts."""
+    place = next(places)
+    if isinstance(value, _Refused) or depth > MAX_DEPTH:
+        reason = value.reason if isinstance(value, _Refused) else f"more than {MAX_DEPTH} levels deep"
+        raise spec_error([f"{place}: not JSON: {reason}"])
+    if isinstance(value, _Members):
         members: dict[str, SpecTree] = {}
         keys: dict[str, str] = {}
-        here, first = self.skip_space(at + 1), True
-        while self.text[here : here + 1] != "}":
-            if not first:
-                here = self._over(here, ",")
-            first = False
-            if self.text[here : here + 1] != '"':
-                raise self.wrong(here, "a key in double quotes was expected")
-            name, end = self._scalar(here)
-            if name in members:
-                self.problems.add(self.place(here), f"duplicate key {name!r}: it stands at {keys[name]} already")
-            keys.setdefault(name, self.place(here))
-            part, end = self.value(self._over(self.skip_space(end), ":"), depth + 1)
-            members.setdefault(name, part)
-            here = self.skip_space(end)
-        return SpecTree(members, self.place(at), keys), here + 1
-
-    def _over(self, at: int, mark: str) -> int:
-        if self.text[at : at + 1] != mark:
-            raise self.wrong(at, f"{mark!r} was expected")
-        return self.skip_space(at + 1)
+        for name, part in value:
+            here = next(places)
+            if name in keys:
+                problems.add(here, f"duplicate key {name!r}: it stands at {keys[name]} already")
+            keys.setdefault(name, here)
+            members.setdefault(name, _locate_json(part, places, problems, depth + 1))
+        return SpecTree(members, place, keys)
+    if isinstance(value, list):
+        return SpecTree([_locate_json(part, places, problems, depth + 1) for part in value], place)
+    return SpecTree(value, place)
 
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -274,16 +220,7 @@ _MAPPINGS = ("tag:yaml.org,2002:map",)
 
 
 def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree:
-    """Read YAML.
-
-    Args:
-        text: the whole file.
-        file: its name, for messages.
-        problems: where duplicate keys are noted.
-
-    Raises:
-        SpecError: it is not YAML, or not one that is read here.
-    """
+    """Read YAML. Raises SpecError: it is not YAML, or not one that is read here."""
     import yaml  # noqa: PLC0415  only specifications need it
 
     try:
@@ -303,38 +240,28 @@ def parse_yaml(text: bytes | str, file: str, problems: SpecProblems) -> SpecTree
         raise spec_error([f"{file}:1:1: not YAML: {error}"]) from error
 
 
-def _yaml_error(error: Any, file: str) -> SpecError:
+def _yaml_error(error: "yaml.MarkedYAMLError", file: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     return spec_error([f"{file}:{line}:{column}: not YAML: {error.problem or error.context}"])
 
 
 class _YamlBuilder:
-    """Builds the tree of one document.
+    """Builds the tree of one document; ``loader`` gives the scalars."""
 
-    Args:
-        loader: gives the scalars.
-        file: name for messages.
-        problems: where mistakes are noted.
-    """
-
-    def __init__(self, loader: Any, file: str, problems: SpecProblems) -> None:
+    def __init__(self, loader: "yaml.SafeLoader", file: str, problems: SpecProblems) -> None:
         self.loader = loader
         self.file = file
         self.problems = problems
         self.nodes = 0
 
-    def place(self, node: Any) -> str:
+    def place(self, node: "yaml.Node") -> str:
         """Return where a node stands."""
         mark = node.start_mark
         return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
 
     def build(self, node: Any, depth: int = 0) -> SpecTree:
-        """Return the tree of a node.
-
-        Raises:
-            SpecError: too deep or too many values, as where it contains itself, or a tag that is not read.
-        """
+        """Return the tree of a node; refuse one that is too deep or too large (it may contain itself)."""
         self.nodes += 1
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
             raise spec_error(
@@ -348,7 +275,7 @@ class _YamlBuilder:
             return SpecTree([self.build(part, depth + 1) for part in node.value], self.place(node))
         return self._mapping(node, depth)
 
-    def _mapping(self, node: Any, depth: int) -> SpecTree:
+    def _mapping(self, node: "yaml.Node", depth: int) -> SpecTree:
         members: dict[str, SpecTree] = {}
         merged: dict[str, SpecTree] = {}
         keys: dict[str, str] = {}
@@ -371,7 +298,7 @@ class _YamlBuilder:
             {**inherited, **members}, self.place(node), {**{n: t.place for n, t in inherited.items()}, **keys}
         )
 
-    def _merge_mappings(self, node: Any, depth: int) -> dict[str, SpecTree]:
+    def _merge_mappings(self, node: "yaml.Node", depth: int) -> dict[str, SpecTree]:
         trees = [self.build(node, depth)]
         if isinstance(trees[0].value, list):
             trees = trees[0].value
