@@ -16,7 +16,7 @@ _PACKAGE = __name__.partition(".")[0]
 class LazyModule(ModuleType):
     """A module with a class of its own; it pickles by name, as functions that mention it must under spawn."""
 
-    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
         return importlib.import_module, (self.__name__,)
 
 
@@ -36,7 +36,7 @@ def lazy_attributes(
     attributes = modules.split()
     kept = {name: home for home, names in (homes or {}).items() for name in names.split()}
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+    def __getattr__(name: str) -> object:  # noqa: N807  it becomes the module's
         if name in kept:
             found = getattr(importlib.import_module(f"{_PACKAGE}.{kept[name]}"), name)
             # what was put there meanwhile stays
@@ -69,7 +69,7 @@ def removed_attributes(module: str, way_out: str) -> Callable[[str], Any]:
         way_out: what to use instead.
     """
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+    def __getattr__(name: str) -> object:  # noqa: N807  it becomes the module's
         raise missing_name_error(f"module {module!r} has no attribute {name!r}: {way_out}")
 
     return __getattr__

@@ -10,7 +10,7 @@ import functools
 import os
 import random
 import struct
-from typing import Any
+from collections.abc import Mapping
 
 try:
     from _blake2 import blake2b  # hashlib's own; hashlib itself loads OpenSSL, which takes longer than all of this
@@ -116,11 +116,11 @@ def permutation(length: int, *parts: int | str | None) -> list[int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _sample_hash(*parts: int | str | None) -> Any:
+def _sample_hash(*parts: int | str | None) -> blake2b:
     return blake2b(hash_seed("sample", *parts).to_bytes(8, "little"), digest_size=32)
 
 
-def sample_digest(sample: Any, *parts: int | str | None) -> bytes:
+def sample_digest(sample: Mapping[str, object], *parts: int | str | None) -> bytes:
     """Return 256 bits that one sample has to itself: a function of the sample's name and of ``parts``.
 
     A sample's name is the file name of its shard (without folder and query: data may move), its key, and the number of

@@ -16,7 +16,7 @@ import heapq
 import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
 from webdataset.core.errors import NoSamples, UsageError, WebDatasetError
@@ -34,7 +34,7 @@ from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
 from webdataset.flow.run import Bounds, expand_stages
 from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
-from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.checks import CheckSamples
 
 
@@ -242,7 +242,7 @@ def _check_not_empty(plan: ElasticPlan) -> None:
         )
 
 
-class ElasticRun:
+class ElasticRun(Generic[Output]):
     """One worker's run of an elastic dataset: an iterator over items, by rising position.
 
     Nothing is opened before the first item is asked for.
@@ -264,7 +264,7 @@ class ElasticRun:
         self._moved_on = False
         self._place = place
         self._started: StreamCursor | None = None
-        self._pairs: Generator[tuple[int, Any]] = _empty_pairs()
+        self._pairs: Generator[tuple[int, Output]] = _empty_pairs()
         self.meter: Any = None  # times the stages, where it is given before the first item
         self.outcomes: Any = None  # is told what became of the samples, where it is given before the first item
         self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
@@ -319,7 +319,7 @@ class ElasticRun:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Output:
         if self._started is None:
             self._begin(None)
         try:

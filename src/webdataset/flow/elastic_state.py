@@ -48,7 +48,7 @@ _ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's state: [count], or 
 Sums = dict[str, tuple[Json, int]]
 
 
-def quote_value(value: Any) -> str:
+def quote_value(value: object) -> str:
     """Return the beginning of a value as text, for a message; also of one that cannot be written down.
 
     Args:
@@ -113,8 +113,8 @@ def sum_state(header: Mapping[str, Any], stream_states: Mapping[str, Json], know
     return total
 
 
-def check_shape(state: Any) -> None:
-    """Refuse what is no state: entries that lack, or are of another type, or are numbers that no state has.
+def check_shape(state: object) -> Mapping[str, Any]:
+    """Return a state; refuse what is none: entries that lack, or are of another type, or are numbers of no state.
 
     Args:
         state: anything.
@@ -140,6 +140,7 @@ def check_shape(state: Any) -> None:
         raise StateMismatch(f"the state is malformed: 'description' is {quote_value(state['description'])}")
     _check_functions(state["functions"])
     _check_stream_states(state)
+    return state
 
 
 def _check_functions(functions: list[Any]) -> None:
@@ -160,14 +161,14 @@ def _check_stream_states(state: Mapping[str, Any]) -> None:
             )
 
 
-def _is_stream_name(name: Any, streams: int) -> bool:
+def _is_stream_name(name: object, streams: int) -> bool:
     """Tell whether a name is that of a stream, written as this library does."""
     return (
         isinstance(name, str) and len(name) < 20 and name.isdecimal() and str(int(name)) == name and int(name) < streams
     )
 
 
-def is_stream_state(stream_state: Any) -> bool:
+def is_stream_state(stream_state: object) -> bool:
     """Tell whether a value has the shape of a stream's state.
 
     Args:
@@ -235,7 +236,7 @@ _OTHER_SHARDS = (
 )
 
 
-def check_state(state: Any) -> dict[str, Any]:
+def check_state(state: object) -> dict[str, Any]:
     """Return a state, if it is one.
 
     Args:
@@ -244,9 +245,9 @@ def check_state(state: Any) -> dict[str, Any]:
     Raises:
         StateMismatch: it is none, or of another version, or was changed since it was saved; the entry is named.
     """
-    check_shape(state)
-    check_sum(state)
-    return dict(state)
+    found = check_shape(state)
+    check_sum(found)
+    return dict(found)
 
 
 def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -290,7 +291,7 @@ def _describe_differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> 
     return found
 
 
-def _format_part(part: Any) -> str:
+def _format_part(part: object) -> str:
     return ", ".join(map(quote_value, part)) if isinstance(part, list) else quote_value(part)
 
 
@@ -422,9 +423,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise UsageError(f"merge_states takes a list of states, and got a {type(states).__name__}")
-    known = [_extract_dataset_state(state) for state in states]
-    for state in known:
-        check_shape(state)
+    known = [check_shape(_extract_dataset_state(state)) for state in states]
     if not known:
         raise StateMismatch("there are no states to merge")
     known = _align_epochs(known)
@@ -461,7 +460,7 @@ def _align_epochs(states: list[Any]) -> list[Any]:
     return found
 
 
-def _extract_dataset_state(state: Any) -> Any:
+def _extract_dataset_state(state: object) -> object:
     """Return the dataset's state within that of a loader with stages behind it, where nothing has come out of them.
 
     Raises:

@@ -12,10 +12,10 @@ import contextlib
 import mmap
 import os
 import struct
-from typing import Any
+from typing import Any, Protocol
 
 from webdataset.core import settings
-from webdataset.core.distributed import is_spawning, worker_context, worker_info
+from webdataset.core.distributed import TorchWorker, is_spawning, worker_context, worker_info
 from webdataset.core.seeds import hash_seed, random_seed
 
 
@@ -123,6 +123,13 @@ def _restore_counter(travelled: int, further: "ContinuedEpochFlag | None") -> Ep
     return EpochCounter(travelled, further=further)
 
 
+class DupFd(Protocol):
+    """A descriptor on its way to another process, as ``multiprocessing`` sends it."""
+
+    def detach(self) -> int:
+        """Return the descriptor in this process."""
+
+
 class ContinuedEpochFlag:
     """Whether workers that were spawned behind a state went on with the next epoch, told to those of later epochs.
 
@@ -155,10 +162,10 @@ class ContinuedEpochFlag:
             os.close(self._descriptor)
 
 
-def _restore_flag(descriptor: Any) -> ContinuedEpochFlag:
+def _restore_flag(descriptor: "DupFd") -> ContinuedEpochFlag:
     return ContinuedEpochFlag(descriptor.detach())
 
 
-def _slot_offset(info: Any) -> int:
+def _slot_offset(info: TorchWorker) -> int:
     """Return where in the page a worker counts."""
     return int(info.id) % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size

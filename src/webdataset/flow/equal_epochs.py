@@ -160,7 +160,7 @@ def count_items(stages: Sequence[Any], samples: int) -> int:
     return samples
 
 
-def _keeps_count(stage: Any) -> bool:
+def _keeps_count(stage: object) -> bool:
     """Tell whether a stage gives as many items as it gets, lost ones aside."""
     if isinstance(stage, ObservingFunction):
         return "select" not in stage.f.__name__

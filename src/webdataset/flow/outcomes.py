@@ -120,7 +120,7 @@ def has_empty_check(stages: Sequence[Any]) -> bool:
     return any(isinstance(part, CheckSamples) for part in parts) or any(map(_has_checked_source, stages[:1]))
 
 
-def _has_checked_source(source: Any) -> bool:
+def _has_checked_source(source: object) -> bool:
     """Tell the same of a pipeline's source: a pipeline, a loader over one, a mix."""
     for name in ("pipeline", "datasets"):
         inner = getattr(source, name, None)

@@ -8,14 +8,14 @@ import itertools
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from webdataset.core.distributed import RunContext, StreamNumber, is_single_worker
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
-from webdataset.stages.base import Address, Composed, Json, Run, Stage
+from webdataset.stages.base import Address, Composed, Json, Output, Run, Stage
 from webdataset.stages.mix_sources import is_startable
 from webdataset.stages.randomness import user_generators
 from webdataset.stages.read_shards import ReadShards
@@ -24,7 +24,7 @@ VERSION = 1
 _END: Any = object()
 
 
-class Flow:
+class Flow(Generic[Output]):
     """A pipeline that is being iterated.
 
     Args:
@@ -82,8 +82,9 @@ class Flow:
     def __iter__(self) -> Iterator[Any]:
         return self.items
 
-    def __next__(self) -> Any:
-        return next(self.items)
+    def __next__(self) -> Output:
+        item: Output = next(self.items)
+        return item
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +240,7 @@ def expand_stages(stages: Sequence[Any]) -> list[Any]:
     return [step for stage in stages for step in _expand_stage(stage)]
 
 
-def _expand_stage(stage: Any) -> Sequence[Any]:
+def _expand_stage(stage: object) -> Sequence[Any]:
     """Return the stages that one entry of a pipeline stands for.
 
     ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a state of its own. The
@@ -298,7 +299,7 @@ class Bounds:
         return replace(self, items=items, retries=max(self.retries, EMPTY_PASSES), endless=True)
 
 
-def item_bound(pipeline: Any) -> int | None:
+def item_bound(pipeline: object) -> int | None:
     """Return after how many items an iteration over a pipeline ends, or None where it has no such bound.
 
     Args:
@@ -308,7 +309,7 @@ def item_bound(pipeline: Any) -> int | None:
     return items if items is not None and items > 0 else None
 
 
-class Loop:
+class Loop(Generic[Output]):
     """A pipeline that is being iterated, pass after pass.
 
     Args:
@@ -340,10 +341,10 @@ class Loop:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Output:
         while not self._over and self.count < self.bound:
-            item = next(self.flow.items, self)
-            if item is not self:
+            item: Output = next(self.flow.items, _END)
+            if item is not _END:
                 self.count += 1
                 self.given += 1
                 return item
@@ -474,7 +475,7 @@ class PipelineIterator(itertools.chain[Any]):
 
     if not TYPE_CHECKING:  # a checker would take every name for one of this class
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             """Say what has a state."""
             if name in STATE_METHODS:
                 raise missing_state_error(self, name)

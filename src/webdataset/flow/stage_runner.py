@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from webdataset.core.error_handlers import count_skipped, skip_items
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
@@ -149,7 +149,7 @@ class StageRunner:
         # the run goes on drawing from users' own generators, and the replay from others
         return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 
-    def _copy_with_stage(self, stage: Any) -> "StageRunner":
+    def _copy_with_stage(self, stage: Stage) -> "StageRunner":
         # a replay is not measured: what it does was measured in the first run
         run = replace(self.run, meter=None, outcomes=None)
         return type(self)(stage, run, None if self.before is None else self.before.copy())
@@ -184,7 +184,7 @@ class StageRunner:
         return self.before
 
 
-def stage_name(stage: Any) -> str:
+def stage_name(stage: object) -> str:
     """Return what a stage is called in states: the ``state_name`` of its function or class, else its qualified name."""
     called = stage.foreign if isinstance(stage, _OpaqueStage) else getattr(stage, "f", stage)
     for holder in (called, type(called)):
@@ -215,7 +215,7 @@ class ItemCount(StageState):
         """Return the number of items given."""
         return self.count
 
-    def restore(self, state: Json, fetch: Any) -> None:  # noqa: ARG002
+    def restore(self, state: Json, fetch: object) -> None:  # noqa: ARG002
         """Skip this many."""
         self.count = self.skip = int(state)  # a snapshot may be taken before the first item
 
@@ -229,7 +229,7 @@ class OpaqueStageRunner(StageRunner):
         before: the level before, or None for a source.
     """
 
-    def __init__(self, stage: Any, run: Run, before: StageRunner | None) -> None:
+    def __init__(self, stage: object, run: Run, before: StageRunner | None) -> None:
         if run.tracked:
             refuse_unrepeatable(stage)
         self.foreign = stage
@@ -261,7 +261,8 @@ class OpaqueStageRunner(StageRunner):
     def restore(self, state: Json) -> None:
         """Skip what was given; a stage that left a mark is asked whether it can give the same again."""
         if "mark" in state:
-            self.foreign.recall(state["mark"])
+            recall: Callable[[object], None] = self.foreign.recall  # type: ignore[attr-defined]  # it left the mark
+            recall(state["mark"])
         self.read, self.behind = state.get("read"), True
         super().restore(state["count"])
 
@@ -307,7 +308,7 @@ class OpaqueStageRunner(StageRunner):
 
     def copy(self) -> StageRunner:
         """Return this level and those before it as they were before the run."""
-        return self._copy_with_stage(self.foreign)
+        return self._copy_with_stage(cast("Stage", self.foreign))
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
         """Replay the level from the start and keep the items at some ordinals."""
@@ -331,11 +332,11 @@ class _OpaqueStage(Stage):
 
     rewinds = True
 
-    def __init__(self, foreign: Any, run: Run | None) -> None:
+    def __init__(self, foreign: object, run: Run | None) -> None:
         self.foreign = foreign
         self.source_run = run  # None where it is not the source
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: object) -> Iterator[Any]:  # noqa: ARG002
         """Return the foreign stage's iterator."""
         return iter(self._start_source(upstream))
 

@@ -49,7 +49,7 @@ def _divide_stages(stages: Sequence[Any], stream: StreamNumber) -> list[Any]:
     return [stage.for_stream(stream) if isinstance(stage, Stage) else stage for stage in stages]
 
 
-def _check_stage(stage: Any) -> None:
+def _check_stage(stage: object) -> None:
     """Refuse a stage that cannot run in streams.
 
     Raises:
@@ -60,7 +60,7 @@ def _check_stage(stage: Any) -> None:
         raise UsageError(f"an elastic dataset cannot hold {stage!r}: {reason}", stage=repr(stage))
 
 
-def _find_objection(stage: Any) -> str | None:
+def _find_objection(stage: object) -> str | None:
     if isinstance(stage, DirectoryShardList):
         return "who claims a shard depends on timing; name the shards in a list"
     if getattr(stage, "f", stage) is resampled_shards:

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import SkipCounts, count_skipped
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
-from webdataset.stages.base import FilterFunction, Stage, stage_title
+from webdataset.stages.base import FilterFunction, Item, Stage, stage_title
 from webdataset.stages.checks import CheckSamples
 from webdataset.stages.read_shards import ReadShards
 
@@ -193,7 +194,7 @@ class StageMeter:
             row = self._row(number, find_report_name(level, source=number == 0), outer=outer)
             level.gate = functools.partial(self._outlet if last else self._gate, row=row)
 
-    def _chosen(self, stream: Any, *, outer: bool) -> bool:
+    def _chosen(self, stream: StreamNumber | None, *, outer: bool) -> bool:
         if stream is None or self._budget >= 1:
             return True
         if not outer:
@@ -211,7 +212,7 @@ class StageMeter:
             self._rows[key] = len(self._rows)
         return self._rows[key]
 
-    def time_step(self, items: Iterator[Any], row: int) -> Any:
+    def time_step(self, items: Iterator[Item], row: int) -> Item:
         """Draw an item through a gate in a timed step.
 
         Raises:
@@ -231,7 +232,7 @@ class StageMeter:
         self._samples[row] += 1
         return item
 
-    def step(self, items: Iterator[Any], row: int, weight: int, *, first: bool) -> Any:
+    def step(self, items: Iterator[Item], row: int, weight: int, *, first: bool) -> Item:
         """Draw an item from the last stage in a timed step.
 
         Raises:
@@ -410,7 +411,7 @@ def find_report_name(level: StageRunner, *, source: bool = False) -> str:
         level: any.
         source: it is the first.
     """
-    stage = level.stage
+    stage: object = level.stage
     if isinstance(stage, ReadShards):
         return "reading"
     if isinstance(level, OpaqueStageRunner):

@@ -12,19 +12,19 @@ same answer. A state that lacks a stream of its rank is that of one worker: it t
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic
 
 from webdataset.core.distributed import WorkerContext, thread_context, use_stream
 from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
 from webdataset.flow.run import VERSION, Bounds, Loop, build_runners
-from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.read_shards import ReadShards
 
 END: Any = object()
 
 
-class VirtualStream:
+class VirtualStream(Generic[Output]):
     """One stream, started when it is first asked.
 
     Args:
@@ -58,10 +58,11 @@ class VirtualStream:
         """Number of items given."""
         return self._given if self._loop is None else self._loop.count
 
-    def advance(self) -> Any:
+    def advance(self) -> Output:
         """Return the next item, or ``END``."""
+        item: Output = END
         if self.over:
-            return END
+            return item
         before = thread_context.stream
         thread_context.stream = self.stream
         try:

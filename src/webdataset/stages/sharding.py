@@ -21,7 +21,7 @@ from typing import Any
 from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import FlowError, StaleIndex
 from webdataset.core.logs import log
-from webdataset.stages.base import Run, Stage, StageState
+from webdataset.stages.base import Item, Run, Stage, StageState
 from webdataset.stages.select import Slice, SliceState
 
 
@@ -36,7 +36,7 @@ class PassNumberState(StageState):
         self.run = run
 
 
-class EqualShare(Stage):
+class EqualShare(Stage[PassNumberState]):
     """This rank's and worker's part of a pass (or a virtual stream's), as long as that of all others.
 
     Flow: pieces of shards, in order, equally many samples for everybody; holds the list of shards.
@@ -90,7 +90,7 @@ class EqualShare(Stage):
         begin += where.worker * each + min(where.worker, more)
         return begin, begin + each + (where.worker < more)
 
-    def flow(self, upstream: Iterator[Any], state: PassNumberState) -> Iterator[dict[str, Any]]:
+    def flow(self, upstream: Iterator[Any], state: PassNumberState) -> Iterator[dict[str, object]]:
         """Yield the pieces.
 
         Raises:
@@ -114,7 +114,7 @@ class EqualShare(Stage):
         for turn, piece in cut_pieces(shards, sizes, *self.bounds(state.run)):
             yield {**piece, "__pad__": bool(turn or again)}
 
-    def _count(self, shard: Mapping[str, Any]) -> int:
+    def _count(self, shard: Mapping[str, object]) -> int:
         try:
             return self._counts[str(shard["url"])]
         except KeyError:
@@ -141,7 +141,7 @@ def compute_share(samples: int, number: int, among: int, how: str) -> tuple[int,
 
 
 def cut_pieces(
-    shards: Sequence[Mapping[str, Any]], sizes: Sequence[int], begin: int, end: int
+    shards: Sequence[Mapping[str, object]], sizes: Sequence[int], begin: int, end: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the pieces of shards that hold some positions.
 
@@ -165,7 +165,7 @@ def cut_pieces(
         begin += stop - first
 
 
-def list_pass_urls(source: Any) -> Iterable[str] | None:
+def list_pass_urls(source: object) -> Iterable[str] | None:
     """Return the urls of a source that gives each of them in a pass, or None.
 
     Args:
@@ -200,7 +200,7 @@ class ShareShards:
         self.ranks = ranks
         self.workers = workers
 
-    def __call__(self, shards: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, shards: Iterable[Item]) -> Iterator[Item]:
         """Yield this worker's share."""
         number, among = _worker_share(ranks=self.ranks, workers=self.workers)
         yield from islice(shards, number, None, among) if self.count >= among else shards
@@ -228,7 +228,7 @@ class ShareSamples(Slice):
         self.ranks = ranks
         self.workers = workers
 
-    def flow(self, upstream: Iterator[Any], state: SliceState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: SliceState) -> Iterator[Item]:
         """Yield this worker's share."""
         number, among = _worker_share(ranks=self.ranks, workers=self.workers)
         mine = Slice(None) if self.count >= among else Slice(number, None, among)
