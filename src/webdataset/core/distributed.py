@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
+from webdataset.core.lazy_modules import Override
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import loaded_module
 
@@ -283,13 +284,8 @@ def use_stream(stream: StreamNumber) -> Iterator[None]:
         thread_context.stream = before
 
 
-class WorkerInfoOverride:
-    """What a program has put in the place of ``utils.pytorch_worker_info``."""
-
-    replaced: Callable[..., tuple[int, int, int, int]] | None = None
-
-
-worker_info_override = WorkerInfoOverride()
+worker_info_override = Override[Callable[..., tuple[int, int, int, int]]]()
+"""What a program has put in the place of ``utils.pytorch_worker_info``."""
 
 
 def worker_context(group: object = None) -> WorkerContext:

@@ -8,8 +8,9 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+Value = TypeVar("Value")
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -18,6 +19,17 @@ class LazyModule(ModuleType):
 
     def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
         return importlib.import_module, (self.__name__,)
+
+
+class Override(Generic[Value]):
+    """What a program has put in the place of something of this library.
+
+    Attributes:
+        replaced: it; None where nothing was put there.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: Value | None = None
 
 
 def lazy_attributes(

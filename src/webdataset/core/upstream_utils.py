@@ -9,7 +9,7 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from webdataset.core.errors import UsageError
 from webdataset.core.tracebacks import warn_user
@@ -37,11 +37,7 @@ def safe_eval(s: str, expr: str = "{}") -> object:
     )
 
 
-@overload
-def deprecated(arg: str | None = None) -> Callable[[Marked], Marked]: ...
-@overload
-def deprecated(arg: Marked) -> Marked: ...
-def deprecated(arg: Marked | str | None = None) -> Marked | Callable[[Marked], Marked]:
+def deprecated(arg: Callable[..., Any] | str | None = None) -> Callable[..., Any]:
     """Mark a function or class: each call warns.
 
     Args:
@@ -52,11 +48,7 @@ def deprecated(arg: Marked | str | None = None) -> Marked | Callable[[Marked], M
     return _mark(arg, reason=None)
 
 
-@overload
-def obsolete(func: None = None, *, reason: str | None = None) -> Callable[[Marked], Marked]: ...
-@overload
-def obsolete(func: Marked, *, reason: str | None = None) -> Marked: ...
-def obsolete(func: Marked | None = None, *, reason: str | None = None) -> Marked | Callable[[Marked], Marked]:
+def obsolete(func: Callable[..., Any] | None = None, *, reason: str | None = None) -> Callable[..., Any]:
     """Mark a function or class as given up: it still works, and each call warns.
 
     Args:

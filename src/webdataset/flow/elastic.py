@@ -34,7 +34,7 @@ from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
 from webdataset.flow.run import Bounds, expand_stages
 from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
-from webdataset.stages.base import Address, Json, Output, Run
+from webdataset.stages.base import Address, Json, OutcomeSink, Output, Run, RunMeter
 from webdataset.stages.checks import CheckSamples
 
 
@@ -53,7 +53,7 @@ class ElasticPlan:
         continue_epochs: after the last item of the state's epoch comes the next epoch.
     """
 
-    stages: Sequence[Any]
+    stages: Sequence[object]
     streams: int
     bounds: Bounds
     run: Run
@@ -83,7 +83,7 @@ class ElasticPlan:
 
 
 def make_plan(  # noqa: PLR0917  one value each
-    stages: Sequence[Any],
+    stages: Sequence[object],
     streams: int,
     bounds: Bounds,
     run: Run,
@@ -265,8 +265,10 @@ class ElasticRun(Generic[Output]):
         self._place = place
         self._started: StreamCursor | None = None
         self._pairs: Generator[tuple[int, Output]] = _empty_pairs()
-        self.meter: Any = None  # times the stages, where it is given before the first item
-        self.outcomes: Any = None  # is told what became of the samples, where it is given before the first item
+        self.meter: RunMeter | None = None  # times the stages, where it is given before the first item
+        self.outcomes: OutcomeSink | None = (
+            None  # is told what became of the samples, where it is given before the first item
+        )
         self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
 
     def _cursor(self) -> StreamCursor:
@@ -277,13 +279,14 @@ class ElasticRun(Generic[Output]):
         return self._take_up(self._prepare(state))
 
     def _take_up(self, plan: ElasticPlan) -> StreamCursor:
-        outcomes = Outcomes() if self.outcomes is None else self.outcomes
+        own = Outcomes() if self.outcomes is None else None
+        outcomes = own or self.outcomes
         plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
         place = self._place or process_context()
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)
         self._started = cursor = StreamCursor(plan, place)
-        cursor.outcomes = outcomes if self.outcomes is None and not any(cursor.stream_states.values()) else None
+        cursor.outcomes = None if any(cursor.stream_states.values()) else own
         cursor.declared = self.declared
         self._pairs = cursor.pairs()
         return cursor
@@ -332,12 +335,12 @@ class ElasticRun(Generic[Output]):
             raise
         return next(self._pairs)[1]
 
-    def positions(self) -> Iterator[tuple[int, Any]]:
+    def positions(self) -> Iterator[tuple[int, Output]]:
         """Return an iterator over ``(position, item)``; it moves together with this one."""
         self._cursor()
         return iter(self._pair, None)
 
-    def _pair(self) -> tuple[int, Any]:
+    def _pair(self) -> tuple[int, Output]:
         """Return the next position and item; raise StopIteration after the last."""
         pair = next(self._pairs, None)
         if pair is None and self._continue_epochs():
@@ -346,7 +349,7 @@ class ElasticRun(Generic[Output]):
             raise StopIteration
         return pair
 
-    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Any, int]]:
+    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Output, int]]:
         """Return an iterator over what streams give, for a caller who passes over streams that are over himself.
 
         Used in place of this iterator and of ``positions()``, not together with them; ``position`` does not move.

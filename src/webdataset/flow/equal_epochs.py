@@ -45,7 +45,7 @@ class EqualEpochPlan:
     how: str
     steps: int | None
 
-    def bounds(self, stages: Sequence[Any], place: WorkerContext, passes: int, items: int | None) -> Bounds:
+    def bounds(self, stages: Sequence[object], place: WorkerContext, passes: int, items: int | None) -> Bounds:
         """Return how long one worker runs.
 
         Args:
@@ -74,7 +74,7 @@ class EqualEpochPlan:
         rest = "left out" if self.how == "drop" else "filled up with repeats"
         return f"equal epochs: {many} for each rank, the remainder {rest}, planned from counts by each rank alone"
 
-    def entries(self, stages: Sequence[Any], epoch: int, passes: int) -> list[Any]:
+    def entries(self, stages: Sequence[object], epoch: int, passes: int) -> list[Any]:
         """Return the stages for an iteration that begins with some epoch.
 
         Args:
@@ -84,7 +84,7 @@ class EqualEpochPlan:
         """
         return [stage.within(epoch, passes) if isinstance(stage, EqualShare) else stage for stage in stages]
 
-    def in_streams(self, stages: Sequence[Any], streams: int, world: int, passes: int, items: int | None) -> Bounds:
+    def in_streams(self, stages: Sequence[object], streams: int, world: int, passes: int, items: int | None) -> Bounds:
         """Return how long all virtual streams together run.
 
         Args:
@@ -133,11 +133,11 @@ def _check_enough(share: EqualShare, parties: int, name: str) -> None:
         )
 
 
-def _find_share(stages: Sequence[Any]) -> EqualShare:
+def _find_share(stages: Sequence[object]) -> EqualShare:
     return next(stage for stage in expand_stages(stages) if isinstance(stage, EqualShare))
 
 
-def count_items(stages: Sequence[Any], samples: int) -> int:
+def count_items(stages: Sequence[object], samples: int) -> int:
     """Return how many items come out of a pipeline for some samples that go in.
 
     Args:
@@ -168,7 +168,7 @@ def _keeps_count(stage: object) -> bool:
 
 
 def equalize(
-    stages: Sequence[Any], how: str, steps: int | None, counts: GivenCounts
+    stages: Sequence[object], how: str, steps: int | None, counts: GivenCounts
 ) -> tuple[list[Any], EqualEpochPlan]:
     """Return the stages of a pipeline with its shards shared out for equal epochs, and how long they are.
 

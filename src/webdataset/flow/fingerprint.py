@@ -203,7 +203,7 @@ _TEXTS = (*_NUMBERS, str)
 _CHANGING = ("epoch",)  # of shard lists: changes from pass to pass
 
 
-def fingerprint(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
+def fingerprint(stages: Sequence[object], bounds: Bounds) -> dict[str, Any]:
     """Return the description of a dataset.
 
     Args:
@@ -227,7 +227,7 @@ def fingerprint(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
     }
 
 
-def describe_functions(stages: Sequence[Any]) -> list[list[Any]]:
+def describe_functions(stages: Sequence[object]) -> list[list[Any]]:
     """Return, for each stage, its name and a digest of the functions and values that a user gave it.
 
     Handlers are left out: what is done about an error may change between runs.
@@ -272,7 +272,7 @@ def _finite_passes(passes: int) -> int | None:
     return None if passes >= ENDLESS else passes
 
 
-def _walk_stages(stages: Sequence[Any]) -> Iterable[Any]:
+def _walk_stages(stages: Sequence[object]) -> Iterable[Any]:
     """Yield the stages, each followed by those of the datasets in it; what holds for such a dataset, as text."""
     for stage in expand_stages(stages):
         yield stage

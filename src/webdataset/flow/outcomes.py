@@ -114,7 +114,7 @@ def judge_outcomes(outcomes: Iterable[StageOutcome], *, whole: bool) -> None:
         warn_user(message)
 
 
-def has_empty_check(stages: Sequence[Any]) -> bool:
+def has_empty_check(stages: Sequence[object]) -> bool:
     """Tell whether a pipeline, or one that it reads, is to raise where a pass gives nothing (``empty_check``)."""
     parts = [part for stage in stages for part in (stage, *(stage.after if isinstance(stage, ReadShards) else ()))]
     return any(isinstance(part, CheckSamples) for part in parts) or any(map(_has_checked_source, stages[:1]))

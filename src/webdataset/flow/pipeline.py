@@ -29,7 +29,7 @@ from webdataset.flow.run import (
     item_bound,
     missing_state_error,
 )
-from webdataset.stages.base import Json, Run
+from webdataset.stages.base import Json, OutcomeSink, Run, RunMeter
 
 if TYPE_CHECKING:
     from webdataset.flow.elastic_pipeline import ElasticPipeline
@@ -123,8 +123,10 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
     silent: bool = False  # about a pass that has another length
     _count: EpochCounter | None = None
     _lent: tuple[int, int] | None = None
-    meter: Any = None  # times the stages of the next runs
-    outcomes: Any = None  # is told what became of the samples of the next runs
+    # times the stages of the next runs
+    meter: RunMeter | None = None
+    # is told what became of the samples of the next runs
+    outcomes: OutcomeSink | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []

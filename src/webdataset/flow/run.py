@@ -36,7 +36,7 @@ class Flow(Generic[Output]):
         StateMismatch: ``state`` belongs to other stages.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, state: Json = None) -> None:
+    def __init__(self, stages: Sequence[object], run: Run, state: Json = None) -> None:
         if state is not None:
             _check_snapshot(state)
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
@@ -46,7 +46,7 @@ class Flow(Generic[Output]):
         context = run.context or RunContext()
         self.run = run if run.context is context else replace(run, context=context)
         self._context = context
-        self._stages: Sequence[Any] | None = stages  # until it was told what became of their samples
+        self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
         with context:
             self.levels = _make_runners(stages, self.run)
@@ -188,7 +188,7 @@ def _find_last_rewinding(levels: Sequence[StageRunner]) -> int:
     return max((n for n, level in enumerate(levels) if level.rewinds), default=0)
 
 
-def build_runners(stages: Sequence[Any], run: Run) -> tuple[int, list[StageRunner]]:
+def build_runners(stages: Sequence[object], run: Run) -> tuple[int, list[StageRunner]]:
     """Return the levels that a run would have, none of them started, and the number of the one it would resume at.
 
     Args:
@@ -209,7 +209,7 @@ def _check_snapshot(state: Json) -> None:
         raise StateMismatch(f"the snapshot is incomplete: {', '.join(sorted(missing)) or 'memories'}")
 
 
-def _make_runners(stages: Sequence[Any], run: Run) -> list[StageRunner]:
+def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
     stages = expand_stages(stages)
     if run.tracked and stages and is_startable(stages[0]) and not isinstance(stages[0], Stage):
         from webdataset.stages.mix import RoundRobin  # noqa: PLC0415  only for pipelines in pipelines
@@ -235,7 +235,7 @@ def _is_own_stage(stage: Stage) -> bool:
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
 
 
-def expand_stages(stages: Sequence[Any]) -> list[Any]:
+def expand_stages(stages: Sequence[object]) -> list[Any]:
     """Return the stages that the entries of a pipeline stand for."""
     return [step for stage in stages for step in _expand_stage(stage)]
 
@@ -254,7 +254,7 @@ def _expand_stage(stage: object) -> Sequence[Any]:
     return [known()] if known is not None and not isinstance(stage, Stage) else [stage]
 
 
-def _count_shared_stages(stages: Sequence[Any]) -> int:
+def _count_shared_stages(stages: Sequence[object]) -> int:
     """Return the number of stages before samples are read or shards are split, whose generators all workers share."""
     marks = [
         position
@@ -319,7 +319,7 @@ class Loop(Generic[Output]):
         state: what ``snapshot`` of an equal loop returned; None starts at the beginning.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
+    def __init__(self, stages: Sequence[object], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
         self._stages = list(stages)
         self._bounds = bounds
         self.bound = ENDLESS if bounds.items is None else bounds.items

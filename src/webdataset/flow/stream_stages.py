@@ -21,7 +21,7 @@ from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.sample_cache import Cached, LMDBCached
 
 
-def stages_of_stream(stages: Sequence[Any], stream: StreamNumber) -> tuple[list[Any], int]:
+def stages_of_stream(stages: Sequence[object], stream: StreamNumber) -> tuple[list[Any], int]:
     """Return the stages of one stream, and how many of them draw alike in all streams.
 
     Args:
@@ -45,7 +45,7 @@ def stages_of_stream(stages: Sequence[Any], stream: StreamNumber) -> tuple[list[
     return [*inner[:place], share, *_divide_stages(inner[place:], stream)], place
 
 
-def _divide_stages(stages: Sequence[Any], stream: StreamNumber) -> list[Any]:
+def _divide_stages(stages: Sequence[object], stream: StreamNumber) -> list[Any]:
     return [stage.for_stream(stream) if isinstance(stage, Stage) else stage for stage in stages]
 
 

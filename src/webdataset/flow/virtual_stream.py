@@ -40,7 +40,7 @@ class VirtualStream(Generic[Output]):
         StateMismatch: ``stream_state`` is not the state of a stream.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds, stream_state: Json = None) -> None:
+    def __init__(self, stages: Sequence[object], run: Run, bounds: Bounds, stream_state: Json = None) -> None:
         if run.stream is None:
             raise FlowError("a virtual stream needs its number")
         self.stream = run.stream
