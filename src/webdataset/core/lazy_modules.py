@@ -64,22 +64,12 @@ def lazy_attributes(
 
 
 def lazy_dir(module: str, names: Iterable[str]) -> Callable[[], list[str]]:
-    """Return the ``__dir__`` of a module: also the names that have not been looked up yet.
-
-    Args:
-        module: its ``__name__``.
-        names: its ``__all__``.
-    """
+    """Return the ``__dir__`` of a module: also the names that have not been looked up yet."""
     return lambda: sorted({*vars(sys.modules[module]), *names})
 
 
 def removed_attributes(module: str, way_out: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module that is gone: every name is an error that says what to use.
-
-    Args:
-        module: its ``__name__``.
-        way_out: what to use instead.
-    """
+    """Return the ``__getattr__`` of a module that is gone: every name is an error that says what to use."""
 
     def __getattr__(name: str) -> object:  # noqa: N807  it becomes the module's
         raise missing_name_error(f"module {module!r} has no attribute {name!r}: {way_out}")

@@ -21,11 +21,6 @@ from webdataset.core.errors import MissingExtra, UsageError
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     """Import an optional module or say how to install it.
 
-    Args:
-        module: dotted module name.
-        extra: the extra of this distribution that brings it.
-        purpose: what needs it, for the message ("decoding images").
-
     Returns:
         The module.
 
@@ -53,13 +48,7 @@ def loaded_module(module: str) -> ModuleType | None:
 
 
 def is_instance_by_name(thing: object, module: str, kind: str) -> bool:
-    """Tell whether something is of a class, without importing the class: where nobody has, nothing can be of it.
-
-    Args:
-        thing: anything.
-        module: dotted name of the module that defines the class.
-        kind: the class's name there.
-    """
+    """Tell whether something is of a class, without importing the class: while it is not imported, nothing is of it."""
     made = getattr(sys.modules.get(module), kind, None)
     return made is not None and isinstance(thing, made)
 
@@ -129,9 +118,6 @@ class IterableDataset:
 
     def __add__(self, other: object) -> object:
         """Return torch's chain of two datasets.
-
-        Args:
-            other: the dataset that follows.
 
         Raises:
             UsageError: torch is not loaded.

@@ -16,7 +16,7 @@ LEVELS = ("strict", "safe", "full")
 
 
 security_override = Override[bool]()
-"""The process-wide switch behind ``utils.enforce_security``: True makes every level strict, False does not."""
+"""The process-wide switch of ``utils.enforce_security``: True makes every level strict, False does not."""
 
 
 class SecurityModule(LazyModule):

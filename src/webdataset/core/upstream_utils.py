@@ -241,7 +241,7 @@ def legacy_argument_order(place: int, kind: type, names: str) -> Callable[[Calla
     Args:
         place: which positional argument tells, from 0, ``self`` included.
         kind: its type in the older order; the present order never has that type there.
-        names: what that argument and those behind it are called, in the older order, separated by spaces.
+        names: what that argument and those after it are called, in the older order, separated by spaces.
 
     Returns:
         A decorator. The function's signature stays the present one.

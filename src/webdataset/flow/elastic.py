@@ -77,7 +77,7 @@ class ElasticPlan:
         }
 
     def stream(self, number: int, stream_state: Json) -> VirtualStream:
-        """Return one stream, behind what it gave already."""
+        """Return one stream, after what it gave already."""
         run = Run(**{**self.run.__dict__, "stream": StreamNumber(number, self.streams), "tracked": True})
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
@@ -91,7 +91,7 @@ def make_plan(  # noqa: PLR0917  one value each
     functions: list[list[Any]],
     state: Json,
 ) -> ElasticPlan:
-    """Return the plan of a run that may go on behind a state.
+    """Return the plan of a run that may go on after a state.
 
     Args:
         stages: of the dataset.
@@ -114,10 +114,6 @@ def make_plan(  # noqa: PLR0917  one value each
 def streams_of_worker(streams: int, place: WorkerContext) -> list[int]:
     """Return the numbers of the streams that a worker owns.
 
-    Args:
-        streams: how many there are.
-        place: the worker.
-
     Raises:
         UsageError: there are fewer streams than ranks, so that some ranks would have nothing.
     """
@@ -135,11 +131,6 @@ def check_equal_ranks(streams: int, items: int, ranks: int) -> None:
 
     Items belong to streams, and a stream to one rank, so that all ranks give equally many (or one more, where ``items``
     is no multiple of their number) exactly where the number of ranks divides the number of streams.
-
-    Args:
-        streams: how many the dataset has.
-        items: length of the epoch, all ranks together.
-        ranks: how many there are.
 
     Raises:
         UsageError: the ranks would give different numbers of items; the message names numbers that fit.
@@ -197,7 +188,7 @@ class StreamCursor:
             warn_of_length(holder, length, sum(stream.count for stream in streams.values()))
 
     def over(self) -> bool:
-        """Tell, of streams that gave nothing behind a state, whether its epoch is over on all ranks that it knows."""
+        """Tell, of streams that gave nothing after a state, whether its epoch is over on all ranks that it knows."""
         return self.plan.state is not None and is_epoch_over_everywhere(
             self.plan.state, self.place, self.streams, self.plan.stream
         )
@@ -250,7 +241,7 @@ class ElasticRun(Generic[Output]):
     Args:
         prepare: makes the plan; called once, with the state that was loaded into this run, or None.
         place: whose streams to read; None is this process's place.
-        following: makes the plan of the epoch behind that of another plan.
+        following: makes the plan of the epoch after that of another plan.
     """
 
     def __init__(
@@ -306,7 +297,7 @@ class ElasticRun(Generic[Output]):
         return True
 
     def is_epoch_done(self) -> bool:
-        """Tell, of a run that gave nothing behind its state, whether that epoch is over, so that the next one comes.
+        """Tell, of a run that gave nothing after its state, whether that epoch is over, so that the next one comes.
 
         The streams of other ranks and workers, where the state knows them, are asked for one item: where one of them
         gives it, the epoch goes on there, and this worker has nothing left of it.
@@ -350,7 +341,7 @@ class ElasticRun(Generic[Output]):
         return pair
 
     def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Output, int]]:
-        """Return an iterator over what streams give, for a caller who passes over streams that are over himself.
+        """Return an iterator over what streams give, for a caller that skips ended streams itself.
 
         Used in place of this iterator and of ``positions()``, not together with them; ``position`` does not move.
 
@@ -432,7 +423,7 @@ class ElasticRun(Generic[Output]):
         return [number, cursor.streams[number].address()]
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
-        """Make items of this epoch once more, those of any stream, whoever owns it.
+        """Make items of this epoch once more, those of any stream, whichever worker reads it.
 
         Args:
             addresses: of the items; each stream's are made in one pass.
@@ -446,7 +437,7 @@ class ElasticRun(Generic[Output]):
         return [next(found[number]) for number, _ in addresses]
 
     def load_state_dict(self, state: Json) -> None:
-        """Go on behind a state, whatever this run has given.
+        """Go on after a state, whatever this run has given.
 
         Args:
             state: of this rank and worker, or the merged one of all.

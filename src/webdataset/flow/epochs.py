@@ -22,9 +22,6 @@ from webdataset.core.seeds import hash_seed, random_seed
 def choose_seeds(seed: int | None) -> tuple[int, int]:
     """Return the seed of a run, and the seed that all ranks and workers of the job have in common.
 
-    Args:
-        seed: what the user gave, or None.
-
     Returns:
         ``seed`` twice where there is one (``WDS_SEED`` counts). Otherwise fresh entropy: within a torch DataLoader, the
         seed that torch drew for all workers of this epoch; across ranks, one derived from the job's name (torchrun,
@@ -97,7 +94,7 @@ class EpochCounter:
 
         Args:
             epoch: number of the next epoch, which is also the dataset's own count by now.
-            further: nothing was left of the epoch of a state, and the one behind it was begun in its place.
+            further: nothing was left of the epoch of a state, and the one after it was begun in its place.
         """
         info = worker_info()
         if info is None:
@@ -131,7 +128,7 @@ class DupFd(Protocol):
 
 
 class ContinuedEpochFlag:
-    """Whether workers that were spawned behind a state went on with the next epoch, told to those of later epochs.
+    """Whether workers that were spawned after a state went on with the next epoch, told to those of later epochs.
 
     Args:
         descriptor: of a file that they share; None makes one that has no name.
@@ -139,7 +136,7 @@ class ContinuedEpochFlag:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            import tempfile  # noqa: PLC0415  only behind a state, and where workers are spawned
+            import tempfile  # noqa: PLC0415  only after a state, and where workers are spawned
 
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())

@@ -48,15 +48,9 @@ class EqualEpochPlan:
     def bounds(self, stages: Sequence[object], place: WorkerContext, passes: int, items: int | None) -> Bounds:
         """Return how long one worker runs.
 
-        Args:
-            stages: of the pipeline.
-            place: the worker.
-            passes: of the pipeline.
-            items: its own bound, which there must not be.
-
         Raises:
-            UsageError: a bound that contradicts this one; a stage behind which nobody knows how many items there are.
-            NoSamples: nothing would be left for anybody.
+            UsageError: a bound that contradicts this one; a stage that makes the number of items unknown.
+            NoSamples: some worker would get nothing.
         """
         passes = self._passes(passes, items)
         if self.steps is not None:
@@ -75,28 +69,15 @@ class EqualEpochPlan:
         return f"equal epochs: {many} for each rank, the remainder {rest}, planned from counts by each rank alone"
 
     def entries(self, stages: Sequence[object], epoch: int, passes: int) -> list[Any]:
-        """Return the stages for an iteration that begins with some epoch.
-
-        Args:
-            stages: of the pipeline.
-            epoch: number of its first pass.
-            passes: how many passes belong to it.
-        """
+        """Return the stages for an iteration that begins with some epoch."""
         return [stage.within(epoch, passes) if isinstance(stage, EqualShare) else stage for stage in stages]
 
     def in_streams(self, stages: Sequence[object], streams: int, world: int, passes: int, items: int | None) -> Bounds:
         """Return how long all virtual streams together run.
 
-        Args:
-            stages: of the pipeline.
-            streams: how many there are.
-            world: number of ranks.
-            passes: of the pipeline.
-            items: its own bound, which there must not be.
-
         Raises:
             UsageError: as ``bounds`` does; or streams that cannot be shared out equally.
-            NoSamples: nothing would be left for anybody.
+            NoSamples: some worker would get nothing.
         """
         passes = self._passes(passes, items)
         if streams % world:
@@ -140,10 +121,6 @@ def _find_share(stages: Sequence[object]) -> EqualShare:
 def count_items(stages: Sequence[object], samples: int) -> int:
     """Return how many items come out of a pipeline for some samples that go in.
 
-    Args:
-        stages: of the pipeline.
-        samples: that its reader gives.
-
     Raises:
         UsageError: a stage that may give more or fewer.
     """
@@ -171,12 +148,6 @@ def equalize(
     stages: Sequence[object], how: str, steps: int | None, counts: GivenCounts
 ) -> tuple[list[Any], EqualEpochPlan]:
     """Return the stages of a pipeline with its shards shared out for equal epochs, and how long they are.
-
-    Args:
-        stages: of the pipeline.
-        how: ``drop``, ``pad`` or ``resample``.
-        steps: items for each rank.
-        counts: as for :func:`~webdataset.index.lookup.sample_counts`.
 
     Raises:
         UsageError: arguments, or a pipeline, that cannot mean anything; counts that are not known.

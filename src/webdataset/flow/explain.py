@@ -95,11 +95,7 @@ def _is_own(called: object) -> bool:
 
 
 def format_urls(found: list[Any]) -> str:
-    """Return how many urls there are, and the first and the last of them.
-
-    Args:
-        found: urls.
-    """
+    """Return how many urls there are, and the first and the last of them."""
     count = f"{len(found)} shard{'' if len(found) == 1 else 's'}"
     named = [redact(str(url)) for url in (found[:1] if len(found) < 2 else [found[0], found[-1]])]
     return f"{count}: {' … '.join(named)}" if named else count
@@ -132,7 +128,7 @@ def find_loader_name(source: object) -> str:
 
 
 def describe_loader(source: object) -> list[str]:
-    """Return what a loader says of itself, behind its dataset.
+    """Return what a loader says of itself, after its dataset.
 
     Args:
         source: torch's ``DataLoader``, ours, or one of them as a stage.
@@ -169,11 +165,7 @@ def _describe_waiting(loader: LoaderOptions, workers: int) -> str:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Return a number of bytes as people write it.
-
-    Args:
-        size_bytes: any.
-    """
+    """Return a number of bytes as people write it."""
     power = 0
     while size_bytes >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1
@@ -203,11 +195,7 @@ def explain(pipeline: object) -> str:
 
 
 def summarize(pipeline: "DataPipeline") -> str:
-    """Describe a pipeline in one line: its source and its stages, in order.
-
-    Args:
-        pipeline: a ``DataPipeline``.
-    """
+    """Describe a pipeline in one line: its source and its stages, in order."""
     source, stages = pipeline.pipeline[:1], pipeline.pipeline[1:]
     parts = [_describe_source(each)[0] for each in expand_stages(source)]
     parts += [_DEFAULTS.sub("", _format_stage(stage)).replace("(, ", "(").replace("()", "") for stage in stages]
@@ -292,12 +280,7 @@ def _format_options(source: object, *names: str) -> list[str]:
 
 
 def _describe_stage(stage: object, *, before: bool) -> list[str]:
-    """Describe a stage.
-
-    Args:
-        stage: ours, or any callable.
-        before: it stands before the reader, where everything is run again from the seed.
-    """
+    """Describe a stage."""
     lines = [
         _format_stage(stage),
         *(_find_flow_line(stage) if isinstance(stage, Stage) else []),
@@ -398,11 +381,7 @@ def _format_number(stage: object, name: str) -> str:
 
 
 def keeps_state(stage: object) -> bool:
-    """Tell whether a stage is restored from its own state, and not by replay.
-
-    Args:
-        stage: anything that stands in a pipeline.
-    """
+    """Tell whether a stage is restored from its own state, and not by replay."""
     return isinstance(stage, Stage) and (stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin)
 
 

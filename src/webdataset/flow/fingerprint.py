@@ -57,9 +57,6 @@ def digest_values(values: object) -> str | None:
 
     It is the same in every process and on every Python version for the same source text, but for functions whose
     bytecode names other constants there; so another digest is a reason to warn, and none to refuse.
-
-    Args:
-        values: a dictionary, list or tuple of anything.
     """
     known = sorted(set(_walk_value(values, 0, code=True)))
     if not known:
@@ -68,13 +65,7 @@ def digest_values(values: object) -> str | None:
 
 
 def _walk_value(value: object, depth: int, *, code: bool = False) -> Iterable[str]:
-    """Yield what a function, or something it holds, is made of.
-
-    Args:
-        value: the function or value.
-        depth: how many functions and containers hold it.
-        code: go into the code of named functions.
-    """
+    """Yield what a function, or something it holds, is made of."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, _PLAIN):
@@ -96,7 +87,7 @@ def _walk_value(value: object, depth: int, *, code: bool = False) -> Iterable[st
 
 
 def _find_function(value: object, *, objects: bool) -> types.FunctionType | None:
-    """Return the Python function behind a function, a method or, where wanted, an object that can be called."""
+    """Return the Python function of a function, a method or, where wanted, of a callable object."""
     function = getattr(value, "__func__", value) if isinstance(value, types.MethodType) else value
     if objects and not isinstance(value, type) and not isinstance(function, types.FunctionType):
         function = vars(type(value)).get("__call__")
@@ -167,10 +158,6 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
     """Yield the names, texts, numbers and operators of some code.
 
     Not its instructions, which differ between Python versions.
-
-    Args:
-        code: of a function.
-        operators: also yield comparisons and arithmetic.
     """
     import dis  # noqa: PLC0415  seldom needed, and slow to import
 
@@ -204,12 +191,7 @@ _CHANGING = ("epoch",)  # of shard lists: changes from pass to pass
 
 
 def fingerprint(stages: Sequence[object], bounds: Bounds) -> dict[str, Any]:
-    """Return the description of a dataset.
-
-    Args:
-        stages: the first is the source.
-        bounds: how long it runs.
-    """
+    """Return the description of a dataset."""
     names, digest = [], hashlib.blake2b(digest_size=8)
     count = 0
     for stage in _walk_stages(stages):
@@ -231,9 +213,6 @@ def describe_functions(stages: Sequence[object]) -> list[list[Any]]:
     """Return, for each stage, its name and a digest of the functions and values that a user gave it.
 
     Handlers are left out: what is done about an error may change between runs.
-
-    Args:
-        stages: the first is the source.
     """
     return [
         [stage_name(stage), digest_values(_collect_user_values(stage))]

@@ -47,22 +47,17 @@ class Outcomes:
     def __init__(self) -> None:
         self._stages: dict[int, tuple[Any, list[Any]]] = {}  # by identity: the stage, samples dropped, whether it gave
 
-    def take(self, levels: Iterable[Any], *, resumed: bool) -> None:
-        """Take note of a run that has ended or was given up.
-
-        Args:
-            levels: of the run.
-            resumed: it began behind a saved state.
-        """
-        for level in levels:
-            outcome = level.outcome
+    def take(self, runners: Iterable[Any], *, resumed: bool) -> None:
+        """Take note of a run that has ended or was given up."""
+        for runner in runners:
+            outcome = runner.outcome
             if outcome is not None:
-                _, found = self._stages.setdefault(id(level.stage), (level.stage, [0, False]))
+                _, found = self._stages.setdefault(id(runner.stage), (runner.stage, [0, False]))
                 found[0] += outcome.dropped
                 found[1] = found[1] or resumed or outcome.gave or not outcome.ended
 
     def summarize(self) -> list[StageOutcome]:
-        """Return what became of each stage's samples, for who judges them together with those of other workers."""
+        """Return what became of each stage's samples, to be judged together with those of other workers."""
         return [
             StageOutcome(
                 place, stage.name, describe_function(stage.function), stage_title(stage.name, stage.function), *found

@@ -25,14 +25,7 @@ _END: Any = object()
 
 
 def warn_of_length(holder: object, declared: int, given: int, *, more: bool = False) -> None:
-    """Warn, once for each pipeline, that a pass had another length than was declared.
-
-    Args:
-        holder: the pipeline or loader.
-        declared: the length.
-        given: items in the pass.
-        more: there were more than ``given``; nobody knows how many.
-    """
+    """Warn, once for each pipeline, that a pass had another length than was declared."""
     if (given == declared and not more) or holder.__dict__.get("_length_told"):
         return
     holder.__dict__["_length_told"] = True
@@ -80,12 +73,7 @@ def compare_items(pipeline: object, items: Iterator[Any], declared: int, *, look
 
 
 def iterate_pipeline(pipeline: "DataPipeline", begin: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
-    """Begin to iterate over a pipeline that has a length, and compare where all of a pass is seen.
-
-    Args:
-        pipeline: its ``size`` is the length.
-        begin: begins.
-    """
+    """Begin to iterate over a pipeline that has a length, and compare where all of a pass is seen."""
     stages, whole = pipeline.pipeline, not pipeline.resumes()
     items = begin(pipeline)
     if not stages or pipeline.silent or not whole or pipeline.size is None:
@@ -108,7 +96,7 @@ def iterate_loader(loader: "DataPipeline", items: Iterator[Any]) -> Iterator[Any
     """Return the items of a loader; those of a dataset that has a length, all of which come through it, are compared.
 
     Args:
-        loader: a pipeline that begins with a DataLoader, and that does not go on behind a state.
+        loader: a pipeline that begins with a DataLoader, and that does not go on after a state.
         items: of the loader.
     """
     source, *stages = loader.pipeline

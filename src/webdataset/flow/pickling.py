@@ -12,9 +12,6 @@ from multiprocessing import context, reduction
 def pickle_by_value(thing: object) -> bytes:
     """Return a pickle of anything that can travel.
 
-    Args:
-        thing: what ``pickle.loads`` is to give back.
-
     Raises:
         TypeError: a part that cannot be pickled; so pickle says.
         PicklingError: the same.

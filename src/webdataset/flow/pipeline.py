@@ -69,7 +69,7 @@ class EqualEpochsMixin:
                 shards.
 
         Returns:
-            A copy. Stages may be added behind it.
+            A copy. Stages may be added after it.
 
         Raises:
             UsageError: the numbers of samples are not known, or the pipeline reads no list of shards; the message says
@@ -289,7 +289,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
     def resumes(self) -> bool:
-        """Tell whether the next iteration goes on behind a state, and so gives a part of a pass."""
+        """Tell whether the next iteration goes on after a state, and so gives a part of a pass."""
         return False
 
     def _copy_with(self, **changes: object) -> Self:
@@ -333,7 +333,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Args:
             run: seed and epoch; by default this pipeline's own next epoch.
-            state: what ``snapshot()`` of an earlier run returned, to continue behind it.
+            state: what ``snapshot()`` of an earlier run returned, to continue after it.
             tracked: keep addresses, so that ``snapshot()`` works.
 
         Returns:

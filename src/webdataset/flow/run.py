@@ -30,7 +30,7 @@ class Flow(Generic[Output]):
     Args:
         stages: the first is the source.
         run: seed and epoch; ``tracked`` runs can be snapshot.
-        state: what ``snapshot`` of an equal flow returned, to continue behind it; None starts at the beginning.
+        state: what ``snapshot`` of an equal flow returned, to continue after it; None starts at the beginning.
 
     Raises:
         StateMismatch: ``state`` belongs to other stages.
@@ -49,26 +49,26 @@ class Flow(Generic[Output]):
         self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
         with context:
-            self.levels = _make_runners(stages, self.run)
-            self._first = _find_last_rewinding(self.levels)
+            self.runners = _make_runners(stages, self.run)
+            self._first = _find_last_rewinding(self.runners)
             if state is None:
                 self._open()
             else:
                 with count_skipped(None):  # what is done once more was counted before the state was saved
                     self._restore(state)
                     self._open()
-        kept = self.levels[self._first :]
+        kept = self.runners[self._first :]
         self._kept = kept[::-1]  # the last one first
-        self._writers = [level.writer() for level in kept]
-        self._last = self.levels[-1] if self.levels else None
+        self._writers = [runner.writer() for runner in kept]
+        self._last = self.runners[-1] if self.runners else None
         self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
 
     def _open(self) -> None:
         if self.run.meter is not None:
-            self.run.meter.attach(self.levels)
-        for level in self.levels:
-            if not level.over:
-                level.open()
+            self.run.meter.attach(self.runners)
+        for runner in self.runners:
+            if not runner.over:
+                runner.open()
 
     def start(self) -> Iterator[Any]:
         """Yield the first item: stages ask for rank and settings while it is made. The others are in ``items``."""
@@ -94,13 +94,13 @@ class Flow(Generic[Output]):
 
     def close(self) -> None:
         """Close all generators, the last first, and with them every stream they hold; a snapshot can still be taken."""
-        for level in self.levels:
-            level.over = level.ended
-        for level in reversed(self.levels):
-            level.close()
+        for runner in self.runners:
+            runner.over = runner.ended
+        for runner in reversed(self.runners):
+            runner.close()
         stages, self._stages = self._stages, None
         if stages is not None and self.run.outcomes is not None and has_empty_check(stages):
-            self.run.outcomes.take(self.levels, resumed=self._resumed)
+            self.run.outcomes.take(self.runners, resumed=self._resumed)
 
     def snapshot(self) -> Json:
         """Return the state after the item given last, as a JSON value.
@@ -116,23 +116,19 @@ class Flow(Generic[Output]):
             "seed": self.run.seed,
             "common": self.run.common,
             "epoch": self.run.epoch,
-            "stages": [level.name for level in self.levels[first:]],
+            "stages": [runner.name for runner in self.runners[first:]],
             "first": first,
-            "ended": max((n for n, level in enumerate(self.levels) if n >= first and level.ended), default=None),
-            "memories": [level.snapshot() for level in self.levels[first:]],
+            "ended": max((n for n, runner in enumerate(self.runners) if n >= first and runner.ended), default=None),
+            "memories": [runner.snapshot() for runner in self.runners[first:]],
             "generators": self._generators(first),
         }
 
     def _generators(self, first: int) -> Json:
-        """Return the states that users' generators had before the run, for the levels that a resumed run begins again.
-
-        Raises:
-            FlowError: two stages draw from one generator, so that neither can be run again alone.
-        """
-        drawing = [(number, level) for number, level in enumerate(self.levels) if level.generators]
-        live = [id(generator) for _, level in drawing for generator in user_generators(level.stage)]
+        """Return what users' generators were before the run, for the stages that a resumed run begins again."""
+        drawing = [(number, runner) for number, runner in enumerate(self.runners) if runner.generators]
+        live = [id(generator) for _, runner in drawing for generator in user_generators(runner.stage)]
         shared = len({*live}) < len(live)
-        again = {str(number): level.first_generators() for number, level in drawing if number < first}
+        again = {str(number): runner.first_generators() for number, runner in drawing if number < first}
         if again and shared:
             raise FlowError(
                 "two stages draw from one random generator, so that none can be replayed: give each its own"
@@ -141,10 +137,10 @@ class Flow(Generic[Output]):
 
     def compact_snapshot(self) -> Json:
         """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
-        number = len(self.levels)
-        for level in self._kept:
+        number = len(self.runners)
+        for runner in self._kept:
             number -= 1
-            if level.ended:
+            if runner.ended:
                 return [number, [None if write is None else write() for write in self._writers]]
         return [None, [None if write is None else write() for write in self._writers]]
 
@@ -166,37 +162,32 @@ class Flow(Generic[Output]):
 
     def _restore(self, state: Json) -> None:
         first = self._first
-        names = [level.name for level in self.levels[first:]]
+        names = [runner.name for runner in self.runners[first:]]
         if state["first"] != first or state["stages"] != names:
             raise StateMismatch(
                 f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
                 f"this pipeline has, from stage {first} on, {', '.join(names)}"
             )
         for number, generators in state.get("generators", {}).items():
-            self.levels[int(number)].restore_generators(generators)
-        for level, stage_state in zip(self.levels[first:], state["memories"], strict=True):
+            self.runners[int(number)].restore_generators(generators)
+        for runner, stage_state in zip(self.runners[first:], state["memories"], strict=True):
             try:
-                level.restore(stage_state)
+                runner.restore(stage_state)
             except (KeyError, TypeError, IndexError, AttributeError) as error:
-                raise StateMismatch(f"the snapshot's memory of {level.name} cannot be read: {error!r}") from error
+                raise StateMismatch(f"the snapshot's memory of {runner.name} cannot be read: {error!r}") from error
         if state["ended"] is not None:
-            for level in self.levels[: state["ended"] + 1]:
-                level.over = True
+            for runner in self.runners[: state["ended"] + 1]:
+                runner.over = True
 
 
-def _find_last_rewinding(levels: Sequence[StageRunner]) -> int:
-    return max((n for n, level in enumerate(levels) if level.rewinds), default=0)
+def _find_last_rewinding(runners: Sequence[StageRunner]) -> int:
+    return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0)
 
 
 def build_runners(stages: Sequence[object], run: Run) -> tuple[int, list[StageRunner]]:
-    """Return the levels that a run would have, none of them started, and the number of the one it would resume at.
-
-    Args:
-        stages: the first is the source.
-        run: the run.
-    """
-    levels = _make_runners(stages, run)
-    return _find_last_rewinding(levels), levels
+    """Return the runners that a run would have, none of them started, and the number of the one it would resume at."""
+    runners = _make_runners(stages, run)
+    return _find_last_rewinding(runners), runners
 
 
 def _check_snapshot(state: Json) -> None:
@@ -220,14 +211,14 @@ def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
         from webdataset.flow.stream_stages import stages_of_stream  # noqa: PLC0415  only for datasets in streams; it knows many stages
 
         stages, split = stages_of_stream(stages, run.stream)
-    levels: list[StageRunner] = []
+    runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
     for position, stage in enumerate(stages):
         here = replace(run, position=position, shared=position < split, meter=inside)
-        before = levels[-1] if levels else None
+        before = runners[-1] if runners else None
         kind = StageRunner if isinstance(stage, Stage) and _is_own_stage(stage) else OpaqueStageRunner
-        levels.append(kind(stage, here, before))
-    return levels
+        runners.append(kind(stage, here, before))
+    return runners
 
 
 def _is_own_stage(stage: Stage) -> bool:
@@ -288,11 +279,7 @@ class Bounds:
     fixed: bool = False
 
     def share_for(self, stream: StreamNumber) -> "Bounds":
-        """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``.
-
-        Args:
-            stream: which stream, of how many.
-        """
+        """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``."""
         items = None if self.items is None else len(range(stream.number, self.items, stream.of))
         if self.passes < ENDLESS or self.endless:
             return replace(self, items=items)
@@ -300,11 +287,7 @@ class Bounds:
 
 
 def item_bound(pipeline: object) -> int | None:
-    """Return after how many items an iteration over a pipeline ends, or None where it has no such bound.
-
-    Args:
-        pipeline: anything; ``nsamples`` of 0 or less is no bound.
-    """
+    """Return after how many items an iteration over a pipeline ends, or None where it has no such bound."""
     items = getattr(pipeline, "nsamples", None)
     return items if items is not None and items > 0 else None
 
@@ -438,11 +421,7 @@ class Loop(Generic[Output]):
 
 
 def _parse_snapshot(state: Json) -> tuple[int, int, int, Json]:
-    """Return count, passes, items in this pass and the flow's snapshot.
-
-    Raises:
-        StateMismatch: this is no snapshot of a pipeline.
-    """
+    """Return count, passes, items in this pass and the flow's snapshot."""
     try:
         return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -456,9 +435,6 @@ class PipelineIterator(itertools.chain[Any]):
     """The items of one iteration over a pipeline.
 
     It passes on what a generator gives, in C, so that an item takes no longer; and it says what has a state.
-
-    Args:
-        items: the generator.
     """
 
     _items: Generator[Any]
@@ -483,12 +459,7 @@ class PipelineIterator(itertools.chain[Any]):
 
 
 def missing_state_error(asked: object, name: str) -> AttributeError:
-    """Return the error for asking something for a state that has none.
-
-    Args:
-        asked: what was asked.
-        name: of the method.
-    """
+    """Return the error for asking something for a state that has none."""
     return AttributeError(
         f"{type(asked).__name__!r} object has no attribute {name!r}: make it elastic, dataset.elastic()"
     )

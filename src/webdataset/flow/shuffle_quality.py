@@ -85,7 +85,7 @@ def simulate_shuffle_quality(
     Args:
         shards: number of shards, or the number of samples of each.
         samples: samples in a shard, where ``shards`` is a number.
-        stages: the stages behind the reader: ``[wds.shuffle(1000)]``.
+        stages: the stages after the reader: ``[wds.shuffle(1000)]``.
         open_shards: number of shards that are read at once.
         shardshuffle: shards come in random order.
         batch: samples in a batch.
@@ -169,7 +169,7 @@ def compute_quality(places: Iterable[ShardOrdinal], batch: int = 256) -> Shuffle
     Raises:
         UsageError: fewer than two samples.
     """
-    import numpy as np  # noqa: PLC0415  only who measures pays for it
+    import numpy as np  # noqa: PLC0415  only measurements pay for it
 
     found = list(places)
     count = len(found)
@@ -200,7 +200,7 @@ def compute_quality(places: Iterable[ShardOrdinal], batch: int = 256) -> Shuffle
 
 def _measure_batches(shard: "NDArray[np.int64]", batch: int, shards: int) -> tuple[float, float]:
     """Return the share of pairs of one shard, and the number of shards, in the mean over full batches."""
-    import numpy as np  # noqa: PLC0415  only who measures pays for it
+    import numpy as np  # noqa: PLC0415  only measurements pay for it
 
     mates, distinct = [], []
     for start in range(0, len(shard) - batch + 1, batch):

@@ -26,11 +26,6 @@ from webdataset.stages.read_shards import ReadShards
 class StageRunner:
     """A stage in a run.
 
-    Args:
-        stage: one of our stages.
-        run: what the run tells it.
-        before: the level before, or None for a source.
-
     Attributes:
         state: the stage's state, or None.
         items: the generator; made by ``open``.
@@ -57,7 +52,7 @@ class StageRunner:
 
     @property
     def rewinds(self) -> bool:
-        """True where this level restores itself from a fresh level before it."""
+        """True where this stage restores itself from a fresh runner before it."""
         return self.stage.rewinds or self.before is None
 
     def open(self) -> Iterator[Any]:
@@ -71,7 +66,7 @@ class StageRunner:
         return self.items
 
     def draw(self) -> Iterator[Any]:
-        """Return the items for whoever draws them, through the gate where there is one."""
+        """Return the items, through the gate where there is one."""
         return self.items if self.gate is None else self.gate(self.items)
 
     @property
@@ -95,7 +90,7 @@ class StageRunner:
         return self.state.snapshot() if self.state is not None else None
 
     def traces(self) -> list[Json]:
-        """Return how far this level and those before it have read, the first one first, for a replay to compare."""
+        """Return how far this stage and those before it have read, the first one first, for a replay to compare."""
         before = [] if self.before is None else self.before.traces()
         trace = None if self.state is None else self.state.trace()
         return before if trace is None else [*before, trace]
@@ -145,7 +140,7 @@ class StageRunner:
         self.generators = copy.deepcopy(own)
 
     def copy(self) -> "StageRunner":
-        """Return this level and those before it as they were before the run: same stages and runs, new states."""
+        """Return this stage and those before it as they were before the run: same stages and runs, new states."""
         # the run goes on drawing from users' own generators, and the replay from others
         return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 
@@ -156,20 +151,20 @@ class StageRunner:
 
     @contextmanager
     def replay(self) -> Iterator[Iterator[Any]]:
-        """Run this level and those before it from the start of the pass once more; give an iterator over the items."""
+        """Run this stage and those before it from the start of the pass once more; give an iterator over the items."""
         last = self.copy()
-        levels = [last]
-        while levels[-1].before is not None:
-            levels.append(levels[-1].before)
+        runners = [last]
+        while runners[-1].before is not None:
+            runners.append(runners[-1].before)
         try:
-            for level in reversed(levels):
-                level.open()
+            for runner in reversed(runners):
+                runner.open()
             # what a replay goes on without was counted in the first run
             with count_skipped(None):
                 yield last.items
         finally:
-            for level in levels:
-                level.close()
+            for runner in runners:
+                runner.close()
 
     def close(self) -> None:
         """Close the generator."""
@@ -195,7 +190,7 @@ def stage_name(stage: object) -> str:
 
 
 def _refuse_fetch(addresses: list[Address]) -> list[Any]:
-    """Stand before a source, which asks nobody for items."""
+    """Refuse to fetch: nothing stands before a source."""
     raise FlowError(f"nothing stands before a source to fetch {len(addresses)} items from")
 
 
@@ -221,13 +216,7 @@ class ItemCount(StageState):
 
 
 class OpaqueStageRunner(StageRunner):
-    """A stage that is not ours: numbered, and resumed by replay from the start of the epoch.
-
-    Args:
-        stage: an iterable, a ``PipelineStage``, or a callable.
-        run: what the run tells it.
-        before: the level before, or None for a source.
-    """
+    """A stage that is not ours: numbered, and resumed by replay from the start of the epoch."""
 
     def __init__(self, stage: object, run: Run, before: StageRunner | None) -> None:
         if run.tracked:
@@ -284,11 +273,7 @@ class OpaqueStageRunner(StageRunner):
             yield item
 
     def _check_replay(self, skipped: int, wanted: int) -> None:
-        """Refuse to go on behind a replay that was not what the first run was.
-
-        Raises:
-            StateMismatch: it gave fewer items, or other samples were read for them.
-        """
+        """Refuse to go on after a replay that was not what the first run was."""
         if skipped < wanted:
             raise StateMismatch(
                 f"only {skipped} of {wanted} items came again on replay: the shards were replaced, or the pipeline is "
@@ -307,11 +292,11 @@ class OpaqueStageRunner(StageRunner):
             warn_changed_shard(url, error)
 
     def copy(self) -> StageRunner:
-        """Return this level and those before it as they were before the run."""
+        """Return this stage and those before it as they were before the run."""
         return self._copy_with_stage(cast("Stage", self.foreign))
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
-        """Replay the level from the start and keep the items at some ordinals."""
+        """Replay the runner from the start and keep the items at some ordinals."""
         wanted = set(addresses)
         if not wanted:
             return []
@@ -323,12 +308,7 @@ class OpaqueStageRunner(StageRunner):
 
 
 class _OpaqueStage(Stage):
-    """A foreign stage as a stage: called with its upstream, or without arguments as a source.
-
-    Args:
-        foreign: an iterable, a ``PipelineStage``, or a callable.
-        run: the run where this is the source, else None.
-    """
+    """A foreign stage as a stage: called with its upstream, or without arguments as a source."""
 
     rewinds = True
 

@@ -24,10 +24,6 @@ from webdataset.stages.sample_cache import Cached, LMDBCached
 def stages_of_stream(stages: Sequence[object], stream: StreamNumber) -> tuple[list[Any], int]:
     """Return the stages of one stream, and how many of them draw alike in all streams.
 
-    Args:
-        stages: of the pipeline.
-        stream: which stream.
-
     Raises:
         UsageError: a stage that cannot run in streams.
     """
@@ -50,11 +46,7 @@ def _divide_stages(stages: Sequence[object], stream: StreamNumber) -> list[Any]:
 
 
 def _check_stage(stage: object) -> None:
-    """Refuse a stage that cannot run in streams.
-
-    Raises:
-        UsageError: the stage, why, and what to do.
-    """
+    """Refuse a stage that cannot run in streams."""
     reason = _find_objection(stage)
     if reason:
         raise UsageError(f"an elastic dataset cannot hold {stage!r}: {reason}", stage=repr(stage))

@@ -65,11 +65,7 @@ def encode_addresses(addresses: Sequence[Address], *, in_order: bool = False) ->
 
 
 def deflate_text(body: bytes) -> str:
-    """Return bytes as a short text.
-
-    Args:
-        body: any bytes.
-    """
+    """Return bytes as a short text."""
     if len(body) >= _LITTLE:
         return b2a_base64(zlib.compress(body, 1), newline=False).decode("ascii")
     compressor = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
@@ -283,7 +279,7 @@ class AddressLog:
         self._text, self._others = "", None
 
     def save(self) -> tuple[list[str], JsonValue]:
-        """Return the chunks, and what is behind them."""
+        """Return the chunks, and what is after them."""
         while len(self.entered) - self._start >= CHUNK:
             self._seal(self._start + CHUNK)
         tail = self._tail(len(self.entered))
@@ -331,10 +327,6 @@ class AddressLog:
 
     def reread(self, since: list[str], tail: JsonValue) -> None:
         """Take up what ``written`` returned.
-
-        Args:
-            since: the chunks.
-            tail: what is behind them.
 
         Raises:
             StateMismatch: it is nothing of the kind.

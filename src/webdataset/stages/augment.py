@@ -87,13 +87,7 @@ class ImageStage(Stage[ImageState]):
         return self.transform_sample(sample, names, self.draw(generator, sample[names[0]], *self.arguments))
 
     def transform_sample(self, sample: Sample, names: list[str], change: Change) -> Any:
-        """Return a sample with its images changed.
-
-        Args:
-            sample: as it came.
-            names: the fields that are images.
-            change: image to image.
-        """
+        """Return a sample with its images changed."""
         return {**sample, **{name: change(sample[name]) for name in names}}
 
     def refetch(self, addresses: list[Address], fetch: Fetch, state: ImageState | None = None) -> list[object]:
@@ -170,9 +164,6 @@ def _draw_degradation(generator: random.Random, image: Image, probability: float
 def scaleprob(probability: float) -> ImageStage:
     """Take an image's resolution away with some probability: made smaller by a factor of 2 to 5, and large again.
 
-    Args:
-        probability: of doing so; 0 never, 1 always.
-
     Returns:
         A stage.
 
@@ -192,9 +183,6 @@ def _draw_turn(generator: random.Random, image: Image, probability: float) -> Ch
 
 def rotprob(probability: float) -> ImageStage:
     """Turn an image by 90, 180 or 270 degrees with some probability.
-
-    Args:
-        probability: of doing so; 0 never, 1 always.
 
     Returns:
         A stage.
@@ -233,9 +221,6 @@ def _add_noise(image: Image, sigma: float, seed: int) -> Image:
 
 def noise(sigma: float) -> ImageStage:
     """Add normal noise to each pixel.
-
-    Args:
-        sigma: its standard deviation, as a fraction of white.
 
     Returns:
         A stage.

@@ -66,14 +66,14 @@ class RunMeter(Protocol):
     def inside(self) -> "RunMeter":
         """What a pipeline inside a stage of this run is timed by."""
 
-    def attach(self, levels: list[Any]) -> None:
+    def attach(self, runners: list[Any]) -> None:
         """Take up the stages of a run that is not open yet."""
 
 
 class OutcomeSink(Protocol):
     """What takes note of what became of the samples of a run; see :mod:`webdataset.flow.outcomes`."""
 
-    def take(self, levels: list[Any], *, resumed: bool) -> None:
+    def take(self, runners: list[Any], *, resumed: bool) -> None:
         """Take note of a run that has ended or was given up."""
 
 
@@ -90,10 +90,10 @@ class Run:
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         context: rank, worker and settings, filled when the run begins.
-        meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
+        meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nothing does.
         warned: what this run has warned of already, in all of its streams and sources.
-        outcomes: who is told what became of the samples of stages that may drop some
-            (:mod:`webdataset.flow.outcomes`); None: whoever runs the pipeline judges by itself.
+        outcomes: takes note of what became of the samples of stages that may drop some
+            (:mod:`webdataset.flow.outcomes`); None: the run judges by itself.
     """
 
     seed: int = field(default_factory=random_seed)
@@ -109,7 +109,7 @@ class Run:
     outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Random:
-        """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
+        """Return a generator of this stage's own, fixed by seed, epoch, position and, unless shared, stream or worker.
 
         That is a virtual stream, or else rank and worker.
 
@@ -303,7 +303,7 @@ class ObservingFunction(TransparentFunction):
     """A generator function whose output items *are* input items, in order: it drops some, or only looks at them."""
 
     def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: object = None) -> list[Any]:  # noqa: ARG002
-        """Return the input items: whoever let them pass once is not asked again."""
+        """Return the input items, without a second check."""
         return fetch(addresses)
 
 
@@ -457,12 +457,6 @@ def _function_title(function: object) -> str:
 def with_blame(exn: Exception, stage: str, sample: object, function: object = None) -> Exception:
     """Say on an error which stage, function and sample it came from.
 
-    Args:
-        exn: what was raised.
-        stage: name of the stage.
-        sample: the item that the stage worked on.
-        function: the user's function, if there is one.
-
     Returns:
         The same error.
     """
@@ -474,11 +468,6 @@ def with_blame(exn: Exception, stage: str, sample: object, function: object = No
 
 def collate_batch(collate: Callable[[list[Item]], Result], samples: list[Item], stage: str) -> Result:
     """Return one batch; a failure says the stage, the function, and the key and url of the batch's first sample.
-
-    Args:
-        collate: from a list of samples to a batch.
-        samples: the samples of one batch.
-        stage: name of the stage, for the error.
 
     Raises:
         Exception: whatever ``collate`` raises.

@@ -244,7 +244,7 @@ def _batched(
     collation_fn: Collation | None = default_collation_fn,
     partial: bool = True,  # noqa: FBT001, FBT002  positional upstream
 ) -> Iterator[Any]:
-    """Yield batches of the samples of ``data``; the plain function behind :func:`batched`."""
+    """Yield batches of the samples of ``data``; the plain function of :func:`batched`."""
     return batched(batchsize, collation_fn, partial)(data)
 
 
@@ -317,12 +317,7 @@ class UnbatchState(StageState):
 
 
 class Unbatched(Stage[UnbatchState]):
-    """Batches taken apart; see :func:`unbatched` and :func:`unlisted`.
-
-    Args:
-        rows: from a batch to its samples.
-        name: for ``repr``.
-    """
+    """Batches taken apart; see :func:`unbatched` and :func:`unlisted`."""
 
     state_name = "Unbatched"
 
@@ -404,10 +399,10 @@ def unlisted() -> Unbatched:
 
 
 def _unbatched(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the samples of batches; the plain function behind :func:`unbatched`."""
+    """Yield the samples of batches; the plain function of :func:`unbatched`."""
     return (sample for batch in data for sample in split_rows(batch))
 
 
 def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the samples of lists; the plain function behind :func:`unlisted`."""
+    """Yield the samples of lists; the plain function of :func:`unlisted`."""
     return (sample for batch in data for sample in split_members(batch))

@@ -93,11 +93,7 @@ def check_empty(source: Iterable[Item]) -> Iterator[Item]:
 
 
 class FirstPass(PassThroughState):
-    """Whether a pass is the first one.
-
-    Args:
-        first: it is.
-    """
+    """Whether a pass is the first one."""
 
     def __init__(self, *, first: bool) -> None:
         self.first = first

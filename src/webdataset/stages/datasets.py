@@ -34,13 +34,13 @@ class AISBatch(PicklesProfiles, IterableDataset):
 
     Args:
         entries: ``ais://bucket/object``, ``bucket/object``, either with ``?archpath=member``, or a pair of one of these
-            and a member's path; ``s3://`` and the like name buckets behind AIStore.
+            and a member's path; ``s3://`` and the like name buckets that AIStore serves.
         at_once: entries in one request, about.
         storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``.
         handler: asked about samples of which something does not exist (``NotFound``, with url and key), and about
             requests that fail; true goes on with the next sample or request.
         keys: splits a name into key and extension.
-        split: give each rank and worker every n-th sample; False gives everybody all of them.
+        split: give each rank and worker every n-th sample; False gives each all of them.
 
     Raises:
         UsageError: entries that make no sense (when iterated), fewer than one at once.

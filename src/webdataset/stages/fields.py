@@ -27,9 +27,6 @@ Pick = Callable[[Mapping[str, object]], tuple[object, ...]]
 def alternatives(spec: Spec) -> list[str]:
     """Return the field names of one specification, in the order in which they are tried.
 
-    Args:
-        spec: ``"jpg;png"``, or a list of names.
-
     Raises:
         UsageError: spaces within a specification, or something that is no name.
     """

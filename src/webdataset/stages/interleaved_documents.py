@@ -34,9 +34,6 @@ LOOKAHEAD = 1000
 class JoinState(StageState):
     """What a gathering stage remembers: what waits, and what is decided but not yet given.
 
-    Args:
-        stage: makes gatherers.
-
     Attributes:
         decoder: of this run.
         left_out: counts what the stage's rules leave out.
@@ -167,10 +164,6 @@ class JoinStage(Stage[JoinState]):
     def again(self, addresses: Sequence[Address], samples: Iterator[Sample]) -> DocumentGroup:
         """Return the group that stands at some addresses.
 
-        Args:
-            addresses: of its items.
-            samples: gives them, in this order.
-
         Raises:
             FlowError: they are no group any more.
         """
@@ -191,7 +184,7 @@ class JoinStage(Stage[JoinState]):
 
 
 def _finish_after(upstream: Iterator[Any], finish: Callable[[], None]) -> Iterator[Any]:
-    """Yield the samples, and, once ``finish`` was called behind them, the object that it belongs to."""
+    """Yield the samples, and, once ``finish`` was called after them, the object that it belongs to."""
     yield from upstream
     finish()
     yield finish.__self__  # type: ignore[attr-defined]
@@ -322,10 +315,6 @@ def _list_field_names(sample: object) -> str:
 def parse_record(value: Any, field: str) -> Any:
     """Return what a JSON field holds, whether it was decoded or not.
 
-    Args:
-        value: bytes, text, or what they decode to.
-        field: its name.
-
     Raises:
         DecodingError: not JSON.
     """
@@ -345,9 +334,6 @@ def inherit_decoding(stages: Sequence[object]) -> Decoding | None:
     """Return the decoding that the stages before apply to fields, or None.
 
     Images that ``decode`` cannot see (base64 in JSON) are then decoded as those that it can.
-
-    Args:
-        stages: of a pipeline.
     """
     for stage in reversed(stages):
         if isinstance(stage, FilterFunction) and stage.f is _decode:
@@ -404,7 +390,7 @@ def interleaved(
     Args:
         layout: one of these, or ``auto``: each image wherever it is.
         decode: decode the images: an image spec, a function ``f(key, bytes)``, or a list of these, as for ``decode``.
-            Without it they stay bytes, and a ``decode`` behind this stage decodes them.
+            Without it they stay bytes, and a ``decode`` after this stage decodes them.
         others: what to do about samples that belong to no document: ``error``, ``pass`` or ``drop``.
         handler: asked where a document fails: true skips it, false ends the stage.
         json: the field that holds the JSON.
@@ -513,11 +499,7 @@ class SiblingFields(JoinStage):
 
 
 def list_named_files(record: object) -> Iterator[str]:
-    """Yield the names of images and videos that a JSON object lists.
-
-    Args:
-        record: what the JSON holds.
-    """
+    """Yield the names of images and videos that a JSON object lists."""
     if not isinstance(record, dict):
         return
     for where in _LISTS:

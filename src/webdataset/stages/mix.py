@@ -26,13 +26,7 @@ from webdataset.stages.mix_sources import SourceFlow, start_source
 
 
 class MixState(StageState):
-    """What a mix remembers: its sources' flows, which of them still give, whose turn it is, and its generator.
-
-    Args:
-        datasets: the sources.
-        run: the mix's run.
-        rng: the generator of a random mix.
-    """
+    """What a mix remembers: its sources' flows, which of them still give, whose turn it is, and its generator."""
 
     def __init__(self, datasets: Sequence[Any], run: Run, rng: random.Random | CounterRng | None = None) -> None:
         self.datasets = datasets
@@ -153,13 +147,7 @@ class Mixture(Stage[MixState], IterableDataset):
         return [next(found[number]) for number, _ in places]
 
     def start(self, run: Run, state: JsonValue = None, *, tracked: bool = True) -> "MixFlow":
-        """Start reading as a source of another mix.
-
-        Args:
-            run: seed and epoch.
-            state: what the flow's ``snapshot`` gave, or None.
-            tracked: keep addresses, so that snapshots can be taken.
-        """
+        """Start reading as a source of another mix."""
         return MixFlow(self, replace(run, tracked=tracked), state)
 
     def __iter__(self) -> Iterator[Any]:
@@ -170,9 +158,6 @@ class Mixture(Stage[MixState], IterableDataset):
 
     def __call__(self, source: Iterable[Any] = ()) -> Iterator[Any]:
         """Return an iterator over the mix.
-
-        Args:
-            source: nothing is taken from it.
 
         Raises:
             UsageError: there is a source: a mix stands first in a pipeline.
@@ -375,7 +360,7 @@ def _interval_bounds(weights: list[float]) -> list[int]:
 
 
 class Concat(Mixture):
-    """Datasets one behind the other.
+    """Datasets one after the other.
 
     Args:
         datasets: datasets or other iterables.

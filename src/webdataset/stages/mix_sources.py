@@ -54,13 +54,7 @@ class StartableDataset(Protocol):
 
 
 class NumberedFlow:
-    """Any iterable, its items numbered.
-
-    Args:
-        dataset: read from its start by each ``iter``.
-        given: number of items to skip.
-        tracked: count the items; otherwise they pass uncounted.
-    """
+    """Any iterable, its items numbered."""
 
     def __init__(self, dataset: Iterable[Any], given: int = 0, *, tracked: bool = True) -> None:
         self.dataset = dataset
@@ -114,12 +108,7 @@ class NumberedFlow:
 
 
 class StreamPart:
-    """What one virtual stream reads of an iterable: every V-th item.
-
-    Args:
-        dataset: read from its start by each ``iter``.
-        stream: which stream, of how many.
-    """
+    """What one virtual stream reads of an iterable: every V-th item."""
 
     def __init__(self, dataset: Iterable[Any], stream: StreamNumber) -> None:
         self.dataset = dataset

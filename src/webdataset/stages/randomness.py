@@ -57,11 +57,6 @@ _WORDS = struct.Struct("<625I")
 def select_rng(run: Run, rng: Rng | None, seed: Seed) -> Rng:
     """Return the generator of a stage: the one it was given, one of its seed, or one of its run's seed.
 
-    Args:
-        run: seed, epoch and place of the run.
-        rng: a generator, or None.
-        seed: a seed, or None.
-
     Raises:
         UsageError: both are given.
     """
@@ -77,12 +72,7 @@ def select_rng(run: Run, rng: Rng | None, seed: Seed) -> Rng:
 
 
 def run_rng(run: Run, *names: int | str) -> CounterRng:
-    """Return a stage's own generator under its run, whose state is one number.
-
-    Args:
-        run: seed, epoch and place of the run.
-        *names: further things that the generator depends on.
-    """
+    """Return a stage's own generator under its run, whose state is one number."""
     return CounterRng(run.random(*names).getrandbits(64))
 
 
@@ -91,10 +81,6 @@ def make_bit_source(rng: RandomNumbers, bound: int) -> Callable[[int], int]:
 
     ``random.Random.randint(0, bound - 1)`` draws just so, through four Python calls. Generators of other types are
     asked for ``randint``, and all of their numbers are below ``bound``.
-
-    Args:
-        rng: the generator.
-        bound: the exclusive upper limit, at least 1.
     """
     if type(rng) is library.Random or rng is library:
         return rng.getrandbits
@@ -166,12 +152,7 @@ def user_generators(stage: object) -> list[Rng]:
 
 
 def replace_generators(stage: Any, generators: Iterator[Any]) -> Any:
-    """Return a stage that draws from other generators; the stage itself where it draws from none.
-
-    Args:
-        stage: as for ``user_generators``.
-        generators: as many as it returns, in its order.
-    """
+    """Return a stage that draws from other generators; the stage itself where it draws from none."""
     if not user_generators(stage):
         return stage
     replaced = copy.copy(stage)
@@ -207,7 +188,7 @@ def _make_numpy_rng(digest: bytes) -> "np.random.Generator":
 @functools.cache
 def _numpy_parts() -> tuple[Any, Any, Any]:
     """Return numpy's Generator and PCG64, and a seed sequence that is 256 bits as they are (no hashing once more)."""
-    import numpy as np  # noqa: PLC0415  only who asks for numpy's generators pays for it
+    import numpy as np  # noqa: PLC0415  only numpy's generators need it
     from numpy.random.bit_generator import ISeedSequence  # noqa: PLC0415
 
     class Digest(ISeedSequence):
@@ -271,11 +252,7 @@ def _function_name(function: object) -> str:
 
 
 class SampleRngState(PassThroughState):
-    """What the generators of a run have in common.
-
-    Args:
-        parts: seed, epoch, and what tells the stage apart.
-    """
+    """What the generators of a run have in common."""
 
     def __init__(self, *parts: int | str) -> None:
         self.parts = parts
@@ -392,11 +369,7 @@ def map_with_rng(
 
 
 class DrawNumberState(StageState):
-    """What the numbers of a run's draws depend on.
-
-    Args:
-        parts: rank and worker, or the virtual stream.
-    """
+    """What the numbers of a run's draws depend on."""
 
     def __init__(self, *parts: int) -> None:
         self.parts = parts
@@ -414,7 +387,7 @@ class NumberDraws(Stage[DrawNumberState]):
     transparent = True
 
     def begin(self, run: Run) -> DrawNumberState:
-        """Return who draws."""
+        """Return the worker or stream that draws."""
         where = run.worker()
         return DrawNumberState(*(run.stream if run.stream is not None else (where.rank, where.worker)))
 

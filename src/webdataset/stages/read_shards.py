@@ -47,9 +47,6 @@ Shard = dict[str, Any]
 class ReaderState(StageState):
     """Where the reader is.
 
-    Args:
-        run: the run that reads.
-
     Attributes:
         position: kept up to date while reading.
         saved: what the state held that this run goes on from, or None.
@@ -103,9 +100,6 @@ class ReaderState(StageState):
 
 class SavedPosition:
     """What a state says of a reader: where it stood, and in which shard.
-
-    Args:
-        state: what ``ReaderState.snapshot`` returned.
 
     Raises:
         StateMismatch: it is no such value.
@@ -182,12 +176,7 @@ class ReadShards(Stage):
         self.reading = reading or Reading()
 
     def joined_with(self, before: tuple[Callable[..., Any], ...], after: tuple[Callable[..., Any], ...]) -> Self:
-        """Return this reader as one that stands for further stages.
-
-        Args:
-            before: what a pipeline runs in front of it.
-            after: what it runs behind it.
-        """
+        """Return this reader as one that stands for further stages."""
         result = copy.copy(self)
         result.before, result.after = before, after
         return result
@@ -231,7 +220,7 @@ class ReadShards(Stage):
         yield from samples
 
     def _at_offset(self, shards: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
-        """Return the samples behind the saved one, once it has been read again and compared."""
+        """Return the samples after the saved one, once it has been read again and compared."""
         opened = _check_first_shard(saved, self.open_shards(shards), state.warned)
         handler = self.reading.handler
         going = False
@@ -266,10 +255,6 @@ class ReadShards(Stage):
 
     def fetch_from(self, shards: Iterable[Shard], addresses: list[Address]) -> list[Sample]:
         """Read the samples at some addresses, each shard once, front to back.
-
-        Args:
-            shards: the run's stream of ``{"url"}``, from its start.
-            addresses: any order, any number.
 
         Returns:
             The samples in the order of ``addresses``.
@@ -353,11 +338,7 @@ def _number_shards(shards: Iterator[Shard]) -> Iterator[Shard]:
 
 
 def _check_first_shard(saved: SavedPosition, shards: Iterator[Shard], warned: set[str]) -> Iterator[Shard]:
-    """Yield opened shards, if the first is the one that the snapshot was taken in.
-
-    Raises:
-        StateMismatch: it is another one.
-    """
+    """Yield opened shards, if the first is the one that the snapshot was taken in."""
     for number, shard in enumerate(shards):
         if number == 0:
             try:
@@ -370,12 +351,7 @@ def _check_first_shard(saved: SavedPosition, shards: Iterator[Shard], warned: se
 
 
 class InterleavedShard:
-    """One open shard.
-
-    Args:
-        number: index of the shard in the run's list.
-        state: where its reader is.
-    """
+    """One open shard."""
 
     def __init__(self, number: int, state: ReaderState) -> None:
         self.number = number

@@ -17,14 +17,10 @@ from webdataset.stages.read_shards import ReaderState, ReadShards, Shard
 def cbor_items(offset: int, limit_bytes: int) -> RecordSplitter:
     """Return what cuts a stream into CBOR items.
 
-    Args:
-        offset: where in the shard its first byte stands.
-        limit_bytes: size of the largest item that is read.
-
     Raises:
         MissingExtra: cbor2 is not installed.
     """
-    from webdataset.codecs.record_streams import CborItems  # noqa: PLC0415  brings numpy, for those who read records
+    from webdataset.codecs.record_streams import CborItems  # noqa: PLC0415  brings numpy, which only records need
 
     return CborItems(offset, limit_bytes)
 
@@ -107,7 +103,7 @@ def cbors_to_samples(handler: Handler = reraise_exception, **options: Any) -> Re
 
 
 def msgpacks_to_samples(handler: Handler = reraise_exception, **options: Any) -> ReadRecords:
-    """Return the stage that reads shards that are msgpack items one behind the other, compressed or not.
+    """Return the stage that reads shards that are msgpack items one after the other, compressed or not.
 
     Args:
         handler: asked where a shard cannot be opened or read; true goes on with the next shard.

@@ -40,7 +40,7 @@ class Pickler(Protocol):
 class Cached(Stage, PipelineStage):
     """Keep all samples of the first complete pass in memory, and give them again in every later one.
 
-    Stages behind it may put other fields into a sample: what is kept stays as it came (fields themselves are not
+    Stages after it may put other fields into a sample: what is kept stays as it came (fields themselves are not
     copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. A pickled copy starts
     empty, so each worker process keeps its own.
 
@@ -163,7 +163,7 @@ class LMDBCached(Stage, PipelineStage):
         self.chunksize = chunksize
 
     def path(self) -> str:
-        """Return the file of this process: ``fname``, with rank and worker behind it where there are several."""
+        """Return the file of this process: ``fname``, with rank and worker after it where there are several."""
         where = worker_context()
         if where.world_size * where.num_workers == 1:
             return self.fname

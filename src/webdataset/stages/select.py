@@ -85,11 +85,7 @@ select = observation(_select, Select, state_name="_select")
 
 
 class RsampleState(PassThroughState):
-    """What a chance selection remembers: its generator.
-
-    Args:
-        rng: the generator.
-    """
+    """What a chance selection remembers: its generator."""
 
     def __init__(self, rng: Random | CounterRng) -> None:
         self.rng = rng
@@ -104,11 +100,7 @@ class RsampleState(PassThroughState):
 
 
 class Rsample(PassThroughStage):
-    """Samples that pass by chance.
-
-    Args:
-        p: probability in [0, 1].
-    """
+    """Samples that pass by chance."""
 
     state_name = "Rsample"
 
@@ -145,7 +137,7 @@ def rsample(p: float = 0.5) -> Rsample:
 
 
 def _rsample(data: Iterator[Item], p: float = 0.5) -> Iterator[Item]:
-    """Yield a random part of ``data``; the plain function behind :func:`rsample`."""
+    """Yield a random part of ``data``; the plain function of :func:`rsample`."""
     return Rsample(p)(data)
 
 
@@ -159,16 +151,12 @@ class SliceState(PassThroughState):
         return self.count
 
     def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on behind this many."""
+        """Go on after this many."""
         self.count = as_int(state)
 
 
 class Slice(PassThroughStage):
-    """Samples by position, as ``itertools.islice`` gives them.
-
-    Args:
-        *args: stop; or start, stop; or start, stop, step.
-    """
+    """Samples by position, as ``itertools.islice`` gives them."""
 
     state_name = "Slice"
 

@@ -45,7 +45,7 @@ class EqualShare(Stage[PassNumberState]):
         counts: url to number of samples.
         how: ``drop`` or ``pad``.
         samples: number of samples in a pass.
-        first: number of the first epoch of the iteration, and of the passes that belong to it; behind these, all
+        first: number of the first epoch of the iteration, and of the passes that belong to it; after these, all
             samples are repeats. None: no such bound.
     """
 
@@ -61,12 +61,7 @@ class EqualShare(Stage[PassNumberState]):
         self.first = first
 
     def within(self, epoch: int, passes: int) -> "EqualShare":
-        """Return this stage for an iteration that begins with some epoch.
-
-        Args:
-            epoch: its number.
-            passes: how many passes belong to it.
-        """
+        """Return this stage for an iteration that begins with some epoch."""
         return EqualShare(self._counts, self.how, self.samples, (epoch, passes))
 
     def begin(self, run: Run) -> PassNumberState:
@@ -74,17 +69,13 @@ class EqualShare(Stage[PassNumberState]):
         return PassNumberState(run)
 
     def bounds(self, run: Run) -> tuple[int, int]:
-        """Return the positions ``[begin, end)`` that are read by whoever runs this."""
+        """Return the positions ``[begin, end)`` that this worker or stream reads."""
         return (
             self.bounds_of(run.worker()) if run.stream is None else compute_share(self.samples, *run.stream, self.how)
         )
 
     def bounds_of(self, where: WorkerContext) -> tuple[int, int]:
-        """Return the positions ``[begin, end)`` that one worker reads.
-
-        Args:
-            where: the worker.
-        """
+        """Return the positions ``[begin, end)`` that one worker reads."""
         begin, end = compute_share(self.samples, where.rank, where.world_size, self.how)
         each, more = divmod(end - begin, where.num_workers)
         begin += where.worker * each + min(where.worker, more)
@@ -128,14 +119,7 @@ class EqualShare(Stage[PassNumberState]):
 
 
 def compute_share(samples: int, number: int, among: int, how: str) -> tuple[int, int]:
-    """Return the positions ``[begin, end)`` of one party; with ``pad``, they may go beyond the last sample.
-
-    Args:
-        samples: in all.
-        number: of the party, from 0.
-        among: number of parties.
-        how: ``drop`` or ``pad``.
-    """
+    """Return the positions ``[begin, end)`` of one party; with ``pad``, they may go beyond the last sample."""
     size = samples // among if how == "drop" else -(-samples // among)
     return number * size, (number + 1) * size
 
@@ -166,11 +150,7 @@ def cut_pieces(
 
 
 def list_pass_urls(source: object) -> Iterable[str] | None:
-    """Return the urls of a source that gives each of them in a pass, or None.
-
-    Args:
-        source: the first stage of a pipeline.
-    """
+    """Return the urls of a source that gives each of them in a pass, or None."""
     urls = getattr(source, "urls", None)
     return urls if isinstance(urls, list | tuple) and not hasattr(source, "nshards") else None
 
@@ -184,13 +164,7 @@ def _worker_share(*, ranks: bool, workers: bool) -> tuple[int, int]:
 
 
 class ShareShards:
-    """This worker's share of some shards; all of them where there are fewer shards than workers.
-
-    Args:
-        count: number of shards in a pass.
-        ranks: share out between ranks.
-        workers: share out between workers of a rank.
-    """
+    """This worker's share of some shards; all of them where there are fewer shards than workers."""
 
     state_name = "ShareShards"
     splits = True  # what stands before is drawn alike in all workers

@@ -115,11 +115,7 @@ def pick(buf: list[Item], rng: Rng) -> Item:
 
 
 class ShuffleState(StageState):
-    """What a shuffle remembers: its buffer and its generator.
-
-    Args:
-        rng: the generator; None where nothing is drawn.
-    """
+    """What a shuffle remembers: its buffer and its generator."""
 
     def __init__(self, rng: Rng | None) -> None:
         self.rng = rng
@@ -294,11 +290,7 @@ def _pair_weight(pair: tuple[Address, object]) -> int:
 
 
 class WeighedShuffleState(ShuffleState):
-    """What a shuffle with a bound in bytes remembers: buffer, weights, generator, and whether a sample stands alone.
-
-    Args:
-        rng: the generator.
-    """
+    """What a shuffle with a bound in bytes remembers: buffer, weights, generator, and whether a sample stands alone."""
 
     rng: Rng
 
@@ -343,12 +335,7 @@ class WeighedShuffleState(ShuffleState):
 
 
 class JournaledWeighedState(WeighedShuffleState):
-    """The same with the run's own generator, so that it can be followed by addresses alone.
-
-    Args:
-        rng: the generator.
-        bufsize: largest number of samples that wait.
-    """
+    """The same with the run's own generator, so that it can be followed by addresses alone."""
 
     plain = True
 
@@ -500,11 +487,7 @@ class DetShuffle(Shuffle, PipelineStage):
         return self._empty(randomness.select_rng(run, None, self.seed + self._begun), run)
 
     def run(self, src: Iterable[Item]) -> Iterator[Item]:
-        """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it.
-
-        Args:
-            src: the items.
-        """
+        """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it."""
         self._set = self.epoch  # the pass after it is the next one
         return self.flow(iter(src), self.begin(Run()))
 
@@ -563,7 +546,7 @@ def _shuffle(  # noqa: PLR0917  called by position
     seed: Seed | Handler = None,
     handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it
 ) -> Iterator[Item]:
-    """Yield the items of ``data`` in random order; the plain function behind :func:`shuffle`.
+    """Yield the items of ``data`` in random order; the plain function of :func:`shuffle`.
 
     Args:
         data: the items.

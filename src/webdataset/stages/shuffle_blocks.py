@@ -27,18 +27,14 @@ from webdataset.stages.base import (
 
 
 class BlockState(StageState):
-    """What a block shuffle remembers: the addresses of the present block, as they came in, and how many are left.
-
-    Args:
-        key: decides the permutations.
-    """
+    """What a block shuffle remembers: the addresses of the present block, as they came in, and how many are left."""
 
     def __init__(self, key: int) -> None:
         self.key = key
         self.blocks = 0  # begun so far
         self.waiting: list[Any] = []  # the next one last; in a tracked run, (address, item)
         self.stored: list[Address] = []  # addresses of the block, in a tracked run
-        self._written: str | None = None  # the same, packed; written once for each block, if anybody asks
+        self._written: str | None = None  # the same, packed; written once for each block, if it is saved
 
     def begin(self, stored: list[Any]) -> list[int]:
         """Begin a block; return its permutation, the first to be given last.

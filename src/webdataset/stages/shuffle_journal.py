@@ -41,7 +41,7 @@ class _Base(TypedDict):
 
 
 class ShuffleJournal:
-    """A base, and what came in behind it.
+    """A base, and what came in after it.
 
     Args:
         bufsize: largest number of items that wait.
@@ -56,12 +56,12 @@ class ShuffleJournal:
         self.random = random
         self.sorts = sorts
         self._trail = AddressLog()
-        self._entered = self._trail.entered  # behind the base, or after the last border
+        self._entered = self._trail.entered  # after the base, or after the last border
         self._next = self.border  # how many have entered at the next border
-        self._crossed = 0  # borders behind the base
+        self._crossed = 0  # borders after the base
         self._base: _Base | None = None
         self._size = 0  # addresses in the base
-        self._wanted = False  # somebody has taken a snapshot since the border
+        self._wanted = False  # a snapshot was taken since the border
 
     def note_addresses(self, upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
         """Pair each item with its address, and take note of the address."""
@@ -104,12 +104,7 @@ class ShuffleJournal:
         return self.border
 
     def _write(self, phase: int, *, in_order: bool) -> _Base:
-        """Write a base, and return it.
-
-        Args:
-            phase: how many have entered after the last border.
-            in_order: the buffer is in the order of addresses.
-        """
+        """Write a base, and return it."""
         addresses = [address for address, _ in self.waiting]
         base: _Base = {
             "waiting": encode_addresses(addresses, in_order=in_order),
@@ -202,13 +197,7 @@ Picks = Callable[[list[Address]], Address]
 
 
 class WeighedShuffleJournal(ShuffleJournal):
-    """A base, what came in behind it, and how many went out for each.
-
-    Args:
-        bufsize: largest number of samples that wait.
-        waiting: the buffer, pairs of address and sample.
-        random: gives the state of the generator.
-    """
+    """A base, what came in after it, and how many went out for each."""
 
     def __init__(self, bufsize: int, waiting: list[Pair], random: Callable[[], int]) -> None:
         super().__init__(bufsize, waiting, random, sorts=False)
@@ -274,11 +263,7 @@ def _format_code(code: int) -> str:
 
 
 def _parse_codes(text: JsonValue) -> list[int]:
-    """Return the codes that a text tells of.
-
-    Raises:
-        StateMismatch: it tells of none.
-    """
+    """Return the codes that a text tells of."""
     signs = list(_SIGN.finditer(text)) if isinstance(text, str) else []
     if not isinstance(text, str) or not signs or sum(len(sign.group()) for sign in signs) != len(text):
         raise StateMismatch("the snapshot does not tell how many samples went out")
