@@ -13,7 +13,7 @@ from webdataset.core import trust
 @pytest.fixture(autouse=True)
 def _switch():
     yield
-    trust.security_override.enforced = None
+    trust.security_override.replaced = None
 
 
 def test_names():

@@ -134,7 +134,7 @@ def test_a_copy_of_a_level_gives_what_the_level_gave(name, stream):
             given.append(item)
             if len(given) % 61 == 0:
                 flow.snapshot()
-        with flow.levels[-1].replay() as items:
+        with flow.runners[-1].replay() as items:
             assert list(items) == given
         assert list(levels_of(name, run)) == given
         untracked = Run(seed=5, common=5, epoch=epoch, stream=stream)

@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
+from webdataset.core.lazy_modules import Override
 from webdataset.core.logs import log
 from webdataset.core.optional_imports import loaded_module
 
@@ -32,13 +33,13 @@ _SPECIAL_STEPS = 0xFFFFFFF0  # SLURM's own numbers for the steps of batch script
 
 
 class RankClaim(NamedTuple):
-    """What somebody says about this process.
+    """One source's claim about the rank of this process.
 
     Args:
         who: says so.
         rank: of the process.
         world_size: number of ranks.
-        launcher: the one who says so only started processes: whether they work together is not known.
+        launcher: the source only started processes: whether they work together is not known.
     """
 
     who: str
@@ -83,7 +84,7 @@ _TORCHRUN_VARIABLES = "RANK and WORLD_SIZE"
 
 
 def _rank_claims(group: object) -> Iterator[RankClaim]:
-    """Yield what everybody says, in the order of precedence; those who say nothing are passed over."""
+    """Yield the claims of all sources that make one, in the order of precedence."""
     yield from _user_claims()
     yield from _claims_of_pair(_TORCHRUN_VARIABLES, settings.RANK, settings.WORLD_SIZE, launcher=False)
     yield from _torch_claims(group)
@@ -152,7 +153,7 @@ _accepted_claims: list[RankClaim] = []
 
 def is_spawning() -> bool:
     """Tell whether something is being pickled for a process of ``multiprocessing`` that is being started."""
-    context = loaded_module("multiprocessing.context")  # where nobody has loaded it, nobody starts processes by it
+    context = loaded_module("multiprocessing.context")  # while it is not loaded, no process is started by it
     return context is not None and context.get_spawning_popen() is not None
 
 
@@ -165,17 +166,13 @@ def claim_for_child() -> RankClaim | None:
 
 
 def accept_claim(claim: RankClaim | None) -> None:
-    """Take note, in a process that another one started, which rank that one is.
-
-    Args:
-        claim: what ``parting`` returned there.
-    """
+    """Take note, in a process that another one started, which rank that one is."""
     if claim is not None:
         _accepted_claims[:] = [claim._replace(who=_PARENT)]
 
 
 def _log_conflicts(first: RankClaim, others: Iterator[RankClaim]) -> None:
-    """Log, once, that others say something else. A launcher around the one who decides may well have fewer tasks."""
+    """Log, once, that others say something else. A launcher may rightly have fewer tasks than the deciding source."""
     for other in others:
         around = other.launcher and not first.launcher
         if other[1:3] != first[1:3] and not around and (first, other) not in _logged_conflicts:
@@ -270,11 +267,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def use_stream(stream: StreamNumber) -> Iterator[None]:
-    """Run the block as a part of a virtual stream.
-
-    Args:
-        stream: which one.
-    """
+    """Run the block as a part of a virtual stream."""
     before = thread_context.stream
     thread_context.stream = stream
     try:
@@ -283,13 +276,8 @@ def use_stream(stream: StreamNumber) -> Iterator[None]:
         thread_context.stream = before
 
 
-class WorkerInfoOverride:
-    """What a program has put in the place of ``utils.pytorch_worker_info``."""
-
-    replaced: Callable[..., tuple[int, int, int, int]] | None = None
-
-
-worker_info_override = WorkerInfoOverride()
+worker_info_override = Override[Callable[..., tuple[int, int, int, int]]]()
+"""What a program has put in the place of ``utils.pytorch_worker_info``."""
 
 
 def worker_context(group: object = None) -> WorkerContext:

@@ -137,11 +137,7 @@ def should_continue(handler: Handler, exn: Exception, stage: str) -> bool:
 
 
 def count_drop(stage: str) -> None:
-    """Count a sample that a function dropped by returning None.
-
-    Args:
-        stage: under which name it is counted.
-    """
+    """Count a sample that a function dropped by returning None."""
     drops = _thread_counts.drops
     if drops is not None:
         drops[stage] += 1
@@ -171,10 +167,6 @@ class count_skipped:  # noqa: N801  reads as what it does: with counting(skips)
 
 def skip_items(items: Iterator[Any], count: int) -> int:
     """Draw items that were given before a run was saved; what happens on the way has been counted then.
-
-    Args:
-        items: made once more.
-        count: how many to draw.
 
     Returns:
         How many there were.

@@ -101,7 +101,7 @@ class WebDatasetError(Exception):
         self.stage = stage
         self.path = path
 
-    def locate(self, **places: Any) -> Self:
+    def locate(self, **places: object) -> Self:
         """Fill in places that are not known yet (``url``, ``path``, ``key``, ``field``, ``offset``, ``stage``)."""
         for name, place in places.items():
             if name in _LOCATION_FIELDS and getattr(self, name) is None:
@@ -227,13 +227,18 @@ class DecodingError(CodecError):
     """
 
     def __init__(
-        self, url: str | None = None, key: str | None = None, k: str | None = None, sample: Any = None, **places: Any
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        k: str | None = None,
+        sample: object = None,
+        **places: object,
     ) -> None:
         message = places.pop("message", None)
         if message is None and url is not None and key is None and k is None:
             message, url = url, None
-        places.setdefault("field", k)
-        super().__init__(message or "could not decode a field", url=url, key=key, **places)
+        super().__init__(str(message or "could not decode a field"), url=url, key=key)
+        self.locate(**{"field": k, **places})
         self.k = self.field
         self.sample = sample
 

@@ -30,7 +30,7 @@ class ForkSafeLock:
         _live_locks.add(self)
 
     def renew(self) -> None:
-        """Be free, whoever held it."""
+        """Become free."""
         self._lock = self._made()
 
     def __enter__(self) -> Self:
@@ -76,12 +76,7 @@ class PerProcessCache(Generic[V]):
         _caches.add(self)  # type: ignore[arg-type]
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return what is kept under a key, made at the first call.
-
-        Args:
-            key: what tells one from another, the process aside.
-            make: called once; others wait for it.
-        """
+        """Return what is kept under a key, made at the first call."""
         mine = (os.getpid(), key)
         with self._lock:
             if mine not in self._kept:
@@ -89,16 +84,12 @@ class PerProcessCache(Generic[V]):
             return self._kept[mine]
 
     def forget(self, key: Hashable) -> None:
-        """Let go of what is kept under a key, so that the next call makes it anew.
-
-        Args:
-            key: the key.
-        """
+        """Let go of what is kept under a key, so that the next call makes it anew."""
         with self._lock:
             self._kept.pop((os.getpid(), key), None)
 
     def clear(self) -> None:
-        """Let go of everything, and of the lock: nobody else can be waiting for it in a child that was just forked."""
+        """Let go of everything, and of the lock: no other thread of a forked child can wait for it."""
         self._lock = threading.Lock()
         self._kept = {}
 

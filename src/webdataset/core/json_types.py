@@ -18,11 +18,7 @@ Only the stage that made an address knows its shape; see ``docs/design/stages.md
 
 
 def normalize_json(value: JsonValue) -> JsonValue:
-    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted.
-
-    Args:
-        value: a JSON value.
-    """
+    """Return a JSON value with lists for tuples, and with the keys of dictionaries sorted."""
     if isinstance(value, list | tuple):
         return [normalize_json(part) for part in value]
     return {name: normalize_json(value[name]) for name in sorted(value)} if isinstance(value, dict) else value

@@ -8,16 +8,28 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+Value = TypeVar("Value")
 _PACKAGE = __name__.partition(".")[0]
 
 
 class LazyModule(ModuleType):
     """A module with a class of its own; it pickles by name, as functions that mention it must under spawn."""
 
-    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
         return importlib.import_module, (self.__name__,)
+
+
+class Override(Generic[Value]):
+    """What a program has put in the place of something of this library.
+
+    Attributes:
+        replaced: it; None where nothing was put there.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: Value | None = None
 
 
 def lazy_attributes(
@@ -36,7 +48,7 @@ def lazy_attributes(
     attributes = modules.split()
     kept = {name: home for home, names in (homes or {}).items() for name in names.split()}
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+    def __getattr__(name: str) -> object:  # noqa: N807  it becomes the module's
         if name in kept:
             found = getattr(importlib.import_module(f"{_PACKAGE}.{kept[name]}"), name)
             # what was put there meanwhile stays
@@ -52,24 +64,14 @@ def lazy_attributes(
 
 
 def lazy_dir(module: str, names: Iterable[str]) -> Callable[[], list[str]]:
-    """Return the ``__dir__`` of a module: also the names that have not been looked up yet.
-
-    Args:
-        module: its ``__name__``.
-        names: its ``__all__``.
-    """
+    """Return the ``__dir__`` of a module: also the names that have not been looked up yet."""
     return lambda: sorted({*vars(sys.modules[module]), *names})
 
 
 def removed_attributes(module: str, way_out: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module that is gone: every name is an error that says what to use.
+    """Return the ``__getattr__`` of a module that is gone: every name is an error that says what to use."""
 
-    Args:
-        module: its ``__name__``.
-        way_out: what to use instead.
-    """
-
-    def __getattr__(name: str) -> Any:  # noqa: N807  it becomes the module's
+    def __getattr__(name: str) -> object:  # noqa: N807  it becomes the module's
         raise missing_name_error(f"module {module!r} has no attribute {name!r}: {way_out}")
 
     return __getattr__

@@ -3,13 +3,13 @@
 ``logging`` takes longer to import than the rest of this layer, and most programs never log anything here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 
 class _LazyLogger:
     """The logger, asked for at the first use of an attribute."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Return what the logger has under this name."""
         import logging  # noqa: PLC0415  see above
 

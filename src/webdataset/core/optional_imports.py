@@ -13,18 +13,13 @@ import importlib
 import sys
 import weakref
 from types import ModuleType
-from typing import Any
+from typing import Any, Self, SupportsIndex, cast
 
 from webdataset.core.errors import MissingExtra, UsageError
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     """Import an optional module or say how to install it.
-
-    Args:
-        module: dotted module name.
-        extra: the extra of this distribution that brings it.
-        purpose: what needs it, for the message ("decoding images").
 
     Returns:
         The module.
@@ -52,14 +47,8 @@ def loaded_module(module: str) -> ModuleType | None:
     return sys.modules.get(module)
 
 
-def is_instance_by_name(thing: Any, module: str, kind: str) -> bool:
-    """Tell whether something is of a class, without importing the class: where nobody has, nothing can be of it.
-
-    Args:
-        thing: anything.
-        module: dotted name of the module that defines the class.
-        kind: the class's name there.
-    """
+def is_instance_by_name(thing: object, module: str, kind: str) -> bool:
+    """Tell whether something is of a class, without importing the class: while it is not imported, nothing is of it."""
     made = getattr(sys.modules.get(module), kind, None)
     return made is not None and isinstance(thing, made)
 
@@ -105,7 +94,7 @@ def _make_twin(kind: type, base: type) -> type:
     return made
 
 
-def _make_instance(kind: type, *args: Any) -> Any:
+def _make_instance(kind: type, *args: object) -> object:
     return kind.__new__(kind, *args)
 
 
@@ -113,25 +102,22 @@ class IterableDataset:
     """Base of everything here that a DataLoader may be given."""
 
     @property
-    def __class__(self) -> Any:
-        return torch_twin(type(self))
+    def __class__(self) -> type[Self]:
+        return cast("type[Self]", torch_twin(type(self)))
 
     @__class__.setter
-    def __class__(self, kind: Any) -> None:
+    def __class__(self, kind: type) -> None:
         object.__dict__["__class__"].__set__(self, kind)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Pickle by ``type(self)``: pickle refuses objects whose ``__class__`` is another one."""
-        reduced: Any = object.__reduce_ex__(self, max(int(protocol), 2))
+        reduced = object.__reduce_ex__(self, max(int(protocol), 2))
         if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
             return (_make_instance, *reduced[1:])
         return reduced
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> object:
         """Return torch's chain of two datasets.
-
-        Args:
-            other: the dataset that follows.
 
         Raises:
             UsageError: torch is not loaded.

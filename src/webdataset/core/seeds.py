@@ -10,7 +10,7 @@ import functools
 import os
 import random
 import struct
-from typing import Any
+from collections.abc import Mapping
 
 try:
     from _blake2 import blake2b  # hashlib's own; hashlib itself loads OpenSSL, which takes longer than all of this
@@ -20,9 +20,6 @@ except ImportError:
 
 def hash_seed(*parts: int | str | None) -> int:
     """Mix numbers and names into one 64-bit seed.
-
-    Args:
-        *parts: what the seed depends on; order matters.
 
     Returns:
         An integer in [0, 2**64).
@@ -47,10 +44,6 @@ class CounterRng:
     The words come in blocks of 1 024; block ``b`` of key ``k`` is what ``random.Random(fold("draws", k, b))`` gives.
     Hot loops pop from ``words`` by themselves (``if not words: draws.refill()``), and take ``word * bound >> 32`` as a
     number below ``bound``, which is uniform to within ``bound / 2**32``.
-
-    Args:
-        key: 64 bits from which all draws follow.
-        position: number of draws to leave out.
 
     Attributes:
         words: what is left of the present block, ``uint32``, the next word last.
@@ -91,11 +84,7 @@ class CounterRng:
         return self.words.pop()
 
     def below(self, bound: int) -> int:
-        """Return a number in [0, bound).
-
-        Args:
-            bound: at least 1 and far below ``2**32``.
-        """
+        """Return a number in [0, bound)."""
         return self.word() * bound >> 32
 
     def random(self) -> float:
@@ -104,23 +93,18 @@ class CounterRng:
 
 
 def permutation(length: int, *parts: int | str | None) -> list[int]:
-    """Return 0 … length-1 in an order that ``parts`` decide.
-
-    Args:
-        length: at least 0.
-        *parts: what the order depends on.
-    """
+    """Return 0 … length-1 in an order that ``parts`` decide."""
     draw = make_rng("permutation", *parts).random
     keys = [draw() for _ in range(length)]
     return sorted(range(length), key=keys.__getitem__)
 
 
 @functools.lru_cache(maxsize=64)
-def _sample_hash(*parts: int | str | None) -> Any:
+def _sample_hash(*parts: int | str | None) -> blake2b:
     return blake2b(hash_seed("sample", *parts).to_bytes(8, "little"), digest_size=32)
 
 
-def sample_digest(sample: Any, *parts: int | str | None) -> bytes:
+def sample_digest(sample: Mapping[str, object], *parts: int | str | None) -> bytes:
     """Return 256 bits that one sample has to itself: a function of the sample's name and of ``parts``.
 
     A sample's name is the file name of its shard (without folder and query: data may move), its key, and the number of

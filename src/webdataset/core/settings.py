@@ -27,14 +27,7 @@ snapshot = _ThreadSnapshot()
 
 @dataclass(frozen=True)
 class EnvironmentVariable(Generic[T]):
-    """One environment variable.
-
-    Args:
-        name: its name.
-        default: the setting where it is unset or empty.
-        parse: text to setting.
-        meaning: one line for the documentation.
-    """
+    """One environment variable."""
 
     name: str
     default: T
@@ -301,9 +294,6 @@ def read_variable(name: str) -> str | None:
 
 def substitution_text(name: str) -> str:
     """Return the text of ``${name}`` in a shard specification: environment variable ``WDS_<name>``.
-
-    Args:
-        name: the name inside the braces.
 
     Raises:
         UsageError: the variable is not set.

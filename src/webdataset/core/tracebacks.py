@@ -64,12 +64,7 @@ def _user_frames(frames: TracebackType | None, hidden: tuple[str, ...]) -> Trace
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's program that led here, whatever of this library stands between.
-
-    Args:
-        message: the text.
-        category: of the warning.
-    """
+    """Warn at the line of the user's program that led here, whatever of this library stands between."""
     level = 2
     frame = sys._getframe(1)  # noqa: SLF001  the public way makes a list of all frames
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):

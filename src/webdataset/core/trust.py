@@ -9,23 +9,14 @@ from typing import Literal, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
-from webdataset.core.lazy_modules import LazyModule
+from webdataset.core.lazy_modules import LazyModule, Override
 
 Trust = Literal["strict", "safe", "full"]
 LEVELS = ("strict", "safe", "full")
 
 
-class SecurityOverride:
-    """The process-wide switch behind ``utils.enforce_security``.
-
-    Attributes:
-        enforced: True makes every level strict, False does not; None leaves it to ``WDS_SECURE``.
-    """
-
-    enforced: bool | None = None
-
-
-security_override = SecurityOverride()
+security_override = Override[bool]()
+"""The process-wide switch of ``utils.enforce_security``: True makes every level strict, False does not."""
 
 
 class SecurityModule(LazyModule):
@@ -34,11 +25,11 @@ class SecurityModule(LazyModule):
     @property
     def enforce_security(self) -> bool:
         """Whether trust is strict in the whole process; ``WDS_SECURE`` unless assigned."""
-        return settings.SECURE.get() if security_override.enforced is None else security_override.enforced
+        return settings.SECURE.get() if security_override.replaced is None else security_override.replaced
 
     @enforce_security.setter
     def enforce_security(self, enforced: bool) -> None:
-        security_override.enforced = bool(enforced) if enforced or settings.SECURE.get() else None
+        security_override.replaced = bool(enforced) if enforced or settings.SECURE.get() else None
 
 
 def trust_level(asked: str | None = None, *, enforced: bool | None = None) -> Trust:
@@ -55,7 +46,7 @@ def trust_level(asked: str | None = None, *, enforced: bool | None = None) -> Tr
     Raises:
         UsageError: an unknown level.
     """
-    enforced = security_override.enforced if enforced is None else enforced
+    enforced = security_override.replaced if enforced is None else enforced
     if settings.SECURE.get() if enforced is None else enforced:
         return "strict"
     chosen = asked or settings.TRUST.get() or "safe"

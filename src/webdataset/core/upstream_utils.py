@@ -8,18 +8,20 @@ import functools
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from webdataset.core.errors import UsageError
 from webdataset.core.tracebacks import warn_user
+
+Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
 class ObsoleteException(Exception):
     """What webdataset 1.0 raises for a name that it has given up; nothing raises it here."""
 
 
-def safe_eval(s: str, expr: str = "{}") -> Any:
+def safe_eval(s: str, expr: str = "{}") -> object:
     """Refuse: text is not executed here.
 
     Args:
@@ -35,7 +37,7 @@ def safe_eval(s: str, expr: str = "{}") -> Any:
     )
 
 
-def deprecated(arg: Any = None) -> Any:
+def deprecated(arg: Callable[..., Any] | str | None = None) -> Callable[..., Any]:
     """Mark a function or class: each call warns.
 
     Args:
@@ -46,7 +48,7 @@ def deprecated(arg: Any = None) -> Any:
     return _mark(arg, reason=None)
 
 
-def obsolete(func: Any = None, *, reason: str | None = None) -> Any:
+def obsolete(func: Callable[..., Any] | None = None, *, reason: str | None = None) -> Callable[..., Any]:
     """Mark a function or class as given up: it still works, and each call warns.
 
     Args:
@@ -56,25 +58,25 @@ def obsolete(func: Any = None, *, reason: str | None = None) -> Any:
     return functools.partial(_mark, reason=reason) if func is None else _mark(func, reason=reason)
 
 
-def _mark(target: Any, *, reason: str | None) -> Any:
+def _mark(target: Marked, *, reason: str | None) -> Marked:
     message = f"Call to deprecated function {target.__name__}." + (f" Reason: {reason}" if reason else "")
     if not inspect.isclass(target):
-        return _warn_on_call(target, message)
+        return cast("Marked", _warn_on_call(target, message))
     kind: Any = target
     kind.__init__ = _warn_on_call(kind.__init__, message)
-    return kind
+    return target
 
 
 def _warn_on_call(function: Callable[..., Any], message: str) -> Callable[..., Any]:
     @functools.wraps(function)
-    def warned(*args: Any, **kw: Any) -> Any:
+    def warned(*args: object, **kw: object) -> object:
         warn_user(message, DeprecationWarning)
         return function(*args, **kw)
 
     return warned
 
 
-def compute_sample_weights(n_w_pairs: Sequence[tuple[float, float]]) -> Any:
+def compute_sample_weights(n_w_pairs: Sequence[tuple[float, float]]) -> object:
     """Return how often each source is to be drawn from, so that its samples have the weight asked for.
 
     Args:
@@ -123,21 +125,28 @@ class PipelineStage:
     Subclasses define ``run``, or ``invoke``, which ``run`` calls.
     """
 
-    def invoke(self, *args: Any, **kw: Any) -> Any:
-        """Return an iterator over the results.
+    if TYPE_CHECKING:
+        # any signature: subclasses name their source
+        invoke: Callable[..., Any]
+        run: Callable[..., Any]
 
-        Args:
-            *args: the iterator before this stage; nothing for a first stage.
-            **kw: none.
+    else:
 
-        Raises:
-            NotImplementedError: the subclass defines neither this nor ``run``.
-        """
-        raise NotImplementedError(f"{type(self).__name__} defines neither run nor invoke")
+        def invoke(self, *args: object, **kw: object) -> object:
+            """Return an iterator over the results.
 
-    def run(self, *args: Any, **kw: Any) -> Any:
-        """Run the stage; arguments as for ``invoke``."""
-        return self.invoke(*args, **kw)
+            Args:
+                *args: the iterator before this stage; nothing for a first stage.
+                **kw: none.
+
+            Raises:
+                NotImplementedError: the subclass defines neither this nor ``run``.
+            """
+            raise NotImplementedError(f"{type(self).__name__} defines neither run nor invoke")
+
+        def run(self, *args: object, **kw: object) -> object:
+            """Run the stage; arguments as for ``invoke``."""
+            return self.invoke(*args, **kw)
 
 
 def identity(x: T) -> T:
@@ -145,7 +154,7 @@ def identity(x: T) -> T:
     return x
 
 
-def is_iterable(obj: Any) -> bool:
+def is_iterable(obj: object) -> bool:
     """Tell whether something can be iterated and is not a text or bytes.
 
     Args:
@@ -154,7 +163,7 @@ def is_iterable(obj: Any) -> bool:
     return isinstance(obj, Iterable) and not isinstance(obj, str | bytes)
 
 
-def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
+def lookup_sym(sym: str, modules: Iterable[str]) -> object:
     """Return the first attribute of some modules that has a name, or None.
 
     Args:
@@ -171,7 +180,7 @@ def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
     return None
 
 
-def guess_batchsize(batch: Any) -> int:
+def guess_batchsize(batch: Sized) -> int:
     """Return the number of samples in a batch: the length of its first field (or of the batch, if fields have none).
 
     Args:
@@ -232,7 +241,7 @@ def legacy_argument_order(place: int, kind: type, names: str) -> Callable[[Calla
     Args:
         place: which positional argument tells, from 0, ``self`` included.
         kind: its type in the older order; the present order never has that type there.
-        names: what that argument and those behind it are called, in the older order, separated by spaces.
+        names: what that argument and those after it are called, in the older order, separated by spaces.
 
     Returns:
         A decorator. The function's signature stays the present one.
@@ -241,14 +250,15 @@ def legacy_argument_order(place: int, kind: type, names: str) -> Callable[[Calla
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def either(*args: Any, **kw: Any) -> R:
+        def either(*args: P.args, **kw: P.kwargs) -> R:
             if len(args) > place and isinstance(args[place], kind):
                 if len(args) - place > len(older):
                     raise TypeError(f"{function.__qualname__}() got {len(args)} positional arguments: too many")
-                args, named = args[:place], dict(zip(older, args[place:], strict=False))
+                named = dict(zip(older, args[place:], strict=False))
                 if twice := named.keys() & kw.keys():
                     raise TypeError(f"{function.__qualname__}() got multiple values for argument {min(twice)!r}")
-                kw |= named
+                reordered: Callable[..., R] = function
+                return reordered(*args[:place], **kw, **named)
             return function(*args, **kw)
 
         return either

@@ -16,7 +16,7 @@ import heapq
 import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from webdataset.core.distributed import StreamNumber, WorkerContext, process_context
 from webdataset.core.errors import NoSamples, UsageError, WebDatasetError
@@ -34,7 +34,7 @@ from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.pass_checks import warn_of_length
 from webdataset.flow.run import Bounds, expand_stages
 from webdataset.flow.virtual_stream import END, VirtualStream, is_epoch_over_everywhere
-from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.base import Address, Json, OutcomeSink, Output, Run, RunMeter
 from webdataset.stages.checks import CheckSamples
 
 
@@ -53,7 +53,7 @@ class ElasticPlan:
         continue_epochs: after the last item of the state's epoch comes the next epoch.
     """
 
-    stages: Sequence[Any]
+    stages: Sequence[object]
     streams: int
     bounds: Bounds
     run: Run
@@ -77,13 +77,13 @@ class ElasticPlan:
         }
 
     def stream(self, number: int, stream_state: Json) -> VirtualStream:
-        """Return one stream, behind what it gave already."""
+        """Return one stream, after what it gave already."""
         run = Run(**{**self.run.__dict__, "stream": StreamNumber(number, self.streams), "tracked": True})
         return VirtualStream(self.stages, run, self.bounds, stream_state)
 
 
 def make_plan(  # noqa: PLR0917  one value each
-    stages: Sequence[Any],
+    stages: Sequence[object],
     streams: int,
     bounds: Bounds,
     run: Run,
@@ -91,7 +91,7 @@ def make_plan(  # noqa: PLR0917  one value each
     functions: list[list[Any]],
     state: Json,
 ) -> ElasticPlan:
-    """Return the plan of a run that may go on behind a state.
+    """Return the plan of a run that may go on after a state.
 
     Args:
         stages: of the dataset.
@@ -114,10 +114,6 @@ def make_plan(  # noqa: PLR0917  one value each
 def streams_of_worker(streams: int, place: WorkerContext) -> list[int]:
     """Return the numbers of the streams that a worker owns.
 
-    Args:
-        streams: how many there are.
-        place: the worker.
-
     Raises:
         UsageError: there are fewer streams than ranks, so that some ranks would have nothing.
     """
@@ -135,11 +131,6 @@ def check_equal_ranks(streams: int, items: int, ranks: int) -> None:
 
     Items belong to streams, and a stream to one rank, so that all ranks give equally many (or one more, where ``items``
     is no multiple of their number) exactly where the number of ranks divides the number of streams.
-
-    Args:
-        streams: how many the dataset has.
-        items: length of the epoch, all ranks together.
-        ranks: how many there are.
 
     Raises:
         UsageError: the ranks would give different numbers of items; the message names numbers that fit.
@@ -197,7 +188,7 @@ class StreamCursor:
             warn_of_length(holder, length, sum(stream.count for stream in streams.values()))
 
     def over(self) -> bool:
-        """Tell, of streams that gave nothing behind a state, whether its epoch is over on all ranks that it knows."""
+        """Tell, of streams that gave nothing after a state, whether its epoch is over on all ranks that it knows."""
         return self.plan.state is not None and is_epoch_over_everywhere(
             self.plan.state, self.place, self.streams, self.plan.stream
         )
@@ -242,7 +233,7 @@ def _check_not_empty(plan: ElasticPlan) -> None:
         )
 
 
-class ElasticRun:
+class ElasticRun(Generic[Output]):
     """One worker's run of an elastic dataset: an iterator over items, by rising position.
 
     Nothing is opened before the first item is asked for.
@@ -250,7 +241,7 @@ class ElasticRun:
     Args:
         prepare: makes the plan; called once, with the state that was loaded into this run, or None.
         place: whose streams to read; None is this process's place.
-        following: makes the plan of the epoch behind that of another plan.
+        following: makes the plan of the epoch after that of another plan.
     """
 
     def __init__(
@@ -264,9 +255,11 @@ class ElasticRun:
         self._moved_on = False
         self._place = place
         self._started: StreamCursor | None = None
-        self._pairs: Generator[tuple[int, Any]] = _empty_pairs()
-        self.meter: Any = None  # times the stages, where it is given before the first item
-        self.outcomes: Any = None  # is told what became of the samples, where it is given before the first item
+        self._pairs: Generator[tuple[int, Output]] = _empty_pairs()
+        self.meter: RunMeter | None = None  # times the stages, where it is given before the first item
+        self.outcomes: OutcomeSink | None = (
+            None  # is told what became of the samples, where it is given before the first item
+        )
         self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
 
     def _cursor(self) -> StreamCursor:
@@ -277,13 +270,14 @@ class ElasticRun:
         return self._take_up(self._prepare(state))
 
     def _take_up(self, plan: ElasticPlan) -> StreamCursor:
-        outcomes = Outcomes() if self.outcomes is None else self.outcomes
+        own = Outcomes() if self.outcomes is None else None
+        outcomes = own or self.outcomes
         plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
         place = self._place or process_context()
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)
         self._started = cursor = StreamCursor(plan, place)
-        cursor.outcomes = outcomes if self.outcomes is None and not any(cursor.stream_states.values()) else None
+        cursor.outcomes = None if any(cursor.stream_states.values()) else own
         cursor.declared = self.declared
         self._pairs = cursor.pairs()
         return cursor
@@ -303,7 +297,7 @@ class ElasticRun:
         return True
 
     def is_epoch_done(self) -> bool:
-        """Tell, of a run that gave nothing behind its state, whether that epoch is over, so that the next one comes.
+        """Tell, of a run that gave nothing after its state, whether that epoch is over, so that the next one comes.
 
         The streams of other ranks and workers, where the state knows them, are asked for one item: where one of them
         gives it, the epoch goes on there, and this worker has nothing left of it.
@@ -319,7 +313,7 @@ class ElasticRun:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Output:
         if self._started is None:
             self._begin(None)
         try:
@@ -332,12 +326,12 @@ class ElasticRun:
             raise
         return next(self._pairs)[1]
 
-    def positions(self) -> Iterator[tuple[int, Any]]:
+    def positions(self) -> Iterator[tuple[int, Output]]:
         """Return an iterator over ``(position, item)``; it moves together with this one."""
         self._cursor()
         return iter(self._pair, None)
 
-    def _pair(self) -> tuple[int, Any]:
+    def _pair(self) -> tuple[int, Output]:
         """Return the next position and item; raise StopIteration after the last."""
         pair = next(self._pairs, None)
         if pair is None and self._continue_epochs():
@@ -346,8 +340,8 @@ class ElasticRun:
             raise StopIteration
         return pair
 
-    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Any, int]]:
-        """Return an iterator over what streams give, for a caller who passes over streams that are over himself.
+    def turns(self, among: Sequence[int], over: int) -> Iterator[tuple[Output, int]]:
+        """Return an iterator over what streams give, for a caller that skips ended streams itself.
 
         Used in place of this iterator and of ``positions()``, not together with them; ``position`` does not move.
 
@@ -429,7 +423,7 @@ class ElasticRun:
         return [number, cursor.streams[number].address()]
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
-        """Make items of this epoch once more, those of any stream, whoever owns it.
+        """Make items of this epoch once more, those of any stream, whichever worker reads it.
 
         Args:
             addresses: of the items; each stream's are made in one pass.
@@ -443,7 +437,7 @@ class ElasticRun:
         return [next(found[number]) for number, _ in addresses]
 
     def load_state_dict(self, state: Json) -> None:
-        """Go on behind a state, whatever this run has given.
+        """Go on after a state, whatever this run has given.
 
         Args:
             state: of this rank and worker, or the merged one of all.

@@ -96,7 +96,7 @@ class ElasticMixin:
         further = place is None if continue_epochs is None else continue_epochs
 
         def prepare(loaded: Json) -> ElasticPlan:
-            # a run that loads a state itself is one epoch of whoever drives it, as any iterator is
+            # a run that loads a state itself is one epoch, as any iterator is
             return (
                 self._prepare_plan(given, place, further)
                 if loaded is None
@@ -156,7 +156,7 @@ class ElasticMixin:
         return plan
 
     def shift_epoch(self, epoch: int) -> int:
-        """Return the epoch that a loader's epoch is here: the first one behind a state is that of the state.
+        """Return the epoch that a loader's epoch is here: the first one after a state is that of the state.
 
         Args:
             epoch: number of the loader's epoch.
@@ -232,7 +232,7 @@ class ElasticMixin:
         return rewind_state(plan.header(), begins.epoch, process_context())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on behind a state, here or in the workers of a DataLoader.
+        """Let the next iteration go on after a state, here or in the workers of a DataLoader.
 
         Args:
             state: of this rank, or the merged one of all; an empty one changes nothing.
@@ -247,7 +247,7 @@ class ElasticMixin:
     def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration give the rest of a state's epoch, and end there though it be nothing.
 
-        For who begins epochs himself: a loader, a graph of nodes.
+        For a caller that begins epochs itself: a loader, a graph of nodes.
 
         Args:
             state: as for ``load_state_dict``.
@@ -320,7 +320,7 @@ class ElasticPipeline(ElasticMixin, DataPipeline):
         """Take part in the run of a pipeline that reads this one through a loader; see ``DataPipeline.adopt``.
 
         Args:
-            run: its run. The first one behind a state that was loaded is in that state's epoch.
+            run: its run. The first one after a state that was loaded is in that state's epoch.
             persistent: the loader's workers live on, and would not hear of it.
         """
         chosen = self._present.chosen  # by the user, and not by the loader's run

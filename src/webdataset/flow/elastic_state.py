@@ -48,12 +48,8 @@ _ENDED_LENGTH, _RUNNING_LENGTH = 1, 5  # parts of a stream's state: [count], or 
 Sums = dict[str, tuple[Json, int]]
 
 
-def quote_value(value: Any) -> str:
-    """Return the beginning of a value as text, for a message; also of one that cannot be written down.
-
-    Args:
-        value: anything.
-    """
+def quote_value(value: object) -> str:
+    """Return the beginning of a value as text, for a message; also of one that cannot be written down."""
     try:
         return str(value)[:_QUOTED_LENGTH]
     except Exception:  # noqa: BLE001  whatever a foreign value does when it is shown
@@ -62,10 +58,6 @@ def quote_value(value: Any) -> str:
 
 def sum_json(value: Json, start: int = 0) -> int:
     """Return the CRC-32 of a JSON value.
-
-    Args:
-        value: a JSON value.
-        start: what the sum begins with.
 
     Raises:
         StateMismatch: it is none.
@@ -78,10 +70,6 @@ def sum_json(value: Json, start: int = 0) -> int:
 
 def sum_stream_state(stream_state: Json, start: int = 0) -> int:
     """Return the CRC-32 of a stream's state.
-
-    Args:
-        stream_state: as ``normalize_json`` returns it.
-        start: what the sum begins with.
 
     Raises:
         StateMismatch: it is no JSON value.
@@ -113,11 +101,8 @@ def sum_state(header: Mapping[str, Any], stream_states: Mapping[str, Json], know
     return total
 
 
-def check_shape(state: Any) -> None:
-    """Refuse what is no state: entries that lack, or are of another type, or are numbers that no state has.
-
-    Args:
-        state: anything.
+def check_shape(state: object) -> Mapping[str, Any]:
+    """Return a state; refuse what is none: entries that lack, or are of another type, or are numbers of no state.
 
     Raises:
         StateMismatch: it names the entry.
@@ -140,6 +125,7 @@ def check_shape(state: Any) -> None:
         raise StateMismatch(f"the state is malformed: 'description' is {quote_value(state['description'])}")
     _check_functions(state["functions"])
     _check_stream_states(state)
+    return state
 
 
 def _check_functions(functions: list[Any]) -> None:
@@ -160,14 +146,14 @@ def _check_stream_states(state: Mapping[str, Any]) -> None:
             )
 
 
-def _is_stream_name(name: Any, streams: int) -> bool:
+def _is_stream_name(name: object, streams: int) -> bool:
     """Tell whether a name is that of a stream, written as this library does."""
     return (
         isinstance(name, str) and len(name) < 20 and name.isdecimal() and str(int(name)) == name and int(name) < streams
     )
 
 
-def is_stream_state(stream_state: Any) -> bool:
+def is_stream_state(stream_state: object) -> bool:
     """Tell whether a value has the shape of a stream's state.
 
     Args:
@@ -186,9 +172,6 @@ def is_stream_state(stream_state: Any) -> bool:
 
 def check_sum(state: Mapping[str, Any]) -> None:
     """Refuse a state whose stream states are not those that were saved.
-
-    Args:
-        state: of the right shape.
 
     Raises:
         StateMismatch: it was changed or damaged since.
@@ -213,9 +196,6 @@ def check_sum(state: Mapping[str, Any]) -> None:
 def check_turn(turn: Json) -> Json:
     """Return whose turn a state says it is among the workers of a torch loader.
 
-    Args:
-        turn: ``[rank, ranks, workers, worker]``, or None.
-
     Raises:
         StateMismatch: neither.
     """
@@ -228,25 +208,22 @@ def check_turn(turn: Json) -> Json:
     raise StateMismatch(f"the state is malformed: 'turn' is {quote_value(turn)}")
 
 
-LOADER_KIND = "webdataset.loader"  # of a loader with stages behind it; see webdataset.fluent.loader
+LOADER_KIND = "webdataset.loader"  # of a loader with stages after it; see webdataset.fluent.loader
 _OTHER_SHARDS = (
     "shards of other names or places, or in another order; where only their place has changed, keep the urls as they "
     "were and map them with WDS_REWRITE"
 )
 
 
-def check_state(state: Any) -> dict[str, Any]:
+def check_state(state: object) -> dict[str, Any]:
     """Return a state, if it is one.
-
-    Args:
-        state: anything.
 
     Raises:
         StateMismatch: it is none, or of another version, or was changed since it was saved; the entry is named.
     """
-    check_shape(state)
-    check_sum(state)
-    return dict(state)
+    found = check_shape(state)
+    check_sum(found)
+    return dict(found)
 
 
 def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -290,7 +267,7 @@ def _describe_differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> 
     return found
 
 
-def _format_part(part: Any) -> str:
+def _format_part(part: object) -> str:
     return ", ".join(map(quote_value, part)) if isinstance(part, list) else quote_value(part)
 
 
@@ -298,14 +275,9 @@ _warned: set[str] = set()
 
 
 def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Warn, once in a process, where a stage had another function or other values when the state was saved.
-
-    Args:
-        state: what was saved.
-        here: the state of the dataset that goes on.
-    """
+    """Warn, once in a process, where a stage had another function or other values when the state was saved."""
     info = worker_info()
-    # behind no item nothing was made by another function; of several workers one tells
+    # after no item nothing was made by another function; of several workers one tells
     if not state["memories"] or (info is not None and info.id):
         return
     pairs = zip(state["functions"], here["functions"], strict=False)
@@ -349,12 +321,7 @@ def select_stream_states(state: Mapping[str, Any], owned: Iterable[int]) -> dict
 
 
 def next_positions(stream_states: Mapping[str, Json], streams: int) -> list[int]:
-    """Return the positions of the items that some streams give next, without those that are known to be over.
-
-    Args:
-        stream_states: number of the stream, as text, to its state.
-        streams: how many the dataset has.
-    """
+    """Return the positions of the items that some streams give next, without those that are known to be over."""
     waiting = [
         (int(name), stream_state)
         for name, stream_state in stream_states.items()
@@ -364,20 +331,12 @@ def next_positions(stream_states: Mapping[str, Json], streams: int) -> list[int]
 
 
 def has_progress(state: Mapping[str, Any]) -> bool:
-    """Tell whether a state is behind something: an item, or the end of a stream.
-
-    Args:
-        state: of an elastic dataset.
-    """
+    """Tell whether a state is after something: an item, or the end of a stream."""
     return any(stream_state is not None for stream_state in state["memories"].values())
 
 
 def find_running_streams(state: Mapping[str, Any]) -> dict[int, Json]:
-    """Return the states of the streams of which a state does not tell that they are over.
-
-    Args:
-        state: of an elastic dataset.
-    """
+    """Return the states of the streams of which a state does not tell that they are over."""
     streams, items = state["streams"], state["description"].get("items")
     found = {}
     for name, stream_state in state["memories"].items():
@@ -398,7 +357,7 @@ def build_state(
     Args:
         header: everything but the states of streams.
         stream_states: number of the stream, as text, to its state.
-        sums: what was summed for the last state, kept by who asks often.
+        sums: what was summed for the last state, kept by a caller that asks often.
     """
     received = sum(stream_state[0] for stream_state in stream_states.values() if stream_state is not None)
     summed = sum_state(header, stream_states, sums)
@@ -410,7 +369,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: at least one; all of one dataset, seed and epoch. Where two know the same stream, the later one holds.
-            That of a rank that has not begun counts too, also of a loader with stages behind it; and one after the end
+            That of a rank that has not begun counts too, also of a loader with stages after it; and one after the end
             of an epoch beside those within the next.
 
     Returns:
@@ -422,9 +381,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise UsageError(f"merge_states takes a list of states, and got a {type(states).__name__}")
-    known = [_extract_dataset_state(state) for state in states]
-    for state in known:
-        check_shape(state)
+    known = [check_shape(_extract_dataset_state(state)) for state in states]
     if not known:
         raise StateMismatch("there are no states to merge")
     known = _align_epochs(known)
@@ -461,12 +418,8 @@ def _align_epochs(states: list[Any]) -> list[Any]:
     return found
 
 
-def _extract_dataset_state(state: Any) -> Any:
-    """Return the dataset's state within that of a loader with stages behind it, where nothing has come out of them.
-
-    Raises:
-        StateMismatch: the stages have begun, or the state was changed.
-    """
+def _extract_dataset_state(state: object) -> object:
+    """Return the dataset's state within that of a loader with stages after it, where nothing has come out of them."""
     if not isinstance(state, Mapping) or state.get("kind") != LOADER_KIND:
         return state
     if state.get("loop") is not None:

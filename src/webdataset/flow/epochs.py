@@ -12,18 +12,15 @@ import contextlib
 import mmap
 import os
 import struct
-from typing import Any
+from typing import Any, Protocol
 
 from webdataset.core import settings
-from webdataset.core.distributed import is_spawning, worker_context, worker_info
+from webdataset.core.distributed import TorchWorker, is_spawning, worker_context, worker_info
 from webdataset.core.seeds import hash_seed, random_seed
 
 
 def choose_seeds(seed: int | None) -> tuple[int, int]:
     """Return the seed of a run, and the seed that all ranks and workers of the job have in common.
-
-    Args:
-        seed: what the user gave, or None.
 
     Returns:
         ``seed`` twice where there is one (``WDS_SEED`` counts). Otherwise fresh entropy: within a torch DataLoader, the
@@ -97,7 +94,7 @@ class EpochCounter:
 
         Args:
             epoch: number of the next epoch, which is also the dataset's own count by now.
-            further: nothing was left of the epoch of a state, and the one behind it was begun in its place.
+            further: nothing was left of the epoch of a state, and the one after it was begun in its place.
         """
         info = worker_info()
         if info is None:
@@ -123,8 +120,15 @@ def _restore_counter(travelled: int, further: "ContinuedEpochFlag | None") -> Ep
     return EpochCounter(travelled, further=further)
 
 
+class DupFd(Protocol):
+    """A descriptor on its way to another process, as ``multiprocessing`` sends it."""
+
+    def detach(self) -> int:
+        """Return the descriptor in this process."""
+
+
 class ContinuedEpochFlag:
-    """Whether workers that were spawned behind a state went on with the next epoch, told to those of later epochs.
+    """Whether workers that were spawned after a state went on with the next epoch, told to those of later epochs.
 
     Args:
         descriptor: of a file that they share; None makes one that has no name.
@@ -132,7 +136,7 @@ class ContinuedEpochFlag:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            import tempfile  # noqa: PLC0415  only behind a state, and where workers are spawned
+            import tempfile  # noqa: PLC0415  only after a state, and where workers are spawned
 
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
@@ -155,10 +159,10 @@ class ContinuedEpochFlag:
             os.close(self._descriptor)
 
 
-def _restore_flag(descriptor: Any) -> ContinuedEpochFlag:
+def _restore_flag(descriptor: "DupFd") -> ContinuedEpochFlag:
     return ContinuedEpochFlag(descriptor.detach())
 
 
-def _slot_offset(info: Any) -> int:
+def _slot_offset(info: TorchWorker) -> int:
     """Return where in the page a worker counts."""
     return int(info.id) % (mmap.PAGESIZE // _SLOT.size) * _SLOT.size

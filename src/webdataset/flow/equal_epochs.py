@@ -45,18 +45,12 @@ class EqualEpochPlan:
     how: str
     steps: int | None
 
-    def bounds(self, stages: Sequence[Any], place: WorkerContext, passes: int, items: int | None) -> Bounds:
+    def bounds(self, stages: Sequence[object], place: WorkerContext, passes: int, items: int | None) -> Bounds:
         """Return how long one worker runs.
 
-        Args:
-            stages: of the pipeline.
-            place: the worker.
-            passes: of the pipeline.
-            items: its own bound, which there must not be.
-
         Raises:
-            UsageError: a bound that contradicts this one; a stage behind which nobody knows how many items there are.
-            NoSamples: nothing would be left for anybody.
+            UsageError: a bound that contradicts this one; a stage that makes the number of items unknown.
+            NoSamples: some worker would get nothing.
         """
         passes = self._passes(passes, items)
         if self.steps is not None:
@@ -74,29 +68,16 @@ class EqualEpochPlan:
         rest = "left out" if self.how == "drop" else "filled up with repeats"
         return f"equal epochs: {many} for each rank, the remainder {rest}, planned from counts by each rank alone"
 
-    def entries(self, stages: Sequence[Any], epoch: int, passes: int) -> list[Any]:
-        """Return the stages for an iteration that begins with some epoch.
-
-        Args:
-            stages: of the pipeline.
-            epoch: number of its first pass.
-            passes: how many passes belong to it.
-        """
+    def entries(self, stages: Sequence[object], epoch: int, passes: int) -> list[Any]:
+        """Return the stages for an iteration that begins with some epoch."""
         return [stage.within(epoch, passes) if isinstance(stage, EqualShare) else stage for stage in stages]
 
-    def in_streams(self, stages: Sequence[Any], streams: int, world: int, passes: int, items: int | None) -> Bounds:
+    def in_streams(self, stages: Sequence[object], streams: int, world: int, passes: int, items: int | None) -> Bounds:
         """Return how long all virtual streams together run.
-
-        Args:
-            stages: of the pipeline.
-            streams: how many there are.
-            world: number of ranks.
-            passes: of the pipeline.
-            items: its own bound, which there must not be.
 
         Raises:
             UsageError: as ``bounds`` does; or streams that cannot be shared out equally.
-            NoSamples: nothing would be left for anybody.
+            NoSamples: some worker would get nothing.
         """
         passes = self._passes(passes, items)
         if streams % world:
@@ -133,16 +114,12 @@ def _check_enough(share: EqualShare, parties: int, name: str) -> None:
         )
 
 
-def _find_share(stages: Sequence[Any]) -> EqualShare:
+def _find_share(stages: Sequence[object]) -> EqualShare:
     return next(stage for stage in expand_stages(stages) if isinstance(stage, EqualShare))
 
 
-def count_items(stages: Sequence[Any], samples: int) -> int:
+def count_items(stages: Sequence[object], samples: int) -> int:
     """Return how many items come out of a pipeline for some samples that go in.
-
-    Args:
-        stages: of the pipeline.
-        samples: that its reader gives.
 
     Raises:
         UsageError: a stage that may give more or fewer.
@@ -160,7 +137,7 @@ def count_items(stages: Sequence[Any], samples: int) -> int:
     return samples
 
 
-def _keeps_count(stage: Any) -> bool:
+def _keeps_count(stage: object) -> bool:
     """Tell whether a stage gives as many items as it gets, lost ones aside."""
     if isinstance(stage, ObservingFunction):
         return "select" not in stage.f.__name__
@@ -168,15 +145,9 @@ def _keeps_count(stage: Any) -> bool:
 
 
 def equalize(
-    stages: Sequence[Any], how: str, steps: int | None, counts: GivenCounts
+    stages: Sequence[object], how: str, steps: int | None, counts: GivenCounts
 ) -> tuple[list[Any], EqualEpochPlan]:
     """Return the stages of a pipeline with its shards shared out for equal epochs, and how long they are.
-
-    Args:
-        stages: of the pipeline.
-        how: ``drop``, ``pad`` or ``resample``.
-        steps: items for each rank.
-        counts: as for :func:`~webdataset.index.lookup.sample_counts`.
 
     Raises:
         UsageError: arguments, or a pipeline, that cannot mean anything; counts that are not known.

@@ -12,11 +12,12 @@ import functools
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from webdataset.core import settings
 from webdataset.core.redaction import redact
 from webdataset.flow.run import ENDLESS, expand_stages, item_bound
+from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
 from webdataset.stages.mix import Mixture
@@ -24,11 +25,17 @@ from webdataset.stages.read_shards import OpenShards, ReadShards
 from webdataset.stages.shuffle import DetShuffle, Shuffle
 from webdataset.stages.shuffle_blocks import BlockShuffle
 
+if TYPE_CHECKING:
+    import dataclasses
+    from typing import TypeGuard
+
+    from webdataset.flow.pipeline import DataPipeline
+
 MAX_TEXT = 60
 _NUMBERS = (bool, int, float, complex, type(None))
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """Return a value as text.
 
     Args:
@@ -44,7 +51,7 @@ def format_value(value: Any) -> str:
     return format_function(value) if callable(value) else _format_by_kind(value)
 
 
-def _format_by_kind(value: Any) -> str:
+def _format_by_kind(value: object) -> str:
     if isinstance(value, bytes | bytearray):
         return f"{len(value)} bytes"
     if isinstance(value, Mapping):
@@ -52,7 +59,7 @@ def _format_by_kind(value: Any) -> str:
     return type(value).__qualname__
 
 
-def _format_list(value: Any) -> str:
+def _format_list(value: "list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any]") -> str:
     parts = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
     inside = ", ".join(format_value(part) for part in parts[:4]) + (
         f", … {len(parts)} in all" if len(parts) > 4 else ""
@@ -60,7 +67,7 @@ def _format_list(value: Any) -> str:
     return f"[{inside}]" if isinstance(value, list) else f"({inside})"
 
 
-def format_function(called: Any) -> str:
+def format_function(called: object) -> str:
     """Return the name of a function and the file and line it is written in, as ``name (file.py:12)``.
 
     Args:
@@ -76,23 +83,19 @@ def format_function(called: Any) -> str:
     return f"{name.rpartition('.<locals>.')[2]}{_format_location(inner)}"
 
 
-def _format_location(called: Any) -> str:
+def _format_location(called: object) -> str:
     code = getattr(called, "__code__", None)
     if code is None or _is_own(called):
         return ""
     return f" ({code.co_filename}:{code.co_firstlineno})"
 
 
-def _is_own(called: Any) -> bool:
+def _is_own(called: object) -> bool:
     return str(getattr(called, "__module__", "")).partition(".")[0] == "webdataset"
 
 
 def format_urls(found: list[Any]) -> str:
-    """Return how many urls there are, and the first and the last of them.
-
-    Args:
-        found: urls.
-    """
+    """Return how many urls there are, and the first and the last of them."""
     count = f"{len(found)} shard{'' if len(found) == 1 else 's'}"
     named = [redact(str(url)) for url in (found[:1] if len(found) < 2 else [found[0], found[-1]])]
     return f"{count}: {' … '.join(named)}" if named else count
@@ -105,25 +108,32 @@ _OPTIONS = (
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def is_loader(source: Any) -> bool:
+class LoaderOptions(Protocol):
+    """What torch's loader and ours both have."""
+
+    dataset: object
+    batch_size: int | None
+
+
+def is_loader(source: object) -> "TypeGuard[LoaderOptions]":
     """Tell whether something loads a dataset with workers."""
     return hasattr(source, "dataset") and (hasattr(source, "num_workers") or hasattr(source, "workers"))
 
 
-def find_loader_name(source: Any) -> str:
+def find_loader_name(source: object) -> str:
     """Return what a loader is called: torch's with a state as torch's."""
     loader = getattr(source, "loader", source)
     kinds = [kind.__name__ for kind in type(loader).__mro__]
     return "DataLoader" if "DataLoader" in kinds else kinds[0]
 
 
-def describe_loader(source: Any) -> list[str]:
-    """Return what a loader says of itself, behind its dataset.
+def describe_loader(source: object) -> list[str]:
+    """Return what a loader says of itself, after its dataset.
 
     Args:
         source: torch's ``DataLoader``, ours, or one of them as a stage.
     """
-    loader = getattr(source, "loader", source)
+    loader: Any = getattr(source, "loader", source)
     options = [
         f"{name}={format_value(value)}" for name in _OPTIONS if (value := getattr(loader, name, None)) is not None
     ]
@@ -131,7 +141,7 @@ def describe_loader(source: Any) -> list[str]:
     return [", ".join(options), _describe_sharing(loader, workers), _describe_waiting(loader, workers)]
 
 
-def _describe_sharing(loader: Any, workers: int) -> str:
+def _describe_sharing(loader: LoaderOptions, workers: int) -> str:
     if not workers:
         return "no workers: the dataset is read in the consumer's thread"
     kind = getattr(loader, "mode", "processes")
@@ -140,7 +150,7 @@ def _describe_sharing(loader: Any, workers: int) -> str:
     return f"each of {workers} {kind} has such a pipeline, and its bounds, to itself"
 
 
-def _describe_waiting(loader: Any, workers: int) -> str:
+def _describe_waiting(loader: LoaderOptions, workers: int) -> str:
     """Return what waits between workers and consumer."""
     what = "items" if loader.batch_size is None else "batches"
     if not workers:
@@ -155,11 +165,7 @@ def _describe_waiting(loader: Any, workers: int) -> str:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Return a number of bytes as people write it.
-
-    Args:
-        size_bytes: any.
-    """
+    """Return a number of bytes as people write it."""
     power = 0
     while size_bytes >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
         power += 1
@@ -176,7 +182,7 @@ _LONGEST_PART = 80  # characters of a stage in a line that shows all of them
 _REPLAYED = "unknown to this library: resumed by running the epoch again from its start"
 
 
-def explain(pipeline: Any) -> str:
+def explain(pipeline: object) -> str:
     """Describe a pipeline: stages, arguments, bounds of memory, seeds, and what is resumed how.
 
     Args:
@@ -188,12 +194,8 @@ def explain(pipeline: Any) -> str:
     return "\n".join(_describe_pipeline(pipeline, ""))
 
 
-def summarize(pipeline: Any) -> str:
-    """Describe a pipeline in one line: its source and its stages, in order.
-
-    Args:
-        pipeline: a ``DataPipeline``.
-    """
+def summarize(pipeline: "DataPipeline") -> str:
+    """Describe a pipeline in one line: its source and its stages, in order."""
     source, stages = pipeline.pipeline[:1], pipeline.pipeline[1:]
     parts = [_describe_source(each)[0] for each in expand_stages(source)]
     parts += [_DEFAULTS.sub("", _format_stage(stage)).replace("(, ", "(").replace("()", "") for stage in stages]
@@ -201,13 +203,14 @@ def summarize(pipeline: Any) -> str:
     return f"{type(pipeline).__name__}({' | '.join(short)})"
 
 
-def _describe_pipeline(pipeline: Any, indent: str) -> list[str]:
+def _describe_pipeline(pipeline: object, indent: str) -> list[str]:
     stages = getattr(pipeline, "pipeline", None)
     if not isinstance(stages, list):
         return [indent + line for line in _describe_source(pipeline)]
     flat = expand_stages(stages)
     reader = max((number for number, stage in enumerate(flat) if isinstance(stage, ReadShards)), default=0)
-    lines = [f"{indent}{type(pipeline).__name__}: {'; '.join(_describe_run(pipeline))}"]
+    known = cast("DataPipeline", pipeline)
+    lines = [f"{indent}{type(pipeline).__name__}: {'; '.join(_describe_run(known))}"]
     for number, stage in enumerate(flat):
         first, *rest = _describe_source(stage) if number == 0 else _describe_stage(stage, before=number < reader)
         lines.append(f"{indent}{number:3} {first}")
@@ -215,7 +218,7 @@ def _describe_pipeline(pipeline: Any, indent: str) -> list[str]:
     return [*lines, *(f"{indent}{line}" for line in _summarize_waiting(flat, reader))]
 
 
-def _describe_run(pipeline: Any) -> list[str]:
+def _describe_run(pipeline: "DataPipeline") -> list[str]:
     """Return what decides the order of a pipeline, and how long one iteration is."""
     seed = pipeline.seed if pipeline.seed is not None else settings.SEED.get()
     seeding = "seed drawn anew for every run" if seed is None else f"seed {seed}"
@@ -225,14 +228,15 @@ def _describe_run(pipeline: Any) -> list[str]:
         lines.append(f"{pipeline.nsamples} items an iteration")
     if getattr(pipeline, "evenness", None) is not None:
         lines.append(str(pipeline.evenness))
-    if getattr(pipeline, "streams", None):
-        lines.append(f"{pipeline.streams} virtual streams, between which the bounds below are divided")
+    streams = getattr(pipeline, "streams", None)
+    if streams:
+        lines.append(f"{streams} virtual streams, between which the bounds below are divided")
     if pipeline.size is not None:
         lines.append(f"length {pipeline.size}")
     return lines
 
 
-def _describe_source(source: Any) -> list[str]:
+def _describe_source(source: object) -> list[str]:
     """Describe what stands first."""
     if isinstance(source, ShardList):
         given = getattr(source, "urls", None)
@@ -260,14 +264,14 @@ def _describe_mix(mix: Mixture) -> list[str]:
     return lines
 
 
-def _describe_iterable(source: Any) -> str:
+def _describe_iterable(source: object) -> str:
     if callable(source):
         return f"source {format_function(source)}"
     size = f" of {len(source)}" if isinstance(source, list | tuple | range | str) else ""
     return f"{type(source).__name__}{size}"
 
 
-def _format_options(source: Any, *names: str) -> list[str]:
+def _format_options(source: object, *names: str) -> list[str]:
     known = {name: getattr(source, name, None) for name in names}
     options = [
         f"{name}={format_value(value)}" for name, value in known.items() if value is not None and value != ENDLESS
@@ -275,13 +279,8 @@ def _format_options(source: Any, *names: str) -> list[str]:
     return [", ".join(options)] if options else []
 
 
-def _describe_stage(stage: Any, *, before: bool) -> list[str]:
-    """Describe a stage.
-
-    Args:
-        stage: ours, or any callable.
-        before: it stands before the reader, where everything is run again from the seed.
-    """
+def _describe_stage(stage: object, *, before: bool) -> list[str]:
+    """Describe a stage."""
     lines = [
         _format_stage(stage),
         *(_find_flow_line(stage) if isinstance(stage, Stage) else []),
@@ -294,7 +293,7 @@ def _describe_stage(stage: Any, *, before: bool) -> list[str]:
     return lines
 
 
-def _describe_order(stage: Any) -> list[str]:
+def _describe_order(stage: object) -> list[str]:
     """Return what decides the order of a shuffle."""
     if not isinstance(stage, Shuffle | BlockShuffle):
         return []
@@ -306,7 +305,7 @@ def _describe_order(stage: Any) -> list[str]:
     return ["order: from seed= alone, the same in every epoch" if always else "order: from seed= and the epoch"]
 
 
-def _format_stage(stage: Any) -> str:
+def _format_stage(stage: object) -> str:
     if isinstance(stage, OpenShards):
         return f"{_format_stage(stage.reader)}, {stage.count} shards open at once"
     if isinstance(stage, ReadShards):
@@ -325,20 +324,20 @@ def _format_stage(stage: Any) -> str:
     return format_function(stage)
 
 
-def _find_name(stage: Any) -> str:
+def _find_name(stage: object) -> str:
     if isinstance(stage, FilterFunction):
         return format_function(stage.f).lstrip("_")
     text = repr(stage).partition("(")[0]
     return type(stage).__name__ if " object at 0x" in text else redact(text)
 
 
-def _is_worth_telling(name: str, value: Any) -> bool:
+def _is_worth_telling(name: str, value: object) -> bool:
     """Tell whether an attribute of a stage is an argument worth telling."""
     hidden = name.startswith("_") or name in ("args", "cached", "name", "rows")
     return value is not None and not hidden and not isinstance(value, Stage)
 
 
-def _format_reading(reading: Any) -> str:
+def _format_reading(reading: Reading) -> str:
     options = []
     for name, field in type(reading).__dataclass_fields__.items():
         value = getattr(reading, name)
@@ -349,12 +348,12 @@ def _format_reading(reading: Any) -> str:
     return ", ".join(options)
 
 
-def _find_default(field: Any) -> Any:
+def _find_default(field: "dataclasses.Field[Any]") -> object:
     factory = field.default_factory
     return factory() if callable(factory) else field.default
 
 
-def _find_flow_line(stage: Any) -> list[str]:
+def _find_flow_line(stage: object) -> list[str]:
     """Return the ``Flow:`` line of a stage's docstring, with its own numbers in it."""
     for documented in (getattr(stage, "f", None), *type(stage).__mro__[:-1], *_find_makers(stage)):
         found = _FLOW.search(inspect.getdoc(documented) or "") if documented is not None else None
@@ -364,13 +363,13 @@ def _find_flow_line(stage: Any) -> list[str]:
     return []
 
 
-def _find_makers(stage: Any) -> list[Any]:
+def _find_makers(stage: object) -> list[Any]:
     """Return the function that makes such stages, where it has the stage's name: its docstring says how it flows."""
     module = inspect.getmodule(type(stage))
     return [getattr(module, _find_name(stage), None)]
 
 
-def _format_number(stage: Any, name: str) -> str:
+def _format_number(stage: object, name: str) -> str:
     value = getattr(stage, name, None)
     return (
         name
@@ -381,12 +380,8 @@ def _format_number(stage: Any, name: str) -> str:
     )
 
 
-def keeps_state(stage: Any) -> bool:
-    """Tell whether a stage is restored from its own state, and not by replay.
-
-    Args:
-        stage: anything that stands in a pipeline.
-    """
+def keeps_state(stage: object) -> bool:
+    """Tell whether a stage is restored from its own state, and not by replay."""
     return isinstance(stage, Stage) and (stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin)
 
 
@@ -408,7 +403,7 @@ def _summarize_waiting(stages: list[Any], reader: int) -> list[str]:
     return lines
 
 
-def _count_waiting(stage: Any) -> int:
+def _count_waiting(stage: object) -> int:
     """Return the number of samples that may wait in a stage; 0 where they do not."""
     if not isinstance(stage, Stage):
         return 0

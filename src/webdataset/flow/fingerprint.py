@@ -16,7 +16,7 @@ import functools
 import hashlib
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.caching.names import object_key
 from webdataset.flow.run import ENDLESS, Bounds, expand_stages, item_bound
@@ -24,6 +24,9 @@ from webdataset.flow.stage_runner import stage_name
 from webdataset.samples.sample_reader import Reading
 from webdataset.shards.lists import ShardList
 from webdataset.stages.base import FilterFunction, Stage
+
+if TYPE_CHECKING:
+    import dis
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _LOADING = ("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST")
@@ -33,7 +36,7 @@ _OPERATORS = ("COMPARE_OP", "BINARY_OP")
 _PACKAGES = ("webdataset", "wids")
 
 
-def identify_function(function: Any) -> str:
+def identify_function(function: object) -> str:
     """Return the name of a function, and a digest of what else tells it apart.
 
     Args:
@@ -49,14 +52,11 @@ def identify_function(function: Any) -> str:
     return f"{name}#{hashlib.blake2b(repr(known).encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
 
-def digest_values(values: Any) -> str | None:
+def digest_values(values: object) -> str | None:
     """Return a digest of the values that a stage was given, functions with their code; None where there are none.
 
     It is the same in every process and on every Python version for the same source text, but for functions whose
     bytecode names other constants there; so another digest is a reason to warn, and none to refuse.
-
-    Args:
-        values: a dictionary, list or tuple of anything.
     """
     known = sorted(set(_walk_value(values, 0, code=True)))
     if not known:
@@ -64,14 +64,8 @@ def digest_values(values: Any) -> str | None:
     return hashlib.blake2b(repr(known).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _walk_value(value: Any, depth: int, *, code: bool = False) -> Iterable[str]:
-    """Yield what a function, or something it holds, is made of.
-
-    Args:
-        value: the function or value.
-        depth: how many functions and containers hold it.
-        code: go into the code of named functions.
-    """
+def _walk_value(value: object, depth: int, *, code: bool = False) -> Iterable[str]:
+    """Yield what a function, or something it holds, is made of."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, _PLAIN):
@@ -92,15 +86,17 @@ def _walk_value(value: Any, depth: int, *, code: bool = False) -> Iterable[str]:
         yield stage_name(value)
 
 
-def _find_function(value: Any, *, objects: bool) -> types.FunctionType | None:
-    """Return the Python function behind a function, a method or, where wanted, an object that can be called."""
+def _find_function(value: object, *, objects: bool) -> types.FunctionType | None:
+    """Return the Python function of a function, a method or, where wanted, of a callable object."""
     function = getattr(value, "__func__", value) if isinstance(value, types.MethodType) else value
     if objects and not isinstance(value, type) and not isinstance(function, types.FunctionType):
         function = vars(type(value)).get("__call__")
     return function if isinstance(function, types.FunctionType) else None
 
 
-def _walk_list(values: Any, depth: int, *, code: bool) -> Iterable[str]:
+def _walk_list(
+    values: "list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any]", depth: int, *, code: bool
+) -> Iterable[str]:
     ordered = sorted(values, key=repr) if isinstance(values, set | frozenset) else values
     if code and len(ordered) > _MAX_VALUES:
         yield f"{len(ordered)} values"
@@ -109,13 +105,13 @@ def _walk_list(values: Any, depth: int, *, code: bool) -> Iterable[str]:
         yield from (f"{place}.{text}" for text in _walk_value(part, depth + 1, code=code))
 
 
-def _is_user_function(value: Any) -> bool:
+def _is_user_function(value: object) -> bool:
     """Tell whether this is a user's function, whose code tells more than its name."""
     function = getattr(value, "__func__", value)
     return isinstance(function, types.FunctionType) and not _is_own_function(function)
 
 
-def _is_own_function(function: Any) -> bool:
+def _is_own_function(function: object) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] in _PACKAGES
 
 
@@ -151,7 +147,7 @@ def _collect_names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_collect_names, inner))
 
 
-def _read_cell(cell: Any) -> Any:
+def _read_cell(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet
@@ -162,10 +158,6 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
     """Yield the names, texts, numbers and operators of some code.
 
     Not its instructions, which differ between Python versions.
-
-    Args:
-        code: of a function.
-        operators: also yield comparisons and arithmetic.
     """
     import dis  # noqa: PLC0415  seldom needed, and slow to import
 
@@ -185,7 +177,7 @@ def _walk_code(code: types.CodeType, *, operators: bool = False) -> Iterable[str
             yield f"constant {step.argval!r}"
 
 
-def _format_operator(step: Any) -> Iterable[str]:
+def _format_operator(step: "dis.Instruction") -> Iterable[str]:
     """Yield the sign of a comparison or of arithmetic; indexing is an operator in some versions only."""
     shown = step.argrepr if step.opname == "BINARY_OP" else str(step.argval)
     sign = shown.removeprefix("bool(").removesuffix(")").strip()
@@ -198,13 +190,8 @@ _TEXTS = (*_NUMBERS, str)
 _CHANGING = ("epoch",)  # of shard lists: changes from pass to pass
 
 
-def fingerprint(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
-    """Return the description of a dataset.
-
-    Args:
-        stages: the first is the source.
-        bounds: how long it runs.
-    """
+def fingerprint(stages: Sequence[object], bounds: Bounds) -> dict[str, Any]:
+    """Return the description of a dataset."""
     names, digest = [], hashlib.blake2b(digest_size=8)
     count = 0
     for stage in _walk_stages(stages):
@@ -222,13 +209,10 @@ def fingerprint(stages: Sequence[Any], bounds: Bounds) -> dict[str, Any]:
     }
 
 
-def describe_functions(stages: Sequence[Any]) -> list[list[Any]]:
+def describe_functions(stages: Sequence[object]) -> list[list[Any]]:
     """Return, for each stage, its name and a digest of the functions and values that a user gave it.
 
     Handlers are left out: what is done about an error may change between runs.
-
-    Args:
-        stages: the first is the source.
     """
     return [
         [stage_name(stage), digest_values(_collect_user_values(stage))]
@@ -237,7 +221,7 @@ def describe_functions(stages: Sequence[Any]) -> list[list[Any]]:
     ]
 
 
-def _collect_user_values(stage: Any) -> Any:
+def _collect_user_values(stage: object) -> object:
     """Return what a user gave a stage, as far as it decides what the stage gives."""
     if isinstance(stage, FilterFunction):
         kept = {name: value for name, value in stage.kw.items() if name != "handler"}
@@ -253,7 +237,7 @@ def _collect_user_values(stage: Any) -> Any:
     return parts
 
 
-def _hash_urls(digest: Any, part: Any) -> int:
+def _hash_urls(digest: "hashlib.blake2b", part: object) -> int:
     """Hash the urls of one list of shards, and how many they are; return that."""
     urls = _find_urls(part)
     for url in urls:
@@ -267,7 +251,7 @@ def _finite_passes(passes: int) -> int | None:
     return None if passes >= ENDLESS else passes
 
 
-def _walk_stages(stages: Sequence[Any]) -> Iterable[Any]:
+def _walk_stages(stages: Sequence[object]) -> Iterable[Any]:
     """Yield the stages, each followed by those of the datasets in it; what holds for such a dataset, as text."""
     for stage in expand_stages(stages):
         yield stage
@@ -277,7 +261,7 @@ def _walk_stages(stages: Sequence[Any]) -> Iterable[Any]:
             yield from _walk_dataset(stage, named_already=True)
 
 
-def _walk_dataset(dataset: Any, *, named_already: bool = False) -> Iterable[Any]:
+def _walk_dataset(dataset: object, *, named_already: bool = False) -> Iterable[Any]:
     """Yield what holds for a dataset in another one, and its stages."""
     stages = getattr(dataset, "pipeline", None)
     if not isinstance(stages, list):
@@ -289,7 +273,7 @@ def _walk_dataset(dataset: Any, *, named_already: bool = False) -> Iterable[Any]
     yield from _walk_stages(stages)
 
 
-def _walk_shard_sources(stage: Any) -> Iterable[Any]:
+def _walk_shard_sources(stage: object) -> Iterable[Any]:
     """Yield a stage, and what it draws shards from where that is several sources."""
     yield stage
     for name in ("sources", "lists"):
@@ -301,14 +285,14 @@ def _walk_shard_sources(stage: Any) -> Iterable[Any]:
             yield source
 
 
-def _find_urls(part: Any) -> Sequence[Any]:
+def _find_urls(part: object) -> Sequence[Any]:
     urls = getattr(part, "urls", None)
     if urls is None:
         urls = getattr(getattr(part, "source", None), "urls", None)
     return urls if isinstance(urls, list | tuple) else ()
 
 
-def _select_attributes(part: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
+def _select_attributes(part: object, kinds: tuple[type, ...]) -> dict[str, Any]:
     """Return the attributes that are numbers (or texts), by name."""
     attributes = getattr(part, "__dict__", {})
     return {
@@ -318,7 +302,7 @@ def _select_attributes(part: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
     }
 
 
-def _format_stage(stage: Any) -> str:
+def _format_stage(stage: object) -> str:
     if isinstance(stage, ShardList):
         known = _select_attributes(stage, _NUMBERS)
     elif isinstance(stage, Stage) and not isinstance(stage, FilterFunction):
@@ -333,7 +317,7 @@ def _format_stage(stage: Any) -> str:
     return f"{stage_name(stage)}({', '.join(f'{name}={part!r}' for name, part in sorted(known.items()))})"
 
 
-def _describe_member_rules(reading: Any) -> dict[str, Any]:
+def _describe_member_rules(reading: object) -> dict[str, Any]:
     """Return what decides which members a reader takes, and what they are called, where that is not the default."""
     if not isinstance(reading, Reading):
         return {}
@@ -347,6 +331,6 @@ def _describe_member_rules(reading: Any) -> dict[str, Any]:
     return found
 
 
-def _is_number_tuple(part: Any) -> bool:
+def _is_number_tuple(part: object) -> bool:
     """Tell whether an attribute is a row of numbers, as the bounds of a slice are."""
     return isinstance(part, tuple) and bool(part) and all(isinstance(number, _NUMBERS) for number in part)

@@ -47,22 +47,17 @@ class Outcomes:
     def __init__(self) -> None:
         self._stages: dict[int, tuple[Any, list[Any]]] = {}  # by identity: the stage, samples dropped, whether it gave
 
-    def take(self, levels: Iterable[Any], *, resumed: bool) -> None:
-        """Take note of a run that has ended or was given up.
-
-        Args:
-            levels: of the run.
-            resumed: it began behind a saved state.
-        """
-        for level in levels:
-            outcome = level.outcome
+    def take(self, runners: Iterable[Any], *, resumed: bool) -> None:
+        """Take note of a run that has ended or was given up."""
+        for runner in runners:
+            outcome = runner.outcome
             if outcome is not None:
-                _, found = self._stages.setdefault(id(level.stage), (level.stage, [0, False]))
+                _, found = self._stages.setdefault(id(runner.stage), (runner.stage, [0, False]))
                 found[0] += outcome.dropped
                 found[1] = found[1] or resumed or outcome.gave or not outcome.ended
 
     def summarize(self) -> list[StageOutcome]:
-        """Return what became of each stage's samples, for who judges them together with those of other workers."""
+        """Return what became of each stage's samples, to be judged together with those of other workers."""
         return [
             StageOutcome(
                 place, stage.name, describe_function(stage.function), stage_title(stage.name, stage.function), *found
@@ -114,13 +109,13 @@ def judge_outcomes(outcomes: Iterable[StageOutcome], *, whole: bool) -> None:
         warn_user(message)
 
 
-def has_empty_check(stages: Sequence[Any]) -> bool:
+def has_empty_check(stages: Sequence[object]) -> bool:
     """Tell whether a pipeline, or one that it reads, is to raise where a pass gives nothing (``empty_check``)."""
     parts = [part for stage in stages for part in (stage, *(stage.after if isinstance(stage, ReadShards) else ()))]
     return any(isinstance(part, CheckSamples) for part in parts) or any(map(_has_checked_source, stages[:1]))
 
 
-def _has_checked_source(source: Any) -> bool:
+def _has_checked_source(source: object) -> bool:
     """Tell the same of a pipeline's source: a pipeline, a loader over one, a mix."""
     for name in ("pipeline", "datasets"):
         inner = getattr(source, name, None)

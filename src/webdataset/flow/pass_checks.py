@@ -10,7 +10,7 @@ Costs nothing where no length was declared.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core.distributed import is_single_worker, thread_context, worker_info
 from webdataset.core.tracebacks import warn_user
@@ -18,18 +18,14 @@ from webdataset.flow.run import ENDLESS, item_bound
 from webdataset.shards.lists import SimpleShardList
 from webdataset.stages.base import Stage
 
+if TYPE_CHECKING:
+    from webdataset.flow.pipeline import DataPipeline
+
 _END: Any = object()
 
 
-def warn_of_length(holder: Any, declared: int, given: int, *, more: bool = False) -> None:
-    """Warn, once for each pipeline, that a pass had another length than was declared.
-
-    Args:
-        holder: the pipeline or loader.
-        declared: the length.
-        given: items in the pass.
-        more: there were more than ``given``; nobody knows how many.
-    """
+def warn_of_length(holder: object, declared: int, given: int, *, more: bool = False) -> None:
+    """Warn, once for each pipeline, that a pass had another length than was declared."""
     if (given == declared and not more) or holder.__dict__.get("_length_told"):
         return
     holder.__dict__["_length_told"] = True
@@ -43,7 +39,7 @@ def warn_of_length(holder: Any, declared: int, given: int, *, more: bool = False
     )
 
 
-def compare_items(pipeline: Any, items: Iterator[Any], declared: int, *, looks: bool) -> Iterator[Any]:
+def compare_items(pipeline: object, items: Iterator[Any], declared: int, *, looks: bool) -> Iterator[Any]:
     """Yield the items of a whole pass, and compare their number with the length that was declared.
 
     Args:
@@ -76,19 +72,15 @@ def compare_items(pipeline: Any, items: Iterator[Any], declared: int, *, looks: 
     warn_of_length(pipeline, declared, given)
 
 
-def iterate_pipeline(pipeline: Any, begin: Callable[[Any], Any]) -> Any:
-    """Begin to iterate over a pipeline that has a length, and compare where all of a pass is seen.
-
-    Args:
-        pipeline: its ``size`` is the length.
-        begin: begins.
-    """
+def iterate_pipeline(pipeline: "DataPipeline", begin: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+    """Begin to iterate over a pipeline that has a length, and compare where all of a pass is seen."""
     stages, whole = pipeline.pipeline, not pipeline.resumes()
     items = begin(pipeline)
-    if not stages or pipeline.silent or not whole:
+    if not stages or pipeline.silent or not whole or pipeline.size is None:
         return items
     if getattr(pipeline, "streams", None):  # its run knows whose streams it reads, and what they gave before
-        items.declared = pipeline, pipeline.size
+        run: Any = items
+        run.declared = pipeline, pipeline.size
         return items
     if (
         worker_info() is not None
@@ -100,11 +92,11 @@ def iterate_pipeline(pipeline: Any, begin: Callable[[Any], Any]) -> Any:
     return compare_items(pipeline, items, pipeline.size, looks=looks and not _is_elastic(stages[0]))
 
 
-def iterate_loader(loader: Any, items: Iterator[Any]) -> Iterator[Any]:
+def iterate_loader(loader: "DataPipeline", items: Iterator[Any]) -> Iterator[Any]:
     """Return the items of a loader; those of a dataset that has a length, all of which come through it, are compared.
 
     Args:
-        loader: a pipeline that begins with a DataLoader, and that does not go on behind a state.
+        loader: a pipeline that begins with a DataLoader, and that does not go on after a state.
         items: of the loader.
     """
     source, *stages = loader.pipeline
@@ -116,7 +108,7 @@ def iterate_loader(loader: Any, items: Iterator[Any]) -> Iterator[Any]:
     return compare_items(dataset, items, declared, looks=False)
 
 
-def counts_once(dataset: Any) -> bool:
+def counts_once(dataset: object) -> bool:
     """Tell whether several workers together give what one of them would: no bound that counts in each of them."""
     return item_bound(dataset) is None or bool(getattr(dataset, "streams", None))
 
@@ -135,14 +127,14 @@ def _is_finite(stages: Sequence[Any]) -> bool:
     return item_bound(dataset) is not None or (dataset.repetitions < ENDLESS and _is_finite(inner))
 
 
-def _is_own_function(function: Any) -> bool:
+def _is_own_function(function: object) -> bool:
     return str(getattr(function, "__module__", "")).startswith("webdataset.")
 
 
-def _is_loader(source: Any) -> bool:
+def _is_loader(source: object) -> bool:
     return hasattr(source, "num_workers") and hasattr(source, "dataset")
 
 
-def _is_elastic(source: Any) -> bool:
+def _is_elastic(source: object) -> bool:
     """Tell whether there is a state after each item, which an item that is looked for would move."""
     return bool(getattr(getattr(source, "dataset", None), "streams", None))

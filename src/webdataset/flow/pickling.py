@@ -7,14 +7,10 @@ in shared memory.
 import io
 from collections import ChainMap
 from multiprocessing import context, reduction
-from typing import Any
 
 
-def pickle_by_value(thing: Any) -> bytes:
+def pickle_by_value(thing: object) -> bytes:
     """Return a pickle of anything that can travel.
-
-    Args:
-        thing: what ``pickle.loads`` is to give back.
 
     Raises:
         TypeError: a part that cannot be pickled; so pickle says.

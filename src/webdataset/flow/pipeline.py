@@ -5,7 +5,7 @@ epochs on all ranks are planned in :mod:`webdataset.flow.equal_epochs`.
 """
 
 import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,6 +15,7 @@ from webdataset.core.errors import FlowError, UsageError, WebDatasetError
 from webdataset.core.lazy_modules import lazy_attributes
 from webdataset.core.optional_imports import IterableDataset
 from webdataset.core.tracebacks import trim_traceback
+from webdataset.core.upstream_utils import PipelineStage
 from webdataset.flow.epochs import EpochCounter, choose_seeds
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.run import (
@@ -28,12 +29,13 @@ from webdataset.flow.run import (
     item_bound,
     missing_state_error,
 )
-from webdataset.stages.base import Json, Run
+from webdataset.stages.base import Json, OutcomeSink, Run, RunMeter
 
 if TYPE_CHECKING:
     from webdataset.flow.elastic_pipeline import ElasticPipeline
     from webdataset.flow.equal_epochs import EqualEpochPlan
     from webdataset.flow.timing import TimedDataset
+    from webdataset.index.lookup import GivenCounts
 
 
 class EqualEpochsMixin:
@@ -51,7 +53,7 @@ class EqualEpochsMixin:
 
     evenness: "EqualEpochPlan | None" = None
 
-    def equal_epochs(self, how: str = "drop", *, steps: int | None = None, counts: Any = None) -> Self:
+    def equal_epochs(self, how: str = "drop", *, steps: int | None = None, counts: "GivenCounts" = None) -> Self:
         """Give equally many items on every rank, so that none waits for others that have ended; see docs/multinode.md.
 
         It shares the shards out itself, in the place of the splitters, cutting shards where a share ends.
@@ -67,7 +69,7 @@ class EqualEpochsMixin:
                 shards.
 
         Returns:
-            A copy. Stages may be added behind it.
+            A copy. Stages may be added after it.
 
         Raises:
             UsageError: the numbers of samples are not known, or the pipeline reads no list of shards; the message says
@@ -121,10 +123,12 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
     silent: bool = False  # about a pass that has another length
     _count: EpochCounter | None = None
     _lent: tuple[int, int] | None = None
-    meter: Any = None  # times the stages of the next runs
-    outcomes: Any = None  # is told what became of the samples of the next runs
+    # times the stages of the next runs
+    meter: RunMeter | None = None
+    # is told what became of the samples of the next runs
+    outcomes: OutcomeSink | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def __init__(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002
         self.pipeline: list[Any] = []
         self._count = EpochCounter()
         for arg in args:
@@ -142,7 +146,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     else:  # a checker would take every name for one of ours
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             """Say what has a state; libraries that ask whether this pipeline has one are told that it has none."""
             if name not in STATE_METHODS:
                 return object.__getattribute__(self, name)  # fails once more, in Python's own words, or a property's
@@ -171,7 +175,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         return TimedDataset(self)
 
-    def append(self, f: Any) -> None:
+    def append(self, f: object) -> None:
         """Add a stage at the end, in place.
 
         Args:
@@ -179,7 +183,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         """
         self.pipeline.append(f)
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self, *args: object) -> Self:
         """Return a copy with more stages.
 
         Args:
@@ -191,7 +195,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
                 result.append(arg)
         return result
 
-    def stage(self, i: int) -> Any:
+    def stage(self, i: int) -> object:
         """Return the i-th stage."""
         return self.pipeline[i]
 
@@ -285,10 +289,10 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         self._lent = (run.seed, run.seed if run.common is None else run.common) if run.tracked else None
 
     def resumes(self) -> bool:
-        """Tell whether the next iteration goes on behind a state, and so gives a part of a pass."""
+        """Tell whether the next iteration goes on after a state, and so gives a part of a pass."""
         return False
 
-    def _copy_with(self, **changes: Any) -> Self:
+    def _copy_with(self, **changes: object) -> Self:
         self.__dict__.update(changes)
         return self._copy()
 
@@ -301,7 +305,9 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     __copy__ = _copy
 
-    def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def invoke(
+        self, f: Callable[..., Any] | Iterable[Any] | PipelineStage, *args: object, **kwargs: object
+    ) -> Iterator[Any]:
         """Run one thing as a stage of a pipeline: ``f`` with a source, or as a source.
 
         Args:
@@ -312,7 +318,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         Returns:
             An iterator over its results.
         """
-        stage = functools.partial(f, **kwargs) if kwargs else f
+        stage = functools.partial(f, **kwargs) if kwargs and callable(f) else f
         return iter(DataPipeline(*([source] for source in args), [stage]))
 
     # -- runs
@@ -327,7 +333,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
         Args:
             run: seed and epoch; by default this pipeline's own next epoch.
-            state: what ``snapshot()`` of an earlier run returned, to continue behind it.
+            state: what ``snapshot()`` of an earlier run returned, to continue after it.
             tracked: keep addresses, so that ``snapshot()`` works.
 
         Returns:
@@ -399,7 +405,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
 
     # -- travel
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
         from webdataset.flow.pickling import pickle_by_value  # noqa: PLC0415  only travellers pay for it
 
@@ -416,7 +422,7 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
         )
 
 
-def _rebuild(pickled: bytes) -> Any:
+def _rebuild(pickled: bytes) -> object:
     import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
     kind, sized, attributes, rank = cloudpickle.loads(pickled)
@@ -435,12 +441,13 @@ def add_length_method(obj: Pipeline) -> Pipeline:
     Returns:
         The pipeline.
     """
-    obj.__class__ = _make_sized_class(find_plain_class(type(obj)))
+    kind: Any = find_plain_class(type(obj))
+    obj.__class__ = _make_sized_class(kind)
     return obj
 
 
 @functools.cache
-def _make_sized_class(kind: type[Any]) -> Any:
+def _make_sized_class(kind: type[Pipeline]) -> type[Pipeline]:
     """Return the subclass of ``kind`` whose instances have a length: their ``size``."""
     members = {
         "__len__": _get_length,
@@ -452,19 +459,20 @@ def _make_sized_class(kind: type[Any]) -> Any:
     return type(kind.__name__, (kind,), members)
 
 
-def _get_length(self: Any) -> int:
-    return int(self.size)
+def _get_length(self: DataPipeline) -> int:
+    return int(self.size or 0)
 
 
-def _iterate_with_length(self: Any) -> Any:
+def _iterate_with_length(self: DataPipeline) -> Iterator[Any]:
     from webdataset.flow.pass_checks import iterate_pipeline  # noqa: PLC0415  only for pipelines with a length
 
     return iterate_pipeline(self, find_plain_class(type(self)).__iter__)
 
 
-def find_plain_class(kind: type[Any]) -> Any:
+def find_plain_class(kind: type[Pipeline]) -> type[Pipeline]:
     """Return the class that ``kind`` was before its instances were given a length."""
-    return kind.__dict__.get("_plain", kind)
+    plain: type[Pipeline] = kind.__dict__.get("_plain", kind)
+    return plain
 
 
 __getattr__ = lazy_attributes(__name__, homes={"flow.elastic_pipeline": "ElasticPipeline"})

@@ -8,14 +8,14 @@ import itertools
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from webdataset.core.distributed import RunContext, StreamNumber, is_single_worker
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, NoSamples, StateMismatch
 from webdataset.flow.outcomes import Outcomes, has_empty_check, judge_outcomes
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
-from webdataset.stages.base import Address, Composed, Json, Run, Stage
+from webdataset.stages.base import Address, Composed, Json, Output, Run, Stage
 from webdataset.stages.mix_sources import is_startable
 from webdataset.stages.randomness import user_generators
 from webdataset.stages.read_shards import ReadShards
@@ -24,19 +24,19 @@ VERSION = 1
 _END: Any = object()
 
 
-class Flow:
+class Flow(Generic[Output]):
     """A pipeline that is being iterated.
 
     Args:
         stages: the first is the source.
         run: seed and epoch; ``tracked`` runs can be snapshot.
-        state: what ``snapshot`` of an equal flow returned, to continue behind it; None starts at the beginning.
+        state: what ``snapshot`` of an equal flow returned, to continue after it; None starts at the beginning.
 
     Raises:
         StateMismatch: ``state`` belongs to other stages.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, state: Json = None) -> None:
+    def __init__(self, stages: Sequence[object], run: Run, state: Json = None) -> None:
         if state is not None:
             _check_snapshot(state)
             run = replace(run, seed=state["seed"], common=state["common"], epoch=state["epoch"], tracked=True)
@@ -46,29 +46,29 @@ class Flow:
         context = run.context or RunContext()
         self.run = run if run.context is context else replace(run, context=context)
         self._context = context
-        self._stages: Sequence[Any] | None = stages  # until it was told what became of their samples
+        self._stages: Sequence[object] | None = stages  # until it was told what became of their samples
         self._resumed = state is not None
         with context:
-            self.levels = _make_runners(stages, self.run)
-            self._first = _find_last_rewinding(self.levels)
+            self.runners = _make_runners(stages, self.run)
+            self._first = _find_last_rewinding(self.runners)
             if state is None:
                 self._open()
             else:
                 with count_skipped(None):  # what is done once more was counted before the state was saved
                     self._restore(state)
                     self._open()
-        kept = self.levels[self._first :]
+        kept = self.runners[self._first :]
         self._kept = kept[::-1]  # the last one first
-        self._writers = [level.writer() for level in kept]
-        self._last = self.levels[-1] if self.levels else None
+        self._writers = [runner.writer() for runner in kept]
+        self._last = self.runners[-1] if self.runners else None
         self.items: Iterator[Any] = self._last.draw() if self._last is not None else iter(())
 
     def _open(self) -> None:
         if self.run.meter is not None:
-            self.run.meter.attach(self.levels)
-        for level in self.levels:
-            if not level.over:
-                level.open()
+            self.run.meter.attach(self.runners)
+        for runner in self.runners:
+            if not runner.over:
+                runner.open()
 
     def start(self) -> Iterator[Any]:
         """Yield the first item: stages ask for rank and settings while it is made. The others are in ``items``."""
@@ -82,8 +82,9 @@ class Flow:
     def __iter__(self) -> Iterator[Any]:
         return self.items
 
-    def __next__(self) -> Any:
-        return next(self.items)
+    def __next__(self) -> Output:
+        item: Output = next(self.items)
+        return item
 
     def __enter__(self) -> Self:
         return self
@@ -93,13 +94,13 @@ class Flow:
 
     def close(self) -> None:
         """Close all generators, the last first, and with them every stream they hold; a snapshot can still be taken."""
-        for level in self.levels:
-            level.over = level.ended
-        for level in reversed(self.levels):
-            level.close()
+        for runner in self.runners:
+            runner.over = runner.ended
+        for runner in reversed(self.runners):
+            runner.close()
         stages, self._stages = self._stages, None
         if stages is not None and self.run.outcomes is not None and has_empty_check(stages):
-            self.run.outcomes.take(self.levels, resumed=self._resumed)
+            self.run.outcomes.take(self.runners, resumed=self._resumed)
 
     def snapshot(self) -> Json:
         """Return the state after the item given last, as a JSON value.
@@ -115,23 +116,19 @@ class Flow:
             "seed": self.run.seed,
             "common": self.run.common,
             "epoch": self.run.epoch,
-            "stages": [level.name for level in self.levels[first:]],
+            "stages": [runner.name for runner in self.runners[first:]],
             "first": first,
-            "ended": max((n for n, level in enumerate(self.levels) if n >= first and level.ended), default=None),
-            "memories": [level.snapshot() for level in self.levels[first:]],
+            "ended": max((n for n, runner in enumerate(self.runners) if n >= first and runner.ended), default=None),
+            "memories": [runner.snapshot() for runner in self.runners[first:]],
             "generators": self._generators(first),
         }
 
     def _generators(self, first: int) -> Json:
-        """Return the states that users' generators had before the run, for the levels that a resumed run begins again.
-
-        Raises:
-            FlowError: two stages draw from one generator, so that neither can be run again alone.
-        """
-        drawing = [(number, level) for number, level in enumerate(self.levels) if level.generators]
-        live = [id(generator) for _, level in drawing for generator in user_generators(level.stage)]
+        """Return what users' generators were before the run, for the stages that a resumed run begins again."""
+        drawing = [(number, runner) for number, runner in enumerate(self.runners) if runner.generators]
+        live = [id(generator) for _, runner in drawing for generator in user_generators(runner.stage)]
         shared = len({*live}) < len(live)
-        again = {str(number): level.first_generators() for number, level in drawing if number < first}
+        again = {str(number): runner.first_generators() for number, runner in drawing if number < first}
         if again and shared:
             raise FlowError(
                 "two stages draw from one random generator, so that none can be replayed: give each its own"
@@ -140,10 +137,10 @@ class Flow:
 
     def compact_snapshot(self) -> Json:
         """Return what of the snapshot the run and the description do not tell: ``[ended, memories]``."""
-        number = len(self.levels)
-        for level in self._kept:
+        number = len(self.runners)
+        for runner in self._kept:
             number -= 1
-            if level.ended:
+            if runner.ended:
                 return [number, [None if write is None else write() for write in self._writers]]
         return [None, [None if write is None else write() for write in self._writers]]
 
@@ -165,37 +162,32 @@ class Flow:
 
     def _restore(self, state: Json) -> None:
         first = self._first
-        names = [level.name for level in self.levels[first:]]
+        names = [runner.name for runner in self.runners[first:]]
         if state["first"] != first or state["stages"] != names:
             raise StateMismatch(
                 f"the snapshot was taken of other stages: from stage {state['first']} on {', '.join(state['stages'])}; "
                 f"this pipeline has, from stage {first} on, {', '.join(names)}"
             )
         for number, generators in state.get("generators", {}).items():
-            self.levels[int(number)].restore_generators(generators)
-        for level, stage_state in zip(self.levels[first:], state["memories"], strict=True):
+            self.runners[int(number)].restore_generators(generators)
+        for runner, stage_state in zip(self.runners[first:], state["memories"], strict=True):
             try:
-                level.restore(stage_state)
+                runner.restore(stage_state)
             except (KeyError, TypeError, IndexError, AttributeError) as error:
-                raise StateMismatch(f"the snapshot's memory of {level.name} cannot be read: {error!r}") from error
+                raise StateMismatch(f"the snapshot's memory of {runner.name} cannot be read: {error!r}") from error
         if state["ended"] is not None:
-            for level in self.levels[: state["ended"] + 1]:
-                level.over = True
+            for runner in self.runners[: state["ended"] + 1]:
+                runner.over = True
 
 
-def _find_last_rewinding(levels: Sequence[StageRunner]) -> int:
-    return max((n for n, level in enumerate(levels) if level.rewinds), default=0)
+def _find_last_rewinding(runners: Sequence[StageRunner]) -> int:
+    return max((n for n, runner in enumerate(runners) if runner.rewinds), default=0)
 
 
-def build_runners(stages: Sequence[Any], run: Run) -> tuple[int, list[StageRunner]]:
-    """Return the levels that a run would have, none of them started, and the number of the one it would resume at.
-
-    Args:
-        stages: the first is the source.
-        run: the run.
-    """
-    levels = _make_runners(stages, run)
-    return _find_last_rewinding(levels), levels
+def build_runners(stages: Sequence[object], run: Run) -> tuple[int, list[StageRunner]]:
+    """Return the runners that a run would have, none of them started, and the number of the one it would resume at."""
+    runners = _make_runners(stages, run)
+    return _find_last_rewinding(runners), runners
 
 
 def _check_snapshot(state: Json) -> None:
@@ -208,7 +200,7 @@ def _check_snapshot(state: Json) -> None:
         raise StateMismatch(f"the snapshot is incomplete: {', '.join(sorted(missing)) or 'memories'}")
 
 
-def _make_runners(stages: Sequence[Any], run: Run) -> list[StageRunner]:
+def _make_runners(stages: Sequence[object], run: Run) -> list[StageRunner]:
     stages = expand_stages(stages)
     if run.tracked and stages and is_startable(stages[0]) and not isinstance(stages[0], Stage):
         from webdataset.stages.mix import RoundRobin  # noqa: PLC0415  only for pipelines in pipelines
@@ -219,14 +211,14 @@ def _make_runners(stages: Sequence[Any], run: Run) -> list[StageRunner]:
         from webdataset.flow.stream_stages import stages_of_stream  # noqa: PLC0415  only for datasets in streams; it knows many stages
 
         stages, split = stages_of_stream(stages, run.stream)
-    levels: list[StageRunner] = []
+    runners: list[StageRunner] = []
     inside = None if run.meter is None else run.meter.inside
     for position, stage in enumerate(stages):
         here = replace(run, position=position, shared=position < split, meter=inside)
-        before = levels[-1] if levels else None
+        before = runners[-1] if runners else None
         kind = StageRunner if isinstance(stage, Stage) and _is_own_stage(stage) else OpaqueStageRunner
-        levels.append(kind(stage, here, before))
-    return levels
+        runners.append(kind(stage, here, before))
+    return runners
 
 
 def _is_own_stage(stage: Stage) -> bool:
@@ -234,12 +226,12 @@ def _is_own_stage(stage: Stage) -> bool:
     return stage.transparent or stage.rewinds or type(stage).begin is not Stage.begin
 
 
-def expand_stages(stages: Sequence[Any]) -> list[Any]:
+def expand_stages(stages: Sequence[object]) -> list[Any]:
     """Return the stages that the entries of a pipeline stand for."""
     return [step for stage in stages for step in _expand_stage(stage)]
 
 
-def _expand_stage(stage: Any) -> Sequence[Any]:
+def _expand_stage(stage: object) -> Sequence[Any]:
     """Return the stages that one entry of a pipeline stands for.
 
     ``tarfile_samples`` used uncalled is the reader; a composition is its steps, each with a state of its own. The
@@ -253,7 +245,7 @@ def _expand_stage(stage: Any) -> Sequence[Any]:
     return [known()] if known is not None and not isinstance(stage, Stage) else [stage]
 
 
-def _count_shared_stages(stages: Sequence[Any]) -> int:
+def _count_shared_stages(stages: Sequence[object]) -> int:
     """Return the number of stages before samples are read or shards are split, whose generators all workers share."""
     marks = [
         position
@@ -287,28 +279,20 @@ class Bounds:
     fixed: bool = False
 
     def share_for(self, stream: StreamNumber) -> "Bounds":
-        """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``.
-
-        Args:
-            stream: which stream, of how many.
-        """
+        """Return how long one virtual stream runs, so that all together give the positions ``[0, items)``."""
         items = None if self.items is None else len(range(stream.number, self.items, stream.of))
         if self.passes < ENDLESS or self.endless:
             return replace(self, items=items)
         return replace(self, items=items, retries=max(self.retries, EMPTY_PASSES), endless=True)
 
 
-def item_bound(pipeline: Any) -> int | None:
-    """Return after how many items an iteration over a pipeline ends, or None where it has no such bound.
-
-    Args:
-        pipeline: anything; ``nsamples`` of 0 or less is no bound.
-    """
+def item_bound(pipeline: object) -> int | None:
+    """Return after how many items an iteration over a pipeline ends, or None where it has no such bound."""
     items = getattr(pipeline, "nsamples", None)
     return items if items is not None and items > 0 else None
 
 
-class Loop:
+class Loop(Generic[Output]):
     """A pipeline that is being iterated, pass after pass.
 
     Args:
@@ -318,7 +302,7 @@ class Loop:
         state: what ``snapshot`` of an equal loop returned; None starts at the beginning.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
+    def __init__(self, stages: Sequence[object], run: Run, bounds: Bounds = Bounds(), state: Json = None) -> None:
         self._stages = list(stages)
         self._bounds = bounds
         self.bound = ENDLESS if bounds.items is None else bounds.items
@@ -340,10 +324,10 @@ class Loop:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Output:
         while not self._over and self.count < self.bound:
-            item = next(self.flow.items, self)
-            if item is not self:
+            item: Output = next(self.flow.items, _END)
+            if item is not _END:
                 self.count += 1
                 self.given += 1
                 return item
@@ -437,11 +421,7 @@ class Loop:
 
 
 def _parse_snapshot(state: Json) -> tuple[int, int, int, Json]:
-    """Return count, passes, items in this pass and the flow's snapshot.
-
-    Raises:
-        StateMismatch: this is no snapshot of a pipeline.
-    """
+    """Return count, passes, items in this pass and the flow's snapshot."""
     try:
         return int(state["count"]), int(state["passed"]), int(state["given"]), dict(state["flow"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -455,9 +435,6 @@ class PipelineIterator(itertools.chain[Any]):
     """The items of one iteration over a pipeline.
 
     It passes on what a generator gives, in C, so that an item takes no longer; and it says what has a state.
-
-    Args:
-        items: the generator.
     """
 
     _items: Generator[Any]
@@ -474,7 +451,7 @@ class PipelineIterator(itertools.chain[Any]):
 
     if not TYPE_CHECKING:  # a checker would take every name for one of this class
 
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             """Say what has a state."""
             if name in STATE_METHODS:
                 raise missing_state_error(self, name)
@@ -482,12 +459,7 @@ class PipelineIterator(itertools.chain[Any]):
 
 
 def missing_state_error(asked: object, name: str) -> AttributeError:
-    """Return the error for asking something for a state that has none.
-
-    Args:
-        asked: what was asked.
-        name: of the method.
-    """
+    """Return the error for asking something for a state that has none."""
     return AttributeError(
         f"{type(asked).__name__!r} object has no attribute {name!r}: make it elastic, dataset.elastic()"
     )

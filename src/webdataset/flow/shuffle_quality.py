@@ -11,12 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import exp, lgamma
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core.errors import UsageError
 from webdataset.flow.run import Flow
 from webdataset.stages.base import Run
 from webdataset.stages.read_shards import OpenShards, ReadShards
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from webdataset.flow.pipeline import DataPipeline
 
 ShardOrdinal = tuple[Any, int]  # shard, ordinal in it
 
@@ -79,7 +85,7 @@ def simulate_shuffle_quality(
     Args:
         shards: number of shards, or the number of samples of each.
         samples: samples in a shard, where ``shards`` is a number.
-        stages: the stages behind the reader: ``[wds.shuffle(1000)]``.
+        stages: the stages after the reader: ``[wds.shuffle(1000)]``.
         open_shards: number of shards that are read at once.
         shardshuffle: shards come in random order.
         batch: samples in a batch.
@@ -109,7 +115,7 @@ class _NumberReader(ReadShards):
         super().__init__()
         self.sizes = sizes
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: object) -> Iterator[Any]:  # noqa: ARG002
         """Yield (shard, ordinal)."""
         for shard in upstream:
             number = shard["url"]
@@ -125,7 +131,7 @@ def _alternate(flows: list[Iterator[ShardOrdinal]], batch: int) -> Iterator[Shar
             yield from together
 
 
-def measure_shuffle_quality(dataset: Any, batch: int = 256, limit: int | None = None) -> ShuffleQuality:
+def measure_shuffle_quality(dataset: "DataPipeline", batch: int = 256, limit: int | None = None) -> ShuffleQuality:
     """Read a dataset (one epoch of it, or its first samples), and return how well it mixes.
 
     Args:
@@ -140,7 +146,7 @@ def measure_shuffle_quality(dataset: Any, batch: int = 256, limit: int | None = 
     return compute_quality(_locate_samples(dataset, limit), batch)
 
 
-def _locate_samples(dataset: Any, limit: int | None) -> Iterator[ShardOrdinal]:
+def _locate_samples(dataset: "DataPipeline", limit: int | None) -> Iterator[ShardOrdinal]:
     with dataset.start(tracked=True) as run:
         for sample in islice(run, limit):
             address = run.address()[1]
@@ -163,7 +169,7 @@ def compute_quality(places: Iterable[ShardOrdinal], batch: int = 256) -> Shuffle
     Raises:
         UsageError: fewer than two samples.
     """
-    import numpy as np  # noqa: PLC0415  only who measures pays for it
+    import numpy as np  # noqa: PLC0415  only measurements pay for it
 
     found = list(places)
     count = len(found)
@@ -192,9 +198,9 @@ def compute_quality(places: Iterable[ShardOrdinal], batch: int = 256) -> Shuffle
     )
 
 
-def _measure_batches(shard: Any, batch: int, shards: int) -> tuple[float, float]:
+def _measure_batches(shard: "NDArray[np.int64]", batch: int, shards: int) -> tuple[float, float]:
     """Return the share of pairs of one shard, and the number of shards, in the mean over full batches."""
-    import numpy as np  # noqa: PLC0415  only who measures pays for it
+    import numpy as np  # noqa: PLC0415  only measurements pay for it
 
     mates, distinct = [], []
     for start in range(0, len(shard) - batch + 1, batch):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from webdataset.core.error_handlers import count_skipped, skip_items
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
@@ -25,11 +25,6 @@ from webdataset.stages.read_shards import ReadShards
 
 class StageRunner:
     """A stage in a run.
-
-    Args:
-        stage: one of our stages.
-        run: what the run tells it.
-        before: the level before, or None for a source.
 
     Attributes:
         state: the stage's state, or None.
@@ -57,7 +52,7 @@ class StageRunner:
 
     @property
     def rewinds(self) -> bool:
-        """True where this level restores itself from a fresh level before it."""
+        """True where this stage restores itself from a fresh runner before it."""
         return self.stage.rewinds or self.before is None
 
     def open(self) -> Iterator[Any]:
@@ -71,7 +66,7 @@ class StageRunner:
         return self.items
 
     def draw(self) -> Iterator[Any]:
-        """Return the items for whoever draws them, through the gate where there is one."""
+        """Return the items, through the gate where there is one."""
         return self.items if self.gate is None else self.gate(self.items)
 
     @property
@@ -95,7 +90,7 @@ class StageRunner:
         return self.state.snapshot() if self.state is not None else None
 
     def traces(self) -> list[Json]:
-        """Return how far this level and those before it have read, the first one first, for a replay to compare."""
+        """Return how far this stage and those before it have read, the first one first, for a replay to compare."""
         before = [] if self.before is None else self.before.traces()
         trace = None if self.state is None else self.state.trace()
         return before if trace is None else [*before, trace]
@@ -145,31 +140,31 @@ class StageRunner:
         self.generators = copy.deepcopy(own)
 
     def copy(self) -> "StageRunner":
-        """Return this level and those before it as they were before the run: same stages and runs, new states."""
+        """Return this stage and those before it as they were before the run: same stages and runs, new states."""
         # the run goes on drawing from users' own generators, and the replay from others
         return self._copy_with_stage(randomness.replace_generators(self.stage, iter(copy.deepcopy(self.generators))))
 
-    def _copy_with_stage(self, stage: Any) -> "StageRunner":
+    def _copy_with_stage(self, stage: Stage) -> "StageRunner":
         # a replay is not measured: what it does was measured in the first run
         run = replace(self.run, meter=None, outcomes=None)
         return type(self)(stage, run, None if self.before is None else self.before.copy())
 
     @contextmanager
     def replay(self) -> Iterator[Iterator[Any]]:
-        """Run this level and those before it from the start of the pass once more; give an iterator over the items."""
+        """Run this stage and those before it from the start of the pass once more; give an iterator over the items."""
         last = self.copy()
-        levels = [last]
-        while levels[-1].before is not None:
-            levels.append(levels[-1].before)
+        runners = [last]
+        while runners[-1].before is not None:
+            runners.append(runners[-1].before)
         try:
-            for level in reversed(levels):
-                level.open()
+            for runner in reversed(runners):
+                runner.open()
             # what a replay goes on without was counted in the first run
             with count_skipped(None):
                 yield last.items
         finally:
-            for level in levels:
-                level.close()
+            for runner in runners:
+                runner.close()
 
     def close(self) -> None:
         """Close the generator."""
@@ -184,7 +179,7 @@ class StageRunner:
         return self.before
 
 
-def stage_name(stage: Any) -> str:
+def stage_name(stage: object) -> str:
     """Return what a stage is called in states: the ``state_name`` of its function or class, else its qualified name."""
     called = stage.foreign if isinstance(stage, _OpaqueStage) else getattr(stage, "f", stage)
     for holder in (called, type(called)):
@@ -195,7 +190,7 @@ def stage_name(stage: Any) -> str:
 
 
 def _refuse_fetch(addresses: list[Address]) -> list[Any]:
-    """Stand before a source, which asks nobody for items."""
+    """Refuse to fetch: nothing stands before a source."""
     raise FlowError(f"nothing stands before a source to fetch {len(addresses)} items from")
 
 
@@ -215,21 +210,15 @@ class ItemCount(StageState):
         """Return the number of items given."""
         return self.count
 
-    def restore(self, state: Json, fetch: Any) -> None:  # noqa: ARG002
+    def restore(self, state: Json, fetch: object) -> None:  # noqa: ARG002
         """Skip this many."""
         self.count = self.skip = int(state)  # a snapshot may be taken before the first item
 
 
 class OpaqueStageRunner(StageRunner):
-    """A stage that is not ours: numbered, and resumed by replay from the start of the epoch.
+    """A stage that is not ours: numbered, and resumed by replay from the start of the epoch."""
 
-    Args:
-        stage: an iterable, a ``PipelineStage``, or a callable.
-        run: what the run tells it.
-        before: the level before, or None for a source.
-    """
-
-    def __init__(self, stage: Any, run: Run, before: StageRunner | None) -> None:
+    def __init__(self, stage: object, run: Run, before: StageRunner | None) -> None:
         if run.tracked:
             refuse_unrepeatable(stage)
         self.foreign = stage
@@ -261,7 +250,8 @@ class OpaqueStageRunner(StageRunner):
     def restore(self, state: Json) -> None:
         """Skip what was given; a stage that left a mark is asked whether it can give the same again."""
         if "mark" in state:
-            self.foreign.recall(state["mark"])
+            recall: Callable[[object], None] = self.foreign.recall  # type: ignore[attr-defined]  # it left the mark
+            recall(state["mark"])
         self.read, self.behind = state.get("read"), True
         super().restore(state["count"])
 
@@ -283,11 +273,7 @@ class OpaqueStageRunner(StageRunner):
             yield item
 
     def _check_replay(self, skipped: int, wanted: int) -> None:
-        """Refuse to go on behind a replay that was not what the first run was.
-
-        Raises:
-            StateMismatch: it gave fewer items, or other samples were read for them.
-        """
+        """Refuse to go on after a replay that was not what the first run was."""
         if skipped < wanted:
             raise StateMismatch(
                 f"only {skipped} of {wanted} items came again on replay: the shards were replaced, or the pipeline is "
@@ -306,11 +292,11 @@ class OpaqueStageRunner(StageRunner):
             warn_changed_shard(url, error)
 
     def copy(self) -> StageRunner:
-        """Return this level and those before it as they were before the run."""
-        return self._copy_with_stage(self.foreign)
+        """Return this stage and those before it as they were before the run."""
+        return self._copy_with_stage(cast("Stage", self.foreign))
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
-        """Replay the level from the start and keep the items at some ordinals."""
+        """Replay the runner from the start and keep the items at some ordinals."""
         wanted = set(addresses)
         if not wanted:
             return []
@@ -322,20 +308,15 @@ class OpaqueStageRunner(StageRunner):
 
 
 class _OpaqueStage(Stage):
-    """A foreign stage as a stage: called with its upstream, or without arguments as a source.
-
-    Args:
-        foreign: an iterable, a ``PipelineStage``, or a callable.
-        run: the run where this is the source, else None.
-    """
+    """A foreign stage as a stage: called with its upstream, or without arguments as a source."""
 
     rewinds = True
 
-    def __init__(self, foreign: Any, run: Run | None) -> None:
+    def __init__(self, foreign: object, run: Run | None) -> None:
         self.foreign = foreign
         self.source_run = run  # None where it is not the source
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: object) -> Iterator[Any]:  # noqa: ARG002
         """Return the foreign stage's iterator."""
         return iter(self._start_source(upstream))
 

@@ -21,12 +21,8 @@ from webdataset.stages.read_shards import ReadShards
 from webdataset.stages.sample_cache import Cached, LMDBCached
 
 
-def stages_of_stream(stages: Sequence[Any], stream: StreamNumber) -> tuple[list[Any], int]:
+def stages_of_stream(stages: Sequence[object], stream: StreamNumber) -> tuple[list[Any], int]:
     """Return the stages of one stream, and how many of them draw alike in all streams.
-
-    Args:
-        stages: of the pipeline.
-        stream: which stream.
 
     Raises:
         UsageError: a stage that cannot run in streams.
@@ -45,22 +41,18 @@ def stages_of_stream(stages: Sequence[Any], stream: StreamNumber) -> tuple[list[
     return [*inner[:place], share, *_divide_stages(inner[place:], stream)], place
 
 
-def _divide_stages(stages: Sequence[Any], stream: StreamNumber) -> list[Any]:
+def _divide_stages(stages: Sequence[object], stream: StreamNumber) -> list[Any]:
     return [stage.for_stream(stream) if isinstance(stage, Stage) else stage for stage in stages]
 
 
-def _check_stage(stage: Any) -> None:
-    """Refuse a stage that cannot run in streams.
-
-    Raises:
-        UsageError: the stage, why, and what to do.
-    """
+def _check_stage(stage: object) -> None:
+    """Refuse a stage that cannot run in streams."""
     reason = _find_objection(stage)
     if reason:
         raise UsageError(f"an elastic dataset cannot hold {stage!r}: {reason}", stage=repr(stage))
 
 
-def _find_objection(stage: Any) -> str | None:
+def _find_objection(stage: object) -> str | None:
     if isinstance(stage, DirectoryShardList):
         return "who claims a shard depends on timing; name the shards in a list"
     if getattr(stage, "f", stage) is resampled_shards:

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import SkipCounts, count_skipped
 from webdataset.flow.stage_runner import OpaqueStageRunner, StageRunner
-from webdataset.stages.base import FilterFunction, Stage, stage_title
+from webdataset.stages.base import FilterFunction, Item, Stage, stage_title
 from webdataset.stages.checks import CheckSamples
 from webdataset.stages.read_shards import ReadShards
 
@@ -100,13 +101,7 @@ def format_losses(skipped: int, dropped: int) -> str:
 
 
 def format_table(stages: Iterable[StageTime], *lines: str, estimated: bool = False) -> str:
-    """Return a table of stages, and lines below it. Samples dropped have a column where there are any.
-
-    Args:
-        stages: in the order of the pipeline.
-        *lines: what else there is to say.
-        estimated: the samples are estimated, and are said to be.
-    """
+    """Return a table of stages, and lines below it. Samples dropped have a column where there are any."""
     stages = list(stages)
     dropping = any(stage.dropped for stage in stages)
     heads = ("dropped",) if dropping else ()
@@ -176,24 +171,24 @@ class StageMeter:
 
     # -- gates
 
-    def attach(self, levels: Sequence[StageRunner], *, outer: bool = True) -> None:
-        """Put gates behind the levels of a run that is not open yet.
+    def attach(self, runners: Sequence[StageRunner], *, outer: bool = True) -> None:
+        """Put gates after the runners of a run that is not open yet.
 
         Args:
-            levels: the first is the source; those up to the reader count as one, ``reading``.
+            runners: the first is the source; those up to the reader count as one, ``reading``.
             outer: the last of them gives items to the consumer; otherwise to a stage that is timed itself.
         """
-        if not levels or not self._chosen(levels[0].run.stream, outer=outer):
+        if not runners or not self._chosen(runners[0].run.stream, outer=outer):
             return
-        start = max((n for n, level in enumerate(levels) if isinstance(level.stage, ReadShards)), default=0)
-        for number, level in enumerate(levels[start:], start):
-            last = outer and number == len(levels) - 1
-            if isinstance(level.stage, CheckSamples) and not last:
+        start = max((n for n, runner in enumerate(runners) if isinstance(runner.stage, ReadShards)), default=0)
+        for number, runner in enumerate(runners[start:], start):
+            last = outer and number == len(runners) - 1
+            if isinstance(runner.stage, CheckSamples) and not last:
                 continue
-            row = self._row(number, find_report_name(level, source=number == 0), outer=outer)
-            level.gate = functools.partial(self._outlet if last else self._gate, row=row)
+            row = self._row(number, find_report_name(runner, source=number == 0), outer=outer)
+            runner.gate = functools.partial(self._outlet if last else self._gate, row=row)
 
-    def _chosen(self, stream: Any, *, outer: bool) -> bool:
+    def _chosen(self, stream: StreamNumber | None, *, outer: bool) -> bool:
         if stream is None or self._budget >= 1:
             return True
         if not outer:
@@ -211,7 +206,7 @@ class StageMeter:
             self._rows[key] = len(self._rows)
         return self._rows[key]
 
-    def time_step(self, items: Iterator[Any], row: int) -> Any:
+    def time_step(self, items: Iterator[Item], row: int) -> Item:
         """Draw an item through a gate in a timed step.
 
         Raises:
@@ -231,7 +226,7 @@ class StageMeter:
         self._samples[row] += 1
         return item
 
-    def step(self, items: Iterator[Any], row: int, weight: int, *, first: bool) -> Any:
+    def step(self, items: Iterator[Item], row: int, weight: int, *, first: bool) -> Item:
         """Draw an item from the last stage in a timed step.
 
         Raises:
@@ -280,9 +275,6 @@ class StageMeter:
 
     def estimate(self, delivered: int) -> list[Row]:
         """Return what the stages took since this was last called, for all steps and streams.
-
-        Args:
-            delivered: items that the worker gave since it began.
 
         Returns:
             Rows; what no timed step stands for yet is told later.
@@ -370,18 +362,14 @@ def _make_gates(meter: StageMeter) -> tuple[Callable[..., Iterator[Any]], Callab
 
 
 class InnerMeter:
-    """The meter as a pipeline knows it that stands inside a stage of another: a source of a mix, say.
-
-    Args:
-        meter: of the worker.
-    """
+    """The meter as a pipeline knows it that stands inside a stage of another: a source of a mix, say."""
 
     def __init__(self, meter: StageMeter) -> None:
         self._meter = meter
 
-    def attach(self, levels: Sequence[StageRunner]) -> None:
-        """Put gates behind the levels of a run."""
-        self._meter.attach(levels, outer=False)
+    def attach(self, runners: Sequence[StageRunner]) -> None:
+        """Put gates after the runners of a run."""
+        self._meter.attach(runners, outer=False)
 
     @property
     def inside(self) -> "InnerMeter":
@@ -403,18 +391,13 @@ def measure_gate_seconds() -> float:
     return statistics.median(times)
 
 
-def find_report_name(level: StageRunner, *, source: bool = False) -> str:
-    """Return what a level is called in reports, as ``map(augment at train.py:12)``.
-
-    Args:
-        level: any.
-        source: it is the first.
-    """
-    stage = level.stage
+def find_report_name(runner: StageRunner, *, source: bool = False) -> str:
+    """Return what a runner is called in reports, as ``map(augment at train.py:12)``."""
+    stage: object = runner.stage
     if isinstance(stage, ReadShards):
         return "reading"
-    if isinstance(level, OpaqueStageRunner):
-        foreign = level.foreign
+    if isinstance(runner, OpaqueStageRunner):
+        foreign = runner.foreign
         if not source and callable(foreign) and not isinstance(foreign, type) and not isinstance(foreign, Stage):
             return stage_title("stage", foreign)
         stage = foreign
@@ -440,7 +423,7 @@ class TimedDataset:
     """Iterates over a pipeline's items and times its stages; each iteration is an epoch, and adds to the figures.
 
     Args:
-        dataset: a pipeline; a copy of it runs, first behind the state that was loaded into it, if one was.
+        dataset: a pipeline; a copy of it runs, first after the state that was loaded into it, if one was.
 
     Attributes:
         samples: items given (batches, where the pipeline makes batches).

@@ -12,26 +12,20 @@ same answer. A state that lacks a stream of its rank is that of one worker: it t
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic
 
 from webdataset.core.distributed import WorkerContext, thread_context, use_stream
 from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
 from webdataset.flow.run import VERSION, Bounds, Loop, build_runners
-from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.read_shards import ReadShards
 
 END: Any = object()
 
 
-class VirtualStream:
+class VirtualStream(Generic[Output]):
     """One stream, started when it is first asked.
-
-    Args:
-        stages: of the dataset.
-        run: seed, epoch and stream.
-        bounds: how long the dataset runs, all streams together.
-        stream_state: what the method ``stream_state`` returned; None for the start.
 
     Attributes:
         barren: it ran from its start to its end here, and not one sample was read.
@@ -40,7 +34,7 @@ class VirtualStream:
         StateMismatch: ``stream_state`` is not the state of a stream.
     """
 
-    def __init__(self, stages: Sequence[Any], run: Run, bounds: Bounds, stream_state: Json = None) -> None:
+    def __init__(self, stages: Sequence[object], run: Run, bounds: Bounds, stream_state: Json = None) -> None:
         if run.stream is None:
             raise FlowError("a virtual stream needs its number")
         self.stream = run.stream
@@ -58,10 +52,11 @@ class VirtualStream:
         """Number of items given."""
         return self._given if self._loop is None else self._loop.count
 
-    def advance(self) -> Any:
+    def advance(self) -> Output:
         """Return the next item, or ``END``."""
+        item: Output = END
         if self.over:
-            return END
+            return item
         before = thread_context.stream
         thread_context.stream = self.stream
         try:
@@ -92,16 +87,16 @@ class VirtualStream:
             return None
         count, passed, given, ended, stage_states = self._stream_state
         run = self._run
-        first, levels = build_runners(self._stages, run)
-        names = [level.name for level in levels[first:]]
+        first, runners = build_runners(self._stages, run)
+        names = [runner.name for runner in runners[first:]]
         inner = {"version": VERSION, "seed": run.seed, "common": run.common, "epoch": run.epoch + passed}
         flow = {**inner, "stages": names, "first": first, "ended": ended, "memories": stage_states}
         return {"count": count, "passed": passed, "given": given, "flow": flow}
 
     def _end(self) -> None:
         if self._loop is not None and not self.count:
-            readers = [level for level in self._loop.flow.levels if isinstance(level.stage, ReadShards)]
-            self.barren = all(level.state is None or level.state.address is None for level in readers)
+            readers = [runner for runner in self._loop.flow.runners if isinstance(runner.stage, ReadShards)]
+            self.barren = all(runner.state is None or runner.state.address is None for runner in readers)
         self.close()
         self.over = True
         self._given = self.count
@@ -138,11 +133,7 @@ class VirtualStream:
             return self._loop.address()
 
     def fetch(self, addresses: list[Address]) -> list[Any]:
-        """Make the items at some addresses once more.
-
-        Args:
-            addresses: within this stream.
-        """
+        """Make the items at some addresses once more."""
         with use_stream(self.stream):
             return (self._loop or self._start()).fetch(addresses)
 
@@ -168,22 +159,12 @@ def _parse_stream_state(stream_state: Json) -> tuple[int, bool]:
 
 
 def covers_rank(state: Mapping[str, Any], place: WorkerContext) -> bool:
-    """Tell whether a state knows all streams of a rank.
-
-    Args:
-        state: of an elastic dataset.
-        place: of the rank.
-    """
+    """Tell whether a state knows all streams of a rank."""
     return all(str(number) in state["memories"] for number in range(place.rank, state["streams"], place.world_size))
 
 
 def is_epoch_over(state: Mapping[str, Any], place: WorkerContext) -> bool:
-    """Tell whether a state says by itself that its epoch is over.
-
-    Args:
-        state: of an elastic dataset.
-        place: of the rank that goes on.
-    """
+    """Tell whether a state says by itself that its epoch is over."""
     return has_progress(state) and covers_rank(state, place) and not find_running_streams(state)
 
 
@@ -217,11 +198,6 @@ def rewind_state(state: Mapping[str, Any], epoch: int, place: WorkerContext) -> 
     """Return the state of a rank at the start of an epoch: no stream has moved.
 
     Where there are several ranks it names the rank's own streams, so that merged states lack none in silence.
-
-    Args:
-        state: of the same dataset, with the seed.
-        epoch: number of the epoch.
-        place: of the rank.
     """
     own = range(place.rank, state["streams"], place.world_size) if place.world_size > 1 else ()
     header = {name: part for name, part in state.items() if name not in ("received", "memories", "check", "turn")}

@@ -26,11 +26,14 @@ from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import floordiv, sub
-from typing import Any
+from typing import Any, TypeAlias
 
 from webdataset.core.errors import StateMismatch
+from webdataset.core.json_types import Address, JsonValue, as_list
 from webdataset.samples.address import CheckedAddress
-from webdataset.stages.base import Address, Json
+
+Shape: TypeAlias = "int | list[Shape] | None"
+"""An address with 0 for each number in it; None for addresses of no common shape."""
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _MOST = 1 << 63
@@ -62,11 +65,7 @@ def encode_addresses(addresses: Sequence[Address], *, in_order: bool = False) ->
 
 
 def deflate_text(body: bytes) -> str:
-    """Return bytes as a short text.
-
-    Args:
-        body: any bytes.
-    """
+    """Return bytes as a short text."""
     if len(body) >= _LITTLE:
         return b2a_base64(zlib.compress(body, 1), newline=False).decode("ascii")
     compressor = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
@@ -113,7 +112,7 @@ def flatten_address(address: Address) -> tuple[int, ...]:
     return tuple(_numbers(address))
 
 
-def _lay_out(addresses: Sequence[Address]) -> tuple[Any, list[tuple[int, ...]] | None]:
+def _lay_out(addresses: Sequence[Any]) -> tuple[Shape, list[tuple[int, ...]] | None]:
     """Return the common shape of some addresses and their numbers by column, or None for these where there is none."""
     first = addresses[0]
     if set(map(type, addresses)) <= _SEQUENCES and len(set(map(len, addresses))) == 1:
@@ -126,7 +125,7 @@ def _lay_out(addresses: Sequence[Address]) -> tuple[Any, list[tuple[int, ...]] |
     return shape, list(zip(*map(_numbers, addresses), strict=True)) or None
 
 
-def _address_shape(address: Address) -> Any:
+def _address_shape(address: Address) -> Shape:
     """Return an address with 0 for each number in it; None where it holds anything else."""
     if type(address) is int:
         return 0
@@ -146,7 +145,7 @@ def _numbers(address: Address) -> Iterator[int]:
         raise TypeError(f"{address!r} is no part of an address that is made of numbers")
 
 
-def _encode_columns(shape: Any, columns: list[tuple[int, ...]], *, in_order: bool) -> bytes:
+def _encode_columns(shape: Shape, columns: list[tuple[int, ...]], *, in_order: bool) -> bytes:
     """Return columns of numbers as bytes: a JSON line about them, then the columns."""
     count = len(columns[0])
     laid: list[Sequence[int]] = list(columns)
@@ -246,8 +245,8 @@ def _decode_column(body: bytes, width: int, divisor: int, least: int, first: int
     return [value * divisor for value in values]
 
 
-def _restore_shape(shape: Any, numbers: Iterator[int]) -> Address:
-    return next(numbers) if shape == 0 else [_restore_shape(part, numbers) for part in shape]
+def _restore_shape(shape: Shape, numbers: Iterator[int]) -> Address:
+    return [_restore_shape(part, numbers) for part in shape] if isinstance(shape, list) else next(numbers)
 
 
 CHUNK = 64
@@ -279,8 +278,8 @@ class AddressLog:
         self._start = self._written = 0
         self._text, self._others = "", None
 
-    def save(self) -> tuple[list[str], Json]:
-        """Return the chunks, and what is behind them."""
+    def save(self) -> tuple[list[str], JsonValue]:
+        """Return the chunks, and what is after them."""
         while len(self.entered) - self._start >= CHUNK:
             self._seal(self._start + CHUNK)
         tail = self._tail(len(self.entered))
@@ -289,12 +288,14 @@ class AddressLog:
     def _seal(self, stop: int) -> None:
         tail = self._tail(stop)
         self._sealed.append(
-            deflate_text(_MARK + tail.encode()) if isinstance(tail, str) else encode_addresses(tail, in_order=True)
+            deflate_text(_MARK + tail.encode())
+            if isinstance(tail, str)
+            else encode_addresses(as_list(tail), in_order=True)
         )
         self._start = self._written = stop
         self._text, self._others = "", None
 
-    def _tail(self, stop: int) -> Json:
+    def _tail(self, stop: int) -> JsonValue:
         """Return the addresses after the last chunk and before ``stop``, as a text where all are a reader's."""
         if self._others is None:
             if self._written == stop or self._tell(stop):
@@ -305,7 +306,9 @@ class AddressLog:
 
     def _tell(self, stop: int) -> bool:
         """Write the addresses before ``stop`` that are not written yet; return False where one is not a reader's."""
-        entered, written = self.entered, self._written
+        # a reader's addresses are numbers: what is not one is found below
+        entered: list[Any] = self.entered
+        written = self._written
         shard, ordinal, offset, _ = entered[written - 1] if written > self._start else (0, 0, 0, 0)
         steps = []
         for address in entered[written:stop]:
@@ -322,12 +325,8 @@ class AddressLog:
         self._text += "".join(steps)
         return True
 
-    def reread(self, since: list[str], tail: Json) -> None:
+    def reread(self, since: list[str], tail: JsonValue) -> None:
         """Take up what ``written`` returned.
-
-        Args:
-            since: the chunks.
-            tail: what is behind them.
 
         Raises:
             StateMismatch: it is nothing of the kind.
@@ -349,7 +348,7 @@ def _is_reader_address(address: Address) -> bool:
     return address[3] in range(len(_SIGNS))
 
 
-def _to_lists(address: Address) -> Json:
+def _to_lists(address: Address) -> JsonValue:
     return [_to_lists(part) for part in address] if isinstance(address, tuple | list) else address
 
 
@@ -360,7 +359,7 @@ def _decode_chunk(text: str) -> list[Address]:
     return _parse_tail(str(body[1:], "utf-8", "replace")) if body[:1] == _MARK else decode_addresses(text)
 
 
-def _parse_tail(tail: Any) -> list[Address]:
+def _parse_tail(tail: JsonValue) -> list[Address]:
     """Return the addresses that a text tells of."""
     if not isinstance(tail, str):
         raise StateMismatch("the snapshot holds addresses that cannot be read")

@@ -11,10 +11,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from webdataset.core.errors import MissingField, UsageError
+from webdataset.core.errors import FlowError, MissingField, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_int, as_pair
 from webdataset.core.optional_imports import require
 from webdataset.core.seeds import hash_seed
-from webdataset.stages.base import Address, Composed, Fetch, Json, Run, Stage, StageState
+from webdataset.stages.base import Composed, Fetch, Run, Sample, Stage, StageState
 from webdataset.stages.batch import unlisted
 
 Image = Any
@@ -38,16 +39,16 @@ class ImageState(StageState):
         """Ordinal of the sample changed last, and its address upstream."""
         return [self.count - 1, self.origin() if self.origin is not None else None]
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the number of samples changed."""
         return self.count
 
-    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on counting."""
-        self.count = int(state)
+        self.count = as_int(state)
 
 
-class ImageStage(Stage):
+class ImageStage(Stage[ImageState]):
     """One transform of images.
 
     Args:
@@ -69,7 +70,7 @@ class ImageStage(Stage):
         """Return the seed of this run."""
         return ImageState(hash_seed(self.name, run.entropy()))
 
-    def flow(self, upstream: Iterator[Any], state: ImageState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Sample], state: ImageState) -> Iterator[object]:
         """Yield changed samples.
 
         Raises:
@@ -79,33 +80,33 @@ class ImageStage(Stage):
             state.count += 1
             yield self.make_sample(sample, state.count - 1, state.seed)
 
-    def make_sample(self, sample: dict[str, Any], ordinal: int, seed: int) -> Any:
+    def make_sample(self, sample: Sample, ordinal: int, seed: int) -> Any:
         """Return a sample with its images changed by what seed, key and ordinal draw."""
         names = _images(sample, self.name)
         generator = random.Random(hash_seed(seed, str(sample.get("__key__")), ordinal))  # noqa: S311  not cryptography
         return self.transform_sample(sample, names, self.draw(generator, sample[names[0]], *self.arguments))
 
-    def transform_sample(self, sample: dict[str, Any], names: list[str], change: Change) -> Any:
-        """Return a sample with its images changed.
-
-        Args:
-            sample: as it came.
-            names: the fields that are images.
-            change: image to image.
-        """
+    def transform_sample(self, sample: Sample, names: list[str], change: Change) -> Any:
+        """Return a sample with its images changed."""
         return {**sample, **{name: change(sample[name]) for name in names}}
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
-        """Make samples once more, with the draws of their run."""
-        samples = fetch([inner for _, inner in addresses])
-        numbered = zip(samples, addresses, strict=True)
-        return [self.make_sample(sample, ordinal, state.seed) for sample, (ordinal, _) in numbered]
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: ImageState | None = None) -> list[object]:
+        """Make samples once more, with the draws of their run.
+
+        Raises:
+            FlowError: without the state of the run, its draws are not known.
+        """
+        if state is None:
+            raise FlowError(f"{self!r} makes samples again only in its own run")
+        places = [as_pair(address) for address in addresses]
+        numbered = zip(fetch([inner for _, inner in places]), places, strict=True)
+        return [self.make_sample(sample, as_int(ordinal), state.seed) for sample, (ordinal, _) in numbered]
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments))})"
 
 
-def _images(sample: dict[str, Any], name: str) -> list[str]:
+def _images(sample: Sample, name: str) -> list[str]:
     module = require("PIL.Image", extra="images", purpose=f"the transform {name!r}")
     found = [field for field, value in sample.items() if isinstance(value, module.Image)]
     if not found:
@@ -163,9 +164,6 @@ def _draw_degradation(generator: random.Random, image: Image, probability: float
 def scaleprob(probability: float) -> ImageStage:
     """Take an image's resolution away with some probability: made smaller by a factor of 2 to 5, and large again.
 
-    Args:
-        probability: of doing so; 0 never, 1 always.
-
     Returns:
         A stage.
 
@@ -185,9 +183,6 @@ def _draw_turn(generator: random.Random, image: Image, probability: float) -> Ch
 
 def rotprob(probability: float) -> ImageStage:
     """Turn an image by 90, 180 or 270 degrees with some probability.
-
-    Args:
-        probability: of doing so; 0 never, 1 always.
 
     Returns:
         A stage.
@@ -227,9 +222,6 @@ def _add_noise(image: Image, sigma: float, seed: int) -> Image:
 def noise(sigma: float) -> ImageStage:
     """Add normal noise to each pixel.
 
-    Args:
-        sigma: its standard deviation, as a fraction of white.
-
     Returns:
         A stage.
 
@@ -251,7 +243,7 @@ class Patches(ImageStage):
 
     state_name = "Patches"
 
-    def transform_sample(self, sample: dict[str, Any], names: list[str], change: Any) -> Any:
+    def transform_sample(self, sample: Sample, names: list[str], change: Any) -> Any:
         """Return one sample for each corner in ``change``."""
         size = self.arguments[0]
         return [

@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from webdataset.core.distributed import RunContext, StreamNumber, WorkerContext, worker_context
 from webdataset.core.error_handlers import Handler, should_continue, with_location
@@ -38,13 +38,20 @@ if TYPE_CHECKING:
     import typing_extensions
 
     State = typing_extensions.TypeVar("State", bound="StageState | None", default=Any)
+    Output = typing_extensions.TypeVar("Output", default=Any)
 else:
+    Output = TypeVar("Output")
+    """What a run gives: items of any type, where it is not named."""
     State = TypeVar("State")
     """What a stage remembers: what its ``begin`` returns and its ``flow`` takes; None for a stage without a state."""
 
 P = ParamSpec("P")
 Item = TypeVar("Item")
 """One item of a stream, for functions that pass items on as they are: a sample, a batch, or anything else."""
+Result = TypeVar("Result")
+"""What is made of an item."""
+Sample: TypeAlias = dict[str, Any]
+"""A sample that is a dictionary: fields by extension, and what is known about it under names such as ``__key__``."""
 Fetch = Callable[[list[JsonAddress]], list[Any]]
 """Gives the items at some addresses of the stage before, in the same order."""
 # for the folders that have not changed to core.json_types yet
@@ -59,14 +66,14 @@ class RunMeter(Protocol):
     def inside(self) -> "RunMeter":
         """What a pipeline inside a stage of this run is timed by."""
 
-    def attach(self, levels: Any) -> None:
+    def attach(self, runners: list[Any]) -> None:
         """Take up the stages of a run that is not open yet."""
 
 
 class OutcomeSink(Protocol):
     """What takes note of what became of the samples of a run; see :mod:`webdataset.flow.outcomes`."""
 
-    def take(self, levels: Any, *, resumed: bool) -> None:
+    def take(self, runners: list[Any], *, resumed: bool) -> None:
         """Take note of a run that has ended or was given up."""
 
 
@@ -83,10 +90,10 @@ class Run:
         position: index of the stage in its pipeline.
         stream: which virtual stream of an elastic dataset this run is; None for a run of a plain one.
         context: rank, worker and settings, filled when the run begins.
-        meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nobody does.
+        meter: what times the stages of this run (:mod:`webdataset.flow.timing`); None: nothing does.
         warned: what this run has warned of already, in all of its streams and sources.
-        outcomes: who is told what became of the samples of stages that may drop some
-            (:mod:`webdataset.flow.outcomes`); None: whoever runs the pipeline judges by itself.
+        outcomes: takes note of what became of the samples of stages that may drop some
+            (:mod:`webdataset.flow.outcomes`); None: the run judges by itself.
     """
 
     seed: int = field(default_factory=random_seed)
@@ -102,7 +109,7 @@ class Run:
     outcomes: OutcomeSink | None = field(default=None, compare=False, repr=False)
 
     def random(self, *names: int | str) -> Random:
-        """Return a generator of this stage's own, fixed by seed, epoch, position and (unless shared) by who runs it.
+        """Return a generator of this stage's own, fixed by seed, epoch, position and, unless shared, stream or worker.
 
         That is a virtual stream, or else rank and worker.
 
@@ -217,7 +224,7 @@ class Stage(ABC, Generic[State]):
             state: what ``begin`` returned, possibly restored.
         """
 
-    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: "State | None" = None) -> list[Any]:
         """Make the output items that stand at ``addresses`` once more.
 
         Args:
@@ -259,7 +266,7 @@ class Stage(ABC, Generic[State]):
     __hash__ = None  # type: ignore[assignment]
 
 
-class FilterFunction(Stage):
+class FilterFunction(Stage["StageState | None"]):
     """A generator function with its arguments fixed: ``function(source, *args, **kw)`` gives the results.
 
     Args:
@@ -268,12 +275,15 @@ class FilterFunction(Stage):
         **kw: keyword arguments.
     """
 
-    def __init__(self, function: Callable[..., Iterable[Any]], /, *args: Any, **kw: Any) -> None:
+    args: tuple[Any, ...]
+    kw: dict[str, Any]
+
+    def __init__(self, function: Callable[..., Iterable[Any]], /, *args: object, **kw: object) -> None:
         self.f = function
         self.args = args
         self.kw = kw
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: StageState | None) -> Iterator[Any]:  # noqa: ARG002
         """Yield what the function yields."""
         return iter(self.f(upstream, *self.args, **self.kw))
 
@@ -292,8 +302,8 @@ class TransparentFunction(FilterFunction):
 class ObservingFunction(TransparentFunction):
     """A generator function whose output items *are* input items, in order: it drops some, or only looks at them."""
 
-    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
-        """Return the input items: whoever let them pass once is not asked again."""
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: object = None) -> list[Any]:  # noqa: ARG002
+        """Return the input items, without a second check."""
         return fetch(addresses)
 
 
@@ -309,7 +319,7 @@ class PassThroughState(StageState):
 class PassThroughStage(Stage):
     """A stage with a state whose output items *are* input items: it drops some, or gives them in another order."""
 
-    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[JsonAddress], fetch: Fetch, state: object = None) -> list[Any]:  # noqa: ARG002
         """Return the input items."""
         return fetch(addresses)
 
@@ -383,7 +393,7 @@ class RestCurried:
         self.f = f
         functools.update_wrapper(self, f)
 
-    def __call__(self, /, *args: Any, **kw: Any) -> FilterFunction:
+    def __call__(self, /, *args: object, **kw: object) -> FilterFunction:
         """Return the stage that calls the function with the source first and these arguments after it."""
         return FilterFunction(self.f, *args, **kw)
 
@@ -406,25 +416,21 @@ def pair_addresses(upstream: Iterator[Item], origin: Callable[[], JsonAddress]) 
         yield origin(), item
 
 
-@overload
-def deliver_pairs(pairs: Iterator[tuple[JsonAddress, Item]], state: StageState) -> Iterator[Item]: ...
-@overload
-def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]: ...
-def deliver_pairs(pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
+def deliver_pairs(pairs: Iterator[tuple[JsonAddress, Item]], state: StageState) -> Iterator[Item]:
     """Yield the items of ``pairs``, keeping the address of the last one in ``state``."""
     for address, item in pairs:
         state.address = address
         yield item
 
 
-def describe_function(function: Any) -> str:
+def describe_function(function: object) -> str:
     """Return a function's name and where it is written, as ``name (file.py:12)``."""
     name = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
-def stage_title(stage: str, *functions: Any) -> str:
+def stage_title(stage: str, *functions: object) -> str:
     """Return what a stage is called in reports, as ``map(augment at train.py:12)``.
 
     Args:
@@ -439,7 +445,7 @@ def stage_title(stage: str, *functions: Any) -> str:
     return f"{stage}({', '.join(shown)})" if shown else stage
 
 
-def _function_title(function: Any) -> str:
+def _function_title(function: object) -> str:
     function = inspect.unwrap(function) if inspect.isroutine(function) else function
     if isinstance(function, functools.partial):
         return _function_title(function.func)
@@ -448,14 +454,8 @@ def _function_title(function: Any) -> str:
     return name if code is None else f"{name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"  # noqa: PTH119
 
 
-def with_blame(exn: Exception, stage: str, sample: Any, function: Any = None) -> Exception:
+def with_blame(exn: Exception, stage: str, sample: object, function: object = None) -> Exception:
     """Say on an error which stage, function and sample it came from.
-
-    Args:
-        exn: what was raised.
-        stage: name of the stage.
-        sample: the item that the stage worked on.
-        function: the user's function, if there is one.
 
     Returns:
         The same error.
@@ -466,13 +466,8 @@ def with_blame(exn: Exception, stage: str, sample: Any, function: Any = None) ->
     return with_location(exn, stage=where, key=key, url=None if url is None else str(url), path=path)
 
 
-def collate_batch(collate: Callable[[list[Any]], Any], samples: list[Any], stage: str) -> Any:
+def collate_batch(collate: Callable[[list[Item]], Result], samples: list[Item], stage: str) -> Result:
     """Return one batch; a failure says the stage, the function, and the key and url of the batch's first sample.
-
-    Args:
-        collate: from a list of samples to a batch.
-        samples: the samples of one batch.
-        stage: name of the stage, for the error.
 
     Raises:
         Exception: whatever ``collate`` raises.
@@ -484,7 +479,7 @@ def collate_batch(collate: Callable[[list[Any]], Any], samples: list[Any], stage
         raise
 
 
-def map_items(source: Iterator[Any], f: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
+def map_items(source: Iterator[Item], f: Callable[[Item], Result], handler: Handler, stage: str) -> Iterator[Result]:
     """Yield ``f(sample)`` for each sample; a failure goes to the handler.
 
     Args:
@@ -521,7 +516,7 @@ class Composed(Stage):
         )
         self.transparent = all(isinstance(step, TransparentFunction) for step in self.steps)
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Any], state: object) -> Iterator[Any]:  # noqa: ARG002
         """Yield what the last step yields."""
         return iter(self(upstream))
 

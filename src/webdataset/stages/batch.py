@@ -17,7 +17,7 @@ from typing import Any
 from webdataset.core.errors import SampleError, UsageError
 from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_pair
 from webdataset.core.optional_imports import loaded_module
-from webdataset.stages.base import Fetch, Run, Stage, StageState, collate_batch, pair_addresses
+from webdataset.stages.base import Fetch, Item, Run, Stage, StageState, collate_batch, pair_addresses
 
 
 def default_collation_fn(
@@ -84,13 +84,13 @@ def combine_values(
     return _stack_column(b)
 
 
-def _make_array(column: list[Any]) -> Any:
+def _make_array(column: list[Any]) -> object:
     import numpy as np  # noqa: PLC0415  loaded when a batch needs it
 
     return np.array(column)
 
 
-def _stack_column(column: list[Any]) -> Any:
+def _stack_column(column: list[Any]) -> object:
     import numpy as np  # noqa: PLC0415  loaded when a batch needs it
 
     torch = loaded_module("torch")
@@ -106,14 +106,14 @@ def _stack_column(column: list[Any]) -> Any:
     return column
 
 
-def _shape_error(first: dict[Any, Any], other: dict[Any, Any]) -> str:
+def _shape_error(first: dict[str, object], other: dict[str, object]) -> str:
     return (
         f"samples with different fields in one batch: {sorted(map(str, first))} and {sorted(map(str, other))}; "
         f"choose fields with to_tuple or rename(..., keep=False)"
     )
 
 
-def dict2tuple(d: dict[int, Any]) -> tuple[Any, ...]:
+def dict2tuple(d: dict[int, Item]) -> tuple[Item, ...]:
     """Return the values of a dict whose keys are 0, 1, 2 …, in that order.
 
     Args:
@@ -127,7 +127,7 @@ def dict2tuple(d: dict[int, Any]) -> tuple[Any, ...]:
     return tuple(d[place] for place in range(len(d)))
 
 
-def tuple2dict(l: Iterable[Any]) -> dict[int, Any]:  # noqa: E741  upstream's name
+def tuple2dict(l: Iterable[Item]) -> dict[int, Item]:  # noqa: E741  upstream's name
     """Return a dict of values by place: 0, 1, 2 ….
 
     Args:
@@ -159,7 +159,7 @@ class Batched(Stage[StageState]):
         """Return the place for the last batch's address."""
         return StageState()
 
-    def flow(self, upstream: Iterator[Any], state: StageState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[object], state: StageState) -> Iterator[object]:
         """Yield batches."""
         origin, size, collate = state.origin, self.batchsize, self.collation_fn or _keep_list
         source: Iterator[Any] = upstream if origin is None else pair_addresses(upstream, origin)
@@ -176,7 +176,7 @@ class Batched(Stage[StageState]):
             if not whole:
                 return
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: object = None) -> list[object]:  # noqa: ARG002
         """Fetch all samples of the batches at once, and collate them again."""
         batches = [as_list(batch) for batch in addresses]
         samples = iter(fetch([address for batch in batches for address in batch]))
@@ -191,7 +191,7 @@ class Batched(Stage[StageState]):
         return f"{name}({self.batchsize}{with_function}{'' if self.partial else ', partial=False'})"
 
 
-def _keep_list(samples: list[Any]) -> list[Any]:
+def _keep_list(samples: list[Item]) -> list[Item]:
     return samples
 
 
@@ -239,16 +239,16 @@ def listed(batchsize: int = 20, partial: bool = True) -> Batched:  # noqa: FBT00
 
 
 def _batched(
-    data: Iterable[Any],
+    data: Iterable[object],
     batchsize: int = 20,
     collation_fn: Collation | None = default_collation_fn,
     partial: bool = True,  # noqa: FBT001, FBT002  positional upstream
 ) -> Iterator[Any]:
-    """Yield batches of the samples of ``data``; the plain function behind :func:`batched`."""
+    """Yield batches of the samples of ``data``; the plain function of :func:`batched`."""
     return batched(batchsize, collation_fn, partial)(data)
 
 
-def split_rows(batch: Any) -> Iterable[Any]:
+def split_rows(batch: object) -> Iterable[object]:
     """Return the samples of a batch.
 
     Args:
@@ -268,7 +268,7 @@ def split_rows(batch: Any) -> Iterable[Any]:
     raise SampleError(f"a batch is a tuple, list or dictionary of columns, and this is a {type(batch).__name__}")
 
 
-def _zip_columns(batch: Any, columns: list[Any] | tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _zip_columns(batch: object, columns: list[Any] | tuple[Any, ...]) -> list[tuple[object, ...]]:
     if not columns:
         raise SampleError("a batch without columns has no samples to give")
     columns = [split_rows(column) if isinstance(column, dict) else column for column in columns]
@@ -280,7 +280,7 @@ def _zip_columns(batch: Any, columns: list[Any] | tuple[Any, ...]) -> list[tuple
         raise SampleError(f"the columns of a batch differ in length: {named}") from error
 
 
-def split_members(batch: Any) -> Iterable[Any]:
+def split_members(batch: object) -> Iterable[object]:
     """Return the samples of a list.
 
     Raises:
@@ -299,7 +299,7 @@ class UnbatchState(StageState):
     def __init__(self, stage: "Unbatched") -> None:
         self.stage = stage
         self.left = 0
-        self.rest: list[Any] = []
+        self.rest: list[object] = []
 
     def snapshot(self) -> JsonValue:
         """Return the address of the last sample and how many samples its batch has left."""
@@ -317,16 +317,11 @@ class UnbatchState(StageState):
 
 
 class Unbatched(Stage[UnbatchState]):
-    """Batches taken apart; see :func:`unbatched` and :func:`unlisted`.
-
-    Args:
-        rows: from a batch to its samples.
-        name: for ``repr``.
-    """
+    """Batches taken apart; see :func:`unbatched` and :func:`unlisted`."""
 
     state_name = "Unbatched"
 
-    def __init__(self, rows: Callable[[Any], Iterable[Any]], name: str) -> None:
+    def __init__(self, rows: Callable[[object], Iterable[object]], name: str) -> None:
         self.rows = rows
         self.name = name
 
@@ -334,19 +329,19 @@ class Unbatched(Stage[UnbatchState]):
         """Return a state without a batch."""
         return UnbatchState(self)
 
-    def flow(self, upstream: Iterator[Any], state: UnbatchState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[object], state: UnbatchState) -> Iterator[object]:
         """Yield the samples."""
         if state.origin is not None:
             return self._flow_with_addresses(upstream, state)
         return self._plain(upstream, state)
 
-    def _plain(self, upstream: Iterator[Any], state: UnbatchState) -> Iterator[Any]:
+    def _plain(self, upstream: Iterator[object], state: UnbatchState) -> Iterator[object]:
         apart = self.rows
         yield from state.rest
         for batch in upstream:
             yield from apart(batch)
 
-    def _flow_with_addresses(self, upstream: Iterator[Any], state: UnbatchState) -> Iterator[Any]:
+    def _flow_with_addresses(self, upstream: Iterator[object], state: UnbatchState) -> Iterator[object]:
         if state.rest:
             address, index = state.address
             yield from self._count_samples(state, address, index + 1, state.rest)
@@ -354,14 +349,16 @@ class Unbatched(Stage[UnbatchState]):
             address = state.origin() if state.origin else None
             yield from self._count_samples(state, address, 0, list(self.rows(batch)))
 
-    def _count_samples(self, state: UnbatchState, address: Address, first: int, samples: list[Any]) -> Iterator[Any]:
+    def _count_samples(
+        self, state: UnbatchState, address: Address, first: int, samples: list[object]
+    ) -> Iterator[object]:
         end = first + len(samples)
         for index, sample in enumerate(samples, first):
             state.address = [address, index]
             state.left = end - index - 1
             yield sample
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: object = None) -> list[object]:  # noqa: ARG002
         """Fetch each batch once, and take the samples out of it."""
         places = [as_pair(address) for address in addresses]
         names = {repr(batch): batch for batch, _ in places}
@@ -402,10 +399,10 @@ def unlisted() -> Unbatched:
 
 
 def _unbatched(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the samples of batches; the plain function behind :func:`unbatched`."""
+    """Yield the samples of batches; the plain function of :func:`unbatched`."""
     return (sample for batch in data for sample in split_rows(batch))
 
 
 def _unlisted(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the samples of lists; the plain function behind :func:`unlisted`."""
+    """Yield the samples of lists; the plain function of :func:`unlisted`."""
     return (sample for batch in data for sample in split_members(batch))

@@ -1,13 +1,13 @@
 """Checks of a pass: that it gives samples, and that shards are not read several times unintentionally."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from webdataset.core.distributed import thread_context, worker_context
 from webdataset.core.errors import NoSamples
+from webdataset.core.json_types import JsonValue
 from webdataset.core.tracebacks import warn_user
 from webdataset.shards.split import single_node_only, split_by_worker
-from webdataset.stages.base import Fetch, Json, PassThroughStage, PassThroughState, Run
+from webdataset.stages.base import Fetch, Item, PassThroughStage, PassThroughState, Run
 
 
 class SeenState(PassThroughState):
@@ -16,11 +16,11 @@ class SeenState(PassThroughState):
     def __init__(self) -> None:
         self.seen = False
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return whether a sample has come by."""
         return self.seen
 
-    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Take it up."""
         self.seen = bool(state)
 
@@ -43,7 +43,7 @@ class CheckSamples(PassThroughStage):
         """Return a state that has seen nothing."""
         return SeenState()
 
-    def flow(self, upstream: Iterator[Any], state: SeenState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: SeenState) -> Iterator[Item]:
         """Yield all samples.
 
         Raises:
@@ -80,7 +80,7 @@ class CheckSamples(PassThroughStage):
         return "check_samples()"
 
 
-def check_empty(source: Iterable[Any]) -> Iterator[Any]:
+def check_empty(source: Iterable[Item]) -> Iterator[Item]:
     """Yield all samples of a source, and raise where there were none.
 
     Args:
@@ -93,11 +93,7 @@ def check_empty(source: Iterable[Any]) -> Iterator[Any]:
 
 
 class FirstPass(PassThroughState):
-    """Whether a pass is the first one.
-
-    Args:
-        first: it is.
-    """
+    """Whether a pass is the first one."""
 
     def __init__(self, *, first: bool) -> None:
         self.first = first
@@ -131,7 +127,7 @@ class SplitAssigned(PassThroughStage):
         """Return whether this is the first pass."""
         return FirstPass(first=run.epoch == 0)
 
-    def flow(self, upstream: Iterator[Any], state: FirstPass) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: FirstPass) -> Iterator[Item]:
         """Yield this process's share."""
         if thread_context.worker is None:
             if state.first:

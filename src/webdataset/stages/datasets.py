@@ -7,7 +7,6 @@ The cluster gathers what lies scattered, so that a random order costs few reques
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue, with_location
@@ -35,13 +34,13 @@ class AISBatch(PicklesProfiles, IterableDataset):
 
     Args:
         entries: ``ais://bucket/object``, ``bucket/object``, either with ``?archpath=member``, or a pair of one of these
-            and a member's path; ``s3://`` and the like name buckets behind AIStore.
+            and a member's path; ``s3://`` and the like name buckets that AIStore serves.
         at_once: entries in one request, about.
         storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``.
         handler: asked about samples of which something does not exist (``NotFound``, with url and key), and about
             requests that fail; true goes on with the next sample or request.
         keys: splits a name into key and extension.
-        split: give each rank and worker every n-th sample; False gives everybody all of them.
+        split: give each rank and worker every n-th sample; False gives each all of them.
 
     Raises:
         UsageError: entries that make no sense (when iterated), fewer than one at once.
@@ -52,7 +51,7 @@ class AISBatch(PicklesProfiles, IterableDataset):
         entries: Iterable[str | os.PathLike[str] | tuple[str, str]],
         *,
         at_once: int = 256,
-        storage_options: Any = None,
+        storage_options: object = None,
         handler: Handler = reraise_exception,
         keys: Keys = base_plus_ext,
         split: bool = True,
@@ -120,11 +119,11 @@ class MockDataset(IterableDataset):
         length: how often.
     """
 
-    def __init__(self, sample: Any, length: int) -> None:
+    def __init__(self, sample: object, length: int) -> None:
         self.sample = sample
         self.length = length
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         for _ in range(self.length):
             yield self.sample
 
@@ -149,14 +148,14 @@ class with_epoch(IterableDataset):  # noqa: N801  upstream's name
         "wds.DataPipeline(dataset).with_epoch(n) in its place"
     )
 
-    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+    def __init__(self, dataset: Iterable[object], length: int) -> None:
         if length < 1:
             raise UsageError(f"length={length!r}: an epoch holds at least one sample")
         self.dataset = dataset
         self.length = length
-        self._items: Iterator[Any] | None = None
+        self._items: Iterator[object] | None = None
 
-    def _cycle(self) -> Iterator[Any]:
+    def _cycle(self) -> Iterator[object]:
         while True:
             empty = True
             for sample in self.dataset:
@@ -165,13 +164,13 @@ class with_epoch(IterableDataset):  # noqa: N801  upstream's name
             if empty:
                 raise NoSamples(f"with_epoch({self.dataset!r}): the dataset is empty")
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         if self._items is None:
             self._items = self._cycle()
         for _ in range(self.length):
             yield next(self._items)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Pickle without the iterator: a copy begins at the start of the dataset."""
         return {**self.__dict__, "_items": None}
 
@@ -184,11 +183,11 @@ class with_length(IterableDataset):  # noqa: N801  upstream's name
         length: what ``len`` returns.
     """
 
-    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+    def __init__(self, dataset: Iterable[object], length: int) -> None:
         self.dataset = dataset
         self.length = length
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return iter(self.dataset)
 
     def __len__(self) -> int:

@@ -18,16 +18,14 @@ from typing import Any
 
 from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.core.errors import DuplicateField, MissingField, UsageError
-from webdataset.stages.base import map_items, transform
+from webdataset.stages.base import Result, Sample, map_items, transform
 
 Spec = str | list[str] | tuple[str, ...]
+Pick = Callable[[Mapping[str, object]], tuple[object, ...]]
 
 
 def alternatives(spec: Spec) -> list[str]:
     """Return the field names of one specification, in the order in which they are tried.
-
-    Args:
-        spec: ``"jpg;png"``, or a list of names.
 
     Raises:
         UsageError: spaces within a specification, or something that is no name.
@@ -46,7 +44,7 @@ def parse_field_spec(fields: Iterable[Spec]) -> list[list[str]]:
     return [field.split(";") if isinstance(field, str) else list(field) for field in fields]
 
 
-def missing(names: list[str], sample: Any, why: str = "no field") -> MissingField:
+def missing(names: list[str], sample: object, why: str = "no field") -> MissingField:
     """Return the error for a sample without any of the fields ``names``."""
     if not isinstance(sample, Mapping):
         return MissingField(f"{why} {names}: the sample is a {type(sample).__name__}, not a dictionary of fields")
@@ -66,7 +64,7 @@ def missing(names: list[str], sample: Any, why: str = "no field") -> MissingFiel
 def getfirst(
     a: Mapping[str, Any],
     keys: Spec,
-    default: Any = None,
+    default: object = None,
     missing_is_error: bool = True,  # noqa: FBT001, FBT002  positional upstream
 ) -> Any:
     """Return the first of several fields that a sample has.
@@ -91,12 +89,12 @@ def getfirst(
 
 
 def _to_tuple(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     *args: Spec,
     handler: Handler = reraise_exception,
     missing_is_error: bool = True,
     none_is_error: bool | None = None,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple[object, ...]]:
     """Take fields out of samples, as tuples.
 
     Args:
@@ -123,12 +121,10 @@ def _to_tuple(
     return map_items(source, pick, handler, "to_tuple")
 
 
-def _make_picker(
-    specs: list[list[str]], *, missing_is_error: bool, none_is_error: bool
-) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def _make_picker(specs: list[list[str]], *, missing_is_error: bool, none_is_error: bool) -> Pick:
     """Return the function that takes the fields out of one sample."""
 
-    def pick(sample: Mapping[str, Any]) -> tuple[Any, ...]:
+    def pick(sample: Mapping[str, object]) -> tuple[object, ...]:
         values = []
         for names in specs:
             value = None
@@ -151,8 +147,8 @@ def _make_picker(
     return pick
 
 
-def _pick_one(name: str, pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
-    def quick(sample: Any) -> tuple[Any, ...]:
+def _pick_one(name: str, pick: Pick) -> Pick:
+    def quick(sample: Mapping[str, object]) -> tuple[object, ...]:
         try:
             value = sample[name]
         except (KeyError, TypeError):
@@ -162,10 +158,10 @@ def _pick_one(name: str, pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[An
     return quick
 
 
-def _pick_many(get: Callable[[Any], Any], pick: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
-    def quick(sample: Any) -> tuple[Any, ...]:
+def _pick_many(get: Pick, pick: Pick) -> Pick:
+    def quick(sample: Mapping[str, object]) -> tuple[object, ...]:
         try:
-            values: tuple[Any, ...] = get(sample)
+            values: tuple[object, ...] = get(sample)
         except (KeyError, TypeError):
             return pick(sample)
         for value in values:
@@ -177,12 +173,12 @@ def _pick_many(get: Callable[[Any], Any], pick: Callable[[Any], tuple[Any, ...]]
 
 
 def _rename(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     /,
     handler: Handler = reraise_exception,
     keep: bool = True,  # noqa: FBT001, FBT002  positional upstream
     **kw: Spec,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Sample]:
     """Give fields new names.
 
     Args:
@@ -204,7 +200,7 @@ def _rename(
     specs = [(new, alternatives(old)) for new, old in kw.items()]
     used = {name for _, names in specs for name in names}
 
-    def rename_fields(sample: Mapping[str, Any]) -> dict[str, Any]:
+    def rename_fields(sample: Mapping[str, object]) -> Sample:
         result = {name: sample[name] for name in sample if name not in used} if keep else {}
         for new, names in specs:
             for name in names:
@@ -219,12 +215,12 @@ def _rename(
 
 
 def _associate(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     /,
-    associator: Mapping[Any, Mapping[str, Any]] | Callable[[Any], Mapping[str, Any] | None],
+    associator: Mapping[str, Mapping[str, object]] | Callable[[str], Mapping[str, object] | None],
     handler: Handler = reraise_exception,
-    **kw: Any,  # noqa: ARG001  ignored, as upstream ignores it
-) -> Iterator[dict[str, Any]]:
+    **kw: object,  # noqa: ARG001  ignored, as upstream ignores it
+) -> Iterator[Sample]:
     """Add fields that are found by the sample's ``__key__``, in place.
 
     Args:
@@ -243,7 +239,7 @@ def _associate(
     """
     look = associator if callable(associator) else associator.get
 
-    def update(sample: dict[str, Any]) -> dict[str, Any]:
+    def update(sample: Sample) -> Sample:
         sample.update(look(sample["__key__"]) or {})
         return sample
 
@@ -255,7 +251,7 @@ rename = transform(_rename, state_name="_rename")
 associate = transform(_associate, state_name="_associate")
 
 
-def _parse_rules(pairs: tuple[Any, ...], named: Mapping[str, str]) -> list[tuple[str, str]]:
+def _parse_rules(pairs: tuple[tuple[str, str], ...], named: Mapping[str, str]) -> list[tuple[str, str]]:
     rules = [*pairs, *named.items()]
     for rule in rules:
         if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
@@ -264,7 +260,7 @@ def _parse_rules(pairs: tuple[Any, ...], named: Mapping[str, str]) -> list[tuple
 
 
 def _rename_keys(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     /,
     *args: tuple[str, str],
     keep_unselected: bool = False,
@@ -272,7 +268,7 @@ def _rename_keys(
     duplicate_is_error: bool = True,
     handler: Handler = reraise_exception,
     **kw: str,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Sample]:
     """Give new names to the fields that match patterns.
 
     Args:
@@ -299,8 +295,8 @@ def _rename_keys(
     patterns = {pattern for _, pattern in rules}
     new_names = _memoise(lambda name: _new_name(name, rules))
 
-    def rename_matches(sample: Mapping[str, Any]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
+    def rename_matches(sample: Mapping[str, object]) -> Sample:
+        result: Sample = {}
         matched: set[str] = set()
         for name, value in sample.items():
             new, by = new_names(name)
@@ -326,11 +322,11 @@ def _new_name(name: str, rules: list[tuple[str, str]]) -> tuple[str, str]:
     return next(((new, pattern) for new, pattern in reversed(rules) if fnmatchcase(last, pattern)), ("", ""))
 
 
-def _memoise(function: Callable[[str], Any], limit: int = 4096) -> Callable[[str], Any]:
+def _memoise(function: Callable[[str], Result], limit: int = 4096) -> Callable[[str], Result]:
     """Remember the results for field names: there are few of them, and patterns are slow."""
-    known: dict[str, Any] = {}
+    known: dict[str, Result] = {}
 
-    def look(name: str) -> Any:
+    def look(name: str) -> Result:
         found = known.get(name)
         if found is None:
             if len(known) >= limit:
@@ -342,12 +338,12 @@ def _memoise(function: Callable[[str], Any], limit: int = 4096) -> Callable[[str
 
 
 def _extract_keys(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     *patterns: str | list[str] | tuple[str, ...],
     duplicate_is_error: bool = True,
     ignore_missing: bool = False,
     handler: Handler = reraise_exception,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple[object, ...]]:
     """Take the fields that match patterns out of samples, as tuples.
 
     Args:
@@ -370,8 +366,8 @@ def _extract_keys(
     wanted = [pattern.split(";") if isinstance(pattern, str) else list(pattern) for pattern in patterns]
     places = _memoise(lambda name: [place for place, any_of in enumerate(wanted) if _matches(name, any_of)])
 
-    def extract_matches(sample: Mapping[str, Any]) -> tuple[Any, ...]:
-        found: dict[int, Any] = {}
+    def extract_matches(sample: Mapping[str, object]) -> tuple[object, ...]:
+        found: dict[int, object] = {}
         for name in sample if wanted else ():
             for place in places(name):
                 if place not in found:
@@ -403,12 +399,12 @@ extract_keys = transform(_extract_keys, state_name="_extract_keys")
 
 
 def _to_dict(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     *args: Spec,
     handler: Handler = reraise_exception,
     missing_is_error: bool = True,
     none_is_error: bool | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Sample]:
     """Keep the fields whose names end in one of some suffixes, as a dictionary.
 
     Args:
@@ -433,7 +429,7 @@ def _to_dict(
     endings = tuple(ending for spec in args for ending in alternatives(spec))
     strict = missing_is_error if none_is_error is None else none_is_error
 
-    def chosen(sample: Mapping[str, Any]) -> dict[str, Any]:
+    def chosen(sample: Mapping[str, object]) -> Sample:
         kept = {
             name: value if name.endswith(endings) else None
             for name, value in sample.items()

@@ -12,26 +12,27 @@ and never change a payload.
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
 from webdataset.core.errors import DecodingError, DuplicateField, FlowError, SampleError, UsageError, describe_error
+from webdataset.core.json_types import Address, JsonValue, as_list, as_object
 from webdataset.core.logs import log
 from webdataset.samples.documents.assembly import DocumentParts, assemble_document, collect_images, locate_images
 from webdataset.samples.documents.document import DocumentRules, is_image, stem
 from webdataset.samples.documents.outline import parse_outline
 from webdataset.samples.documents.siblings import DocumentGroup, SiblingCollector, SiblingRequest
-from webdataset.stages.base import Address, Fetch, FilterFunction, Json, Run, Stage, StageState, with_blame
+from webdataset.stages.base import Fetch, FilterFunction, Run, Sample, Stage, StageState, with_blame
 from webdataset.stages.map import _decode
+
+if TYPE_CHECKING:
+    from webdataset.codecs.decoder import Decoder
 
 LOOKAHEAD = 1000
 
 
 class JoinState(StageState):
     """What a gathering stage remembers: what waits, and what is decided but not yet given.
-
-    Args:
-        stage: makes gatherers.
 
     Attributes:
         decoder: of this run.
@@ -44,16 +45,17 @@ class JoinState(StageState):
         self.decoder = stage.decoder()
         self.left_out: Counter[str] = Counter()
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the addresses of the samples that wait, and of the groups that are ready."""
         return {
             "waiting": [item.address for item in self.gatherer.pending_samples()],
             "ready": [group.addresses for group in self.gatherer.ready],
         }
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Fetch the samples, and take them in again."""
-        waiting, ready = state["waiting"], state["ready"]
+        parts = as_object(state)
+        waiting, ready = as_list(parts["waiting"]), [as_list(group) for group in as_list(parts["ready"])]
         samples = iter(fetch([*waiting, *(address for group in ready for address in group)]))
         for address in waiting:
             self.gatherer.feed(address, next(samples))
@@ -62,7 +64,7 @@ class JoinState(StageState):
         self.gatherer.ready.extend(self.stage.again(group, samples) for group in ready)
 
 
-class JoinStage(Stage):
+class JoinStage(Stage[JoinState]):
     """A stage that joins documents with their siblings; what it makes of a group is the subclass's.
 
     Args:
@@ -91,15 +93,15 @@ class JoinStage(Stage):
         self.lookahead = lookahead
 
     @abstractmethod
-    def describe(self, sample: Mapping[str, Any]) -> SiblingRequest | None:
+    def describe(self, sample: Mapping[str, object]) -> SiblingRequest | None:
         """Return what a document wants, or None for a sample that is none."""
 
     @abstractmethod
-    def candidate(self, sample: Mapping[str, Any]) -> bool:
+    def candidate(self, sample: Mapping[str, object]) -> bool:
         """Tell whether a sample may be a sibling."""
 
     @abstractmethod
-    def make_output(self, group: DocumentGroup, decoder: Any, left_out: Counter[str]) -> Any:
+    def make_output(self, group: DocumentGroup, decoder: "Decoder | None", left_out: Counter[str]) -> object:
         """Return what becomes of a group; None leaves it out.
 
         Args:
@@ -108,7 +110,7 @@ class JoinStage(Stage):
             left_out: counts what is left out.
         """
 
-    def decoder(self) -> Any:
+    def decoder(self) -> "Decoder | None":
         """Return the decoder of one run, or None."""
         return None
 
@@ -132,7 +134,7 @@ class JoinStage(Stage):
         """Return a state in which nothing waits."""
         return JoinState(self)
 
-    def flow(self, upstream: Iterator[Any], state: JoinState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Sample], state: JoinState) -> Iterator[object]:
         """Yield what becomes of the groups."""
         try:
             yield from self._flow(upstream, state)
@@ -141,7 +143,7 @@ class JoinStage(Stage):
                 counts = ", ".join(f"{count} {what}" for what, count in sorted(state.left_out.items()))
                 log.info("%s left out: %s", self.name, counts)
 
-    def _flow(self, upstream: Iterator[Any], state: JoinState) -> Iterator[Any]:
+    def _flow(self, upstream: Iterator[Sample], state: JoinState) -> Iterator[object]:
         gatherer, origin = state.gatherer, state.origin
         ready = gatherer.ready
         for sample in _finish_after(upstream, gatherer.finish):
@@ -159,12 +161,8 @@ class JoinStage(Stage):
                     state.address = group.addresses
                     yield result
 
-    def again(self, addresses: list[Address], samples: Iterator[Any]) -> DocumentGroup:
+    def again(self, addresses: Sequence[Address], samples: Iterator[Sample]) -> DocumentGroup:
         """Return the group that stands at some addresses.
-
-        Args:
-            addresses: of its items.
-            samples: gives them, in this order.
 
         Raises:
             FlowError: they are no group any more.
@@ -177,15 +175,16 @@ class JoinStage(Stage):
             raise FlowError(f"{len(addresses)} samples that made one before the snapshot do not now", stage=self.name)
         return gatherer.ready[0]
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: JoinState | None = None) -> list[object]:
         """Fetch all samples of the groups at once, and make them again."""
-        samples = iter(fetch([address for group in addresses for address in group]))
+        groups = [as_list(group) for group in addresses]
+        samples = iter(fetch([address for group in groups for address in group]))
         decoder = state.decoder if state is not None else self.decoder()
-        return [self.make_output(self.again(group, samples), decoder, Counter()) for group in addresses]
+        return [self.make_output(self.again(group, samples), decoder, Counter()) for group in groups]
 
 
 def _finish_after(upstream: Iterator[Any], finish: Callable[[], None]) -> Iterator[Any]:
-    """Yield the samples, and, once ``finish`` was called behind them, the object that it belongs to."""
+    """Yield the samples, and, once ``finish`` was called after them, the object that it belongs to."""
     yield from upstream
     finish()
     yield finish.__self__  # type: ignore[attr-defined]
@@ -234,7 +233,7 @@ class Interleaved(JoinStage):
         self.decoded = decoded
         self.json = json
 
-    def decoder(self) -> Any:
+    def decoder(self) -> "Decoder | None":
         """Return the decoder of one run, or None."""
         if self.decode is None:
             return None
@@ -243,7 +242,7 @@ class Interleaved(JoinStage):
         arguments, named = self.decode
         return Decoder(list(arguments), **{**named, "partial": True})
 
-    def describe(self, sample: Mapping[str, Any]) -> SiblingRequest | None:
+    def describe(self, sample: Mapping[str, object]) -> SiblingRequest | None:
         """Return what the document in a sample wants, or None where there is none."""
         if self.json not in sample:
             return None
@@ -254,7 +253,7 @@ class Interleaved(JoinStage):
         names = [place.names for place in found if place.kind == "sibling"]
         return SiblingRequest(names, about=(outline, found))
 
-    def candidate(self, sample: Mapping[str, Any]) -> bool:
+    def candidate(self, sample: Mapping[str, object]) -> bool:
         """Tell whether a sample holds images only."""
         if not self._searches:
             return False
@@ -263,7 +262,7 @@ class Interleaved(JoinStage):
                 return False
         return True
 
-    def make_output(self, group: DocumentGroup, decoder: Any, left_out: Counter[str]) -> Any:
+    def make_output(self, group: DocumentGroup, decoder: "Decoder | None", left_out: Counter[str]) -> object:
         """Return the document; or the sample, where it belongs to none and passes."""
         if group.error is not None:
             raise group.error
@@ -289,7 +288,7 @@ class Interleaved(JoinStage):
             return "pass adjacent=False to look in the whole shard, and shuffle behind interleaved, not before"
         return "the whole shard was searched; mix and shuffle behind interleaved, not before"
 
-    def _other(self, group: DocumentGroup, left_out: Counter[str]) -> Any:
+    def _other(self, group: DocumentGroup, left_out: Counter[str]) -> object:
         sample = group.items[0].sample
         if self.others == "error":
             raise SampleError(
@@ -307,7 +306,7 @@ class Interleaved(JoinStage):
         return f"interleaved(layout={self.rules.layout!r}, others={self.others!r})"
 
 
-def _list_field_names(sample: Any) -> str:
+def _list_field_names(sample: object) -> str:
     if not isinstance(sample, Mapping):
         return type(sample).__name__
     return ", ".join(name for name in sample if not name.startswith("__")) or "without fields"
@@ -315,10 +314,6 @@ def _list_field_names(sample: Any) -> str:
 
 def parse_record(value: Any, field: str) -> Any:
     """Return what a JSON field holds, whether it was decoded or not.
-
-    Args:
-        value: bytes, text, or what they decode to.
-        field: its name.
 
     Raises:
         DecodingError: not JSON.
@@ -335,13 +330,10 @@ def parse_record(value: Any, field: str) -> Any:
         ) from error
 
 
-def inherit_decoding(stages: Sequence[Any]) -> Decoding | None:
+def inherit_decoding(stages: Sequence[object]) -> Decoding | None:
     """Return the decoding that the stages before apply to fields, or None.
 
     Images that ``decode`` cannot see (base64 in JSON) are then decoded as those that it can.
-
-    Args:
-        stages: of a pipeline.
     """
     for stage in reversed(stages):
         if isinstance(stage, FilterFunction) and stage.f is _decode:
@@ -350,7 +342,7 @@ def inherit_decoding(stages: Sequence[Any]) -> Decoding | None:
     return None
 
 
-def interleaved_behind(stages: Sequence[Any], layout: str = "auto", **options: Any) -> Interleaved:
+def interleaved_behind(stages: Sequence[object], layout: str = "auto", **options: Any) -> Interleaved:
     """Return the stage for a pipeline of these stages: images are decoded as its ``decode`` does.
 
     Args:
@@ -398,7 +390,7 @@ def interleaved(
     Args:
         layout: one of these, or ``auto``: each image wherever it is.
         decode: decode the images: an image spec, a function ``f(key, bytes)``, or a list of these, as for ``decode``.
-            Without it they stay bytes, and a ``decode`` behind this stage decodes them.
+            Without it they stay bytes, and a ``decode`` after this stage decodes them.
         others: what to do about samples that belong to no document: ``error``, ``pass`` or ``drop``.
         handler: asked where a document fails: true skips it, false ends the stage.
         json: the field that holds the JSON.
@@ -469,7 +461,7 @@ class SiblingFields(JoinStage):
         self.named = named
         self.json = json
 
-    def describe(self, sample: Mapping[str, Any]) -> SiblingRequest | None:
+    def describe(self, sample: Mapping[str, object]) -> SiblingRequest | None:
         """Return what the document in a sample wants, or None where there is none."""
         if self.json not in sample:
             return None
@@ -482,11 +474,11 @@ class SiblingFields(JoinStage):
             found.append((called, called[len(front) :]) if called.startswith(front) else (called,))
         return SiblingRequest(found, whole=True)
 
-    def candidate(self, sample: Mapping[str, Any]) -> bool:  # noqa: ARG002  whatever it holds
+    def candidate(self, sample: Mapping[str, object]) -> bool:  # noqa: ARG002  whatever it holds
         """Return True: any sample without a JSON may be a sibling."""
         return True
 
-    def make_output(self, group: DocumentGroup, decoder: Any, left_out: Counter[str]) -> Any:  # noqa: ARG002  nothing is decoded
+    def make_output(self, group: DocumentGroup, decoder: "Decoder | None", left_out: Counter[str]) -> object:  # noqa: ARG002  nothing is decoded
         """Return the sample with its siblings' fields."""
         if group.error is not None:
             raise group.error
@@ -506,12 +498,8 @@ class SiblingFields(JoinStage):
         return f"sibling_fields(named={self.named})"
 
 
-def list_named_files(record: Any) -> Iterator[str]:
-    """Yield the names of images and videos that a JSON object lists.
-
-    Args:
-        record: what the JSON holds.
-    """
+def list_named_files(record: object) -> Iterator[str]:
+    """Yield the names of images and videos that a JSON object lists."""
     if not isinstance(record, dict):
         return
     for where in _LISTS:

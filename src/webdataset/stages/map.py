@@ -19,7 +19,10 @@ from typing import Any, Literal, TextIO
 from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
 from webdataset.core.errors import DecodingError, UsageError
 from webdataset.stages.base import (
+    Item,
     Outcome,
+    Sample,
+    StageState,
     TransparentFunction,
     map_items,
     observation,
@@ -29,20 +32,21 @@ from webdataset.stages.base import (
 )
 from webdataset.stages.fields import missing
 
-StreamDecoder = Callable[[io.BytesIO], Any]
+StreamDecoder = Callable[[io.BytesIO], object]
+FieldDecoder = Callable[[str, bytes], Any]
 Rule = tuple[str, StreamDecoder | Literal[False] | None]
 
 
 def _decode(
-    source: Iterator[Any],
-    *args: str | Callable[[str, bytes], Any],
+    source: Iterator[Sample],
+    *args: str | FieldDecoder,
     handler: Handler = reraise_exception,
-    pre: Iterable[Callable[[str, bytes], Any]] | None = None,
-    post: Iterable[Callable[[str, bytes], Any]] | None = None,
+    pre: Iterable[FieldDecoder] | None = None,
+    post: Iterable[FieldDecoder] | None = None,
     only: str | Iterable[str] | None = None,
     partial: bool = False,
     trust: str | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Sample]:
     """Decode fields by their extensions.
 
     Args:
@@ -87,7 +91,7 @@ def decode_text(stream: io.BytesIO) -> str:
     return stream.read().decode("utf-8")
 
 
-def decode_pickle(stream: io.BytesIO) -> Any:
+def decode_pickle(stream: io.BytesIO) -> object:
     """Return the value of a pickle, as far as the trust level in force allows.
 
     Raises:
@@ -101,7 +105,7 @@ def decode_pickle(stream: io.BytesIO) -> Any:
 default_decoders: list[Rule] = [("*.bin", decode_bin), ("*.txt", decode_text), ("*.pyd", decode_pickle)]
 
 
-def find_decoder(decoders: Sequence[Rule], path: str) -> Any:
+def find_decoder(decoders: Sequence[Rule], path: str) -> StreamDecoder | Literal[False] | None:
     """Return the decoder of the last rule that matches, or None.
 
     Args:
@@ -116,14 +120,14 @@ def find_decoder(decoders: Sequence[Rule], path: str) -> Any:
 
 
 def _xdecode(
-    source: Iterator[Any],
+    source: Iterator[Sample],
     /,
     *args: Rule,
     must_decode: bool = True,
     defaults: Sequence[Rule] = default_decoders,
     handler: Handler = reraise_exception,
     **kw: StreamDecoder | Literal[False] | None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Sample]:
     """Decode fields by file name patterns, with functions that read streams.
 
     Args:
@@ -146,7 +150,7 @@ def _xdecode(
     """
     rules = [*defaults, *args, *((f"*.{extension}", function) for extension, function in kw.items())]
 
-    def decode_fields(sample: Mapping[str, Any]) -> dict[str, Any]:
+    def decode_fields(sample: Sample) -> Sample:
         result = dict(sample)
         for name, value in sample.items():
             if name.startswith("__"):
@@ -167,7 +171,7 @@ decode = transform(_decode, state_name="_decode")
 xdecode = transform(_xdecode, state_name="_xdecode")
 
 
-def _add_label(source: Iterator[Any], name: str, tags: Mapping[str, Any] | None = None) -> Iterator[Any]:
+def _add_label(source: Iterator[Sample], name: str, tags: Mapping[str, object] | None = None) -> Iterator[Sample]:
     """Say in each sample where it came from, in place.
 
     Args:
@@ -187,7 +191,7 @@ def _add_label(source: Iterator[Any], name: str, tags: Mapping[str, Any] | None 
         yield sample
 
 
-def _keep_fields(source: Iterator[Any], *names: str) -> Iterator[dict[str, Any]]:
+def _keep_fields(source: Iterator[Sample], *names: str) -> Iterator[Sample]:
     """Keep some fields, and those whose names begin with ``__``.
 
     Args:
@@ -204,7 +208,7 @@ def _keep_fields(source: Iterator[Any], *names: str) -> Iterator[dict[str, Any]]
         yield {name: value for name, value in sample.items() if name in wanted or name[:2] == "__"}
 
 
-def _keep_first(source: Iterator[Any], *names: str) -> Iterator[dict[str, Any]]:
+def _keep_first(source: Iterator[Sample], *names: str) -> Iterator[Sample]:
     """Keep the first of some fields, under its last component (``nrm.jpg`` as ``jpg``), and what begins with ``__``.
 
     Args:
@@ -238,7 +242,7 @@ keep_first = transform(_keep_first, state_name="_keep_first")
 Function = Callable[[Any], Any]
 
 
-def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exception) -> Iterator[Any]:
+def _map(source: Iterator[object], f: Function, handler: Handler = reraise_exception) -> Iterator[object]:
     """Apply a function to every sample.
 
     Where sample and result are dictionaries, the result takes the sample's ``__key__`` (if it has one).
@@ -260,8 +264,8 @@ def _map(source: Iterator[Any], f: Function, handler: Handler = reraise_exceptio
 
 
 def _map_with_outcome(
-    source: Iterator[Any], f: Function, handler: Handler = reraise_exception, *, outcome: Outcome | None = None
-) -> Iterator[Any]:
+    source: Iterator[object], f: Function, handler: Handler = reraise_exception, *, outcome: Outcome | None = None
+) -> Iterator[object]:
     """Do what ``_map`` does, and say at the end whether all samples were dropped."""
     last: type = type(None)
     keyed = gave = False
@@ -298,16 +302,16 @@ class Map(TransparentFunction):
     name = "map"
 
     @property
-    def function(self) -> Any:
+    def function(self) -> object:
         """The user's function."""
         return self.args[0] if self.args else self.kw.get("f")
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[object], state: StageState | None) -> Iterator[object]:
         """Yield the results that are not None."""
         return _map_with_outcome(upstream, *self.args, **self.kw, outcome=None if state is None else state.outcome)
 
 
-def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Any]:
+def _map_dict(source: Iterator[object], /, handler: Handler = reraise_exception, **kw: Function) -> Iterator[Sample]:
     """Apply functions to named fields, in place.
 
     Args:
@@ -326,7 +330,7 @@ def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **
     """
     functions = list(kw.items())
 
-    def update(sample: Any) -> Any:
+    def update(sample: object) -> Sample:
         if not isinstance(sample, dict):
             raise UsageError(f"map_dict works on dictionaries, and got {type(sample).__name__}; use map_tuple or map")
         for name, function in functions:
@@ -338,7 +342,9 @@ def _map_dict(source: Iterator[Any], /, handler: Handler = reraise_exception, **
     return map_items(source, update, handler, "map_dict")
 
 
-def _map_tuple(source: Iterator[Any], *args: Function | None, handler: Handler = reraise_exception) -> Iterator[Any]:
+def _map_tuple(
+    source: Iterator[Iterable[object]], *args: Function | None, handler: Handler = reraise_exception
+) -> Iterator[tuple[object, ...]]:
     """Apply one function to each position of tuples.
 
     Args:
@@ -357,7 +363,7 @@ def _map_tuple(source: Iterator[Any], *args: Function | None, handler: Handler =
     """
     places = [(place, function) for place, function in enumerate(args) if function is not None]
 
-    def update(sample: Any) -> tuple[Any, ...]:
+    def update(sample: Iterable[object]) -> tuple[object, ...]:
         values = list(sample)
         for place, function in places:
             if place >= len(values):
@@ -377,7 +383,7 @@ map_dict = transform(_map_dict, state_name="_map_dict")
 map_tuple = transform(_map_tuple, state_name="_map_tuple")
 
 
-def transform_with(sample: Sequence[Any], transformers: Sequence[Function | None] | None) -> Sequence[Any]:
+def transform_with(sample: Sequence[object], transformers: Sequence[Function | None] | None) -> Sequence[object]:
     """Apply one function to each value of a sequence.
 
     Args:
@@ -402,7 +408,7 @@ def transform_with(sample: Sequence[Any], transformers: Sequence[Function | None
 
 
 def _info(  # noqa: PLR0917  upstream's
-    source: Iterator[Any],
+    source: Iterator[Item],
     fmt: str | None = None,
     n: int = 3,
     every: int = -1,
@@ -432,7 +438,7 @@ def _info(  # noqa: PLR0917  upstream's
         yield sample
 
 
-def _format_sample(sample: Any, fmt: str | None, width: int, name: str) -> str:
+def _format_sample(sample: object, fmt: str | None, width: int, name: str) -> str:
     fields = (
         sample
         if isinstance(sample, dict)
@@ -443,7 +449,7 @@ def _format_sample(sample: Any, fmt: str | None, width: int, name: str) -> str:
     return "\n".join([f"--- {name}", *(f"{field} {repr(value)[:width]}" for field, value in fields.items())])
 
 
-def _log_keys(source: Iterator[Any], logfile: str | os.PathLike[str] | None = None) -> Iterator[Any]:
+def _log_keys(source: Iterator[Item], logfile: str | os.PathLike[str] | None = None) -> Iterator[Item]:
     """Write down which sample went where.
 
     Args:

@@ -17,30 +17,25 @@ from itertools import accumulate
 from typing import Any
 
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_pair
 from webdataset.core.optional_imports import IterableDataset
-from webdataset.core.seeds import make_rng
+from webdataset.core.seeds import CounterRng, make_rng
 from webdataset.stages import randomness
-from webdataset.stages.base import Address, Fetch, Json, Run, Stage, StageState
+from webdataset.stages.base import Fetch, Item, Run, Stage, StageState
 from webdataset.stages.mix_sources import SourceFlow, start_source
 
 
 class MixState(StageState):
-    """What a mix remembers: its sources' flows, which of them still give, whose turn it is, and its generator.
+    """What a mix remembers: its sources' flows, which of them still give, whose turn it is, and its generator."""
 
-    Args:
-        datasets: the sources.
-        run: the mix's run.
-        rng: the generator of a random mix.
-    """
-
-    def __init__(self, datasets: Sequence[Any], run: Run, rng: Any = None) -> None:
+    def __init__(self, datasets: Sequence[Any], run: Run, rng: random.Random | CounterRng | None = None) -> None:
         self.datasets = datasets
         self.run = run
         self.rng = rng
         self.live = list(range(len(datasets)))
         self.turn = 0
         self.flows: dict[int, SourceFlow] = {}
-        self.states: dict[int, Json] = {}
+        self.states: dict[int, JsonValue] = {}
 
     def flow(self, number: int) -> SourceFlow:
         """Return the flow of one source, started where it is not yet."""
@@ -48,7 +43,7 @@ class MixState(StageState):
             self.flows[number] = start_source(self.datasets[number], self.run, number, self.states.pop(number, None))
         return self.flows[number]
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return turn, generator and the states of the sources that still give."""
         return {
             "turn": self.turn,
@@ -61,21 +56,22 @@ class MixState(StageState):
         known = (getattr(flow, "present_url", None) for flow in self.flows.values())
         return next((url for tell in known if tell is not None and (url := tell())), "")
 
-    def trace(self) -> Json:
+    def trace(self) -> JsonValue:
         """Return how far the sources that still give have been read, where they can tell."""
         live = [(number, getattr(self.flows.get(number), "trace", None)) for number in self.live]
         return {str(number): trace() for number, trace in live if trace is not None}
 
-    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Take up a snapshot; the sources start from it when they are first asked."""
-        self.states = {int(number): inner for number, inner in state["live"].items()}
+        parts = as_object(state)
+        self.states = {int(number): inner for number, inner in as_object(parts["live"]).items()}
         # the order of the run, whatever order the keys were saved in
         self.live = sorted(self.states)
-        self.turn = state["turn"]
+        self.turn = as_int(parts["turn"])
         if any(number >= len(self.datasets) for number in self.live):
             raise StateMismatch(f"the snapshot mixes more sources than the {len(self.datasets)} that are here")
         if self.rng is not None:
-            randomness.restore_rng(self.rng, state["random"])
+            randomness.restore_rng(self.rng, parts["random"])
 
     def close(self) -> None:
         """Close all sources."""
@@ -83,7 +79,7 @@ class MixState(StageState):
             flow.close()
 
 
-class Mixture(Stage, IterableDataset):
+class Mixture(Stage[MixState], IterableDataset):
     """Several datasets as one; the subclasses say in which order.
 
     Args:
@@ -110,7 +106,7 @@ class Mixture(Stage, IterableDataset):
         """Take note that the source at ``place`` has ended."""
         del state.live[place]
 
-    def flow(self, upstream: Iterator[Any], state: MixState) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[object], state: MixState) -> Iterator[Any]:  # noqa: ARG002
         """Yield the items of all sources; nothing is taken from ``upstream``."""
         gives = [iter(state.flow(number)) for number in state.live]
         live, tracked = state.live, state.run.tracked
@@ -132,7 +128,7 @@ class Mixture(Stage, IterableDataset):
         finally:
             state.close()
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:  # noqa: ARG002
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: MixState | None = None) -> list[object]:  # noqa: ARG002
         """Ask each source for its items.
 
         Raises:
@@ -140,23 +136,18 @@ class Mixture(Stage, IterableDataset):
         """
         if not isinstance(state, MixState):
             raise FlowError(f"{self!r} makes items again only in its own run")
-        found: dict[int, Iterator[Any]] = {}
-        for number in {number for number, _ in addresses}:
+        found: dict[int, Iterator[object]] = {}
+        places = [(as_int(number), inner) for number, inner in map(as_pair, addresses)]
+        for number in {number for number, _ in places}:
             ended = number not in state.live
             source = start_source(self.datasets[number], state.run, number) if ended else state.flow(number)
-            found[number] = iter(source.fetch([address for n, address in addresses if n == number]))
+            found[number] = iter(source.fetch([inner for n, inner in places if n == number]))
             if ended:
                 source.close()
-        return [next(found[number]) for number, _ in addresses]
+        return [next(found[number]) for number, _ in places]
 
-    def start(self, run: Run, state: Json = None, *, tracked: bool = True) -> "MixFlow":
-        """Start reading as a source of another mix.
-
-        Args:
-            run: seed and epoch.
-            state: what the flow's ``snapshot`` gave, or None.
-            tracked: keep addresses, so that snapshots can be taken.
-        """
+    def start(self, run: Run, state: JsonValue = None, *, tracked: bool = True) -> "MixFlow":
+        """Start reading as a source of another mix."""
         return MixFlow(self, replace(run, tracked=tracked), state)
 
     def __iter__(self) -> Iterator[Any]:
@@ -167,9 +158,6 @@ class Mixture(Stage, IterableDataset):
 
     def __call__(self, source: Iterable[Any] = ()) -> Iterator[Any]:
         """Return an iterator over the mix.
-
-        Args:
-            source: nothing is taken from it.
 
         Raises:
             UsageError: there is a source: a mix stands first in a pipeline.
@@ -194,7 +182,7 @@ class MixFlow:
         state: what ``snapshot`` gave, or None.
     """
 
-    def __init__(self, mix: Mixture, run: Run, state: Json) -> None:
+    def __init__(self, mix: Mixture, run: Run, state: JsonValue) -> None:
         self.mix = mix
         self.state = mix.begin(run)
         if state is not None:
@@ -204,11 +192,11 @@ class MixFlow:
     def __iter__(self) -> Iterator[Any]:
         return self.items
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the state after the item given last."""
         return self.state.snapshot()
 
-    def trace(self) -> Json:
+    def trace(self) -> JsonValue:
         """Return how far the sources have been read."""
         return self.state.trace()
 
@@ -218,9 +206,10 @@ class MixFlow:
 
     def address(self) -> Address:
         """Return the address of the item given last."""
-        return self.state.address
+        address: Address = self.state.address
+        return address
 
-    def fetch(self, addresses: list[Address]) -> list[Any]:
+    def fetch(self, addresses: list[Address]) -> list[object]:
         """Make items once more."""
         return self.mix.refetch(addresses, _fetch_nothing, self.state)
 
@@ -229,7 +218,7 @@ class MixFlow:
         self.state.close()
 
 
-def _fetch_nothing(addresses: list[Address]) -> list[Any]:
+def _fetch_nothing(addresses: list[Address]) -> list[object]:
     raise FlowError(f"nothing stands before a mix that could give {len(addresses)} items")
 
 
@@ -276,6 +265,8 @@ class RandomMix(Mixture):
         return MixState(self.datasets, run, later or random.Random(self.seed))  # noqa: S311  not cryptography
 
     def _places(self, state: MixState) -> Iterator[int]:
+        if state.rng is None:
+            raise FlowError(f"{self!r} draws at random, and its state holds no generator")
         draw, live, last = state.rng.random, state.live, -1
         while live:
             if last != len(live) - 1:  # at the start, and when a source has ended
@@ -334,7 +325,7 @@ class EvenMix(RandomMix):
 
     state_name = "EvenMix"
 
-    def __init__(self, datasets: Any, probs: Any = None, *, longest: bool = False) -> None:
+    def __init__(self, datasets: Iterable[Any], probs: Sequence[float] | None = None, *, longest: bool = False) -> None:
         super().__init__(datasets, probs, longest)
 
     def begin(self, run: Run) -> MixState:
@@ -369,7 +360,7 @@ def _interval_bounds(weights: list[float]) -> list[int]:
 
 
 class Concat(Mixture):
-    """Datasets one behind the other.
+    """Datasets one after the other.
 
     Args:
         datasets: datasets or other iterables.
@@ -379,7 +370,7 @@ class Concat(Mixture):
 
     state_name = "Concat"
 
-    def __init__(self, datasets: Any) -> None:
+    def __init__(self, datasets: Iterable[Any]) -> None:
         super().__init__(datasets, True)
 
     def _places(self, state: MixState) -> Iterator[int]:
@@ -388,10 +379,10 @@ class Concat(Mixture):
 
 
 def random_samples(
-    sources: Sequence[Iterable[Any]],
+    sources: Sequence[Iterable[Item]],
     probs: Sequence[float] | None = None,
     longest: bool = False,  # noqa: FBT001, FBT002  upstream's signature
-) -> Iterator[Any]:
+) -> Iterator[Item]:
     """Yield items of randomly chosen sources.
 
     Args:
@@ -408,7 +399,7 @@ def random_samples(
     return iter(RandomMix(sources, probs, longest))
 
 
-def round_robin_shortest(*sources: Iterable[Any]) -> Iterator[Any]:
+def round_robin_shortest(*sources: Iterable[Item]) -> Iterator[Item]:
     """Yield one item of each source in turn, up to the first that has ended.
 
     Args:
@@ -420,7 +411,7 @@ def round_robin_shortest(*sources: Iterable[Any]) -> Iterator[Any]:
     return iter(RoundRobin(sources))
 
 
-def round_robin_longest(*sources: Iterable[Any]) -> Iterator[Any]:
+def round_robin_longest(*sources: Iterable[Item]) -> Iterator[Item]:
     """Yield one item of each source in turn, until all have ended.
 
     Args:

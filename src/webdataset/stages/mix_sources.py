@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import skip_items
 from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_int
 from webdataset.core.seeds import hash_seed
-from webdataset.stages.base import Address, Json, Run
+from webdataset.stages.base import Run
 
 
 class SourceFlow(Protocol):
@@ -23,7 +24,7 @@ class SourceFlow(Protocol):
     def __iter__(self) -> Iterator[Any]:
         """Return the iterator over the items."""
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the state after the item given last."""
 
     def address(self) -> Address:
@@ -42,7 +43,7 @@ class StartableDataset(Protocol):
     A dataset is known by a method ``start`` that has a parameter ``run``; the name alone would be too common.
     """
 
-    def start(self, run: Run, state: Json = None, *, tracked: bool = True) -> SourceFlow:
+    def start(self, run: Run, state: JsonValue = None, *, tracked: bool = True) -> SourceFlow:
         """Start reading.
 
         Args:
@@ -53,13 +54,7 @@ class StartableDataset(Protocol):
 
 
 class NumberedFlow:
-    """Any iterable, its items numbered.
-
-    Args:
-        dataset: read from its start by each ``iter``.
-        given: number of items to skip.
-        tracked: count the items; otherwise they pass uncounted.
-    """
+    """Any iterable, its items numbered."""
 
     def __init__(self, dataset: Iterable[Any], given: int = 0, *, tracked: bool = True) -> None:
         self.dataset = dataset
@@ -83,7 +78,7 @@ class NumberedFlow:
     def __iter__(self) -> Iterator[Any]:
         return self.items
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the number of items given."""
         return self.given
 
@@ -98,12 +93,12 @@ class NumberedFlow:
             FlowError: the iterable is shorter than it was.
         """
         if isinstance(self.dataset, Sequence):
-            return [self.dataset[ordinal] for ordinal in addresses]
-        wanted = set(addresses)
+            return [self.dataset[as_int(ordinal)] for ordinal in addresses]
+        wanted = {as_int(ordinal) for ordinal in addresses}
         found = {n: item for n, item in enumerate(islice(self.dataset, max(wanted, default=-1) + 1)) if n in wanted}
         if len(found) < len(wanted):
             raise FlowError(f"{self.dataset!r} gave fewer items than before the snapshot")
-        return [found[ordinal] for ordinal in addresses]
+        return [found[as_int(ordinal)] for ordinal in addresses]
 
     def close(self) -> None:
         """Close the iterator."""
@@ -113,12 +108,7 @@ class NumberedFlow:
 
 
 class StreamPart:
-    """What one virtual stream reads of an iterable: every V-th item.
-
-    Args:
-        dataset: read from its start by each ``iter``.
-        stream: which stream, of how many.
-    """
+    """What one virtual stream reads of an iterable: every V-th item."""
 
     def __init__(self, dataset: Iterable[Any], stream: StreamNumber) -> None:
         self.dataset = dataset
@@ -131,7 +121,7 @@ class StreamPart:
         return repr(self.dataset)
 
 
-def start_source(dataset: Any, run: Run, number: int, state: Json = None) -> SourceFlow:
+def start_source(dataset: Any, run: Run, number: int, state: JsonValue = None) -> SourceFlow:
     """Start reading one source of a mix.
 
     Args:
@@ -149,10 +139,10 @@ def start_source(dataset: Any, run: Run, number: int, state: Json = None) -> Sou
         flow: SourceFlow = dataset.start(_branch_run(run, dataset, number), state, tracked=run.tracked)
         return flow
     source = dataset if run.stream is None else StreamPart(dataset, run.stream)
-    return NumberedFlow(source, state or 0, tracked=run.tracked)
+    return NumberedFlow(source, as_int(state or 0), tracked=run.tracked)
 
 
-def refuse_unrepeatable(source: Any) -> None:
+def refuse_unrepeatable(source: object) -> None:
     """Refuse a source that gives other items each time it is read: a run over it cannot be resumed.
 
     Args:
@@ -166,7 +156,7 @@ def refuse_unrepeatable(source: Any) -> None:
         raise UsageError(f"a run over {source!r} cannot be resumed: {reason}", stage=repr(source))
 
 
-def _branch_run(run: Run, dataset: Any, number: int) -> Run:
+def _branch_run(run: Run, dataset: object, number: int) -> Run:
     """Return the run of one source: its own seed where it was given one, else one that follows from the mix's."""
     own = getattr(dataset, "seed", None)
     if isinstance(own, int):
@@ -175,7 +165,7 @@ def _branch_run(run: Run, dataset: Any, number: int) -> Run:
     return replace(run, seed=hash_seed("branch", run.seed, run.position, number), common=common, position=0)
 
 
-def is_startable(dataset: Any) -> bool:
+def is_startable(dataset: object) -> bool:
     """Tell whether a dataset can be read under a run that is told to it (see :class:`StartableDataset`)."""
     start = getattr(type(dataset), "start", None)
     return callable(start) and "run" in inspect.signature(start).parameters

@@ -16,17 +16,17 @@ import random
 import random as library
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from webdataset.core.error_handlers import Handler, count_drop, reraise_exception, should_continue
 from webdataset.core.errors import FlowError, StateMismatch, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_list, as_text
 from webdataset.core.seeds import CounterRng, hash_seed, sample_digest
 from webdataset.stages.base import (
-    Address,
     Fetch,
-    Json,
     PassThroughState,
     Run,
+    Sample,
     Stage,
     StageState,
     describe_function,
@@ -35,16 +35,27 @@ from webdataset.stages.base import (
 )
 from webdataset.stages.mix_sources import is_startable
 
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RandomNumbers(Protocol):
+    """A generator of the user's: ``random.Random``, the module ``random``, or anything that has this method."""
+
+    def randint(self, a: int, b: int, /) -> int:
+        """Return a number from ``a`` to ``b``, both included."""
+
+
+Rng: TypeAlias = RandomNumbers | CounterRng
+Seed: TypeAlias = int | float | str | bytes | bytearray | None
+SampleFunction: TypeAlias = Callable[[Any, Any], object]
+"""Makes a result of a sample and a generator of the sample's own."""
+
 _WORDS = struct.Struct("<625I")
 
 
-def select_rng(run: Run, rng: Any, seed: Any) -> Any:
+def select_rng(run: Run, rng: Rng | None, seed: Seed) -> Rng:
     """Return the generator of a stage: the one it was given, one of its seed, or one of its run's seed.
-
-    Args:
-        run: seed, epoch and place of the run.
-        rng: a generator, or None.
-        seed: a seed, or None.
 
     Raises:
         UsageError: both are given.
@@ -61,31 +72,22 @@ def select_rng(run: Run, rng: Any, seed: Any) -> Any:
 
 
 def run_rng(run: Run, *names: int | str) -> CounterRng:
-    """Return a stage's own generator under its run, whose state is one number.
-
-    Args:
-        run: seed, epoch and place of the run.
-        *names: further things that the generator depends on.
-    """
+    """Return a stage's own generator under its run, whose state is one number."""
     return CounterRng(run.random(*names).getrandbits(64))
 
 
-def make_bit_source(rng: Any, bound: int) -> Callable[[int], int]:
+def make_bit_source(rng: RandomNumbers, bound: int) -> Callable[[int], int]:
     """Return ``draw(width)``: numbers of ``width`` bits from which those below ``bound`` are to be taken.
 
     ``random.Random.randint(0, bound - 1)`` draws just so, through four Python calls. Generators of other types are
     asked for ``randint``, and all of their numbers are below ``bound``.
-
-    Args:
-        rng: the generator.
-        bound: the exclusive upper limit, at least 1.
     """
     if type(rng) is library.Random or rng is library:
         return rng.getrandbits
     return lambda _width: int(rng.randint(0, bound - 1))
 
 
-def randbelow(rng: Any, bound: int) -> int:
+def randbelow(rng: Rng, bound: int) -> int:
     """Return a number in [0, bound), with the draws that ``rng.randint(0, bound - 1)`` makes."""
     if isinstance(rng, CounterRng):
         return rng.below(bound)
@@ -96,7 +98,7 @@ def randbelow(rng: Any, bound: int) -> int:
     return number
 
 
-def rng_state(rng: Any) -> Json:
+def rng_state(rng: Rng | None) -> JsonValue:
     """Return a generator's state as JSON: one number for ours, 3 KB for those of Python's ``random`` module.
 
     Raises:
@@ -104,7 +106,8 @@ def rng_state(rng: Any) -> Json:
     """
     if isinstance(rng, CounterRng):
         return rng.position
-    state = rng.getstate() if hasattr(rng, "getstate") else None
+    known: Callable[[], object] = getattr(rng, "getstate", lambda: None)
+    state = known()
     if not isinstance(state, tuple) or len(state) != 3 or len(state[1]) != 625:
         raise FlowError(
             f"the state of a {type(rng).__name__} cannot be saved: give the stage seed= or a random.Random as rng="
@@ -112,7 +115,7 @@ def rng_state(rng: Any) -> Json:
     return [state[0], base64.b85encode(_WORDS.pack(*state[1])).decode("ascii"), state[2]]
 
 
-def restore_rng(rng: Any, state: Json) -> None:
+def restore_rng(rng: Rng | None, state: JsonValue) -> None:
     """Set a generator to a state that ``rng_state`` returned.
 
     Raises:
@@ -124,13 +127,18 @@ def restore_rng(rng: Any, state: Json) -> None:
         rng.position = state
         return
     try:
-        version, words, gauss = state
-        rng.setstate((version, _WORDS.unpack(base64.b85decode(words)), gauss))
+        version, words, gauss = as_list(state)
+        restore: Callable[[object], None] = getattr(rng, "setstate", _refuse_state)
+        restore((version, _WORDS.unpack(base64.b85decode(as_text(words))), gauss))
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise StateMismatch("the snapshot holds no state of this random generator") from error
 
 
-def user_generators(stage: Any) -> list[Any]:
+def _refuse_state(_state: object) -> None:
+    raise TypeError("a generator whose state cannot be set")
+
+
+def user_generators(stage: object) -> list[Rng]:
     """Return the random generators that users gave a stage, or the stages of the datasets that it mixes.
 
     Args:
@@ -144,12 +152,7 @@ def user_generators(stage: Any) -> list[Any]:
 
 
 def replace_generators(stage: Any, generators: Iterator[Any]) -> Any:
-    """Return a stage that draws from other generators; the stage itself where it draws from none.
-
-    Args:
-        stage: as for ``user_generators``.
-        generators: as many as it returns, in its order.
-    """
+    """Return a stage that draws from other generators; the stage itself where it draws from none."""
     if not user_generators(stage):
         return stage
     replaced = copy.copy(stage)
@@ -176,15 +179,16 @@ def _make_seed_number(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def _make_numpy_rng(digest: bytes) -> Any:
+def _make_numpy_rng(digest: bytes) -> "np.random.Generator":
     generator, bits, given = _numpy_parts()
-    return generator(bits(given(digest)))
+    made: np.random.Generator = generator(bits(given(digest)))
+    return made
 
 
 @functools.cache
 def _numpy_parts() -> tuple[Any, Any, Any]:
     """Return numpy's Generator and PCG64, and a seed sequence that is 256 bits as they are (no hashing once more)."""
-    import numpy as np  # noqa: PLC0415  only who asks for numpy's generators pays for it
+    import numpy as np  # noqa: PLC0415  only numpy's generators need it
     from numpy.random.bit_generator import ISeedSequence  # noqa: PLC0415
 
     class Digest(ISeedSequence):
@@ -207,14 +211,14 @@ KINDS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def _find_rng_maker(kind: Any) -> Callable[[bytes], Any]:
-    chosen = KINDS.get("python" if kind is True else kind)
+def _find_rng_maker(kind: object) -> Callable[[bytes], Any]:
+    chosen = KINDS.get("python" if kind is True else str(kind))
     if chosen is None:
         raise UsageError(f"rng={kind!r} is not one of {', '.join(map(repr, KINDS))}, or True for 'python'")
     return chosen
 
 
-def _hash_sample(sample: Any, *parts: int | str | None) -> bytes:
+def _hash_sample(sample: Sample, *parts: int | str | None) -> bytes:
     try:
         return sample_digest(sample, *parts)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -224,7 +228,7 @@ def _hash_sample(sample: Any, *parts: int | str | None) -> bytes:
         ) from error
 
 
-def rng(sample: Any, *names: int | str, seed: int = 0, epoch: int = 0, kind: str = "python") -> Any:
+def rng(sample: Sample, *names: int | str, seed: int = 0, epoch: int = 0, kind: str = "python") -> Any:
     """Return a generator that belongs to one sample: the same wherever and whenever the sample is met.
 
     Args:
@@ -241,24 +245,20 @@ def rng(sample: Any, *names: int | str, seed: int = 0, epoch: int = 0, kind: str
     return _find_rng_maker(kind)(_hash_sample(sample, "own", seed, epoch, *names))
 
 
-def _function_name(function: Any) -> str:
+def _function_name(function: object) -> str:
     """Return a function's name, the same in every process: of a partial that of its function, of an object its type."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__qualname__", type(inner).__qualname__))
 
 
 class SampleRngState(PassThroughState):
-    """What the generators of a run have in common.
-
-    Args:
-        parts: seed, epoch, and what tells the stage apart.
-    """
+    """What the generators of a run have in common."""
 
     def __init__(self, *parts: int | str) -> None:
         self.parts = parts
 
 
-class MapWithRng(Stage):
+class MapWithRng(Stage[SampleRngState]):
     """A function applied to each sample and a generator of the sample's own; see :func:`map_with_rng`.
 
     Args:
@@ -277,15 +277,15 @@ class MapWithRng(Stage):
     drops = True
     name = "map"
 
-    def __init__(self, f: Callable[[Any, Any], Any], kind: Any, handler: Handler, salt: int | str = 0) -> None:
+    def __init__(self, f: SampleFunction, kind: object, handler: Handler, salt: int | str = 0) -> None:
         _find_rng_maker(kind)
         self.f = f
-        self.kind = "python" if kind is True else kind
+        self.kind = "python" if kind is True else str(kind)
         self.handler = handler
         self.salt = salt
 
     @property
-    def function(self) -> Any:
+    def function(self) -> SampleFunction:
         """The user's function."""
         return self.f
 
@@ -293,7 +293,7 @@ class MapWithRng(Stage):
         """Return what the generators of this run depend on."""
         return SampleRngState(run.seed, run.epoch, _function_name(self.f), self.salt)
 
-    def flow(self, upstream: Iterator[Any], state: SampleRngState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Sample], state: SampleRngState) -> Iterator[object]:
         """Yield the results that are not None."""
         f, make, parts = self.f, _find_rng_maker(self.kind), state.parts
         name = ""  # in reports, once a sample was dropped
@@ -318,7 +318,7 @@ class MapWithRng(Stage):
         if state.outcome is not None:
             state.outcome.end(dropped, gave=gave)
 
-    def refetch(self, addresses: list[Address], fetch: Fetch, state: Any = None) -> list[Any]:
+    def refetch(self, addresses: list[Address], fetch: Fetch, state: SampleRngState | None = None) -> list[object]:
         """Make the results at some addresses once more, with the generators that their samples had.
 
         Raises:
@@ -339,7 +339,7 @@ class MapWithRng(Stage):
 
 
 def map_with_rng(
-    f: Callable[[Any, Any], Any],
+    f: SampleFunction,
     rng: bool | str = True,  # noqa: FBT001, FBT002
     handler: Handler = reraise_exception,
     salt: int | str = 0,
@@ -369,17 +369,13 @@ def map_with_rng(
 
 
 class DrawNumberState(StageState):
-    """What the numbers of a run's draws depend on.
-
-    Args:
-        parts: rank and worker, or the virtual stream.
-    """
+    """What the numbers of a run's draws depend on."""
 
     def __init__(self, *parts: int) -> None:
         self.parts = parts
 
 
-class NumberDraws(Stage):
+class NumberDraws(Stage[DrawNumberState]):
     """Numbers the shards of a list that draws with replacement, so that a sample drawn twice has two generators.
 
     Every sample gets ``__draw__``: an int that is different for each draw of the epoch, in all workers and ranks.
@@ -391,11 +387,11 @@ class NumberDraws(Stage):
     transparent = True
 
     def begin(self, run: Run) -> DrawNumberState:
-        """Return who draws."""
+        """Return the worker or stream that draws."""
         where = run.worker()
         return DrawNumberState(*(run.stream if run.stream is not None else (where.rank, where.worker)))
 
-    def flow(self, upstream: Iterator[Any], state: DrawNumberState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Sample], state: DrawNumberState) -> Iterator[Sample]:
         """Yield the shards with ``__draw__``."""
         for number, shard in enumerate(upstream):
             yield {**shard, "__draw__": hash_seed("draw", *state.parts, number) >> 11}

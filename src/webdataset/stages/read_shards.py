@@ -12,14 +12,15 @@ the state is, for each open shard, its number in the list and the address of the
 """
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby, islice
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import count_skipped
 from webdataset.core.errors import FlowError, FormatError, StateMismatch, UsageError
+from webdataset.core.json_types import JsonValue, as_int, as_list, as_object, as_pair
 from webdataset.samples.address import Address, CheckedAddress
 from webdataset.samples.grouping import Sample
 from webdataset.samples.refetch import refetch
@@ -36,15 +37,15 @@ from webdataset.samples.shard_identity import (
     warn_changed_shard,
 )
 from webdataset.samples.shard_opener import open_shards
-from webdataset.stages.base import Fetch, Json, Run, Stage, StageState
+from webdataset.stages.base import Fetch, Run, Stage, StageState
 from webdataset.storage.streams import stream_identity
+
+Shard = dict[str, Any]
+"""A shard on its way to its samples: ``{"url"}``, and ``stream`` once it is open."""
 
 
 class ReaderState(StageState):
     """Where the reader is.
-
-    Args:
-        run: the run that reads.
 
     Attributes:
         position: kept up to date while reading.
@@ -67,7 +68,7 @@ class ReaderState(StageState):
             return self.position.address()
         return None if self.saved is None else self.saved.address()
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the address of the sample given last, and which sample of which shard it is; None before the first."""
         position = self.position
         if not position.offsets:
@@ -76,7 +77,7 @@ class ReaderState(StageState):
         rises = int(position.rising)
         return [shard, ordinal, offset, position.key_sum(), position.url, *position.identity(), rises]
 
-    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Go on after the sample at this address."""
         if state is not None:
             self.saved = SavedPosition(state)
@@ -85,7 +86,7 @@ class ReaderState(StageState):
         """Return the url of the shard that is being read."""
         return self.position.present_url
 
-    def trace(self) -> Json:
+    def trace(self) -> JsonValue:
         """Return how far the run has read, for a replay to compare: the last address, all keys, the present shard."""
         position = self.position
         at = list(position.address()[:3]) if position.offsets else None
@@ -100,16 +101,13 @@ class ReaderState(StageState):
 class SavedPosition:
     """What a state says of a reader: where it stood, and in which shard.
 
-    Args:
-        state: what ``ReaderState.snapshot`` returned.
-
     Raises:
         StateMismatch: it is no such value.
     """
 
-    def __init__(self, state: Json) -> None:
+    def __init__(self, state: JsonValue) -> None:
         try:
-            shard, ordinal, offset, key, url, size, validator, rises = state
+            shard, ordinal, offset, key, url, size, validator, rises = cast("list[Any]", as_list(state))
         except (TypeError, ValueError) as error:
             raise StateMismatch(f"this is not where a reader stood: {str(state)[:80]}") from error
         self.state = state
@@ -135,7 +133,7 @@ class SavedPosition:
                 url=url,
             )
 
-    def check_identity(self, shard: dict[str, Any], warned: set[str]) -> None:
+    def check_identity(self, shard: Shard, warned: set[str]) -> None:
         """Compare an opened shard with the one that was read.
 
         Raises:
@@ -145,7 +143,7 @@ class SavedPosition:
             str(shard["url"]), self.identity, ShardIdentity.of(*stream_identity(shard["stream"])), warned
         )
 
-    def check_key(self, url: str, sample: Any) -> None:
+    def check_key(self, url: str, sample: Sample) -> None:
         """Compare the sample at the saved place with the one that was given.
 
         Raises:
@@ -169,19 +167,16 @@ class ReadShards(Stage):
 
     state_name = "ReadShards"
     rewinds = True
-    before: tuple[Any, ...] = ()  # stages that a pipeline runs in front of this one, and shows as a part of it
-    after: tuple[Any, ...] = ()  # likewise, behind it
+    # stages that a pipeline runs before this one, and shows as a part of it
+    before: tuple[Callable[..., Any], ...] = ()
+    # likewise, after it
+    after: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, reading: Reading | None = None) -> None:
         self.reading = reading or Reading()
 
-    def joined_with(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> Self:
-        """Return this reader as one that stands for further stages.
-
-        Args:
-            before: what a pipeline runs in front of it.
-            after: what it runs behind it.
-        """
+    def joined_with(self, before: tuple[Callable[..., Any], ...], after: tuple[Callable[..., Any], ...]) -> Self:
+        """Return this reader as one that stands for further stages."""
         result = copy.copy(self)
         result.before, result.after = before, after
         return result
@@ -196,7 +191,7 @@ class ReadShards(Stage):
         """Return a state that stands before the first shard."""
         return ReaderState(run)
 
-    def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def open_shards(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         """Open each shard: ``{"url"}`` to ``{"url", "stream"}``."""
         return open_shards(shards, handler=self.reading.handler)
 
@@ -207,7 +202,7 @@ class ReadShards(Stage):
             return read_samples(self.open_shards(shards), self.reading, state.position)
         return self._resume(shards, state, state.saved)
 
-    def _resume(self, upstream: Iterator[Any], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
+    def _resume(self, upstream: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
         """Go on after the sample at an address, which was given before the snapshot."""
         listed = islice(upstream, saved.start.shard, None)
         first = next(listed, None)
@@ -224,13 +219,13 @@ class ReadShards(Stage):
             samples = self._at_ordinal(chain([first], listed), state, saved.start)
         yield from samples
 
-    def _at_offset(self, shards: Iterator[Any], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
-        """Return the samples behind the saved one, once it has been read again and compared."""
+    def _at_offset(self, shards: Iterator[Shard], state: ReaderState, saved: SavedPosition) -> Iterator[Sample]:
+        """Return the samples after the saved one, once it has been read again and compared."""
         opened = _check_first_shard(saved, self.open_shards(shards), state.warned)
         handler = self.reading.handler
         going = False
 
-        def ask_handler(error: Exception) -> Any:
+        def ask_handler(error: Exception) -> bool:
             # what cannot be read at a place where a sample stood is another shard
             if not going and isinstance(error, FormatError):
                 raise changed_shard_error(url, f"nothing can be read at byte {saved.start.offset} any more", error)
@@ -251,19 +246,15 @@ class ReadShards(Stage):
         going = True
         return samples
 
-    def _at_ordinal(self, shards: Iterator[Any], state: ReaderState, start: Address) -> Iterator[Sample]:
+    def _at_ordinal(self, shards: Iterator[Shard], state: ReaderState, start: Address) -> Iterator[Sample]:
         """Yield what follows as many samples of the first shard as were given of it."""
         position = state.position
         for sample in read_samples(self.open_shards(shards), self.reading, position):
             if position.shard > start.shard or position.address().ordinal > start.ordinal:
                 yield sample
 
-    def fetch_from(self, shards: Iterable[dict[str, Any]], addresses: list[Address]) -> list[Sample]:
+    def fetch_from(self, shards: Iterable[Shard], addresses: list[Address]) -> list[Sample]:
         """Read the samples at some addresses, each shard once, front to back.
-
-        Args:
-            shards: the run's stream of ``{"url"}``, from its start.
-            addresses: any order, any number.
 
         Returns:
             The samples in the order of ``addresses``.
@@ -282,7 +273,9 @@ class ReadShards(Stage):
             passed = shard + 1
         return [found[CheckedAddress(*address)] for address in addresses]
 
-    def _fetch_shard(self, shards: list[Any], wanted: list[CheckedAddress]) -> Iterable[tuple[CheckedAddress, Sample]]:
+    def _fetch_shard(
+        self, shards: list[Shard], wanted: list[CheckedAddress]
+    ) -> Iterable[tuple[CheckedAddress, Sample]]:
         try:
             return list(self._fetch_by_offset(iter(shards), wanted))
         except StateMismatch as error:
@@ -292,7 +285,7 @@ class ReadShards(Stage):
             return self._fetch_by_ordinal(iter(shards), wanted)
 
     def _fetch_by_offset(
-        self, shards: Iterator[Any], wanted: list[CheckedAddress]
+        self, shards: Iterator[Shard], wanted: list[CheckedAddress]
     ) -> Iterator[tuple[CheckedAddress, Sample]]:
         by_place = {Address(*address[:3]): address for address in wanted}
         for shard in self.open_shards(shards):
@@ -315,7 +308,7 @@ class ReadShards(Stage):
         raise FlowError(f"no shard at {wanted[0]}: the shards have changed since the snapshot")
 
     def _fetch_by_ordinal(
-        self, shards: Iterator[Any], wanted: list[CheckedAddress]
+        self, shards: Iterator[Shard], wanted: list[CheckedAddress]
     ) -> Iterator[tuple[CheckedAddress, Sample]]:
         missing = {address.ordinal: address for address in wanted}
         for shard in self.open_shards(shards):
@@ -338,18 +331,14 @@ class ReadShards(Stage):
         return f"tarfile_samples({self.reading.handler.__name__})"
 
 
-def _number_shards(shards: Iterator[Any]) -> Iterator[Any]:
+def _number_shards(shards: Iterator[Shard]) -> Iterator[Shard]:
     """Number shards, so that those which cannot be opened, and are stepped over, still count."""
     for number, shard in enumerate(shards):
         yield {**shard, "number": number} if isinstance(shard, dict) else shard
 
 
-def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], warned: set[str]) -> Iterator[Any]:
-    """Yield opened shards, if the first is the one that the snapshot was taken in.
-
-    Raises:
-        StateMismatch: it is another one.
-    """
+def _check_first_shard(saved: SavedPosition, shards: Iterator[Shard], warned: set[str]) -> Iterator[Shard]:
+    """Yield opened shards, if the first is the one that the snapshot was taken in."""
     for number, shard in enumerate(shards):
         if number == 0:
             try:
@@ -362,14 +351,9 @@ def _check_first_shard(saved: SavedPosition, shards: Iterator[Any], warned: set[
 
 
 class InterleavedShard:
-    """One open shard.
+    """One open shard."""
 
-    Args:
-        number: index of the shard in the run's list.
-        state: where its reader is.
-    """
-
-    def __init__(self, number: int, state: Any) -> None:
+    def __init__(self, number: int, state: ReaderState) -> None:
         self.number = number
         self.state = state
         self.samples: Iterator[Sample] | None = None  # None until it is opened, or again
@@ -403,7 +387,7 @@ class OpenShardsState(StageState):
         """Address of the sample given last."""
         return self.before if self.last is None else self.last.address()
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the open shards and whose turn it is, or None before the first."""
         if self.slots is None:
             return None
@@ -418,22 +402,24 @@ class OpenShardsState(StageState):
         """Return the url of the shard that gave the last sample."""
         return "" if self.last is None else str(self.last.state.present_url())
 
-    def trace(self) -> Json:
+    def trace(self) -> JsonValue:
         """Return how far each open shard has been read."""
         slots = self.slots or []
         return [self.taken, self.turn, [[slot.number, slot.state.trace()] for slot in slots]]
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Take up the open shards; they are opened at their addresses when it is their turn."""
         if state is None:
             return
-        self.taken, self.turn = int(state["taken"]), int(state["turn"])
-        self.before = state["last"]
+        parts = as_object(state)
+        self.taken, self.turn = as_int(parts["taken"]), as_int(parts["turn"])
+        last = parts["last"]
+        self.before = None if last is None else [as_int(part) for part in as_list(last)]
         self.slots = []
-        for number, inner in state["slots"]:
+        for number, inner in map(as_pair, as_list(parts["slots"])):
             reader_state = ReaderState(self.run)
             reader_state.restore(inner, fetch)
-            self.slots.append(InterleavedShard(int(number), reader_state))
+            self.slots.append(InterleavedShard(as_int(number), reader_state))
 
 
 class OpenShards(ReadShards):
@@ -467,7 +453,7 @@ class OpenShards(ReadShards):
         count = -(-self.count // stream.of)
         return self.reader if count == 1 else OpenShards(self.reader, count)
 
-    def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def open_shards(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         """Open shards as the reader does."""
         return self.reader.open_shards(shards)
 
@@ -501,7 +487,7 @@ class OpenShards(ReadShards):
                 if close is not None:
                     close()
 
-    def _list_shards(self, upstream: Iterator[Any], state: OpenShardsState) -> Iterator[Any]:
+    def _list_shards(self, upstream: Iterator[Shard], state: OpenShardsState) -> Iterator[Shard]:
         """Yield the shards of the slots, then those that follow."""
         if state.slots is None:
             first = list(islice(upstream, self.count))
@@ -510,21 +496,22 @@ class OpenShards(ReadShards):
             return _chain_slots(first, upstream)
         wanted = {slot.number: None for slot in state.slots}
         passed = enumerate(islice(upstream, state.taken))
-        found: dict[int, Any] = {number: shard for number, shard in passed if number in wanted}
+        found: dict[int, Shard] = {number: shard for number, shard in passed if number in wanted}
         if len(found) < len(wanted):
             raise StateMismatch("the snapshot was taken in a longer list of shards")
         return _chain_slots([found[slot.number] for slot in state.slots], upstream)
 
-    def _replace(self, reader: ReadShards, shards: Iterator[Any], state: Any) -> None:
+    def _replace(self, reader: ReadShards, shards: Iterator[Shard], state: OpenShardsState) -> None:
         """Put the next shard of the list into the place of one that has ended."""
+        slots = state.slots or []
         following = next(shards, None)
         if following is None:
-            del state.slots[state.turn]
-            state.turn = state.turn % len(state.slots) if state.slots else 0
+            del slots[state.turn]
+            state.turn = state.turn % len(slots) if slots else 0
             return
         fresh = InterleavedShard(state.taken, self.reader.begin(state.run))
         fresh.samples = reader.flow(iter([following]), fresh.state)
-        state.slots[state.turn] = fresh
+        slots[state.turn] = fresh
         state.taken += 1
 
     def _with_watch(self, stops: list[Exception]) -> ReadShards:
@@ -532,7 +519,7 @@ class OpenShards(ReadShards):
         reader = copy.copy(self.reader)
         handler = self.reading.handler
 
-        def ask_handler(error: Exception) -> Any:
+        def ask_handler(error: Exception) -> bool:
             goes_on = handler(error)
             if not goes_on:
                 stops.append(error)
@@ -545,7 +532,7 @@ class OpenShards(ReadShards):
         return f"{self.reader!r}, {self.count} shards open"
 
 
-def _chain_slots(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
+def _chain_slots(first: list[Shard], rest: Iterator[Shard]) -> Iterator[Shard]:
     first.reverse()
     while first:
         yield first.pop()

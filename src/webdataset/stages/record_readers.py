@@ -12,21 +12,17 @@ from webdataset.core.error_handlers import Handler, reraise_exception
 from webdataset.samples.records import RecordReading, RecordSplitter
 from webdataset.samples.sample_reader import read_samples
 from webdataset.samples.shard_opener import open_shards
-from webdataset.stages.read_shards import ReaderState, ReadShards
+from webdataset.stages.read_shards import ReaderState, ReadShards, Shard
 from webdataset.storage.open_url import resolve_url
 
 
 def cbor_items(offset: int, limit_bytes: int) -> RecordSplitter:
     """Return what cuts a stream into CBOR items.
 
-    Args:
-        offset: where in the shard its first byte stands.
-        limit_bytes: size of the largest item that is read.
-
     Raises:
         MissingExtra: cbor2 is not installed.
     """
-    from webdataset.codecs.record_streams import CborItems  # noqa: PLC0415  brings numpy, for those who read records
+    from webdataset.codecs.record_streams import CborItems  # noqa: PLC0415  brings numpy, which only records need
 
     return CborItems(offset, limit_bytes)
 
@@ -58,18 +54,18 @@ class ReadRecords(ReadShards):
     def __init__(self, reading: RecordReading) -> None:
         self.reading = reading
 
-    def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def open_shards(self, shards: Iterable[Shard]) -> Iterator[Shard]:
         """Open each shard, through the cache if there is one."""
         rules = self.reading
         given = {"level": rules.trust, "storage_options": rules.storage_options, "prefetch": rules.prefetch}
         options: dict[str, Any] = {name: rule for name, rule in given.items() if rule is not None}
 
-        def source(shards: Iterable[dict[str, Any]], handler: Handler) -> Iterator[dict[str, Any]]:
+        def source(shards: Iterable[Shard], handler: Handler) -> Iterator[Shard]:
             return open_shards(shards, handler=handler, **options)
 
         if rules.cache is None:
             return source(shards, rules.handler)
-        opened: Iterator[dict[str, Any]] = rules.cache.open_shards(
+        opened: Iterator[Shard] = rules.cache.open_shards(
             shards,
             source,
             rules.handler,
@@ -110,7 +106,7 @@ def cbors_to_samples(handler: Handler = reraise_exception, **options: Any) -> Re
 
 
 def msgpacks_to_samples(handler: Handler = reraise_exception, **options: Any) -> ReadRecords:
-    """Return the stage that reads shards that are msgpack items one behind the other, compressed or not.
+    """Return the stage that reads shards that are msgpack items one after the other, compressed or not.
 
     Args:
         handler: asked where a shard cannot be opened or read; true goes on with the next shard.
@@ -124,9 +120,9 @@ def msgpacks_to_samples(handler: Handler = reraise_exception, **options: Any) ->
 
 
 def cbor_iterator(
-    data: Iterable[dict[str, Any]],
+    data: Iterable[Shard],
     handler: Handler = reraise_exception,
-    info: Any = None,  # noqa: ARG001  accepted and not used, as ever
+    info: object = None,  # noqa: ARG001  accepted and not used, as ever
 ) -> Iterator[Any]:
     """Read opened shards of CBOR items one after the other.
 
@@ -144,7 +140,7 @@ def cbor_iterator(
     return read_samples(data, RecordReading(cbor_items, "cbors_to_samples", handler))
 
 
-def cbors_samples(src: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Any]:
+def cbors_samples(src: Iterable[Shard], handler: Handler = reraise_exception) -> Iterator[Any]:
     """Read shards of CBOR items one after the other.
 
     Args:

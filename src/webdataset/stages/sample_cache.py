@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 from webdataset.caching.locks import sweep_downloads
 from webdataset.core.distributed import worker_context
@@ -23,13 +24,23 @@ from webdataset.core.fork_safety import ForkSafeLock
 from webdataset.core.optional_imports import require
 from webdataset.core.trust import trust_level
 from webdataset.core.upstream_utils import PipelineStage
-from webdataset.stages.base import Stage
+from webdataset.stages.base import Item, Stage
+
+
+class Pickler(Protocol):
+    """A module, such as ``pickle``, that turns samples into bytes and back."""
+
+    def dumps(self, obj: Any, /) -> bytes:
+        """Return the bytes of a sample."""
+
+    def loads(self, data: bytes, /) -> Any:
+        """Return the sample that some bytes are of."""
 
 
 class Cached(Stage, PipelineStage):
     """Keep all samples of the first complete pass in memory, and give them again in every later one.
 
-    Stages behind it may put other fields into a sample: what is kept stays as it came (fields themselves are not
+    Stages after it may put other fields into a sample: what is kept stays as it came (fields themselves are not
     copied, so arrays should not be changed in place). A pass that is broken off keeps nothing. A pickled copy starts
     empty, so each worker process keeps its own.
 
@@ -42,7 +53,7 @@ class Cached(Stage, PipelineStage):
         self.cached: list[Any] | None = None
         self.mark: str | None = None  # set while samples come from memory; part of snapshots
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Item], state: object) -> Iterator[Item]:  # noqa: ARG002
         """Yield samples from memory where there are any, else from upstream."""
         if self.cached is not None:
             self.mark = "kept"
@@ -70,11 +81,11 @@ class Cached(Stage, PipelineStage):
                 "that memory is gone: take snapshots in the first pass"
             )
 
-    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+    def run(self, source: Iterable[Item]) -> Iterator[Item]:
         """Run this stage alone over ``source``."""
         return self(source)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, None]:
         """Pickle without the samples."""
         return {"cached": None, "mark": None}
 
@@ -92,7 +103,7 @@ _open: dict[tuple[int, int], list[Any]] = {}  # device and inode to the open fil
 _opening = ForkSafeLock()
 
 
-def _lmdb() -> Any:
+def _lmdb() -> ModuleType:
     return require("lmdb", extra="lmdb", purpose="LMDBCached")
 
 
@@ -144,7 +155,7 @@ class LMDBCached(Stage, PipelineStage):
     state_name = "LMDBCached"
 
     def __init__(
-        self, fname: str | os.PathLike[str], map_size: float = 1e12, pickler: Any = pickle, chunksize: int = 500
+        self, fname: str | os.PathLike[str], map_size: float = 1e12, pickler: Pickler = pickle, chunksize: int = 500
     ) -> None:
         self.fname = os.fspath(fname)
         self.map_size = int(map_size)
@@ -152,7 +163,7 @@ class LMDBCached(Stage, PipelineStage):
         self.chunksize = chunksize
 
     def path(self) -> str:
-        """Return the file of this process: ``fname``, with rank and worker behind it where there are several."""
+        """Return the file of this process: ``fname``, with rank and worker after it where there are several."""
         where = worker_context()
         if where.world_size * where.num_workers == 1:
             return self.fname
@@ -168,7 +179,7 @@ class LMDBCached(Stage, PipelineStage):
         with _open_for_reading(self.path()) as store:
             return _holds_whole_pass(store)
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ARG002
+    def flow(self, upstream: Iterator[Item], state: object) -> Iterator[Item]:  # noqa: ARG002
         """Yield samples from the file where it is complete, else from upstream, writing them down.
 
         Raises:
@@ -192,7 +203,7 @@ class LMDBCached(Stage, PipelineStage):
                 if key != _COMPLETE:
                     yield self.loads(record)
 
-    def _write_through(self, upstream: Iterator[Any]) -> Iterator[Any]:
+    def _write_through(self, upstream: Iterator[Item]) -> Iterator[Item]:
         lmdb, final = _lmdb(), Path(self.path()).absolute()
         sweep_downloads(final.parent)
         part = final.parent / f".wds-{os.getpid()}-{os.urandom(6).hex()}.part"
@@ -216,7 +227,7 @@ class LMDBCached(Stage, PipelineStage):
         finally:
             part.unlink(missing_ok=True)
 
-    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+    def run(self, source: Iterable[Item]) -> Iterator[Item]:
         """Run this stage alone over ``source``."""
         return self(source)
 

@@ -7,24 +7,27 @@ samples it gave.
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from random import Random
 
 from webdataset.core.distributed import StreamNumber
+from webdataset.core.json_types import JsonValue, as_int
+from webdataset.core.seeds import CounterRng
 from webdataset.stages import randomness
 from webdataset.stages.base import (
     Fetch,
-    Json,
+    Item,
     ObservingFunction,
     Outcome,
     PassThroughStage,
     PassThroughState,
     Run,
+    StageState,
     observation,
     with_blame,
 )
 
 
-def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[Any]:
+def _select(source: Iterator[Item], predicate: Callable[[Item], object]) -> Iterator[Item]:
     """Let those samples pass for which a predicate is true.
 
     Args:
@@ -43,8 +46,8 @@ def _select(source: Iterator[Any], predicate: Callable[[Any], Any]) -> Iterator[
 
 
 def _select_with_outcome(
-    source: Iterator[Any], predicate: Callable[[Any], Any], *, outcome: Outcome | None = None
-) -> Iterator[Any]:
+    source: Iterator[Item], predicate: Callable[[Item], object], *, outcome: Outcome | None = None
+) -> Iterator[Item]:
     """Do what ``_select`` does, and say at the end whether no sample passed."""
     gave, dropped = False, 0
     for sample in source:
@@ -69,11 +72,11 @@ class Select(ObservingFunction):
     name = "select"
 
     @property
-    def function(self) -> Any:
+    def function(self) -> object:
         """The user's predicate."""
         return self.args[0] if self.args else self.kw.get("predicate")
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: StageState | None) -> Iterator[Item]:
         """Yield the samples that pass."""
         return _select_with_outcome(upstream, *self.args, **self.kw, outcome=None if state is None else state.outcome)
 
@@ -82,30 +85,22 @@ select = observation(_select, Select, state_name="_select")
 
 
 class RsampleState(PassThroughState):
-    """What a chance selection remembers: its generator.
+    """What a chance selection remembers: its generator."""
 
-    Args:
-        rng: the generator.
-    """
-
-    def __init__(self, rng: Any) -> None:
+    def __init__(self, rng: Random | CounterRng) -> None:
         self.rng = rng
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the state of the generator."""
         return randomness.rng_state(self.rng)
 
-    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
         """Set the generator."""
         randomness.restore_rng(self.rng, state)
 
 
 class Rsample(PassThroughStage):
-    """Samples that pass by chance.
-
-    Args:
-        p: probability in [0, 1].
-    """
+    """Samples that pass by chance."""
 
     state_name = "Rsample"
 
@@ -116,7 +111,7 @@ class Rsample(PassThroughStage):
         """Return the generator of this run."""
         return RsampleState(run.random() if run.stream is None else randomness.run_rng(run))
 
-    def flow(self, upstream: Iterator[Any], state: RsampleState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: RsampleState) -> Iterator[Item]:
         """Yield a random part of the samples."""
         p, draw = self.p, state.rng.random
         for sample in upstream:
@@ -141,8 +136,8 @@ def rsample(p: float = 0.5) -> Rsample:
     return Rsample(p)
 
 
-def _rsample(data: Iterator[Any], p: float = 0.5) -> Iterator[Any]:
-    """Yield a random part of ``data``; the plain function behind :func:`rsample`."""
+def _rsample(data: Iterator[Item], p: float = 0.5) -> Iterator[Item]:
+    """Yield a random part of ``data``; the plain function of :func:`rsample`."""
     return Rsample(p)(data)
 
 
@@ -151,21 +146,17 @@ class SliceState(PassThroughState):
 
     count = 0
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the number of samples given."""
         return self.count
 
-    def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on behind this many."""
-        self.count = int(state)
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:  # noqa: ARG002
+        """Go on after this many."""
+        self.count = as_int(state)
 
 
 class Slice(PassThroughStage):
-    """Samples by position, as ``itertools.islice`` gives them.
-
-    Args:
-        *args: stop; or start, stop; or start, stop, step.
-    """
+    """Samples by position, as ``itertools.islice`` gives them."""
 
     state_name = "Slice"
 
@@ -177,7 +168,7 @@ class Slice(PassThroughStage):
         """Return a count of zero."""
         return SliceState()
 
-    def flow(self, upstream: Iterator[Any], state: SliceState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: SliceState) -> Iterator[Item]:
         """Yield the samples of the slice."""
         rest = islice(upstream, *(_remaining_slice(state.count, *self._bounds()) if state.count else self.args))
         return rest if state.origin is None else _count_given_samples(rest, state)
@@ -208,7 +199,7 @@ def _remaining_slice(given: int, start: int, stop: int | None, step: int) -> tup
     return step - 1 if left is None else min(step - 1, left), left, step
 
 
-def _count_given_samples(samples: Iterator[Any], state: SliceState) -> Iterator[Any]:
+def _count_given_samples(samples: Iterator[Item], state: SliceState) -> Iterator[Item]:
     for sample in samples:
         state.count += 1
         yield sample

@@ -21,7 +21,7 @@ from typing import Any
 from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import FlowError, StaleIndex
 from webdataset.core.logs import log
-from webdataset.stages.base import Run, Stage, StageState
+from webdataset.stages.base import Item, Run, Stage, StageState
 from webdataset.stages.select import Slice, SliceState
 
 
@@ -36,7 +36,7 @@ class PassNumberState(StageState):
         self.run = run
 
 
-class EqualShare(Stage):
+class EqualShare(Stage[PassNumberState]):
     """This rank's and worker's part of a pass (or a virtual stream's), as long as that of all others.
 
     Flow: pieces of shards, in order, equally many samples for everybody; holds the list of shards.
@@ -45,7 +45,7 @@ class EqualShare(Stage):
         counts: url to number of samples.
         how: ``drop`` or ``pad``.
         samples: number of samples in a pass.
-        first: number of the first epoch of the iteration, and of the passes that belong to it; behind these, all
+        first: number of the first epoch of the iteration, and of the passes that belong to it; after these, all
             samples are repeats. None: no such bound.
     """
 
@@ -61,12 +61,7 @@ class EqualShare(Stage):
         self.first = first
 
     def within(self, epoch: int, passes: int) -> "EqualShare":
-        """Return this stage for an iteration that begins with some epoch.
-
-        Args:
-            epoch: its number.
-            passes: how many passes belong to it.
-        """
+        """Return this stage for an iteration that begins with some epoch."""
         return EqualShare(self._counts, self.how, self.samples, (epoch, passes))
 
     def begin(self, run: Run) -> PassNumberState:
@@ -74,23 +69,19 @@ class EqualShare(Stage):
         return PassNumberState(run)
 
     def bounds(self, run: Run) -> tuple[int, int]:
-        """Return the positions ``[begin, end)`` that are read by whoever runs this."""
+        """Return the positions ``[begin, end)`` that this worker or stream reads."""
         return (
             self.bounds_of(run.worker()) if run.stream is None else compute_share(self.samples, *run.stream, self.how)
         )
 
     def bounds_of(self, where: WorkerContext) -> tuple[int, int]:
-        """Return the positions ``[begin, end)`` that one worker reads.
-
-        Args:
-            where: the worker.
-        """
+        """Return the positions ``[begin, end)`` that one worker reads."""
         begin, end = compute_share(self.samples, where.rank, where.world_size, self.how)
         each, more = divmod(end - begin, where.num_workers)
         begin += where.worker * each + min(where.worker, more)
         return begin, begin + each + (where.worker < more)
 
-    def flow(self, upstream: Iterator[Any], state: PassNumberState) -> Iterator[dict[str, Any]]:
+    def flow(self, upstream: Iterator[Any], state: PassNumberState) -> Iterator[dict[str, object]]:
         """Yield the pieces.
 
         Raises:
@@ -114,7 +105,7 @@ class EqualShare(Stage):
         for turn, piece in cut_pieces(shards, sizes, *self.bounds(state.run)):
             yield {**piece, "__pad__": bool(turn or again)}
 
-    def _count(self, shard: Mapping[str, Any]) -> int:
+    def _count(self, shard: Mapping[str, object]) -> int:
         try:
             return self._counts[str(shard["url"])]
         except KeyError:
@@ -128,20 +119,13 @@ class EqualShare(Stage):
 
 
 def compute_share(samples: int, number: int, among: int, how: str) -> tuple[int, int]:
-    """Return the positions ``[begin, end)`` of one party; with ``pad``, they may go beyond the last sample.
-
-    Args:
-        samples: in all.
-        number: of the party, from 0.
-        among: number of parties.
-        how: ``drop`` or ``pad``.
-    """
+    """Return the positions ``[begin, end)`` of one party; with ``pad``, they may go beyond the last sample."""
     size = samples // among if how == "drop" else -(-samples // among)
     return number * size, (number + 1) * size
 
 
 def cut_pieces(
-    shards: Sequence[Mapping[str, Any]], sizes: Sequence[int], begin: int, end: int
+    shards: Sequence[Mapping[str, object]], sizes: Sequence[int], begin: int, end: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the pieces of shards that hold some positions.
 
@@ -165,12 +149,8 @@ def cut_pieces(
         begin += stop - first
 
 
-def list_pass_urls(source: Any) -> Iterable[str] | None:
-    """Return the urls of a source that gives each of them in a pass, or None.
-
-    Args:
-        source: the first stage of a pipeline.
-    """
+def list_pass_urls(source: object) -> Iterable[str] | None:
+    """Return the urls of a source that gives each of them in a pass, or None."""
     urls = getattr(source, "urls", None)
     return urls if isinstance(urls, list | tuple) and not hasattr(source, "nshards") else None
 
@@ -184,13 +164,7 @@ def _worker_share(*, ranks: bool, workers: bool) -> tuple[int, int]:
 
 
 class ShareShards:
-    """This worker's share of some shards; all of them where there are fewer shards than workers.
-
-    Args:
-        count: number of shards in a pass.
-        ranks: share out between ranks.
-        workers: share out between workers of a rank.
-    """
+    """This worker's share of some shards; all of them where there are fewer shards than workers."""
 
     state_name = "ShareShards"
     splits = True  # what stands before is drawn alike in all workers
@@ -200,7 +174,7 @@ class ShareShards:
         self.ranks = ranks
         self.workers = workers
 
-    def __call__(self, shards: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, shards: Iterable[Item]) -> Iterator[Item]:
         """Yield this worker's share."""
         number, among = _worker_share(ranks=self.ranks, workers=self.workers)
         yield from islice(shards, number, None, among) if self.count >= among else shards
@@ -228,7 +202,7 @@ class ShareSamples(Slice):
         self.ranks = ranks
         self.workers = workers
 
-    def flow(self, upstream: Iterator[Any], state: SliceState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: SliceState) -> Iterator[Item]:
         """Yield this worker's share."""
         number, among = _worker_share(ranks=self.ranks, workers=self.workers)
         mine = Slice(None) if self.count >= among else Slice(number, None, among)

@@ -20,18 +20,20 @@ from typing import Any
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import Handler
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import FlowError, UsageError
+from webdataset.core.json_types import Address, JsonValue, as_object, as_text
 from webdataset.core.seeds import CounterRng
 from webdataset.core.upstream_utils import PipelineStage
 from webdataset.stages import randomness
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
-from webdataset.stages.base import Fetch, Json, PassThroughStage, Run, StageState, deliver_pairs, pair_addresses
+from webdataset.stages.base import Fetch, Item, PassThroughStage, Run, StageState, deliver_pairs, pair_addresses
+from webdataset.stages.randomness import Rng, Seed
 from webdataset.stages.shuffle_journal import ShuffleJournal, WeighedShuffleJournal
 
-_NONE = object()
+_NONE: Any = object()
 
 
-def shuffle_buffer(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
+def shuffle_buffer(source: Iterator[Item], buffer: list[Item], bufsize: int, initial: int, rng: Rng) -> Iterator[Item]:
     """Yield the items of ``source`` in random order, keeping what waits in ``buffer``.
 
     Args:
@@ -62,8 +64,8 @@ def shuffle_buffer(source: Iterator[Any], buffer: list[Any], bufsize: int, initi
 
 
 def _shuffle_with_words(
-    source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, draws: CounterRng
-) -> Iterator[Any]:
+    source: Iterator[Item], buffer: list[Item], bufsize: int, initial: int, draws: CounterRng
+) -> Iterator[Item]:
     """Yield what ``shuffle_buffer`` does, with numbers from ``draws``."""
     last = bufsize - 1
     yield from _grow_buffer(source, buffer, bufsize, min(initial, bufsize), draws)
@@ -82,7 +84,7 @@ def _shuffle_with_words(
         yield pick(buffer, draws)
 
 
-def _grow_buffer(source: Iterator[Any], buffer: list[Any], bufsize: int, initial: int, rng: Any) -> Iterator[Any]:
+def _grow_buffer(source: Iterator[Item], buffer: list[Item], bufsize: int, initial: int, rng: Rng) -> Iterator[Item]:
     """Fill the buffer up to one item less than ``bufsize``: two in, and one out as soon as ``initial`` are there."""
     while len(buffer) < bufsize - 1:
         newest = next(source, _NONE)
@@ -97,7 +99,7 @@ def _grow_buffer(source: Iterator[Any], buffer: list[Any], bufsize: int, initial
             yield pick(buffer, rng)
 
 
-def pick(buf: list[Any], rng: Any) -> Any:
+def pick(buf: list[Item], rng: Rng) -> Item:
     """Take a random item out of a list; the last one takes its place.
 
     Args:
@@ -113,28 +115,25 @@ def pick(buf: list[Any], rng: Any) -> Any:
 
 
 class ShuffleState(StageState):
-    """What a shuffle remembers: its buffer and its generator.
+    """What a shuffle remembers: its buffer and its generator."""
 
-    Args:
-        rng: the generator.
-    """
-
-    def __init__(self, rng: Any) -> None:
+    def __init__(self, rng: Rng | None) -> None:
         self.rng = rng
         self.waiting: list[Any] = []  # items; in a tracked run, (address, item)
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the addresses of the buffer and the state of the generator."""
         return {
             "waiting": encode_addresses([address for address, _ in self.waiting]),
             "random": randomness.rng_state(self.rng),
         }
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Fetch the buffer's items again and set the generator."""
-        addresses = decode_addresses(state["waiting"])
+        parts = as_object(state)
+        addresses = decode_addresses(as_text(parts["waiting"]))
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
-        randomness.restore_rng(self.rng, state["random"])
+        randomness.restore_rng(self.rng, parts["random"])
 
 
 class JournaledShuffleState(ShuffleState):
@@ -148,6 +147,7 @@ class JournaledShuffleState(ShuffleState):
     """
 
     plain = True
+    rng: CounterRng
 
     def __init__(self, rng: CounterRng, bufsize: int, initial: int, *, sorts: bool) -> None:
         super().__init__(rng)
@@ -155,15 +155,16 @@ class JournaledShuffleState(ShuffleState):
         self.initial = initial
         self.journal = ShuffleJournal(bufsize, self.waiting, lambda: rng.position, sorts=sorts)
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return an earlier buffer, and what came in since."""
         return self.journal.save()
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Follow the buffer to where it was, and fetch its items again."""
-        randomness.restore_rng(self.rng, state["random"])
+        parts = as_object(state)
+        randomness.restore_rng(self.rng, parts["random"])
         addresses = self.journal.reread(
-            state, lambda entered, buffer: shuffle_buffer(entered, buffer, self.bufsize, self.initial, self.rng)
+            parts, lambda entered, buffer: shuffle_buffer(entered, buffer, self.bufsize, self.initial, self.rng)
         )
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
 
@@ -183,7 +184,7 @@ class Shuffle(PassThroughStage):
     state_name = "Shuffle"
     name = "shuffle"
 
-    def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None) -> None:
+    def __init__(self, bufsize: int = 1000, initial: int = 100, rng: Rng | None = None, seed: Seed = None) -> None:
         self.bufsize = bufsize
         self.initial = initial
         self.rng = rng
@@ -195,7 +196,7 @@ class Shuffle(PassThroughStage):
             return ShuffleState(None)  # the order is left alone, so nothing is drawn
         return self._empty(randomness.select_rng(run, self.rng, self.seed), run)
 
-    def _empty(self, rng: Any, run: Run) -> ShuffleState:
+    def _empty(self, rng: Rng, run: Run) -> ShuffleState:
         # a run that keeps no addresses is never saved, and needs no journal
         if not isinstance(rng, CounterRng) or not run.tracked:
             return ShuffleState(rng)
@@ -207,7 +208,7 @@ class Shuffle(PassThroughStage):
         part.bufsize, part.initial = -(-self.bufsize // stream.of), -(-self.initial // stream.of)
         return part
 
-    def flow(self, upstream: Iterator[Any], state: ShuffleState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: ShuffleState) -> Iterator[Item]:
         """Yield the items in random order."""
         origin, waiting = state.origin, state.waiting
         bufsize = max(self.bufsize, 1)
@@ -215,8 +216,9 @@ class Shuffle(PassThroughStage):
             return upstream
         if origin is None:
             waiting[:] = [item for _, item in waiting]  # restored into a run that keeps no addresses
-            kind = _shuffle_with_words if isinstance(state.rng, CounterRng) else shuffle_buffer
-            return kind(upstream, waiting, bufsize, self.initial, state.rng)
+            if isinstance(state.rng, CounterRng):
+                return _shuffle_with_words(upstream, waiting, bufsize, self.initial, state.rng)
+            return shuffle_buffer(upstream, waiting, bufsize, self.initial, state.rng)
         if not isinstance(state, JournaledShuffleState):
             return deliver_pairs(
                 shuffle_buffer(pair_addresses(upstream, origin), waiting, bufsize, self.initial, state.rng), state
@@ -259,7 +261,7 @@ def sample_size_bytes(value: Any) -> int:
     return _other_size(value)
 
 
-def _other_size(value: Any) -> int:
+def _other_size(value: object) -> int:
     if isinstance(value, bytearray | memoryview):
         return memoryview(value).nbytes
     if isinstance(value, dict):
@@ -283,34 +285,32 @@ def _object_size(value: Any) -> int:
 _PARTS = ("given", "odd", "outs", "phase", "random", "since", "tail", "waiting")
 
 
-def _pair_weight(pair: tuple[Any, Any]) -> int:
+def _pair_weight(pair: tuple[Address, object]) -> int:
     return sample_size_bytes(pair[1])
 
 
 class WeighedShuffleState(ShuffleState):
-    """What a shuffle with a bound in bytes remembers: buffer, weights, generator, and whether a sample stands alone.
+    """What a shuffle with a bound in bytes remembers: buffer, weights, generator, and whether a sample stands alone."""
 
-    Args:
-        rng: the generator.
-    """
+    rng: Rng
 
-    def __init__(self, rng: Any) -> None:
+    def __init__(self, rng: Rng) -> None:
         super().__init__(rng)
         self.weights: list[int] = []
         self.total = 0
         self.odd = False  # an odd number of samples has come in
         self.codes: list[int] | None = None  # what is to be told of what went out; see journal_weighed
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the addresses of the buffer, the generator's state, and whether an odd number came in."""
-        return {**super().snapshot(), "odd": self.odd}
+        return {**as_object(super().snapshot()), "odd": self.odd}
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Fetch the buffer's samples again."""
         super().restore(state, fetch)
-        self.odd = bool(state["odd"])
+        self.odd = bool(as_object(state)["odd"])
 
-    def insert(self, entry: Any, weight: int) -> None:
+    def insert(self, entry: object, weight: int) -> None:
         """Take one in."""
         self.waiting.append(entry)
         self.weights.append(weight)
@@ -335,12 +335,7 @@ class WeighedShuffleState(ShuffleState):
 
 
 class JournaledWeighedState(WeighedShuffleState):
-    """The same with the run's own generator, so that it can be followed by addresses alone.
-
-    Args:
-        rng: the generator.
-        bufsize: largest number of samples that wait.
-    """
+    """The same with the run's own generator, so that it can be followed by addresses alone."""
 
     plain = True
 
@@ -348,17 +343,18 @@ class JournaledWeighedState(WeighedShuffleState):
         super().__init__(rng)
         self.journal = WeighedShuffleJournal(bufsize, self.waiting, lambda: rng.position)
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return an earlier buffer, what came in since, how many went out for each, and whether one stands alone."""
         parts = {**self.journal.save(), "odd": self.odd, "outs": self.journal.outs()}
         return {name: parts[name] for name in _PARTS}
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Follow the buffer to where it was, and fetch its samples again."""
-        randomness.restore_rng(self.rng, state["random"])
-        addresses = self.journal.follow(state, lambda buffer: pick(buffer, self.rng))
+        parts = as_object(state)
+        randomness.restore_rng(self.rng, parts["random"])
+        addresses = self.journal.follow(parts, lambda buffer: pick(buffer, self.rng))
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
-        self.odd = bool(state["odd"])
+        self.odd = bool(as_object(state)["odd"])
 
 
 class ShuffleBytes(Shuffle):
@@ -380,7 +376,7 @@ class ShuffleBytes(Shuffle):
 
     state_name = "ShuffleBytes"
 
-    def __init__(self, bufsize: int, initial: int, rng: Any, seed: Any, max_bytes: int) -> None:
+    def __init__(self, bufsize: int, initial: int, rng: Rng | None, seed: Seed, max_bytes: int) -> None:
         super().__init__(bufsize, initial, rng, seed)
         if max_bytes < 1:
             raise UsageError(f"max_bytes={max_bytes!r}: a buffer needs room for at least one byte")
@@ -405,8 +401,10 @@ class ShuffleBytes(Shuffle):
             -(-self.max_bytes // stream.of),
         )
 
-    def flow(self, upstream: Iterator[Any], state: Any) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: ShuffleState) -> Iterator[Item]:
         """Yield the samples in random order."""
+        if not isinstance(state, WeighedShuffleState):
+            raise FlowError(f"{self!r} does not run with the state of another stage", stage=repr(self))
         origin = state.origin
         state.weights[:] = [sample_size_bytes(item) for _, item in state.waiting]
         state.total = sum(state.weights)
@@ -465,6 +463,7 @@ class DetShuffle(Shuffle, PipelineStage):
 
     def __init__(self, bufsize: int = 1000, initial: int = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, None, seed)
+        self.seed: int
         self.first = epoch + 1
         self._begun: int | None = None  # the pass begun last
         self._set: int | None = None  # since then
@@ -487,16 +486,12 @@ class DetShuffle(Shuffle, PipelineStage):
         self._begun = self.first + run.epoch
         return self._empty(randomness.select_rng(run, None, self.seed + self._begun), run)
 
-    def run(self, src: Iterable[Any]) -> Iterator[Any]:
-        """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it.
-
-        Args:
-            src: the items.
-        """
+    def run(self, src: Iterable[Item]) -> Iterator[Item]:
+        """Shuffle ``src`` alone; each call is one epoch more, counted in ``epoch`` as upstream counts it."""
         self._set = self.epoch  # the pass after it is the next one
         return self.flow(iter(src), self.begin(Run()))
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[Item]) -> Iterator[Item]:
         """Shuffle ``source`` alone, as ``run`` does."""
         return self.run(source)
 
@@ -510,8 +505,8 @@ detshuffle = DetShuffle
 def shuffle(
     bufsize: int = 1000,
     initial: int = 100,
-    rng: Any = None,
-    seed: Any = None,
+    rng: Rng | None = None,
+    seed: Seed | Handler = None,
     handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it: nothing can fail here
     *,
     max_bytes: int | None = None,
@@ -537,21 +532,21 @@ def shuffle(
     Flow: random order within the buffer; holds ``bufsize`` items, and ``max_bytes`` bytes besides one sample; resumes
     exactly.
     """
-    seed = None if callable(seed) else seed
+    chosen = None if callable(seed) else seed
     if max_bytes is None:
-        return Shuffle(bufsize, initial, rng, seed)
-    return ShuffleBytes(bufsize, initial, rng, seed, max_bytes)
+        return Shuffle(bufsize, initial, rng, chosen)
+    return ShuffleBytes(bufsize, initial, rng, chosen, max_bytes)
 
 
 def _shuffle(  # noqa: PLR0917  called by position
-    data: Iterable[Any],
+    data: Iterable[Item],
     bufsize: int = 1000,
     initial: int = 100,
-    rng: Any = None,
-    seed: Any = None,
+    rng: Rng | None = None,
+    seed: Seed | Handler = None,
     handler: Handler | None = None,  # noqa: ARG001  accepted as upstream accepts it
-) -> Iterator[Any]:
-    """Yield the items of ``data`` in random order; the plain function behind :func:`shuffle`.
+) -> Iterator[Item]:
+    """Yield the items of ``data`` in random order; the plain function of :func:`shuffle`.
 
     Args:
         data: the items.
@@ -561,5 +556,5 @@ def _shuffle(  # noqa: PLR0917  called by position
         seed: seed of a generator, instead of ``rng``; a function in this place is the handler, as in 0.2.86.
         handler: accepted for compatibility.
     """
-    seed = None if callable(seed) else seed
-    return shuffle_buffer(iter(data), [], max(bufsize, 1), initial, randomness.select_rng(Run(), rng, seed))
+    chosen = None if callable(seed) else seed
+    return shuffle_buffer(iter(data), [], max(bufsize, 1), initial, randomness.select_rng(Run(), rng, chosen))

@@ -12,12 +12,12 @@ from typing import Any
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.errors import UsageError
+from webdataset.core.json_types import Address, JsonValue, as_int, as_object, as_text
 from webdataset.core.seeds import hash_seed, permutation
 from webdataset.stages.address_codec import decode_addresses, encode_addresses
 from webdataset.stages.base import (
-    Address,
     Fetch,
-    Json,
+    Item,
     PassThroughStage,
     Run,
     StageState,
@@ -27,20 +27,16 @@ from webdataset.stages.base import (
 
 
 class BlockState(StageState):
-    """What a block shuffle remembers: the addresses of the present block, as they came in, and how many are left.
-
-    Args:
-        key: decides the permutations.
-    """
+    """What a block shuffle remembers: the addresses of the present block, as they came in, and how many are left."""
 
     def __init__(self, key: int) -> None:
         self.key = key
         self.blocks = 0  # begun so far
         self.waiting: list[Any] = []  # the next one last; in a tracked run, (address, item)
         self.stored: list[Address] = []  # addresses of the block, in a tracked run
-        self._written: Json = None  # the same, packed; written once for each block, if anybody asks
+        self._written: str | None = None  # the same, packed; written once for each block, if it is saved
 
-    def begin(self, stored: list[Address]) -> list[int]:
+    def begin(self, stored: list[Any]) -> list[int]:
         """Begin a block; return its permutation, the first to be given last.
 
         Args:
@@ -50,7 +46,7 @@ class BlockState(StageState):
         self.blocks += 1
         return permutation(len(stored), self.key, self.blocks - 1)
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> JsonValue:
         """Return the number of blocks begun, the addresses of the present one, and how many of its samples are left."""
         if not self.waiting:
             return {"blocks": self.blocks, "left": 0, "stored": ""}
@@ -58,14 +54,15 @@ class BlockState(StageState):
             self._written = encode_addresses(self.stored, in_order=True)
         return {"blocks": self.blocks, "left": len(self.waiting), "stored": self._written}
 
-    def restore(self, state: Json, fetch: Fetch) -> None:
+    def restore(self, state: JsonValue, fetch: Fetch) -> None:
         """Fetch what was left of the block."""
-        self.blocks = int(state["blocks"])
-        stored = decode_addresses(state["stored"])
+        parts = as_object(state)
+        self.blocks = as_int(parts["blocks"])
+        stored = decode_addresses(as_text(parts["stored"]))
         if not stored:
             return
         self.blocks -= 1
-        addresses = [stored[place] for place in self.begin(stored)[: state["left"]]]
+        addresses = [stored[place] for place in self.begin(stored)[: as_int(parts["left"])]]
         self.waiting[:] = zip(addresses, fetch(addresses), strict=True)
 
 
@@ -103,7 +100,7 @@ class BlockShuffle(PassThroughStage):
         )
         return BlockState(chosen)
 
-    def flow(self, upstream: Iterator[Any], state: BlockState) -> Iterator[Any]:
+    def flow(self, upstream: Iterator[Item], state: BlockState) -> Iterator[Item]:
         """Yield the samples in the order of their blocks' permutations."""
         origin = state.origin
         if origin is None:
@@ -111,7 +108,7 @@ class BlockShuffle(PassThroughStage):
             return self._permute(upstream, state)
         return deliver_pairs(self._permute(pair_addresses(upstream, origin), state), state)
 
-    def _permute(self, source: Iterator[Any], state: BlockState) -> Iterator[Any]:
+    def _permute(self, source: Iterator[Item], state: BlockState) -> Iterator[Item]:
         waiting = state.waiting
         pop = waiting.pop
         while True:
@@ -120,12 +117,16 @@ class BlockShuffle(PassThroughStage):
             block = list(islice(source, self.size))
             if not block:
                 return
-            stored = block if state.origin is None else [address for address, _ in block]
+            stored: list[Any] = block if state.origin is None else _addresses_of(block)
             waiting.extend(block[place] for place in state.begin(stored))
             del block, stored
 
     def __repr__(self) -> str:
         return f"block_shuffle({self.size}{'' if self.seed is None else f', seed={self.seed}'})"
+
+
+def _addresses_of(pairs: list[Any]) -> list[Address]:
+    return [address for address, _ in pairs]
 
 
 def block_shuffle(size: int, *, seed: int | None = None) -> BlockShuffle:

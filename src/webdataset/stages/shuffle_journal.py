@@ -17,21 +17,31 @@ addresses. Its length depends on the samples, so borders follow its length at th
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict
 
 from webdataset.core.errors import StateMismatch
+from webdataset.core.json_types import Address, JsonValue, as_int, as_list, as_text
 from webdataset.stages.address_codec import AddressLog, decode_addresses, encode_addresses, flatten_address
-from webdataset.stages.base import Address, Json, StageState
+from webdataset.stages.base import Item, StageState
 
 FEWEST = 128
 SPAN = 3
+Pair = tuple[Address, Any]  # and the item
 Replay = Callable[[Iterator[Address], list[Address]], Iterator[Address]]
 _NONE = object()
 
 
+class _Base(TypedDict):
+    """A buffer as it was at some step: its addresses, its generator, and how many had entered since a border."""
+
+    waiting: str
+    random: int
+    phase: int
+
+
 class ShuffleJournal:
-    """A base, and what came in behind it.
+    """A base, and what came in after it.
 
     Args:
         bufsize: largest number of items that wait.
@@ -40,20 +50,20 @@ class ShuffleJournal:
         sorts: put the buffer into the order of addresses at each border.
     """
 
-    def __init__(self, bufsize: int, waiting: list[Any], random: Callable[[], Json], *, sorts: bool) -> None:
+    def __init__(self, bufsize: int, waiting: list[Pair], random: Callable[[], int], *, sorts: bool) -> None:
         self.border = max(bufsize // 4, FEWEST)
         self.waiting = waiting
         self.random = random
         self.sorts = sorts
         self._trail = AddressLog()
-        self._entered = self._trail.entered  # behind the base, or after the last border
+        self._entered = self._trail.entered  # after the base, or after the last border
         self._next = self.border  # how many have entered at the next border
-        self._crossed = 0  # borders behind the base
-        self._base: dict[str, Any] | None = None
+        self._crossed = 0  # borders after the base
+        self._base: _Base | None = None
         self._size = 0  # addresses in the base
-        self._wanted = False  # somebody has taken a snapshot since the border
+        self._wanted = False  # a snapshot was taken since the border
 
-    def note_addresses(self, upstream: Iterator[Any], origin: Callable[[], Address]) -> Iterator[tuple[Address, Any]]:
+    def note_addresses(self, upstream: Iterator[Item], origin: Callable[[], Address]) -> Iterator[tuple[Address, Item]]:
         """Pair each item with its address, and take note of the address."""
         enter = self._entered.append
         for item in upstream:
@@ -61,7 +71,7 @@ class ShuffleJournal:
             enter(address)
             yield address, item
 
-    def deliver(self, pairs: Iterator[Any], state: StageState) -> Iterator[Any]:
+    def deliver(self, pairs: Iterator[tuple[Address, Item]], state: StageState) -> Iterator[Item]:
         """Yield the items of ``pairs``, keep the address of the last one in ``state``, cross borders in between."""
         entered = self._entered
         if len(entered) >= self._next:  # restored right before a border
@@ -93,19 +103,18 @@ class ShuffleJournal:
         """Return how many enter between two borders, where a base has ``size`` addresses."""
         return self.border
 
-    def _write(self, phase: int, *, in_order: bool) -> dict[str, Any]:
-        """Write a base, and return it.
-
-        Args:
-            phase: how many have entered after the last border.
-            in_order: the buffer is in the order of addresses.
-        """
+    def _write(self, phase: int, *, in_order: bool) -> _Base:
+        """Write a base, and return it."""
         addresses = [address for address, _ in self.waiting]
-        base = {"waiting": encode_addresses(addresses, in_order=in_order), "random": self.random(), "phase": phase}
+        base: _Base = {
+            "waiting": encode_addresses(addresses, in_order=in_order),
+            "random": self.random(),
+            "phase": phase,
+        }
         self._base, self._size, self._crossed = base, len(addresses), 0
         return base
 
-    def save(self) -> Json:
+    def save(self) -> Mapping[str, JsonValue]:
         """Return the buffer as JSON."""
         self._wanted = True
         base = self._base
@@ -125,7 +134,7 @@ class ShuffleJournal:
             "waiting": base["waiting"],
         }
 
-    def reread(self, state: Json, replay: Replay) -> list[Address]:
+    def reread(self, state: Mapping[str, JsonValue], replay: Replay) -> list[Address]:
         """Take up what ``written`` returned, and return the addresses of the buffer.
 
         Args:
@@ -136,13 +145,14 @@ class ShuffleJournal:
         Raises:
             StateMismatch: it is no such value.
         """
-        buffer = decode_addresses(state["waiting"])
-        self._base = {name: state[name] for name in ("waiting", "random", "phase")}
+        waiting, phase = as_text(state["waiting"]), as_int(state["phase"])
+        buffer = decode_addresses(waiting)
+        self._base = {"waiting": waiting, "random": as_int(state["random"]), "phase": phase}
         self._size, self._crossed, self.border = len(buffer), 0, self._border(len(buffer))
-        self._next = self.border - int(state["phase"])
+        self._next = self.border - phase
         self._clear()
-        self._trail.reread(state["since"], state["tail"])
-        self._follow(buffer, replay, int(state["given"]))
+        self._trail.reread([as_text(chunk) for chunk in as_list(state["since"])], state["tail"])
+        self._follow(buffer, replay, as_int(state["given"]))
         return buffer
 
     def _follow(self, buffer: list[Address], replay: Replay, given: int) -> None:
@@ -168,11 +178,11 @@ class ShuffleJournal:
             raise StateMismatch("the snapshot's shuffle buffer does not follow from what came into it")
 
 
-def _address_order(pair: tuple[Address, Any]) -> tuple[int, ...]:
+def _address_order(pair: tuple[Address, object]) -> tuple[int, ...]:
     return flatten_address(pair[0])
 
 
-def _sort_buffer(waiting: list[Any], order: Callable[[Any], tuple[int, ...]]) -> bool:
+def _sort_buffer(waiting: list[Item], order: Callable[[Item], tuple[int, ...]]) -> bool:
     """Put a buffer into the order of its addresses; return False where they cannot be ordered."""
     try:
         waiting.sort(key=order)
@@ -187,15 +197,9 @@ Picks = Callable[[list[Address]], Address]
 
 
 class WeighedShuffleJournal(ShuffleJournal):
-    """A base, what came in behind it, and how many went out for each.
+    """A base, what came in after it, and how many went out for each."""
 
-    Args:
-        bufsize: largest number of samples that wait.
-        waiting: the buffer, pairs of address and sample.
-        random: gives the state of the generator.
-    """
-
-    def __init__(self, bufsize: int, waiting: list[Any], random: Callable[[], Json]) -> None:
+    def __init__(self, bufsize: int, waiting: list[Pair], random: Callable[[], int]) -> None:
         super().__init__(bufsize, waiting, random, sorts=False)
         self.codes = [0]  # the first: what went out before anything came in
         self._written = 0  # codes that are in the text
@@ -206,7 +210,7 @@ class WeighedShuffleJournal(ShuffleJournal):
         self.codes[:] = [0]
         self._written, self._text = 0, ""
 
-    def _write(self, phase: int, *, in_order: bool) -> dict[str, Any]:  # noqa: ARG002  borders begin at the base
+    def _write(self, phase: int, *, in_order: bool) -> _Base:  # noqa: ARG002  borders begin at the base
         base = super()._write(0, in_order=in_order)
         self._next = self.border = self._border(self._size)
         return base
@@ -222,7 +226,7 @@ class WeighedShuffleJournal(ShuffleJournal):
             self._written = last
         return self._text + _format_code(codes[last])
 
-    def follow(self, state: Json, pick: Picks) -> list[Address]:
+    def follow(self, state: Mapping[str, JsonValue], pick: Picks) -> list[Address]:
         """Take up what ``written`` and ``outs`` returned, and return the addresses of the buffer.
 
         Args:
@@ -258,13 +262,9 @@ def _format_code(code: int) -> str:
     return _SIGNS[code] if code < len(_SIGNS) else f"({code})"
 
 
-def _parse_codes(text: Json) -> list[int]:
-    """Return the codes that a text tells of.
-
-    Raises:
-        StateMismatch: it tells of none.
-    """
+def _parse_codes(text: JsonValue) -> list[int]:
+    """Return the codes that a text tells of."""
     signs = list(_SIGN.finditer(text)) if isinstance(text, str) else []
-    if not signs or sum(len(sign.group()) for sign in signs) != len(text):
+    if not isinstance(text, str) or not signs or sum(len(sign.group()) for sign in signs) != len(text):
         raise StateMismatch("the snapshot does not tell how many samples went out")
     return [int(sign[2]) if sign[2] else _SIGNS.index(sign[1]) for sign in signs]

@@ -248,7 +248,7 @@ def test_strict_refuses_all_pickles(extension, monkeypatch):
     with pytest.raises(ValueError, match="WDS_SECURE"):
         decoder(sample)
     monkeypatch.delenv("WDS_SECURE")
-    monkeypatch.setattr(security_override, "enforced", True)
+    monkeypatch.setattr(security_override, "replaced", True)
     with pytest.raises(ValueError, match="strict"):
         Decoder([], trust="full")(sample)
 

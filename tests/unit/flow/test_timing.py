@@ -137,7 +137,7 @@ def test_of_a_workers_streams_every_fourth_has_gates(urls):
     count = len(list(run))
     assert count == 46
     gates = [
-        level.gate for stream in run._started.streams.values() if stream._loop for level in stream._loop.flow.levels
+        level.gate for stream in run._started.streams.values() if stream._loop for level in stream._loop.flow.runners
     ]
     assert not any(gates)  # streams that are over are let go of
     (name, read, _), (_, given, _) = meter.estimate(count)
@@ -148,8 +148,8 @@ def test_of_a_workers_streams_every_fourth_has_gates(urls):
 def test_nothing_is_asked_where_there_is_no_meter():
     """A run without a meter has no gates: the consumer draws from the last stage itself."""
     flow = Flow([[1, 2], wds.map(abs)], Run())
-    assert [level.gate for level in flow.levels] == [None, None]
-    assert flow.items is flow.levels[-1].items
+    assert [level.gate for level in flow.runners] == [None, None]
+    assert flow.items is flow.runners[-1].items
 
 
 def test_no_sample_is_kept():

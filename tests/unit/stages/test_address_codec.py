@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webdataset.core.errors import StateMismatch
+from webdataset.core.json_types import Address
 from webdataset.samples.address import CheckedAddress
 from webdataset.stages.address_codec import decode_addresses, encode_addresses, flatten_address
 
@@ -65,7 +66,8 @@ def test_flat():
     assert flatten_address(CheckedAddress(1, 2, 3, 4)) == (1, 2, 3, 4)
     assert flatten_address([1, [2, (3, 4)]]) == (1, 2, 3, 4)
     assert flatten_address(7) == (7,)
-    for other in ("text", None, [1, "a"], 1.5):
+    others: list[Address] = ["text", None, [1, "a"], 1.5]
+    for other in others:
         with pytest.raises(TypeError):
             flatten_address(other)
 

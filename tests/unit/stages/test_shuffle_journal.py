@@ -111,7 +111,7 @@ def test_most_steps_write_little():
 def test_foreign_addresses_stay_in_their_order():
     """Addresses that cannot be ordered are kept as they come."""
     run = flow(bufsize=40, stream=StreamNumber(0, 1))
-    run.levels[-1].state.origin = lambda: None
+    run.runners[-1].state.origin = lambda: None
     assert sorted(run) == ITEMS
 
 
