@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from webdataset.shards.expand import expand_urls
 from webdataset.shards.lists import ShardList
 from webdataset.storage.open_url import open_stream
 from webdataset.storage.random_access import LocalRanges, RandomAccess, open_ranges
+from webdataset.storage.streams import Stream
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.member_assembly import PayloadlessMember
 from webdataset.tar.walker import MemberPosition, TarWalker
@@ -298,7 +299,7 @@ def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex 
 class _HashingStream:
     """A stream that counts and digests what is read from it."""
 
-    def __init__(self, stream: Any, hashes: tuple[str, ...]) -> None:
+    def __init__(self, stream: Stream, hashes: tuple[str, ...]) -> None:
         self._stream = stream
         self._digests = {name: hashlib.new(name, usedforsecurity=False) for name in hashes}
         self.taken = 0
@@ -350,7 +351,7 @@ def _decompress(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _Ha
     warn_trailing(os.fsdecode(url), decompressor)
 
 
-def shard_urls(shards: Any, storage_options: Any = None) -> list[Any]:
+def shard_urls(shards: object, storage_options: Mapping[str, object] | None = None) -> list[Any]:
     """Return the urls of some shards, given as ``WebDataset`` takes them.
 
     Args:
@@ -367,7 +368,7 @@ def shard_urls(shards: Any, storage_options: Any = None) -> list[Any]:
 
 
 def index_shards(
-    urls: Any,
+    urls: object,
     *,
     threads: int = 4,
     handler: Handler = reraise_exception,

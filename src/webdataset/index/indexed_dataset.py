@@ -47,7 +47,7 @@ class IndexedDataset:
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Iterable[Any],
+        shards: str | os.PathLike[str] | Iterable[object],
         *,
         index: Literal[False] | None = None,
         decode: Decode = None,
@@ -227,7 +227,7 @@ class IndexedDataset:
         return f"<IndexedDataset: {len(self.shards)} shards{known}>"
 
 
-def _make_shard(given: Any, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
+def _make_shard(given: object, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
     """Return one element of a list of shards, and how many samples it has where that is known."""
     if isinstance(given, IndexedShard):
         return given, None

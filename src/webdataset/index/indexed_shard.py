@@ -52,7 +52,7 @@ def make_sample_decoder(decode: Decode, trust: str | None) -> Callable[[Sample],
     if callable(decode):
         return decode
     if decode is True:
-        handlers: list[Any] = []
+        handlers: list[object] = []
     elif isinstance(decode, str):
         handlers = [decode]
     elif isinstance(decode, Sequence):

@@ -87,7 +87,7 @@ def remove_file(path: str) -> None:
 
 
 def write_indexes(
-    shards: Any,
+    shards: object,
     formats: str | Iterable[str],
     *,
     folder: str | os.PathLike[str] | None = None,
@@ -213,7 +213,7 @@ class IndexWhileReading:
 
     formats: str | Iterable[str] = ()
     folder: str | os.PathLike[str] | None = None
-    then: Callable[[ShardIndex], Any] | None = None
+    then: Callable[[ShardIndex], object] | None = None
 
     def __post_init__(self) -> None:
         names = parse_formats(self.formats)

@@ -90,7 +90,7 @@ class Answering(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Listening
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: object) -> None:
         """Keep silent."""
 
     def handle(self) -> None:

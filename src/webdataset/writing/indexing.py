@@ -7,7 +7,7 @@ removed before the old shard is. So, however the program ends, no index of anoth
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import DuplicateField, NotRepresentable, SourceError, UsageError
@@ -183,7 +183,9 @@ class ShardIndexing:
             remove_file(self._partials.pop()[0])
 
 
-def shard_indexing(index: Any, target: Any, output: ArchiveOutput, compression: str | None) -> ShardIndexing:
+def shard_indexing(
+    index: object, target: str | os.PathLike[str], output: ArchiveOutput, compression: str | None
+) -> ShardIndexing:
     """Return the indexing of a shard for what a user asked for.
 
     Args:
@@ -223,7 +225,7 @@ class SeriesIndexing:
         UsageError: an unknown format.
     """
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: object) -> None:
         self.formats = _SeriesFormats(parse_formats(index))
         here = worker_context()
         self._alone = here.world_size == 1 and here.num_workers == 1

@@ -105,7 +105,7 @@ class OwnedOutput(BorrowedOutput):
         self.abort()
 
 
-def open_output(target: Any, *, overwrite: bool = True) -> ArchiveOutput:
+def open_output(target: object, *, overwrite: bool = True) -> ArchiveOutput:
     """Open the target of an archive.
 
     Args:
@@ -145,7 +145,7 @@ def _refuse_no_overwrite(overwrite: bool, kind: str) -> None:  # noqa: FBT001
         raise UsageError(f"overwrite=False is kept for local files only, and this is {kind}")
 
 
-def local_path(target: str | os.PathLike[Any]) -> str | None:
+def local_path(target: str | os.PathLike[str]) -> str | None:
     """Return the local path that a target means, or None where it is a url.
 
     Args:

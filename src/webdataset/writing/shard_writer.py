@@ -282,10 +282,10 @@ class ShardWriter:
         pattern: str | os.PathLike[str] | ShardNamer,
         maxcount: int = 100000,
         maxsize: float = 3e9,
-        post: Callable[[str], Any] | None = None,
+        post: Callable[[str], object] | None = None,
         start_shard: int = 0,
         verbose: int = 1,
-        opener: Callable[[str], Any] | None = None,
+        opener: Callable[[str], object] | None = None,
         *,
         exist: str | None = None,
         **kw: Any,
@@ -306,7 +306,7 @@ class ShardWriter:
         self.tarstream: TarWriter | None = None
         self._closed = False
 
-    def write(self, obj: Mapping[str, Any]) -> int:
+    def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, into a new shard if the present one is full.
 
         Args:
@@ -414,7 +414,7 @@ class ShardWriter:
             self.abort()
 
 
-def _make_series(index: Any, opener: Any) -> Any:
+def _make_series(index: object, opener: object) -> Any:
     if opener is not None:
         raise UsageError("index= puts files beside local shards: it cannot be combined with opener=")
     # only writers that index pay for it

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from webdataset.core.errors import BadIndex, NotRepresentable, SourceError, UsageError
-from webdataset.index.entries import SampleEntries, ShardIndex, refuse_unaddressable, spell_extension
+from webdataset.index.entries import SampleEntries, SampleEntry, ShardIndex, refuse_unaddressable, spell_extension
 from webdataset.index.formats.files_json import SidecarRow, make_row
 from webdataset.shards.expand import expand_braces
 from webdataset.storage.random_access import local_path
@@ -237,7 +237,7 @@ class EnergonDatasetWriter:
         root: str | os.PathLike[str],
         *,
         split_parts: Mapping[str, Sequence[str]] | None = None,
-        dataset: Mapping[str, Any] | None = None,
+        dataset: Mapping[str, object] | None = None,
     ) -> None:
         self._folder = Path(root) / FOLDER
         self._split_parts, self._dataset = split_parts, dataset
@@ -355,7 +355,7 @@ class EnergonDatasetWriter:
             self._folder.rmdir()
 
 
-def _pair_with_stops(index: ShardIndex) -> Iterator[tuple[Any, int]]:
+def _pair_with_stops(index: ShardIndex) -> Iterator[tuple[SampleEntry, int]]:
     """Yield each entry with the offset at which the next one starts."""
     before = None
     for entry in index.entries:

@@ -6,7 +6,7 @@ folder for the dataset besides. Never lets an index replace a file that is none.
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webdataset.core.errors import AlreadyExists, BadIndex, SourceError, UsageError
 from webdataset.index.entries import ShardIndex
@@ -29,7 +29,7 @@ class ShardFormat(NamedTuple):
 
     index_name: Callable[[str], str]
     dumps: Callable[[ShardIndex], bytes]
-    loads: Callable[[bytes], Any]
+    loads: Callable[[bytes], object]
     hashes: tuple[str, ...] = ()
     check_member: Callable[[str], None] | None = None
     unique_names: bool = False
@@ -51,7 +51,7 @@ WIDS_HASHES: Final = ("md5",)
 NAMES: Final = (*SHARD_FORMATS, "wids")
 
 
-def parse_formats(spec: Any) -> tuple[str, ...]:
+def parse_formats(spec: object) -> tuple[str, ...]:
     """Return the names of formats that a caller asks for, each once.
 
     Args:

@@ -20,7 +20,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from webdataset.core import settings
 from webdataset.core.errors import MissingExtra, NoSuchSample, StaleIndex, UsageError
@@ -59,7 +59,7 @@ class MapDataset:
     def __class__(self, kind: Any) -> None:
         object.__dict__["__class__"].__set__(self, kind)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> object:
         """Return torch's ConcatDataset of both.
 
         Raises:
@@ -72,7 +72,7 @@ class MapDataset:
             )
         return data.ConcatDataset([self, other])
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
         import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
@@ -134,12 +134,12 @@ class ShardListDataset(MapDataset):
 
     def __init__(  # noqa: PLR0917  the positions of wids 0.2.86
         self,
-        shards: Any,
+        shards: object,
         cache_size: float | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         dataset_name: str | None = None,
         localname: Callable[[str], str] | None = None,
-        transformations: Any = "PIL",
+        transformations: object = "PIL",
         keep: bool = False,  # noqa: FBT001, FBT002
         base: str | None = None,
         options: Mapping[str, Any] | None = None,

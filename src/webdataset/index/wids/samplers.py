@@ -10,8 +10,7 @@ Imports no torch, opens no shard.
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence, Sized
 
 from webdataset.core import distributed, settings
 from webdataset.core.errors import UsageError
@@ -129,7 +128,7 @@ class ShardListSampler(_EpochSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         lengths: Iterable[int] | None = None,
         batch_size: int | None = None,
         shuffle: bool | None = None,  # noqa: FBT001
@@ -181,7 +180,7 @@ class ChunkedSampler(_EpochSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         *,
         dslength_per_replica: int = -1,
         num_samples: int | Sequence[int] | None = None,
@@ -246,7 +245,7 @@ class DistributedChunkedSampler(ChunkedSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         *,
         num_replicas: int | None = None,
         num_samples: int | Sequence[int] | None = None,
