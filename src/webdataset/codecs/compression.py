@@ -135,11 +135,7 @@ def _decompress_sized_zst(data: bytes, limit: int) -> bytes | None:
 
 
 def compress_gzip(data: bytes) -> bytes:
-    """Compress bytes with gzip, the same way every time (no time stamp).
-
-    Args:
-        data: any bytes.
-    """
+    """Compress bytes with gzip, the same way every time (no time stamp)."""
     import gzip  # noqa: PLC0415  only where fields are compressed, as below
 
     return gzip.compress(data, compresslevel=6, mtime=0)

@@ -234,12 +234,7 @@ class Decoder:
 
 
 class DecodedSamples:
-    """The samples of a dataset, decoded; may be iterated as often as the dataset.
-
-    Args:
-        decoder: decodes one sample.
-        samples: the dataset.
-    """
+    """The samples of a dataset, decoded; may be iterated as often as the dataset."""
 
     def __init__(self, decoder: Decoder, samples: Iterable[Sample]) -> None:
         self.decoder = decoder

@@ -28,9 +28,6 @@ from webdataset.core.lazy_modules import LazyModule
 def decode_utf8(data: bytes) -> str:
     """Decode UTF-8.
 
-    Args:
-        data: encoded text.
-
     Raises:
         UnicodeDecodeError: the bytes are not UTF-8.
     """
@@ -38,11 +35,7 @@ def decode_utf8(data: bytes) -> str:
 
 
 def decode_label(data: bytes) -> int | bytes:
-    """Decode a whole number, or return the bytes where they are none: a class may have a name.
-
-    Args:
-        data: digits, or anything.
-    """
+    """Decode a whole number, or return the bytes where they are none: a class may have a name."""
     try:
         return int(data)
     except ValueError:
@@ -50,11 +43,7 @@ def decode_label(data: bytes) -> int | bytes:
 
 
 def decode_page(data: bytes) -> str | bytes:
-    """Decode UTF-8, or return the bytes of a page in another encoding, which its parser finds out.
-
-    Args:
-        data: a page of HTML.
-    """
+    """Decode UTF-8, or return the bytes of a page in another encoding, which its parser finds out."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -183,11 +172,7 @@ class BasicHandlers:
 
 
 class AutoHandlers:
-    """The handler of formats that are decoded on request: ``decode("auto")``, or their names.
-
-    Args:
-        kinds: extensions of ``auto_decoders``.
-    """
+    """The handler of formats that are decoded on request: ``decode("auto")``, or their names."""
 
     final = True
 
@@ -330,9 +315,6 @@ def auto_handlers(kinds: Iterable[str]) -> list[Handler]:
     """Return the handlers that decode formats which no published version of webdataset decodes.
 
     They are asked after all others, since programs have used these names for formats of their own.
-
-    Args:
-        kinds: extensions out of ``AUTO_KINDS``.
     """
     formats = [kind for kind in kinds if kind in auto_decoders]
     suffixes = [f".{kind}" for kind in kinds if kind in AUTO_COMPRESSION]

@@ -69,9 +69,6 @@ def json_dumps(value: object) -> bytes:
 def json_value_dumps(value: object) -> bytes:
     """Write one value as JSON on one line, a str always as a JSON string.
 
-    Args:
-        value: anything ``json.dumps`` writes, numpy and torch numbers.
-
     Returns:
         UTF-8 text.
 

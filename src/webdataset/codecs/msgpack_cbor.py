@@ -43,11 +43,7 @@ _ROWS, _COLUMNS, _HOMOGENEOUS = 40, 1040, 41
 
 
 def as_array(value: object) -> np.ndarray | np.generic | None:
-    """Return a numpy array or number for a numpy or torch one, or None for anything else.
-
-    Args:
-        value: any value.
-    """
+    """Return a numpy array or number for a numpy or torch one, or None for anything else."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value
     torch = loaded_module("torch")
@@ -60,10 +56,6 @@ def as_array(value: object) -> np.ndarray | np.generic | None:
 
 def encode_msgpack_extension(value: object, extension: Callable[[int, bytes], object]) -> object:
     """Return what msgpack writes for an array or number.
-
-    Args:
-        value: a value that msgpack does not have.
-        extension: makes an extension of its code and payload.
 
     Raises:
         EncodingError: no array of numbers, text or times.
@@ -79,11 +71,6 @@ def encode_msgpack_extension(value: object, extension: Callable[[int, bytes], ob
 def decode_msgpack_extension(code: int, payload: bytes, extension: Callable[[int, bytes], object]) -> object:
     """Return the value of an extension: an array where it is one of ours, else the extension itself.
 
-    Args:
-        code: its code.
-        payload: its bytes.
-        extension: makes an extension of code and payload.
-
     Raises:
         ValueError: no whole ``.npy``, or one of pickled objects.
     """
@@ -92,10 +79,6 @@ def decode_msgpack_extension(code: int, payload: bytes, extension: Callable[[int
 
 def encode_cbor_tag(value: object, tag: Callable[[int, object], object]) -> object:
     """Return what CBOR writes for an array or number.
-
-    Args:
-        value: a value that CBOR does not have.
-        tag: makes a tagged value of number and content.
 
     Raises:
         EncodingError: no array of booleans, integers or floats.
@@ -204,9 +187,6 @@ def msgpack_extensions() -> Callable[[int, bytes], object]:
 
 def msgpack_dumps(value: object) -> bytes:
     """Encode as msgpack.
-
-    Args:
-        value: numbers, text, bytes, arrays, lists and dicts of these.
 
     Raises:
         MissingExtra: neither msgpack nor msgspec is installed.

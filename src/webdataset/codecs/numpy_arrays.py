@@ -114,9 +114,6 @@ class NpzArrays(dict[str, Any]):
 def npz_loads(data: bytes) -> NpzArrays:
     """Decode a ``.npz`` field.
 
-    Args:
-        data: bytes of the zip file.
-
     Returns:
         Names to arrays (to bytes, for members that are no arrays), with the ``files`` of ``numpy.load``.
 
@@ -157,9 +154,6 @@ def npy_dumps(data: object) -> bytes:
 
 def npz_dumps(data: Mapping[str, object]) -> bytes:
     """Encode as compressed ``.npz``, the same way every time.
-
-    Args:
-        data: names to arrays (or what ``npy_dumps`` takes).
 
     Returns:
         Bytes of the zip file.

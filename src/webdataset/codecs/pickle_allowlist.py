@@ -82,9 +82,6 @@ _RUNNING = frozenset(("eval", "exec", "compile", "open", "input", "breakpoint", 
 def allow_global(allowed: Any) -> tuple[str, str] | None:
     """Add a class or function to the list.
 
-    Args:
-        allowed: it must have ``__module__`` and ``__qualname__``.
-
     Returns:
         Its module and name, or None where it had been added before.
     """
@@ -135,11 +132,7 @@ def unsafe_global_error(wanted: str, how: str = "") -> UnsafeContent:
 
 
 def describe_value(value: object) -> str:
-    """Return a short description of a value, made without asking its parts, of which there may be too many.
-
-    Args:
-        value: anything out of a pickle.
-    """
+    """Return a short description of a value, made without asking its parts, of which there may be too many."""
     if isinstance(value, (str, bytes)):
         return repr(value[:60])
     if isinstance(value, type):

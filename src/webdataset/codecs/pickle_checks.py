@@ -45,11 +45,7 @@ _LONG = {ord("X"): 4, ord("B"): 4, ord("T"): 4, 0x8D: 8, 0x8E: 8}
 
 
 def has_bounded_cost(data: bytes) -> bool:
-    """Tell whether a pickle surely takes memory and time in proportion to its length.
-
-    Args:
-        data: one pickle.
-    """
+    """Tell whether a pickle surely takes memory and time in proportion to its length."""
     count = data.count
     if sum(map(count, _REFERENCES)) < _MANY and sum(map(count, _TUPLES)) <= _DEEPEST:
         calls = sum(map(count, _CALLS))
@@ -85,11 +81,7 @@ def _plain_pattern() -> re.Pattern[bytes]:
 
 
 class UnpicklingBudget:
-    """What the careful reader may still copy and hash.
-
-    Args:
-        size_bytes: length of the pickle.
-    """
+    """What the careful reader may still copy and hash."""
 
     def __init__(self, size_bytes: int) -> None:
         self.left = _SPARE + 8 * size_bytes
@@ -97,9 +89,6 @@ class UnpicklingBudget:
 
     def spend(self, parts: Iterable[Any]) -> None:
         """Weigh what a call copies or hashes: the length of each part, and the keys among its elements.
-
-        Args:
-            parts: arguments, or the parts of a state.
 
         Raises:
             UnsafeContent: it is too much.
@@ -120,9 +109,6 @@ class UnpicklingBudget:
 
     def hash(self, keys: Iterable[Any]) -> None:
         """Weigh keys of a dictionary, or members of a set.
-
-        Args:
-            keys: the keys.
 
         Raises:
             UnsafeContent: it is too much.
@@ -167,12 +153,7 @@ _Opcode = Callable[[Any], None]
 
 
 class CheckedUnpickler(pickle._Unpickler):  # noqa: SLF001  the only unpickler whose opcodes can be checked
-    """Unpickles through the allow-list, with checks.
-
-    Args:
-        data: the pickle.
-        plain: globals that need no care.
-    """
+    """Unpickles through the allow-list, with checks."""
 
     dispatch: ClassVar[dict[int, _Opcode]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001
 
@@ -254,10 +235,6 @@ def _global_name(allowed: object) -> tuple[str, str]:
 def check_call(function: object, args: object) -> None:
     """Check a call that a pickle wants to make.
 
-    Args:
-        function: a global that it may use.
-        args: the arguments.
-
     Raises:
         UnsafeContent: these arguments make the call dangerous.
     """
@@ -280,10 +257,6 @@ def _is_fraction(part: object) -> bool:
 
 def check_state(target: object, state: Any) -> None:
     """Check a state that a pickle wants to give to an object.
-
-    Args:
-        target: the object.
-        state: what its ``__setstate__`` or ``__dict__`` would get.
 
     Raises:
         UnsafeContent: the target is no plain instance, or its type would trust a forged state.
@@ -324,11 +297,6 @@ def encode_latin1(characters: str, encoding: str) -> bytes:
 
 def reconstruct_object(kind: object, base: Any, state: object) -> object:
     """Stand in for ``copyreg._reconstructor``, which protocols 0 and 1 use to create instances.
-
-    Args:
-        kind: the class.
-        base: its first base that is not written in Python.
-        state: that base's value.
 
     Raises:
         UnsafeContent: the class or base may not be created this way.

@@ -123,10 +123,6 @@ def _find_entry_points(group: str) -> "dict[str, EntryPoint]":
 def find_plugin(group: str, extension: str) -> Callable[..., Any] | None:
     """Return the codec that an installed package offers for an extension, or None.
 
-    Args:
-        group: entry point group, ``webdataset.decoders`` or ``webdataset.encoders``.
-        extension: last component of the field's name.
-
     Raises:
         ImportError: the package offers it but cannot be imported.
     """

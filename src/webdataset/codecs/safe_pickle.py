@@ -40,9 +40,6 @@ _STOP, _PUT, _LONG_BINPUT = b".pr"
 def has_bounded_memo(data: bytes) -> bool:
     """Tell whether a pickle surely stores under no index beyond its length.
 
-    Args:
-        data: one pickle.
-
     Returns:
         False for pickles that do, and for those that cannot be cut into opcodes.
     """
@@ -157,11 +154,7 @@ def _has_cached_extensions() -> bool:
 
 
 class SafeGlobals:
-    """What ``add_safe_globals`` returns: as a context manager it takes the additions back at its end.
-
-    Args:
-        names: the additions, (module, name) pairs.
-    """
+    """What ``add_safe_globals`` returns: as a context manager it takes the additions back at its end."""
 
     def __init__(self, names: list[tuple[str, str]]) -> None:
         self.names = names

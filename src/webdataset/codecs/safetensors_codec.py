@@ -20,9 +20,6 @@ _TYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(kind) for name, kind i
 def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
     """Decode to numpy arrays.
 
-    Args:
-        data: bytes of the file.
-
     Returns:
         Names, in alphabetical order, to writable arrays.
 
@@ -45,9 +42,6 @@ def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
 
 def safetensors_dumps(values: Mapping[str, object]) -> bytes:
     """Encode arrays or tensors.
-
-    Args:
-        values: names to arrays of numbers, or to torch tensors.
 
     Returns:
         Bytes of the file.

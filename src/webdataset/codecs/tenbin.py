@@ -115,11 +115,7 @@ def bytedata(a: object) -> memoryview:
 
 
 def frame_chunks(chunks: Sequence[object]) -> Iterator[bytes | memoryview]:
-    """Yield the pieces that the chunks are written as, payloads uncopied.
-
-    Args:
-        chunks: bytes or arrays.
-    """
+    """Yield the pieces that the chunks are written as, payloads uncopied."""
     for chunk in chunks:
         payload = bytedata(chunk)
         yield magic_bytes + struct.pack("<q", payload.nbytes)
@@ -141,9 +137,6 @@ def encode_chunks(l: Sequence[object]) -> bytearray:  # noqa: E741  upstream's n
 
 def split_chunks(buf: bytes | bytearray | memoryview) -> tuple[list[memoryview], str]:
     """Split a buffer into its chunks.
-
-    Args:
-        buf: bytes, bytearray, memoryview or the like.
 
     Returns:
         Views of the payloads, and the byte order of the integers: ``<`` or ``>``.
@@ -560,9 +553,6 @@ def _check_name(name: str, *, nocheck: bool) -> None:
 def tenbin_loads(data: bytes) -> list[np.ndarray]:
     """Decode a tenbin field.
 
-    Args:
-        data: its bytes.
-
     Returns:
         A list of read-only arrays that share the field's memory.
 
@@ -575,9 +565,6 @@ def tenbin_loads(data: bytes) -> list[np.ndarray]:
 
 def tenbin_dumps(x: object) -> bytes:
     """Encode a tenbin field.
-
-    Args:
-        x: an array, or a list or tuple of arrays.
 
     Raises:
         EncodingError: a type that tenbin does not hold.

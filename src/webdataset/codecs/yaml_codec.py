@@ -118,9 +118,6 @@ def _check_keys(node: yaml.MappingNode) -> None:
 def yaml_dumps(value: object) -> bytes:
     """Write one YAML document.
 
-    Args:
-        value: plain values, as ``yaml_loads`` returns them.
-
     Returns:
         UTF-8 text in block style, keys in their order.
 

@@ -87,10 +87,6 @@ class IndexBuilder:
     def group(self, places: list[MemberPosition], payloadless: Sequence[PayloadlessMember] = ()) -> None:
         """Take the next members.
 
-        Args:
-            places: where they lie, in order.
-            payloadless: links and members of unknown types among them.
-
         Raises:
             DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
         """
@@ -259,11 +255,6 @@ def choose_reading(reading: Reading | None, rules: dict[str, Any]) -> Reading:
 
 def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
     """Index a shard by reading its headers.
-
-    Args:
-        url: the shard.
-        ranges: the shard, open for positioned reads.
-        reading: the rules of reading.
 
     Returns:
         The index, or None where the shard is compressed.

@@ -50,12 +50,6 @@ def check_size(url: str, claimed: int | None, ranges: RandomAccess) -> None:
 def convert_rows(url: str, ranges: RandomAccess, rows: Sequence[SidecarRow], reading: Reading) -> ShardIndex:
     """Return the index of a shard of which another index lists the members.
 
-    Args:
-        url: the shard.
-        ranges: the shard.
-        rows: its members, by offset.
-        reading: the rules of reading.
-
     Raises:
         StaleIndex: a row that the shard contradicts.
         TarError: the shard is damaged.

@@ -196,10 +196,6 @@ class ShardIndex:
 def refuse_unaddressable(index: ShardIndex, kind: str) -> None:
     """Raise where payloads do not lie in the shard as they are.
 
-    Args:
-        index: of the shard.
-        kind: the index format, for the message.
-
     Raises:
         NotRepresentable: the shard is compressed, or has sparse members.
     """
@@ -218,11 +214,6 @@ def refuse_unaddressable(index: ShardIndex, kind: str) -> None:
 
 
 def spell_extension(entry: SampleEntry, field: FieldEntry) -> str:
-    """Return a field's extension with the capitals that it has in the archive.
-
-    Args:
-        entry: the sample.
-        field: one of its fields.
-    """
+    """Return a field's extension with the capitals that it has in the archive."""
     start = len(entry.key) + 1
     return field.member[start:] if field.member[: start - 1] == entry.key else field.name

@@ -76,11 +76,6 @@ def find_index(url: str, ranges: RandomAccess, index: IndexSpec, reading: Readin
 def count_samples_beside(url: str, ranges: RandomAccess, reading: Reading) -> int | None:
     """Return how many samples the index beside a shard lists; None where no index lies there.
 
-    Args:
-        url: the shard.
-        ranges: the shard, open for positioned reads.
-        reading: the rules of reading.
-
     Raises:
         StaleIndex: an index that does not describe the shard.
     """
@@ -177,9 +172,6 @@ def _load_index(
 
 def check_index_spec(index: object) -> None:
     """Raise unless something can be an index.
-
-    Args:
-        index: as for :func:`index_of`.
 
     Raises:
         UsageError: it cannot.

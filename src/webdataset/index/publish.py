@@ -39,10 +39,6 @@ WIDS_NAME = "shardindex.json"
 def publish_file(path: str, content: bytes) -> None:
     """Write a file that appears under its name when it is complete.
 
-    Args:
-        path: the file.
-        content: what it holds.
-
     Raises:
         SourceError: it cannot be written.
     """
@@ -56,10 +52,6 @@ def publish_file(path: str, content: bytes) -> None:
 
 def prepare_file(path: str, content: bytes) -> str:
     """Write a file under a partial name beside its final one, and bring it to the disk.
-
-    Args:
-        path: the final name.
-        content: what it holds.
 
     Returns:
         The partial name.
@@ -184,11 +176,6 @@ def _write_one(index: ShardIndex, target: str, names: Iterable[str], unfit: Lite
 def write_wids(folder: str, shards: Iterable[WidsShard], name: str = WIDS_NAME) -> str:
     """Write a wids index of some shards.
 
-    Args:
-        folder: where.
-        shards: with urls relative to the folder, or whole.
-        name: of the file.
-
     Returns:
         Its path.
     """
@@ -258,13 +245,7 @@ class IndexWhileReading:
 
 
 class ShardIndexRecorder:
-    """Looks on while one shard is read.
-
-    Args:
-        url: the shard.
-        reading: the rules by which it is read.
-        done: called with its index.
-    """
+    """Looks on while one shard is read."""
 
     def __init__(self, url: str, reading: Reading, done: Callable[[ShardIndex], None]) -> None:
         # what the reader steps over, the index leaves out, too; it has been handled once and is not told twice

@@ -46,9 +46,6 @@ class BatchMark:
 def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
     """Yield the samples of windows.
 
-    Args:
-        windows: of one epoch.
-
     Yields:
         Sample and mark; END at last.
     """
@@ -83,9 +80,6 @@ class BatchMaker:
 
     def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
         """Yield batches.
-
-        Args:
-            windows: of one epoch.
 
         Yields:
             Batch and mark; END at last.

@@ -116,11 +116,6 @@ def send_block(pipe: Connection, order: object, descriptor: int) -> None:
 def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock:
     """Receive the descriptor that follows a message, and map its file.
 
-    Args:
-        pipe: to the other process.
-        number: of the block.
-        size_bytes: of the file.
-
     Raises:
         SharedMemoryError: this process can have no more files.
         EOFError: the other process is gone.
@@ -135,11 +130,7 @@ def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock
 
 
 class PartSender:
-    """The worker's side.
-
-    Args:
-        pipe: to the consumer.
-    """
+    """The worker's side."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

@@ -38,11 +38,7 @@ Batch = TypeVar("Batch")
 
 
 class LoaderIterator(Generic[Batch]):
-    """The batches of one epoch.
-
-    Args:
-        batches: of the epoch.
-    """
+    """The batches of one epoch."""
 
     def __init__(self, batches: Generator[Batch]) -> None:
         self._batches = batches
@@ -77,9 +73,6 @@ class LoaderIterator(Generic[Batch]):
 
     def give_up(self, reason: str) -> None:
         """End it, unless it is over.
-
-        Args:
-            reason: what the loader was told to do.
 
         Raises:
             FlowError: another thread waits for its next batch.

@@ -57,10 +57,6 @@ def hold(batches: Iterator[object], owner: object) -> Callable[[], object]:
     A loader and its run know each other, so the garbage collection ends them. It would close the queues of torch's
     iterator before that tells its workers to end, and torch would wait five seconds for each of them.
 
-    Args:
-        batches: torch's iterator.
-        owner: its run, or the loader where workers are persistent.
-
     Returns:
         What lets go of it.
     """
@@ -73,9 +69,6 @@ class LoaderStage(Stage):
     """The source of a pipeline over a loader.
 
     Flow: the loader's batches in their order; resumed by the loader's state, whatever the number of its workers.
-
-    Args:
-        loader: over an elastic dataset.
     """
 
     rewinds = True

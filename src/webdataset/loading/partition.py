@@ -366,12 +366,7 @@ def _streams_of_rank(state: Json, where: WorkerContext) -> list[int]:
 
 
 def find_next_position(state: Json, mine: Iterable[int]) -> int | None:
-    """Return the lowest position that some streams can give next; None where all of them are over.
-
-    Args:
-        state: of an elastic dataset.
-        mine: numbers of the streams.
-    """
+    """Return the lowest position that some streams can give next; None where all of them are over."""
     streams, stream_states = int(state["streams"]), state["memories"]
     positions = []
     for stream in mine:
@@ -383,22 +378,13 @@ def find_next_position(state: Json, mine: Iterable[int]) -> int | None:
 
 
 def count_indices_before(position: int, streams: int, mine: list[int]) -> int:
-    """Return how many positions of a rank are below one.
-
-    Args:
-        position: any.
-        streams: how many streams there are.
-        mine: those that the rank owns.
-    """
+    """Return how many positions of a rank are below one."""
     turn, stream = divmod(position, streams)
     return turn * len(mine) + sum(1 for own in mine if own < stream)
 
 
 def adapt_dataset(dataset: object) -> DatasetAdapter:
     """Return a dataset as a loader sees it.
-
-    Args:
-        dataset: a pipeline, a sequence, an iterable.
 
     Raises:
         UsageError: nothing of these.

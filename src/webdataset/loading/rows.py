@@ -90,10 +90,6 @@ class WindowRows:
     def write_sample(self, row: int, sample: object) -> tuple[bool, Any]:
         """Write a sample into its row.
 
-        Args:
-            row: its row.
-            sample: the sample.
-
         Returns:
             True and the fields without a column, or False and the sample.
         """

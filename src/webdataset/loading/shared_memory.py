@@ -54,12 +54,7 @@ class MemoryBlock:
         self.size_bytes = len(memory)
 
     def lend(self, loans: "Leases[Note] | None" = None, note: Note | None = None) -> npt.NDArray[np.uint8]:
-        """Return a uint8 array over the block.
-
-        Args:
-            loans: learns when the last array over it is gone.
-            note: what is to be known then.
-        """
+        """Return a uint8 array over the block."""
         lease = (ctypes.c_ubyte * self.size_bytes).from_buffer(self.memory)
         if loans is not None and note is not None:
             loans.add(lease, note)
@@ -148,9 +143,6 @@ class BlockPool:
 def create_shared_file(size_bytes: int) -> int:
     """Return the descriptor of a new file in memory that has no name, so that nothing can be left behind.
 
-    Args:
-        size_bytes: of the file.
-
     Raises:
         OSError: no memory.
     """
@@ -168,15 +160,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class BatchColumn:
-    """One field's column: an array ``dtype[rows, *shape]``.
-
-    Args:
-        place: index of the field among the sample's fields.
-        shape: of one row.
-        dtype: of its values.
-        offset: byte at which the column starts.
-        tensor: the samples hold torch tensors here.
-    """
+    """One field's column: an array ``dtype[rows, *shape]``."""
 
     place: int
     shape: tuple[int, ...]
@@ -218,11 +202,7 @@ class BatchLayout:
         return found
 
     def values(self, sample: object) -> Sequence[object] | None:
-        """Return a sample's fields in the order of ``keys``, or None where it has others.
-
-        Args:
-            sample: any sample.
-        """
+        """Return a sample's fields in the order of ``keys``, or None where it has others."""
         if self.kind == "dict":
             if type(sample) is not dict or len(sample) != len(self.keys):
                 return None
@@ -239,10 +219,6 @@ class BatchLayout:
 
 def infer_layout(sample: object, rows: int) -> BatchLayout | None:
     """Return the layout of batches of samples like this one.
-
-    Args:
-        sample: one sample.
-        rows: samples in a batch.
 
     Returns:
         None where no field is an array that can lie in a block: the samples then travel as they are.

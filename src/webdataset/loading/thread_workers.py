@@ -22,12 +22,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class InlineWorkers(WorkerPool):
-    """No workers: samples are made when they are asked for.
-
-    Args:
-        origin: the dataset.
-        span: indices in a window.
-    """
+    """No workers: samples are made when they are asked for."""
 
     def __init__(self, origin: DatasetAdapter, span: int) -> None:
         super().__init__(1)
@@ -133,13 +128,7 @@ class _WorkerThread:
 
 
 class ThreadWorkers(WorkerPool):
-    """Workers that are threads; they live until the worker pool is closed.
-
-    Args:
-        origin: the dataset.
-        span: indices in a window.
-        workers: how many.
-    """
+    """Workers that are threads; they live until the worker pool is closed."""
 
     def __init__(self, origin: DatasetAdapter, span: int, workers: int) -> None:
         super().__init__(workers)

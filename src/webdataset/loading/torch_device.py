@@ -43,11 +43,7 @@ class DevicePrefetcher:
         self.ahead = ahead if self.device.type == "cuda" else 0
 
     def move_batches(self, batches: Generator[tuple[object, BatchMark]]) -> Generator[tuple[object, BatchMark]]:
-        """Yield the batches, their arrays as tensors on the device.
-
-        Args:
-            batches: with their marks.
-        """
+        """Yield the batches, their arrays as tensors on the device."""
         stream = torch.cuda.Stream(self.device) if self.ahead else None
         waiting: deque[tuple[object, torch.cuda.Event | None, BatchMark]] = deque()
         try:

@@ -40,9 +40,6 @@ _MAX_SHARDS = 1_000_000
 def compute_rank_fingerprint(dataset: object) -> dict[str, object]:
     """Return what decides which samples a rank gives; equal on all ranks where they are set up alike.
 
-    Args:
-        dataset: a pipeline, or a loader over one.
-
     Raises:
         UsageError: neither.
     """
@@ -113,11 +110,7 @@ def _digest_shard_order(pipeline: DataPipeline, run: Run) -> str:
 
 
 def is_split_between_ranks(dataset: object) -> bool:
-    """Tell whether ranks read different samples: something shares out, or each draws its own.
-
-    Args:
-        dataset: a pipeline, or a loader over one.
-    """
+    """Tell whether ranks read different samples: something shares out, or each draws its own."""
     pipeline, _ = _find_pipeline(dataset)
     if getattr(pipeline, "streams", None) or pipeline.evenness is not None:
         return True

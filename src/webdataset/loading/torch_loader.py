@@ -65,9 +65,6 @@ class BatchWithState:
 class StatefulCollate:
     """A collate function that sends progress along with each batch, in workers only.
 
-    Args:
-        collate: the function that makes the batch.
-
     Attributes:
         addresses: send the address of each item too.
     """
@@ -77,11 +74,7 @@ class StatefulCollate:
         self.addresses = False
 
     def __call__(self, items: object) -> object:
-        """Return the batch, in a worker together with its state.
-
-        Args:
-            items: what was taken from the dataset.
-        """
+        """Return the batch, in a worker together with its state."""
         batch = self.collate(items)
         worker = get_worker_info()
         if worker is None:
@@ -110,11 +103,7 @@ class WorkerStart:
         self.turn = 0
 
     def __call__(self, number: int) -> None:
-        """Begin.
-
-        Args:
-            number: torch's number of the worker.
-        """
+        """Begin."""
         if self.own is not None:
             self.own(number)
         worker = get_worker_info()
@@ -242,11 +231,6 @@ class StateLoader(DataLoader[Any]):
 
     Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
     hear of a state that was loaded or an epoch that was set.
-
-    Args:
-        dataset: an elastic one.
-        *args: further arguments of torch's DataLoader.
-        **kw: the same.
     """
 
     # an ElasticPipeline, which torch's declarations do not know
@@ -269,11 +253,7 @@ class StateLoader(DataLoader[Any]):
         self._heard: tuple[int, int] | None = None
 
     def adopt(self, run: Run) -> None:
-        """Take part in the run of a pipeline whose source this is.
-
-        Args:
-            run: its seed and epoch.
-        """
+        """Take part in the run of a pipeline whose source this is."""
         self.dataset.adopt(run)
 
     @property
@@ -306,14 +286,7 @@ class StateLoader(DataLoader[Any]):
         return run
 
     def start_batches(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[object]:
-        """Return torch's iterator, its workers told where to begin.
-
-        Args:
-            state: where.
-            turn: which worker's streams the first one reads.
-            known: seed and epoch.
-            addresses: send the addresses of items along.
-        """
+        """Return torch's iterator, its workers told where to begin."""
         fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
         if self._iterator is not None and not (fresh and known == self._heard):
             # torch ends persistent workers with their iterator
@@ -367,9 +340,6 @@ class StateLoader(DataLoader[Any]):
 
     def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
         """Go on behind a state, and end with its epoch though nothing be left of it.
-
-        Args:
-            state: as for ``load_state_dict``.
 
         Raises:
             StateMismatch: as there.

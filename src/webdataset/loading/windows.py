@@ -34,9 +34,6 @@ class WorkerPool(ABC):
     """The workers of a loader: they live until ``close``, and only in the process that started them.
 
     A fork inherits the object, but no worker.
-
-    Args:
-        workers: how many there are.
     """
 
     def __init__(self, workers: int) -> None:
@@ -143,12 +140,7 @@ class BatchWindow:
 
 
 def wrap_array(array: Array, *, tensor: bool) -> object:
-    """Return an array as what samples hold: itself, or a torch tensor over the same memory.
-
-    Args:
-        array: a column, or a row of one.
-        tensor: samples hold tensors.
-    """
+    """Return an array as what samples hold: itself, or a torch tensor over the same memory."""
     if not tensor:
         return array
     from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  only samples with tensors need torch
@@ -370,11 +362,7 @@ class _ReturnedBlock(NamedTuple):
 
 
 def estimate_bytes(sample: object) -> int:
-    """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes.
-
-    Args:
-        sample: any sample.
-    """
+    """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes."""
     if isinstance(sample, dict):
         return sum(map(estimate_bytes, sample.values()))
     if isinstance(sample, tuple | list):

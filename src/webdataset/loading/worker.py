@@ -41,13 +41,7 @@ class WorkerMetrics:
 
 
 class RowCounts(NamedTuple):
-    """What was gone on without while one sample of a window was made, or while the end of its stream was found.
-
-    Args:
-        row: of the sample, or where it would stand.
-        skips: failures that handlers let pass, by stage.
-        drops: samples that functions dropped, by stage.
-    """
+    """What was gone on without while one sample of a window was made, or while the end of its stream was found."""
 
     row: int
     skips: dict[str, int]
@@ -86,10 +80,6 @@ class MetricsRecorder:
 
     def report(self, count: int, *, over: bool) -> WorkerMetrics | None:
         """Return what is to be told about stages with a part.
-
-        Args:
-            count: samples in the part.
-            over: nothing comes after it.
 
         Returns:
             What came since the last time; None where it is too early, or there is nothing.
@@ -219,11 +209,7 @@ class EpochWork:
 
 
 class WorkerLoop:
-    """One worker at work.
-
-    Args:
-        work: what it does.
-    """
+    """One worker at work."""
 
     def __init__(self, work: EpochWork) -> None:
         self.work = work

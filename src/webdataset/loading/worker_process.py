@@ -66,11 +66,7 @@ class WorkerConfig:
 
 
 def run_worker(duty: WorkerConfig) -> None:
-    """Work until there is nothing to do any more.
-
-    Args:
-        duty: what to do.
-    """
+    """Work until there is nothing to do any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit_on_signal)
     for pipe in duty.others:
@@ -104,11 +100,7 @@ def _watch_parent() -> None:
 
 
 class WorkerProcess:
-    """The worker.
-
-    Args:
-        duty: what to do.
-    """
+    """The worker."""
 
     def __init__(self, duty: WorkerConfig) -> None:
         self._duty = duty

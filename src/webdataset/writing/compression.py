@@ -141,12 +141,7 @@ _MAKERS = {"gz": _make_gz, "bz2": _make_bz2, "xz": _make_xz, "zst": _make_zst}
 
 
 class CompressedOutput:
-    """An output that compresses, then hands on.
-
-    Args:
-        inner: where the compressed bytes go.
-        engine: the compressor.
-    """
+    """An output that compresses, then hands on."""
 
     def __init__(self, inner: ArchiveOutput, engine: Compressor) -> None:
         self.inner = inner

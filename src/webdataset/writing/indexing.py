@@ -29,12 +29,7 @@ _COMPRESSED: Final = "offsets into the file are needed, and this shard is compre
 
 
 class HashingOutput:
-    """An output that counts and digests what passes.
-
-    Args:
-        output: where the bytes go.
-        hashes: names of digests.
-    """
+    """An output that counts and digests what passes."""
 
     def __init__(self, output: ArchiveOutput, hashes: Iterable[str]) -> None:
         self._output = output
@@ -215,9 +210,6 @@ class _SeriesFormats(tuple[str, ...]):
 class SeriesIndexing:
     """The index files about a series of shards.
 
-    Args:
-        index: names of formats, as the user gave them.
-
     Attributes:
         formats: to be handed to the writer of each shard.
 
@@ -236,9 +228,6 @@ class SeriesIndexing:
 
     def add_shard(self, index: ShardIndex) -> None:
         """Take note of a shard that is complete.
-
-        Args:
-            index: its index.
 
         Raises:
             NotRepresentable: a key that stands in another shard, too, and a format forbids it.

@@ -142,22 +142,14 @@ class ExistingShards:
             )
 
     def add_shard(self, name: str) -> None:
-        """Take note of a shard that this run has completed.
-
-        Args:
-            name: of the shard.
-        """
+        """Take note of a shard that this run has completed."""
         if not self._silent:
             self._written.add(name)
             if self._since is None:
                 self._since = _modification_time(name)
 
     def warn(self, following: int) -> None:
-        """Warn of shards with higher numbers that are older than this run's: readers of the pattern would mix them.
-
-        Args:
-            following: the number behind this run's last shard.
-        """
+        """Warn of shards with higher numbers that are older than this run's: readers of the pattern would mix them."""
         if self._silent or not self._written:
             return
         found: Mapping[int, str] = {}

@@ -40,15 +40,7 @@ _EMPTY_JPEG = b"\xff\xd8\xff\xd8"
 
 
 class JpegHeader(NamedTuple):
-    """What a JPEG says of itself.
-
-    Args:
-        height: pixels.
-        width: pixels.
-        colours: what the library calls its colours.
-        subsampling: what the library calls its subsampling.
-        baseline: it is known to be decoded in one pass.
-    """
+    """What a JPEG says of itself."""
 
     height: int
     width: int
@@ -65,11 +57,7 @@ class JpegLibrary(Protocol):
 
 
 class JpegHeaderCache:
-    """Reads headers, and remembers the one of the last pictures.
-
-    Args:
-        library: simplejpeg.
-    """
+    """Reads headers, and remembers the one of the last pictures."""
 
     def __init__(self, library: JpegLibrary) -> None:
         self._read = library.decode_jpeg_header
@@ -80,9 +68,6 @@ class JpegHeaderCache:
 
     def of(self, data: bytes) -> JpegHeader:
         """Return what a JPEG says of itself.
-
-        Args:
-            data: the whole file.
 
         Raises:
             ValueError: it is damaged, or no JPEG.
@@ -107,11 +92,7 @@ class JpegHeaderCache:
 
 
 def find_scan(data: bytes) -> tuple[int, bool]:
-    """Return where the first scan's header ends (0: not found in order), and whether the JPEG is baseline.
-
-    Args:
-        data: an encoded JPEG.
-    """
+    """Return where the first scan's header ends (0: not found in order), and whether the JPEG is baseline."""
     at, end = 2, len(data) - 4
     baseline = False
     while at < end and data[at] == 0xFF:

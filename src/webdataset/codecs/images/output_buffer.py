@@ -34,10 +34,6 @@ _local = _ThreadProvider()
 def take_buffer(shape: tuple[int, ...], dtype: "np.dtype[Number]") -> "npt.NDArray[Number] | None":
     """Return memory for decoded values, or None.
 
-    Args:
-        shape: of the array.
-        dtype: its numpy dtype.
-
     Returns:
         A writable, C-contiguous array of this shape and dtype with any content.
     """

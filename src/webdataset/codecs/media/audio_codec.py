@@ -170,9 +170,6 @@ def encode_sound(value: object, kind: str) -> bytes:
 def check_sound(value: object) -> tuple[np.ndarray, int]:
     """Return samples as an array [channels, frames], and the rate.
 
-    Args:
-        value: what was given to be encoded.
-
     Raises:
         EncodingError: not a pair of samples and a rate.
     """
@@ -192,9 +189,6 @@ def check_sound(value: object) -> tuple[np.ndarray, int]:
 
 def to_float32(samples: np.ndarray) -> npt.NDArray[np.float32]:
     """Return samples as float32.
-
-    Args:
-        samples: as ``check_sound`` returns them.
 
     Raises:
         EncodingError: floats beyond [-1, 1].

@@ -45,11 +45,7 @@ class DaliComponent(NamedTuple):
 
 
 def index_name(url: str) -> str:
-    """Return the name of a shard's index: its own with ``.idx`` in place of ``.tar``.
-
-    Args:
-        url: a url or path of the shard.
-    """
+    """Return the name of a shard's index: its own with ``.idx`` in place of ``.tar``."""
     return f"{url.removesuffix('.tar')}.idx"
 
 
@@ -57,9 +53,6 @@ def tool_name(url: str) -> str:
     """Return the name that DALI's own tool gives a shard's index: up to the first dot of its last part, and ``.idx``.
 
     Shards such as ``a.1.tar`` and ``a.2.tar`` have one such name together, so that it is read, and never written.
-
-    Args:
-        url: a url or path of the shard.
     """
     slash = url.rfind("/")
     dot = url.find(".", slash + 2)
@@ -102,9 +95,6 @@ def dumps(index: ShardIndex, *, version: DaliVersion = "v1.2", unfit: UnfitPolic
 def check_member(name: str) -> None:
     """Raise where a member cannot stand in an index.
 
-    Args:
-        name: its full name.
-
     Raises:
         NotRepresentable: its extension is empty or holds blanks.
     """
@@ -140,10 +130,6 @@ def _format_components(
 
 def loads(text: bytes, *, url: str | None = None) -> list[list[DaliComponent]]:
     """Read an index file.
-
-    Args:
-        text: the file's bytes.
-        url: of the file, for messages.
 
     Returns:
         For each sample, its components.

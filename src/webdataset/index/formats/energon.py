@@ -30,19 +30,12 @@ from webdataset.storage.random_access import local_path
 
 
 def index_name(url: str) -> str:
-    """Return the name of a shard's index: ``.tar.idx`` in place of its ending.
-
-    Args:
-        url: a url or path of the shard.
-    """
+    """Return the name of a shard's index: ``.tar.idx`` in place of its ending."""
     return f"{url.removesuffix('.tar')}.tar.idx"
 
 
 def dumps(index: ShardIndex) -> bytes:
     """Return the index file of a shard.
-
-    Args:
-        index: of the shard.
 
     Raises:
         NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
@@ -62,9 +55,6 @@ def dumps(index: ShardIndex) -> bytes:
 def check_representable(index: ShardIndex) -> None:
     """Raise where energon would not read a shard right.
 
-    Args:
-        index: of the shard.
-
     Raises:
         NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
     """
@@ -79,10 +69,6 @@ def check_representable(index: ShardIndex) -> None:
 
 def loads(content: bytes, *, url: str | None = None) -> Sequence[int]:
     """Read an index file.
-
-    Args:
-        content: the file's bytes.
-        url: of the file, for messages.
 
     Returns:
         Where each sample starts, then where the end mark starts.
@@ -110,10 +96,6 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 def energon_shards(root: str | os.PathLike[str], split: str = "train") -> list[dict[str, Any]]:
     """Return the shards of a dataset that energon has prepared.
-
-    Args:
-        root: the folder of the dataset.
-        split: which part of it.
 
     Returns:
         ``{"url", "nsamples"}`` dicts, as :class:`~webdataset.index.IndexedDataset` takes them.
@@ -163,10 +145,6 @@ def read_counts(folder: Path) -> dict[str, Any]:
 
 def energon_rows(root: str | os.PathLike[str], shard: str) -> list[SidecarRow]:
     """Return where the parts of a shard's samples lie, as ``index.sqlite`` says.
-
-    Args:
-        root: the folder of the dataset.
-        shard: its path, relative to the folder.
 
     Raises:
         BadIndex: the folder has no such shard, or its tables cannot be read.
@@ -252,10 +230,6 @@ class EnergonDatasetWriter:
 
     def add(self, name: str, index: ShardIndex) -> None:
         """Add the next shard.
-
-        Args:
-            name: its path, relative to the dataset's folder.
-            index: of the shard.
 
         Raises:
             NotRepresentable: as for :func:`webdataset.index.formats.energon.check_representable`;

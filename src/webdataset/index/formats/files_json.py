@@ -41,11 +41,7 @@ class Sidecar(NamedTuple):
 
 
 def index_name(url: str) -> str:
-    """Return the name of a shard's sidecar: its own with ``.json`` in place of ``.tar``.
-
-    Args:
-        url: a url or path of the shard.
-    """
+    """Return the name of a shard's sidecar: its own with ``.json`` in place of ``.tar``."""
     return f"{url.removesuffix('.tar')}.json"
 
 
@@ -82,10 +78,6 @@ def dumps(index: ShardIndex) -> bytes:
 def check_member(name: str, **places: object) -> None:
     """Raise where a member cannot stand in a sidecar.
 
-    Args:
-        name: its full name.
-        **places: ``url`` and ``key``, for the message.
-
     Raises:
         NotRepresentable: it is not UTF-8, as JSON is.
     """
@@ -99,10 +91,6 @@ def check_member(name: str, **places: object) -> None:
 
 def loads(text: bytes, *, url: str | None = None) -> Sidecar:
     """Read a sidecar of either variant.
-
-    Args:
-        text: the file's bytes.
-        url: of the file, for messages.
 
     Raises:
         BadIndex: not such a file.

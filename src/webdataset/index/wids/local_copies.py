@@ -120,12 +120,7 @@ log = logging.getLogger("webdataset")
 
 
 class OpenShard:
-    """A shard that is open, and the temporary file behind it, if there is one.
-
-    Args:
-        shard: the shard.
-        spooled: the file.
-    """
+    """A shard that is open, and the temporary file behind it, if there is one."""
 
     def __init__(self, shard: IndexedShard, spooled: SpooledShard | None = None) -> None:
         self.shard = shard
@@ -167,9 +162,6 @@ class LocalShards:
 
     def open(self, url: str) -> OpenShard:
         """Open a shard.
-
-        Args:
-            url: the shard.
 
         Raises:
             NotFound: no such shard.

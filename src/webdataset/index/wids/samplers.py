@@ -78,13 +78,7 @@ def iterate_ranges(
 
 
 def split_range(start: int, stop: int, size: int) -> list[IndexRange]:
-    """Return a range cut into ranges of one size, the last one shorter.
-
-    Args:
-        start: first index.
-        stop: index after the last.
-        size: of a chunk.
-    """
+    """Return a range cut into ranges of one size, the last one shorter."""
     return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 

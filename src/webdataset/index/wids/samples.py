@@ -133,9 +133,6 @@ MMIndexedTar = TarFileReader = TarMembers
 def open_plain_file(file: object) -> tuple[str, SpooledShard | None]:
     """Return the path of an uncompressed tar file, and the temporary file that it is, if it is one.
 
-    Args:
-        file: a path, or an open file.
-
     Raises:
         NotFound: no such file.
         UsageError: neither.
