@@ -176,7 +176,7 @@ def tensors_dumps(values: Mapping[str, object]) -> bytes:
 
 
 def tensor_to_array(tensor: torch.Tensor) -> "npt.NDArray[np.generic] | None":
-    """Return a CPU tensor as an array over its memory; None where numpy cannot have it (bfloat16, sparse, a gradient)."""
+    """Return a CPU tensor as an array over its memory; None where numpy has no such (bfloat16, sparse, a gradient)."""
     if tensor.device.type != "cpu" or tensor.requires_grad or tensor.layout is not torch.strided:
         return None
     try:

@@ -1,10 +1,9 @@
 """Sends parts from a worker process: small ones through its pipe, large ones through shared memory.
 
-Theory. A pipe copies twice, and the sender waits until the other side reads. So whatever is large (images of
-different sizes, undecoded fields, batches that a pipeline made itself) goes into a *segment*: a file in memory
-without a name, made by the worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5) and
-stand in the segment as they are; the consumer's arrays are views of it, and the worker writes to it again when they
-are gone.
+Theory. A pipe copies twice, and the sender waits until the other side reads. So large content (images of different
+sizes, undecoded fields, batches that a pipeline made) goes into a *segment*: a memory file without a name, made by the
+worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5); the consumer's arrays are views of
+the segment, and the worker writes to it again when they are gone.
 
 No segment outlives both processes, however they end.
 """

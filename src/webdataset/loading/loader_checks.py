@@ -1,7 +1,6 @@
 """Checks the arguments of a loader, and what all its workers together gave in an epoch.
 
-No worker alone can judge an epoch: its share may rightly be empty (see :mod:`webdataset.flow.outcomes`). The
-arguments are those of :class:`~webdataset.loading.loader.Loader`.
+A worker's own share may rightly be empty, so only the sum of all can be judged (:mod:`webdataset.flow.outcomes`).
 """
 
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ class EpochEnd:
 
 
 def compare_length(dataset: object, beginning: EpochStart, samples: int) -> None:
-    """Warn where a dataset declares another length than an epoch had, with what came before it was resumed."""
+    """Warn where a dataset declares another length than an epoch had, the samples before a resume included."""
     if not isinstance(dataset, DataPipeline) or dataset.silent:
         return
     declared = getattr(dataset, "size", None)

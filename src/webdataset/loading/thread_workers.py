@@ -1,4 +1,4 @@
-"""The workers of a loader in this process: none of their own, or threads.
+"""Workers of a loader in this process: inline, or threads.
 
 Threads suit decoders that release the interpreter's lock while they work (simplejpeg, Pillow, zlib, zstd do).
 """
@@ -59,7 +59,7 @@ class InlineWorkers(WorkerPool):
         """Let the window be written."""
         self._grants.append(grant)
 
-    def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nobody is waited for
+    def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nothing is waited for
         """Make the next part."""
         part = next(self._parts, None)
         if part is None:
@@ -137,7 +137,7 @@ class ThreadWorkers(WorkerPool):
         try:
             for each in self._threads:
                 each.thread.start()
-        except BaseException:  # raised again, with no thread left behind
+        except BaseException:  # raised again, with no thread left over
             self.close()
             raise
 

@@ -1,14 +1,12 @@
 """torch's DataLoader over an elastic dataset, with a state: what its consumer received, not what workers read.
 
 Theory. A worker calls ``collate_fn`` once for each batch, right after taking its items from the dataset. There the
-batch is wrapped together with the states of the streams that moved; the consumer unwraps it and keeps the states. So
-the state is that after the batch received last, whatever waits in queues. Workers learn where to begin from
-``worker_init_fn``, before they ask the dataset for its iterator.
+batch is wrapped with the states of the streams that moved; the consumer unwraps it and keeps the states, whatever
+waits in queues. Workers learn where to begin from ``worker_init_fn``, before they ask the dataset for its iterator.
 
 torch asks its workers in turn, the first one first, also after a resume. The turn of the stopped loader is kept by
-giving the workers other numbers: the first one reads the streams of that worker whose turn it is.
-
-Batches are those of ``torch.utils.data.DataLoader``, unchanged.
+renumbering: the first worker reads the streams of the worker whose turn it is. Batches are those of
+``torch.utils.data.DataLoader``, unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +30,7 @@ Batch = TypeVar("Batch")
 
 
 class BatchWithState:
-    """A batch on its way from a worker, and how far the streams behind it have moved.
+    """A batch on its way from a worker, and how far the streams that gave it have moved.
 
     Args:
         batch: what ``collate_fn`` made.
@@ -119,7 +117,7 @@ class LoaderRun(Generic[Batch]):
 
     Args:
         loader: the loader.
-        addresses: keep the addresses of items, for stages behind the loader.
+        addresses: keep the addresses of items, for stages after the loader.
     """
 
     def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
@@ -244,7 +242,7 @@ class StateLoader(DataLoader[Any]):
             given.collate if isinstance(given, StatefulCollate) else given
         )
         self.worker_init_fn = self._beginning = WorkerStart(begin.own if isinstance(begin, WorkerStart) else begin)
-        # whose turn it is behind a state that was loaded
+        # whose turn it is after a state that was loaded
         self.turned: Json = None
         self._present: LoaderRun[Any] | None = None
         # of persistent workers
@@ -318,7 +316,7 @@ class StateLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch received last: a JSON value, to be loaded under any topology.
 
-        Behind the last batch of an epoch, the next epoch comes.
+        After the last batch of an epoch comes the next epoch.
 
         Raises:
             FlowError: a stage's state cannot be written down.
@@ -328,7 +326,7 @@ class StateLoader(DataLoader[Any]):
         return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on behind a state, whichever number of ranks and workers it was taken under.
+        """Let the next iteration continue after a state, under any number of ranks and workers.
 
         Args:
             state: of this rank, or the merged one of all ranks.
@@ -339,11 +337,7 @@ class StateLoader(DataLoader[Any]):
         self._take_up(state, stay=False)
 
     def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
-        """Go on behind a state, and end with its epoch though nothing be left of it.
-
-        Raises:
-            StateMismatch: as there.
-        """
+        """Continue after a state as ``load_state_dict`` does, and end with its epoch though nothing be left of it."""
         self._take_up(state, stay=True)
 
     def _take_up(self, state: Mapping[str, Any], *, stay: bool) -> None:

@@ -1,7 +1,6 @@
-"""Puts the state of a loader into the checkpoints of training programs that do not ask a loader for it.
+"""Puts the state of a loader into the checkpoints of accelerate and the Hugging Face Trainer.
 
-Serves accelerate and the Hugging Face Trainer; Lightning asks the loader itself, and torchdata's StatefulDataLoader
-the dataset. For torchdata.nodes see :mod:`webdataset.loading.torch_nodes`.
+Lightning asks the loader itself, torchdata's StatefulDataLoader the dataset; see ``torch_nodes`` for torchdata.nodes.
 """
 
 import json
@@ -113,14 +112,14 @@ def select_rank_state(states: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 class TrainerLoader:
-    """A loader for a program that counts epochs by itself, and need not be believed: the loader's own count holds."""
+    """A loader for a program that counts epochs by itself: the loader's own count holds."""
 
     def __init__(self, loader: StatefulLoader) -> None:
         self.loader = loader
         self.dataset = getattr(loader, "dataset", loader)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on behind a state."""
+        """Continue after a state."""
         self.loader.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
