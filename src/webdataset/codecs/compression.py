@@ -23,9 +23,9 @@ FREE_BYTES = 128 << 20
 # times, beyond that; gzip reaches 1032 on zeros, bz2 and zst far more
 MOST_GROWTH = 100
 _SMALL = 1 << 16
-# its engine bounds no output, so it gets little at a time,
+# its engine bounds no output, so it gets little at a time
 _PORTIONS = {"zst": 512}
-# and even less where that grows much
+# even less, where that grows much
 _LEAST = 64
 _MUCH = 1 << 20
 

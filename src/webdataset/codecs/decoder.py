@@ -161,7 +161,7 @@ class Decoder:
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))
-                    # whoever stands behind it is never asked, and may look for installed packages
+                    # handlers after it are never asked, and may look for installed packages
                     if handler.final:
                         break
             else:
@@ -216,7 +216,7 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
-        # where it is not loaded, nobody has added any
+        # where it is not loaded, none were added
         pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
 

@@ -272,13 +272,10 @@ class Encoder:
         self._warned = False
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
-        """Encode one sample.
+        """Encode one sample: return a new dict with the same names in the same order.
 
         Args:
             sample: names to values. Metadata (names starting with "_") is left as it is.
-
-        Returns:
-            A new dict with the same names in the same order.
 
         Raises:
             EncodingError: a field that no encoder takes; names key, field and type.

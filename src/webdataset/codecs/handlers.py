@@ -2,16 +2,9 @@
 
 Any ``f(key, data)`` is a handler; it returns the value, None ("not mine") or a :class:`Continue`. Handlers that can
 tell from the key alone whether a field is theirs also have ``claim(key, trust)``, so that a decoder asks once per
-field name instead of once per sample.
-
-``decoders`` is the live table that ``webdataset.autodecode.decoders`` shows; entries set there take effect at the
-next sample. It has the formats that a published version of webdataset decodes. ``auto_decoders`` has those that no
-published version decodes: programs that parse such fields themselves get bytes, as before, unless they ask for
-``decode("auto")`` or name the format. A decoder's result is the value, None included. Text, numbers and bytes are
-decoded here; other formats are named by module and loaded on demand.
-
-The switch takes what programs assign to ``webdataset.autodecode.pytorch_weights_only``, and the environment; it is
-read at every ``.pth`` field.
+field name. ``decoders`` is the live table that ``webdataset.autodecode.decoders`` shows: entries take effect at the
+next sample. ``auto_decoders`` has the formats that no published version decodes: programs get bytes, as before, unless
+they ask for ``decode("auto")`` or name the format. A decoder's result is the value, None included.
 """
 
 import importlib

@@ -1,10 +1,8 @@
-"""msgpack and CBOR fields, through whichever library is installed, with arrays in safe and published forms.
+"""msgpack and CBOR fields, through any installed library, with arrays in safe and published forms.
 
-Decoding calls nothing that the bytes name, and bounds what small inputs may ask for: containers are as long as their
-bytes at most, and the CBOR tags whose reading takes unbounded time or memory (shared references, regular expressions,
-huge decimals and fractions) are refused or left as tags.
-
-Arrays, and numpy and torch numbers, are stored as:
+Decoding calls nothing that the bytes name, and bounds what small inputs may ask for: CBOR tags whose reading takes
+unbounded time or memory (shared references, regular expressions, huge decimals and fractions) are refused or left as
+tags. Arrays, and numpy and torch numbers, are stored as:
 
 * CBOR: the typed arrays of RFC 8746: tags 64 to 87 for one dimension, tag 40 around them for others (row-major; 1040,
   column-major, is read too), tag 41 for arrays of booleans;
@@ -213,7 +211,7 @@ def cbor_loads(data: bytes) -> Any:
     """Decode CBOR.
 
     Args:
-        data: one CBOR value, and nothing behind it.
+        data: one CBOR value, and nothing after it.
 
     Returns:
         The value; typed arrays as numpy arrays. Regular expressions, MIME messages and unknown tags are left as
@@ -221,7 +219,7 @@ def cbor_loads(data: bytes) -> Any:
 
     Raises:
         MissingExtra: cbor2 is not installed.
-        DecodingError: something that cannot be read within bounds, or bytes behind the value.
+        DecodingError: something that cannot be read within bounds, or bytes after the value.
         ValueError: not CBOR.
     """
     with translate_cbor_errors() as library:

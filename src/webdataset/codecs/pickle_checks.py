@@ -1,19 +1,15 @@
 """Unpickles through the allow-list with checks of every call, every change of state, and the resources asked for.
 
-Theory of checks. A pickle that may only name allowed globals can still harm in three ways: by calling an allowed
-class with arguments it was not meant for (``bytes(10**12)``, ``ndarray`` over a foreign buffer), by changing an
-allowed class instead of an instance of it (the BUILD opcode sets attributes), and by giving an object a state that
-its type trusts blindly (numpy's dtype flags, Pillow's sizes). The Python unpickler of the standard library has one
-method for each opcode; the few that call or change anything are checked here first.
+Theory of checks. A pickle that may only name allowed globals can still harm in three ways: by calling an allowed class
+with arguments it was not meant for (``bytes(10**12)``), by changing an allowed class instead of an instance of it (the
+BUILD opcode sets attributes), and by giving an object a state that its type trusts blindly (numpy's dtype flags,
+Pillow's sizes). The standard library's Python unpickler has one method for each opcode; those that call or change
+anything are checked here first.
 
-Theory of bounds. A pickle may refer to its parts again: by GET, out of its memo, and by DUP. Calls copy what they are
-given, and sets and dictionaries hash their keys through all levels of tuples. So ``n`` bytes may ask for ``n**2``
-bytes, or for ``2**n`` steps; and a chain of nested tuples is hashed by recursion that nothing guards.
-
-:func:`has_bounded_cost` recognises pickles that surely ask for no more than they hold, without parsing them far:
-those with few bytes that could refer, call or make tuples, and those whose tuples and calls hold nothing but texts
-and numbers, each written there. All others go to the checked unpickler, whose :class:`UnpicklingBudget` weighs every
-call and every key.
+Theory of bounds. A pickle may refer to its parts again (GET, DUP); calls copy what they are given, and sets and
+dictionaries hash their keys through all levels of tuples. So ``n`` bytes may ask for ``n**2`` bytes, or ``2**n`` steps.
+:func:`has_bounded_cost` recognises pickles that surely ask for no more than they hold; all others go to the checked
+unpickler, whose :class:`UnpicklingBudget` weighs every call and every key.
 """
 
 import collections

@@ -124,13 +124,10 @@ def frame_chunks(chunks: Sequence[object]) -> Iterator[bytes | memoryview]:
 
 
 def encode_chunks(l: Sequence[object]) -> bytearray:  # noqa: E741  upstream's name
-    """Frame bytes or arrays as chunks.
+    """Frame bytes or arrays as chunks, one after the other.
 
     Args:
         l: the payloads.
-
-    Returns:
-        The chunks, one after the other.
     """
     return bytearray().join(frame_chunks(l))
 
@@ -551,10 +548,7 @@ def _check_name(name: str, *, nocheck: bool) -> None:
 
 
 def tenbin_loads(data: bytes) -> list[np.ndarray]:
-    """Decode a tenbin field.
-
-    Returns:
-        A list of read-only arrays that share the field's memory.
+    """Decode a tenbin field to a list of read-only arrays that share its memory.
 
     Raises:
         FormatError: no tenbin, or cut short.

@@ -65,40 +65,19 @@ def image_pixels(value: torch.Tensor) -> np.ndarray:
 
 
 def video(data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """Decode a video file.
-
-    Returns:
-        Frames uint8[T, H, W, 3], sound float32[channels, samples] ([1, 0] where there is none) and a dict with
-        ``video_fps`` and, where there is sound, ``audio_fps``.
-
-    Raises:
-        MissingExtra: PyAV is not installed.
-        FieldTooLarge: frames or sound beyond the limits.
-        OSError: not a video; ``ValueError`` for some.
-    """
+    """Decode a video to tensors; see :func:`~webdataset.codecs.media.video_decode.video_loads`."""
     frames, sound, rates = video_loads(data)
     return torch.from_numpy(frames), torch.from_numpy(sound), rates
 
 
 def audio(data: bytes) -> tuple[torch.Tensor, int]:
-    """Decode an audio file.
-
-    Returns:
-        Sound float32[channels, frames] in [-1, 1], and its rate in Hz.
-
-    Raises:
-        MissingExtra: neither soundfile nor PyAV is installed.
-        OSError: not an audio file; ``ValueError`` for some.
-    """
+    """Decode sound to a tensor and its rate in Hz; see :func:`~webdataset.codecs.media.audio_codec.sound_loads`."""
     samples, rate = sound_loads(data)
     return torch.from_numpy(samples), rate
 
 
 def storage(content: object) -> object:
-    """Stand in for ``torch.storage._load_from_bytes``.
-
-    Returns:
-        The storage, on the CPU.
+    """Stand in for ``torch.storage._load_from_bytes``: return the storage, on the CPU.
 
     Raises:
         UnsafeContent: it holds anything but a storage or tensors.
@@ -142,10 +121,7 @@ _LIBRARY: dict[str, str] = {"extra": "safetensors", "purpose": "safetensors fiel
 
 
 def tensors_loads(data: bytes) -> dict[str, torch.Tensor]:
-    """Decode to tensors.
-
-    Returns:
-        Names, in alphabetical order, to tensors.
+    """Decode to names, in alphabetical order, and tensors.
 
     Raises:
         MissingExtra: safetensors is not installed.
@@ -156,10 +132,7 @@ def tensors_loads(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def tensors_dumps(values: Mapping[str, object]) -> bytes:
-    """Encode tensors, and whatever becomes one.
-
-    Returns:
-        Bytes of the file.
+    """Encode names to tensors, and to what becomes one.
 
     Raises:
         MissingExtra: safetensors is not installed.

@@ -1,13 +1,12 @@
 """Builds the index of a shard: from its headers alone where the source allows it, else from all of its bytes.
 
 Theory. Headers are chained: each says where the next one is. Where payloads are large, one short read a member finds
-them all and leaves out the rest; where payloads are small, that would be a request each, so that whole stretches are
-read instead. The next read is chosen from what the last one showed.
+them all; where payloads are small, whole stretches are read instead. The next read is chosen from what the last one
+showed. Members are grouped by the reader's own grouper, so that sample *i* of the
+:class:`~webdataset.index.entries.ShardIndex` is sample *i* of the stream.
 
-Members are grouped by the reader's own grouper, so that sample *i* of the
-:class:`~webdataset.index.entries.ShardIndex` is sample *i* of the stream. Never takes a member that is not whole, and
-never gives an index of a shard whose headers the stream reader would call damaged (the map that lies in some sparse
-payloads is not read).
+Never takes a member that is not whole, and never gives an index of a shard whose headers the stream reader would call
+damaged (the map that lies in some sparse payloads is not read).
 """
 
 import hashlib
@@ -51,7 +50,7 @@ class IndexBuilder:
         self.entries = SampleEntries()
         self.quiet = False
         self._sparse: set[int] = set()
-        # the last member: nobody knows yet whether it is whole
+        # the last member: it may not be whole yet
         self._held: list[MemberPosition] = []
         self.links = LinkResolver(url, reading.limits, source, reading.rename_files, places=True)
         self._grouper = reading.grouper()
@@ -59,14 +58,11 @@ class IndexBuilder:
         self.finished = track_keys(url, reading, self._grouper)
 
     def feed(self, chunk: bytes, offset: int) -> list[MemberPosition]:
-        """Take some bytes of the tar stream.
+        """Take some bytes of the tar stream, and return the members found in them.
 
         Args:
             chunk: the bytes; payloads may be left out.
             offset: where they start; at most ``walk.wants[0]``.
-
-        Returns:
-            The members found in them.
 
         Raises:
             TarError: the shard is damaged.
@@ -254,10 +250,7 @@ def choose_reading(reading: Reading | None, rules: dict[str, Any]) -> Reading:
 
 
 def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
-    """Index a shard by reading its headers.
-
-    Returns:
-        The index, or None where the shard is compressed.
+    """Index a shard by reading its headers; return None where it is compressed.
 
     Raises:
         TarError: the shard is damaged.

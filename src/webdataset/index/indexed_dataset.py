@@ -1,7 +1,6 @@
-"""Reads samples by number and by key out of many shards, as one sequence.
+"""Reads samples by number and by key out of many shards, as one sequence in the order of the list.
 
-Shards follow each other in the order of the list. The number of open shards is bounded; indexes are looked up once,
-several shards at a time.
+The number of open shards is bounded; indexes are looked up once, several shards at a time.
 """
 
 import os

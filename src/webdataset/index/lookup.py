@@ -1,10 +1,8 @@
 """Finds the index of a shard, and the number of samples in each shard.
 
-An index is the one given, one that lies beside the shard, or is built from the shard's headers; it is checked against
-the shard. Index files are text, JSON or plain numbers.
-
-Counts are searched in this order: what the caller says; ``sizes.json`` in the folder of the shards (``{"part-00.tar":
-1000, …}``); an index of each shard beside it. The shards' own headers are read only where the caller asks for it.
+An index is the one given, one beside the shard, or built from the shard's headers; it is checked against the shard.
+Counts are searched in this order: what the caller says; ``sizes.json`` in the folder of the shards
+(``{"part-00.tar": 1000, …}``); an index beside each shard; the shards' headers, where the caller asks for it.
 
 Never reads pickled index files (``.index``).
 """

@@ -1,9 +1,8 @@
 """Writes index files beside shards: for shards that exist, or while shards are read for another purpose.
 
-Every shard is read once, whatever the number of formats; only headers are read, unless a format holds digests. During
-the first epoch of a training, say, the bytes that the stream reader reads anyway are enough: index files are written,
-or indexes handed to a function, for each shard that was read from its start to its end without an error. The reader
-pays for it only where it is asked for.
+Every shard is read once, whatever the number of formats; only its headers, unless a format holds digests. While the
+stream reader reads a shard anyway (the first epoch of a training, say), its bytes are enough: the index is written, or
+handed to a function, for each shard that was read from start to end without an error.
 
 Each index file is complete under its name, or not there.
 """
@@ -51,10 +50,7 @@ def publish_file(path: str, content: bytes) -> None:
 
 
 def prepare_file(path: str, content: bytes) -> str:
-    """Write a file under a partial name beside its final one, and bring it to the disk.
-
-    Returns:
-        The partial name.
+    """Write a file to the disk under a partial name beside its final one; return the partial name.
 
     Raises:
         SourceError: it cannot be written.
@@ -174,11 +170,7 @@ def _write_one(index: ShardIndex, target: str, names: Iterable[str], unfit: Lite
 
 
 def write_wids(folder: str, shards: Iterable[WidsShard], name: str = WIDS_NAME) -> str:
-    """Write a wids index of some shards.
-
-    Returns:
-        Its path.
-    """
+    """Write a wids index of some shards; return its path."""
     path = os.path.join(folder, name)  # noqa: PTH118
     publish_file(path, json.dumps(make_document(shards), indent=2).encode())
     return path

@@ -1,8 +1,7 @@
-"""Streams that misbehave on purpose: short reads, early ends, failures at the n-th read; and local web servers.
+"""Streams that misbehave on purpose (short reads, early ends, failures at the n-th read), and local web servers.
 
-The streams count what was requested of them; ``RangeServer`` is a web server that misbehaves in the same ways. Each
-server runs in a thread. What it answers is up to its handlers: subclasses of :class:`Answering`, or any others of
-``http.server``.
+The streams count what was requested; ``RangeServer`` misbehaves in the same ways. Each server runs in a thread and
+answers by its handlers: subclasses of :class:`Answering`, or any others of ``http.server``.
 """
 
 import io

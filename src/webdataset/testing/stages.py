@@ -1,10 +1,9 @@
 """The contract of a stage, to be checked for any stage: ours, a plug-in's, a user's.
 
 A stage that keeps it can be printed and pickled, gives the same with and without tracking, can be broken off at any
-point, and can be snapshot after any of its outputs: the snapshot is JSON, and a run restored from it continues as the
-uninterrupted one. Its outputs can wait in a shuffle's buffer and be made again from their addresses.
-
-A stage that breaks it raises :class:`BrokenContract`. The runs are those of ``webdataset.flow``, never mocks.
+point, and can be saved after any output: the snapshot is JSON, and a run restored from it continues as the
+uninterrupted one. Its outputs can wait in a shuffle's buffer and be made again from their addresses. A stage that
+breaks it raises :class:`BrokenContract`. The runs are those of ``webdataset.flow``, never mocks.
 """
 
 import copy
@@ -70,7 +69,7 @@ def check_stage(stage: object, samples: Sequence[object], *, resumable: bool = T
     """Check that a stage keeps the contract.
 
     Args:
-        stage: what stands behind a source in a pipeline.
+        stage: what follows a source in a pipeline.
         samples: what the source gives; a dozen or two are enough.
         resumable: check snapshots too. Only a stage that is not reproducible from its input and the run's seed may
             have to go without.

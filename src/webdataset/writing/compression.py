@@ -49,10 +49,10 @@ class ArchiveOutput(Protocol):
         """Complete the archive."""
 
     def abort(self) -> None:
-        """Give up: nothing that looks complete stays behind."""
+        """Give up: nothing that looks complete is left."""
 
     def abandon(self) -> str | None:
-        """Let go of an archive that nobody closed; return the name under which it stays, if any."""
+        """Let go of an archive that was not closed; return the name under which it stays, if any."""
 
 
 def choose_compression(compress: bool | str | None, url: str | None) -> str | None:  # noqa: FBT001  upstream's argument

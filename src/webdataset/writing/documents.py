@@ -1,8 +1,7 @@
 """The writer of interleaved documents: parts in, shards out, in any of four layouts.
 
-Documents are those that ``interleaved`` gives. Each becomes one sample of a TarWriter or ShardWriter, or, for
-siblings, one sample for each member, never in two shards. All images of a document are encoded before anything of it
-is written. Reading a document gives the same parts back.
+Each document becomes one sample of a TarWriter or ShardWriter, or, for siblings, one sample for each member, never in
+two shards. All images of a document are encoded before anything of it is written. It reads back as the same parts.
 """
 
 import binascii
@@ -79,15 +78,12 @@ class DocumentWriter:
         self.sink = _open_writer(target, kw)
 
     def write(self, document: Mapping[str, object]) -> int:
-        """Write one document.
+        """Write one document; return its bytes of payload.
 
         Args:
             document: ``__key__``, and ``parts`` or ``images``, ``text_list`` and ``matched_text_index``; and, where
                 they are there, ``matched_sim``, ``image_info``, ``similarity_matrix``, ``json`` and further fields.
                 Images that are bytes are written as they are.
-
-        Returns:
-            Bytes of payload.
 
         Raises:
             SampleError: parts that do not fit each other. Nothing is written; the writer can go on.

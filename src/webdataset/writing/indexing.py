@@ -134,13 +134,10 @@ class ShardIndexing:
         self._key, self._fields = key, fields
 
     def prepare(self, end: int) -> ShardIndex:
-        """Write the index files under partial names; remove old ones, of any format, from beside the shard.
+        """Write the index files under partial names, remove old ones of any format; return the shard's index.
 
         Args:
             end: where the shard's end mark starts, in bytes.
-
-        Returns:
-            The shard's index.
 
         Raises:
             NotRepresentable: a shard that a format cannot hold.

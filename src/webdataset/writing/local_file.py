@@ -122,11 +122,7 @@ class LocalFileOutput:
             os.unlink(self.partial)  # noqa: PTH108
 
     def abandon(self) -> str:
-        """Close the unfinished file and leave it under its partial name.
-
-        Returns:
-            That name.
-        """
+        """Close the unfinished file and leave it under its partial name, which is returned."""
         self.stream.close()
         return self.partial
 

@@ -1,8 +1,8 @@
 """Opens the target of an archive: a local file, a url, standard output, or a file object of the caller's.
 
 An output has ``write``, ``commit`` and ``abort``. A local file is renamed into place
-(:mod:`webdataset.writing.local_file`); urls go through ``webdataset.gopen``, looked up when it is called, so that a
-scheme which user code registers or a ``gopen`` that it replaces is honoured. A replaced ``writer.gopen`` opens both.
+(:mod:`webdataset.writing.local_file`); urls go through ``webdataset.gopen``, looked up when it is called, so that
+registered schemes and a replaced ``gopen`` are honoured. A replaced ``writer.gopen`` opens both.
 
 Never closes a file object that the caller lent.
 """

@@ -1,8 +1,7 @@
 """Writers of record shards: samples in, a sequence of CBOR or msgpack items out, complete or not there at all.
 
-Samples are dicts of values with a ``__key__``, one item each; the output may be compressed. Values are written as
-they are, numbers as numbers and arrays as arrays; nothing is encoded by its field's extension unless asked for. Never
-reads what it wrote.
+Samples are dicts of values with a ``__key__``, one item each; values are written as they are, numbers as numbers and
+arrays as arrays, unless an encoder is asked for. The output may be compressed. Never reads what it wrote.
 """
 
 import importlib
@@ -100,13 +99,10 @@ class RecordWriter(ShardOutput):
         self._begin(output if engine is None else CompressedOutput(output, engine))
 
     def write(self, sample: object) -> int:
-        """Write one sample.
+        """Write one sample; return the bytes of its item.
 
         Args:
             sample: fields to values, and ``__key__``.
-
-        Returns:
-            Bytes of its item.
 
         Raises:
             SampleError: no dict, or one without a key. Nothing of the sample is written; the writer can go on.

@@ -1,11 +1,8 @@
-"""The writer of a series of shards: samples in, numbered tar files out.
+"""The writer of a series of shards: samples in, numbered tar files out, each complete under its name or not there.
 
-Shards have a bounded count and size, each complete under its name or not there. ``{rank}``, ``{worker}``,
-``{world_size}`` and ``{num_workers}`` in a pattern become this process's place in the job, so that parallel writers
-never share a name.
-
-Shards of the pattern that exist already are found by their numbers, where names can be listed: one listing of one
-folder, at the beginning or at the end of a series, and nothing for each sample or shard.
+``{rank}``, ``{worker}``, ``{world_size}`` and ``{num_workers}`` in a pattern become this process's numbers, so that
+parallel writers never share a name. Shards that exist already are found by one listing of one folder, at the beginning
+or the end of a series.
 
 Never has more than one shard open, and never reads or removes a shard that exists.
 """
@@ -172,7 +169,7 @@ class ExistingShards:
         return modified is None or self._since is None or modified < self._since
 
     def _find_shards(self) -> dict[int, str] | None:
-        """Return the shards of the pattern that are there, by rising number; None where nobody can tell."""
+        """Return the shards of the pattern that are there, by rising number; None where that cannot be known."""
         first = self._name(self._start)
         path = local_path(first)
         if path is not None:
@@ -321,10 +318,7 @@ class ShardWriter:
         return size
 
     def next_stream(self) -> TarWriter:
-        """Complete the present shard and open the next one.
-
-        Returns:
-            Its TarWriter.
+        """Complete the present shard and open the next one; return its TarWriter.
 
         Raises:
             UsageError: the writer is closed.

@@ -1,9 +1,8 @@
 """The writer of one shard: samples in, a tar file out, complete or not there at all.
 
-Samples are dicts of fields with a ``__key__``; each field becomes one member ``key.field``. A sample is written whole
-or, if one of its fields cannot be encoded, not at all. Samples are gathered and given to the output in pieces that
-are never joined or copied. :class:`~webdataset.writing.tar_writer.ShardOutput` is this without the format, for
-writers of other formats too.
+Each field of a sample becomes one member ``key.field``. A sample is written whole or, if a field cannot be encoded, not
+at all. Samples are given to the output in pieces that are never joined or copied;
+:class:`~webdataset.writing.tar_writer.ShardOutput` is this without the format, for writers of other formats too.
 
 The rules for keys are those of reading, so that each sample reads back as it was written: a key ends at the first dot
 of its last component. Never changes a key, and never reads what it wrote.
@@ -136,7 +135,7 @@ class ShardOutput:
         """Keep what a forgotten writer wrote under its partial name, and say so."""
         if self._state != "open" or os.getpid() != self._process:
             return
-        # an object that goes away can tell nobody
+        # an object that goes away cannot report it
         with contextlib.suppress(Exception):
             self._finish()
             where = self._output.abandon()
@@ -335,13 +334,10 @@ class TarWriter(ShardOutput):
         return self
 
     def write(self, obj: Mapping[str, object]) -> int:
-        """Write one sample.
+        """Write one sample; return its bytes of payload, without headers and padding.
 
         Args:
             obj: fields by extension, and ``__key__``.
-
-        Returns:
-            Bytes of payload, without headers and padding.
 
         Raises:
             SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can
@@ -424,7 +420,7 @@ class TarWriter(ShardOutput):
         return plan
 
     def _complete(self, end: int) -> None:
-        """Let the archive appear, and its index files behind it; ``end`` is where the end mark starts."""
+        """Let the archive appear, and then its index files; ``end`` is where the end mark starts."""
         if self._indexing is None:
             super()._complete(end)
             return
@@ -462,7 +458,7 @@ def _make_indexing(index: object, target: object, output: ArchiveOutput, compres
         # only writers that index pay for it
         indexing = importlib.import_module("webdataset.writing.indexing")
         return indexing.shard_indexing(index, target, output, compression)
-    except BaseException:  # whatever it is: nothing may stay behind
+    except BaseException:  # whatever it is: nothing may be left over
         output.abort()
         raise
 

@@ -1,14 +1,13 @@
 """Decodes images to pixels: Pillow for every format, simplejpeg for the JPEGs on which both agree to the bit.
 
 The results are uint8 arrays or Pillow images. simplejpeg gets ordinary JPEGs only (8 bit YCbCr to RGB, or grey to
-grey, usual subsampling); Pillow decodes all else, and whatever simplejpeg rejects. Images of more pixels than the
-limit are refused by their headers, and formats that start other programs always.
+grey, usual subsampling). Images of more pixels than the limit are refused by their headers, and formats that start
+other programs always.
 
-Theory of the header cache. Size, colours and subsampling of a JPEG follow from the bytes before its first scan alone.
-Pictures that one program wrote at one size and quality share these bytes (some 600 of them) exactly, so what the
-library said of one of them holds for the others, and comparing the bytes takes a fiftieth of the time. Headers are
-cached where two pictures in a row said the same, and ever more seldom where that does not pay (each picture has
-tables of its own, say). The cache never guesses: other bytes are parsed anew.
+Theory of the header cache. Size, colours and subsampling of a JPEG follow from the bytes before its first scan. Images
+that one program wrote at one size and quality share these bytes (some 600), and comparing them takes a fiftieth of the
+time. Headers are cached where two pictures in a row said the same, and ever more seldom where that does not pay. The
+cache never guesses: other bytes are parsed anew.
 """
 
 import functools
@@ -358,12 +357,5 @@ def _default_limit(weight: int) -> int:
 
 
 def scale_to_floats(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Scale pixels to [0, 1].
-
-    Args:
-        values: a uint8 array.
-
-    Returns:
-        A float32 array of the same shape: each value divided by 255.
-    """
+    """Return uint8 pixels as float32 of the same shape, each value divided by 255."""
     return np.divide(values, np.float32(255), out=output_buffer.take_buffer(values.shape, _FLOAT), dtype=np.float32)

@@ -1,10 +1,9 @@
 """Reads and writes DALI's index files (``shard.idx``), versions 1.1 and 1.2.
 
-The format, as DALI's reader takes it: ``v1.2 <samples>``, then a line for each sample with ``extension offset size
-name`` for each of its components (1.1: without the name), split at blanks. Offsets are those of the payload, whole
-blocks; a blank inside of a word, or an empty word, breaks the file, so blanks in names are written as ``%20``, and
-extensions that are empty or hold blanks are refused or left out. An index may list fewer samples than the shard has,
-and in another order.
+``v1.2 <samples>``, then a line for each sample with ``extension offset size name`` for each of its components (1.1:
+without the name), split at blanks. Offsets are those of the payload, whole blocks. Blanks in names are written as
+``%20``; extensions that are empty or hold blanks, which would break the file, are refused or left out. An index may
+list fewer samples than the shard has, and in another order.
 
 Never gives offsets into compressed shards.
 """
@@ -129,10 +128,7 @@ def _format_components(
 
 
 def loads(text: bytes, *, url: str | None = None) -> list[list[DaliComponent]]:
-    """Read an index file.
-
-    Returns:
-        For each sample, its components.
+    """Read an index file: for each sample, its components.
 
     Raises:
         BadIndex: not such a file, of another version, or cut.

@@ -1,13 +1,11 @@
 """Reads and writes Megatron-Energon's indexes: ``shard.tar.idx`` of a shard, ``.nv-meta`` of a dataset.
 
-``shard.tar.idx`` is an array of little-endian uint64 without a header: for each sample, where its first header starts
-(extended headers included); then where the end mark starts.
+``shard.tar.idx`` is an array of little-endian uint64 without a header: where each sample's first header starts
+(extended headers included), then where the end mark starts. In ``.nv-meta``, ``.info.json`` counts the samples of each
+shard, ``split.yaml`` shares the shards out, ``dataset.yaml`` names the class that reads them, ``index.sqlite`` says
+where each sample and each part of it lies, ``index.uuid`` identifies the folder. Keys are unique in the whole dataset.
 
-In ``.nv-meta``, ``.info.json`` counts the samples of each shard, ``split.yaml`` shares the shards out,
-``dataset.yaml`` names the class that reads them, ``index.sqlite`` says where each sample and each part of it lies,
-``index.uuid`` is the folder's identity. A key may stand once in the whole dataset.
-
-Never trusts the folder: shards are those in the folder alone, numbers are checked, and a hostile schema runs nothing.
+Never trusts the folder: shards are those in it alone, numbers are checked, and a hostile schema runs nothing.
 """
 
 import contextlib
@@ -68,10 +66,7 @@ def check_representable(index: ShardIndex) -> None:
 
 
 def loads(content: bytes, *, url: str | None = None) -> Sequence[int]:
-    """Read an index file.
-
-    Returns:
-        Where each sample starts, then where the end mark starts.
+    """Read an index file: where each sample starts, then where the end mark starts.
 
     Raises:
         BadIndex: not such a file.
@@ -265,10 +260,7 @@ class EnergonDatasetWriter:
         return self._tables
 
     def close(self) -> list[str]:
-        """Complete the folder.
-
-        Returns:
-            The names of the files written.
+        """Complete the folder; return the names of the files written.
 
         Raises:
             SourceError: they cannot be written.

@@ -1,12 +1,11 @@
 """A list of shards as one sequence of samples, for map-style loading.
 
-Made from a shard index, or a list of shards with their numbers of samples. Shards are opened when they are first
-needed, and the least recently used are closed. Names of fields start with a dot, as in wids; values that nothing
-decodes are ``BytesIO`` objects.
+Made from a shard index, or a list of shards with their numbers of samples. Shards are opened when first needed; the
+least recently used are closed. Names of fields start with a dot, and values that nothing decodes are ``BytesIO``
+objects, as in wids.
 
-The dataset passes for a torch Dataset without importing torch. ``isinstance(dataset, torch.utils.data.Dataset)`` asks
-the dataset's ``__class__`` where its type says no. torch's class is no ABC, so there is nothing to register with;
-instead the answer, once torch is loaded, is a class below both ours and torch's. Its type stays what it is.
+The dataset passes for a torch Dataset without importing torch: ``isinstance(dataset, torch.utils.data.Dataset)`` asks
+``__class__`` where the type says no, and once torch is loaded, that is a class below both ours and torch's.
 """
 
 import base64

@@ -1,9 +1,8 @@
 """Brings shards to where samples can be read from them at random, and names local copies.
 
-Without a folder, shards are read in place: local files, web servers by ranges, everything else through a temporary
-file with the plain tar in it, which goes away with its owner; the end mark shows, when the file is indexed, whether
-it is all of the shard. With a folder, remote shards are downloaded whole and kept; a copy appears under its name when
-it is whole. Open shards are kept in a table of bounded size that drops the least recently used.
+Without a folder, shards are read in place: local files, web servers by ranges, everything else through a temporary file
+that goes away with its owner; when the file is indexed, the end mark shows whether it is whole. With a folder, remote
+shards are downloaded whole and kept; a copy appears under its name when it is whole.
 """
 
 import base64
@@ -120,7 +119,7 @@ log = logging.getLogger("webdataset")
 
 
 class OpenShard:
-    """A shard that is open, and the temporary file behind it, if there is one."""
+    """A shard that is open, and its temporary file, if there is one."""
 
     def __init__(self, shard: IndexedShard, spooled: SpooledShard | None = None) -> None:
         self.shard = shard

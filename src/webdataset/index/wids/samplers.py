@@ -1,11 +1,9 @@
 """Orders in which to read a dataset with random access, such that most reads stay in few shards.
 
 Indices are shuffled within ranges (shards or chunks), and the ranges are shuffled too. The order depends on the seed
-and the epoch alone, and is that of wids 0.2.111 (its generator is ``random.Random(seed + 1289738273 * epoch)``;
-ranges keep their order in epoch 0 unless ``shufflefirst``). A DataLoader takes these as ``sampler=``. A pass is
-counted when it begins, so that one that is left early is not repeated.
-
-Imports no torch, opens no shard.
+and the epoch alone, and is that of wids 0.2.111 (its generator is ``random.Random(seed + 1289738273 * epoch)``; ranges
+keep their order in epoch 0 unless ``shufflefirst``). A pass is counted when it begins, so that one that is left early
+is not repeated. Imports no torch, opens no shard.
 """
 
 import itertools
