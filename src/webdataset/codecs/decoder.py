@@ -21,7 +21,7 @@ from webdataset.codecs.handlers import (
     keep_bytes,
 )
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
-from webdataset.codecs.registry import FieldDecoder
+from webdataset.codecs.registry import BytesDecoder
 from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.samples.documents.document import Document
@@ -30,14 +30,14 @@ Sample = dict[str, Any]
 MOST_PLANS = 4096
 
 
-class _Plans(dict[str, FieldDecoder]):
+class _Plans(dict[str, BytesDecoder]):
     """Plans by field name, made when a name is first met; bounded, for names may come from anywhere."""
 
-    def __init__(self, make: Callable[[str], FieldDecoder]) -> None:
+    def __init__(self, make: Callable[[str], BytesDecoder]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, name: str) -> FieldDecoder:
+    def __missing__(self, name: str) -> BytesDecoder:
         if len(self) >= MOST_PLANS:
             self.clear()
         plan = self[name] = self._make(name)
@@ -94,7 +94,7 @@ class Decoder:
     def _forget(self) -> None:
         self._version = decoders.version
         self._plans = _Plans(self._plan_field)
-        self._chains: dict[tuple[str, int], FieldDecoder] = {}
+        self._chains: dict[tuple[str, int], BytesDecoder] = {}
 
     def decode(self, sample: Sample) -> Sample:
         """Decode one sample.
@@ -146,16 +146,16 @@ class Decoder:
             "pass partial=True to leave such values as they are (has the sample been decoded already?)"
         )
 
-    def _plan_field(self, field: str) -> FieldDecoder:
+    def _plan_field(self, field: str) -> BytesDecoder:
         if field.startswith("__"):
             return _text_if_utf8
         if self.only is not None and field not in self.only:
             return keep_bytes
         return self._chain("." + field, 0)
 
-    def _chain(self, key: str, start: int) -> FieldDecoder:
+    def _chain(self, key: str, start: int) -> BytesDecoder:
         """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
-        steps: list[tuple[int, bool, FieldDecoder]] = []
+        steps: list[tuple[int, bool, BytesDecoder]] = []
         for index, handler in enumerate(self.handlers[start:], start):
             if is_key_handler(handler):
                 function = handler.claim(key, self.trust)
@@ -172,7 +172,7 @@ class Decoder:
             return steps[0][2]
         return bound(self._ask, tuple(steps))
 
-    def _ask(self, steps: tuple[tuple[int, bool, FieldDecoder], ...], data: bytes) -> Any:
+    def _ask(self, steps: tuple[tuple[int, bool, BytesDecoder], ...], data: bytes) -> Any:
         for index, final, function in steps:
             value = function(data)
             if final:
@@ -183,7 +183,7 @@ class Decoder:
                 return value
         return data
 
-    def _continue_chain(self, key: str, start: int) -> FieldDecoder:
+    def _continue_chain(self, key: str, start: int) -> BytesDecoder:
         chain = self._chains.get((key, start))
         if chain is None:
             if len(self._chains) >= MOST_PLANS:

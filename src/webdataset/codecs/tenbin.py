@@ -15,12 +15,15 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from webdataset.core.errors import EncodingError, FormatError, Truncated, UsageError
 from webdataset.core.optional_imports import loaded_module
+
+if TYPE_CHECKING:
+    from webdataset.storage.streams import Stream
 
 magic_str = "~TenBin~"
 magic_bytes = b"~TenBin~"
@@ -28,13 +31,6 @@ magic = int.from_bytes(magic_bytes, "little")
 LITTLE, BIG = "<", ">"
 _PADDING = bytes(64)
 _PIECE = 1 << 20
-
-
-class BinaryReader(Protocol):
-    """A stream of bytes that is read."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end."""
 
 
 class BinaryWriter(Protocol):
@@ -195,7 +191,7 @@ def write_chunk(stream: BinaryWriter, buf: object) -> None:
         stream.write(piece)
 
 
-def read_chunk(stream: BinaryReader) -> bytes | None:
+def read_chunk(stream: "Stream") -> bytes | None:
     """Read one chunk.
 
     Args:
@@ -211,7 +207,7 @@ def read_chunk(stream: BinaryReader) -> bytes | None:
     return next_chunk(stream, "")[0]
 
 
-def next_chunk(stream: BinaryReader, order: str) -> tuple[bytes | None, str]:
+def next_chunk(stream: "Stream", order: str) -> tuple[bytes | None, str]:
     """Read one chunk and the byte order of its length.
 
     Args:
@@ -238,7 +234,7 @@ def next_chunk(stream: BinaryReader, order: str) -> tuple[bytes | None, str]:
     return payload[:length], order
 
 
-def _read_exactly(stream: BinaryReader, size: int) -> bytes:
+def _read_exactly(stream: "Stream", size: int) -> bytes:
     """Read ``size`` bytes, fewer only at the end; a claimed length takes no memory before its bytes are there."""
     pieces: list[bytes] = []
     while size:
@@ -478,7 +474,7 @@ def write(stream: BinaryWriter, l: Sequence[object], infos: Infos | None = None)
         stream.write(piece)
 
 
-def read(stream: BinaryReader, n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
+def read(stream: "Stream", n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
     """Read arrays from a stream.
 
     Args:
