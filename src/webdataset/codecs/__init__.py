@@ -1,7 +1,15 @@
 """Layer 4: decodes field bytes to values and encodes values to bytes.
 
-``decoder`` chains handlers over a sample, ``handlers`` holds the table of decoders, ``encoder`` the table of
-encoders; each format lives in one module that is loaded when a field of that format is met first.
+* ``decoder``: a chain of handlers over a sample; ``handlers``: the handlers and the table of decoders
+* ``encoder``: the table of encoders; ``registry``: what decoders and encoders of fields are, tables, plug-ins
+* ``compression``: ``.gz``, ``.bz2``, ``.xz``, ``.zst`` fields
+* ``numpy_arrays``, ``tenbin``, ``safetensors_codec``: arrays; ``json_codec``, ``yaml_codec``: plain values
+* ``msgpack_cbor``: msgpack and CBOR fields; ``record_streams``: streams of such items
+* ``safe_pickle``: pickles; ``pickle_allowlist``: what they may name; ``pickle_checks``, ``pickle_numpy``: its checks
+* ``torch_codecs``: tensors; ``torch_files``: ``.pth``
+* ``images``: pictures; ``media``: sound and video
+
+Each format is loaded when a field of that format is met first.
 """
 
 from webdataset.codecs.encoder import (

@@ -23,9 +23,9 @@ FREE_BYTES = 128 << 20
 # times, beyond that; gzip reaches 1032 on zeros, bz2 and zst far more
 MOST_GROWTH = 100
 _SMALL = 1 << 16
-# its engine bounds no output, so it gets little at a time,
+# its engine bounds no output, so it gets little at a time
 _PORTIONS = {"zst": 512}
-# and even less where that grows much
+# even less, where that grows much
 _LEAST = 64
 _MUCH = 1 << 20
 
@@ -135,11 +135,7 @@ def _decompress_sized_zst(data: bytes, limit: int) -> bytes | None:
 
 
 def compress_gzip(data: bytes) -> bytes:
-    """Compress bytes with gzip, the same way every time (no time stamp).
-
-    Args:
-        data: any bytes.
-    """
+    """Compress bytes with gzip, the same way every time (no time stamp)."""
     import gzip  # noqa: PLC0415  only where fields are compressed, as below
 
     return gzip.compress(data, compresslevel=6, mtime=0)

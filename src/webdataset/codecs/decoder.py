@@ -21,7 +21,7 @@ from webdataset.codecs.handlers import (
     keep_bytes,
 )
 from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS, imagehandler, imagespecs
-from webdataset.codecs.registry import FieldDecoder
+from webdataset.codecs.registry import BytesDecoder
 from webdataset.core.errors import CodecError, DecodingError, MissingExtra, UsageError, describe_error
 from webdataset.core.optional_imports import loaded_module
 from webdataset.samples.documents.document import Document
@@ -30,14 +30,14 @@ Sample = dict[str, Any]
 MOST_PLANS = 4096
 
 
-class _Plans(dict[str, FieldDecoder]):
+class _Plans(dict[str, BytesDecoder]):
     """Plans by field name, made when a name is first met; bounded, for names may come from anywhere."""
 
-    def __init__(self, make: Callable[[str], FieldDecoder]) -> None:
+    def __init__(self, make: Callable[[str], BytesDecoder]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, name: str) -> FieldDecoder:
+    def __missing__(self, name: str) -> BytesDecoder:
         if len(self) >= MOST_PLANS:
             self.clear()
         plan = self[name] = self._make(name)
@@ -94,7 +94,7 @@ class Decoder:
     def _forget(self) -> None:
         self._version = decoders.version
         self._plans = _Plans(self._plan_field)
-        self._chains: dict[tuple[str, int], FieldDecoder] = {}
+        self._chains: dict[tuple[str, int], BytesDecoder] = {}
 
     def decode(self, sample: Sample) -> Sample:
         """Decode one sample.
@@ -146,22 +146,22 @@ class Decoder:
             "pass partial=True to leave such values as they are (has the sample been decoded already?)"
         )
 
-    def _plan_field(self, field: str) -> FieldDecoder:
+    def _plan_field(self, field: str) -> BytesDecoder:
         if field.startswith("__"):
             return _text_if_utf8
         if self.only is not None and field not in self.only:
             return keep_bytes
         return self._chain("." + field, 0)
 
-    def _chain(self, key: str, start: int) -> FieldDecoder:
+    def _chain(self, key: str, start: int) -> BytesDecoder:
         """Return one function for all that the handlers from ``start`` on have to say on data under ``key``."""
-        steps: list[tuple[int, bool, FieldDecoder]] = []
+        steps: list[tuple[int, bool, BytesDecoder]] = []
         for index, handler in enumerate(self.handlers[start:], start):
             if is_key_handler(handler):
                 function = handler.claim(key, self.trust)
                 if function is not None:
                     steps.append((index, handler.final, function))
-                    # whoever stands behind it is never asked, and may look for installed packages
+                    # handlers after it are never asked, and may look for installed packages
                     if handler.final:
                         break
             else:
@@ -172,7 +172,7 @@ class Decoder:
             return steps[0][2]
         return bound(self._ask, tuple(steps))
 
-    def _ask(self, steps: tuple[tuple[int, bool, FieldDecoder], ...], data: bytes) -> Any:
+    def _ask(self, steps: tuple[tuple[int, bool, BytesDecoder], ...], data: bytes) -> Any:
         for index, final, function in steps:
             value = function(data)
             if final:
@@ -183,7 +183,7 @@ class Decoder:
                 return value
         return data
 
-    def _continue_chain(self, key: str, start: int) -> FieldDecoder:
+    def _continue_chain(self, key: str, start: int) -> BytesDecoder:
         chain = self._chains.get((key, start))
         if chain is None:
             if len(self._chains) >= MOST_PLANS:
@@ -216,7 +216,7 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in ("_plans", "_chains", "_version")}
-        # where it is not loaded, nobody has added any
+        # where it is not loaded, none were added
         pickles: Any = loaded_module("webdataset.codecs.safe_pickle")
         return {**kept, "_safe_globals": () if pickles is None else pickles.added_safe_globals()}
 
@@ -234,12 +234,7 @@ class Decoder:
 
 
 class DecodedSamples:
-    """The samples of a dataset, decoded; may be iterated as often as the dataset.
-
-    Args:
-        decoder: decodes one sample.
-        samples: the dataset.
-    """
+    """The samples of a dataset, decoded; may be iterated as often as the dataset."""
 
     def __init__(self, decoder: Decoder, samples: Iterable[Sample]) -> None:
         self.decoder = decoder

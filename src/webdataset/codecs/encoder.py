@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from webdataset.codecs.compression import COMPRESSORS, compress_field, is_compressed
-from webdataset.codecs.registry import FieldEncoder, LazyCodec, find_plugin
+from webdataset.codecs.registry import BytesEncoder, LazyCodec, find_plugin
 from webdataset.core.errors import EncodingError, MissingExtra, UsageError, WebDatasetError, describe_error
 from webdataset.core.tracebacks import warn_user
 
@@ -113,11 +113,11 @@ def imageencoder(image: object, format: str = "PNG") -> bytes:  # noqa: A002  up
     return encoded
 
 
-def _lazy_encoder(module: str, name: str) -> FieldEncoder:
+def _lazy_encoder(module: str, name: str) -> BytesEncoder:
     return LazyCodec(module, name).resolve()
 
 
-def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: FieldEncoder) -> None:
+def add_handlers(d: dict[str, Any], keys: str | Iterable[str], value: BytesEncoder) -> None:
     """Enter one encoder under several extensions.
 
     Args:
@@ -272,13 +272,10 @@ class Encoder:
         self._warned = False
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
-        """Encode one sample.
+        """Encode one sample: return a new dict with the same names in the same order.
 
         Args:
             sample: names to values. Metadata (names starting with "_") is left as it is.
-
-        Returns:
-            A new dict with the same names in the same order.
 
         Raises:
             EncodingError: a field that no encoder takes; names key, field and type.

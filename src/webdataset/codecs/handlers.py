@@ -2,16 +2,9 @@
 
 Any ``f(key, data)`` is a handler; it returns the value, None ("not mine") or a :class:`Continue`. Handlers that can
 tell from the key alone whether a field is theirs also have ``claim(key, trust)``, so that a decoder asks once per
-field name instead of once per sample.
-
-``decoders`` is the live table that ``webdataset.autodecode.decoders`` shows; entries set there take effect at the
-next sample. It has the formats that a published version of webdataset decodes. ``auto_decoders`` has those that no
-published version decodes: programs that parse such fields themselves get bytes, as before, unless they ask for
-``decode("auto")`` or name the format. A decoder's result is the value, None included. Text, numbers and bytes are
-decoded here; other formats are named by module and loaded on demand.
-
-The switch takes what programs assign to ``webdataset.autodecode.pytorch_weights_only``, and the environment; it is
-read at every ``.pth`` field.
+field name. ``decoders`` is the live table that ``webdataset.autodecode.decoders`` shows: entries take effect at the
+next sample. ``auto_decoders`` has the formats that no published version decodes: programs get bytes, as before, unless
+they ask for ``decode("auto")`` or name the format. A decoder's result is the value, None included.
 """
 
 import importlib
@@ -20,16 +13,13 @@ from functools import partial
 from typing import Any, Protocol, TypeGuard
 
 from webdataset.codecs.compression import decompress
-from webdataset.codecs.registry import FieldDecoder, LazyCodec, LiveTable, find_plugin
+from webdataset.codecs.registry import BytesDecoder, LazyCodec, LiveTable, find_plugin
 from webdataset.core import settings
 from webdataset.core.lazy_modules import LazyModule
 
 
 def decode_utf8(data: bytes) -> str:
     """Decode UTF-8.
-
-    Args:
-        data: encoded text.
 
     Raises:
         UnicodeDecodeError: the bytes are not UTF-8.
@@ -38,11 +28,7 @@ def decode_utf8(data: bytes) -> str:
 
 
 def decode_label(data: bytes) -> int | bytes:
-    """Decode a whole number, or return the bytes where they are none: a class may have a name.
-
-    Args:
-        data: digits, or anything.
-    """
+    """Decode a whole number, or return the bytes where they are none: a class may have a name."""
     try:
         return int(data)
     except ValueError:
@@ -50,11 +36,7 @@ def decode_label(data: bytes) -> int | bytes:
 
 
 def decode_page(data: bytes) -> str | bytes:
-    """Decode UTF-8, or return the bytes of a page in another encoding, which its parser finds out.
-
-    Args:
-        data: a page of HTML.
-    """
+    """Decode UTF-8, or return the bytes of a page in another encoding, which its parser finds out."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -79,7 +61,7 @@ decoders["npz"] = LazyCodec("numpy_arrays", "npz_loads")
 decoders.update(dict.fromkeys(("ten", "tb"), LazyCodec("tenbin", "tenbin_loads")))
 decoders["bin"] = keep_bytes
 
-auto_decoders: dict[str, FieldDecoder] = {
+auto_decoders: dict[str, BytesDecoder] = {
     **dict.fromkeys(("html", "htm"), decode_page),
     **dict.fromkeys(("class", "count"), decode_label),
     **dict.fromkeys(("yaml", "yml"), LazyCodec("yaml_codec", "yaml_loads")),
@@ -99,7 +81,7 @@ def stays_bytes(key: str) -> bool:
     return key.rpartition(".")[2].lower() in settings.KEEP_BYTES.get()
 
 
-def decoder_for(extension: str, trust: str | None = None) -> FieldDecoder | None:
+def decoder_for(extension: str, trust: str | None = None) -> BytesDecoder | None:
     """Return the decoder of an extension: from the table, else from an installed package, else None.
 
     Args:
@@ -112,7 +94,7 @@ def decoder_for(extension: str, trust: str | None = None) -> FieldDecoder | None
     return entry.resolve(trust) if isinstance(entry, LazyCodec) else entry
 
 
-def auto_decoder_for(extension: str) -> FieldDecoder | None:
+def auto_decoder_for(extension: str) -> BytesDecoder | None:
     """Return the decoder of a format that is decoded on request only, or None.
 
     Args:
@@ -158,8 +140,13 @@ class KeyHandler(Protocol):
 
     final: bool
 
-    def claim(self, key: str, trust: str | None) -> FieldDecoder | None:
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:
         """Return the function for fields under ``key``, or None where they are not this handler's."""
+
+    def __call__(self, key: str, data: bytes) -> Any:
+        """Decode one field, or return None where it is not this handler's."""
+        decode = self.claim(key)
+        return None if decode is None else decode(data)
 
 
 def is_key_handler(handler: object) -> TypeGuard[KeyHandler]:
@@ -167,42 +154,28 @@ def is_key_handler(handler: object) -> TypeGuard[KeyHandler]:
     return hasattr(handler, "claim") and hasattr(handler, "final")
 
 
-class BasicHandlers:
+class BasicHandlers(KeyHandler):
     """The last handler: decodes by the last extension through the table of decoders."""
 
     final = True
 
-    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:
         """Return the table's decoder for the key's last extension (case matters)."""
         return None if stays_bytes(key) else decoder_for(key.rpartition(".")[2], trust)
 
-    def __call__(self, key: str, data: bytes) -> Any:
-        """Decode one field, or return None where its extension is in no table."""
-        decode = self.claim(key)
-        return None if decode is None else decode(data)
 
-
-class AutoHandlers:
-    """The handler of formats that are decoded on request: ``decode("auto")``, or their names.
-
-    Args:
-        kinds: extensions of ``auto_decoders``.
-    """
+class AutoHandlers(KeyHandler):
+    """The handler of formats that are decoded on request: ``decode("auto")``, or their names."""
 
     final = True
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self.kinds = frozenset(kinds)
 
-    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  none of them runs code
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:  # noqa: ARG002  none of them runs code
         """Return the decoder of the key's last extension, where it is one of these (case matters)."""
         extension = key.rpartition(".")[2]
         return None if extension not in self.kinds or stays_bytes(key) else auto_decoder_for(extension)
-
-    def __call__(self, key: str, data: bytes) -> Any:
-        """Decode one field, or return None where its extension is not one of these."""
-        decode = self.claim(key)
-        return None if decode is None else decode(data)
 
     def __repr__(self) -> str:
         return f"AutoHandlers({sorted(self.kinds)!r})"
@@ -218,11 +191,11 @@ class ExtensionHandler:
 
     final = False
 
-    def __init__(self, extensions: str, f: FieldDecoder) -> None:
+    def __init__(self, extensions: str, f: BytesDecoder) -> None:
         self.extensions = extensions.lower().split()
         self.f = f
 
-    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  the same at every level
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:  # noqa: ARG002  the same at every level
         """Return ``f`` where the key's last components match."""
         return self.f if _ends_with(key, self.extensions) else None
 
@@ -231,7 +204,7 @@ class ExtensionHandler:
         return call_extension_handler(key, data, self.f, self.extensions)
 
 
-def handle_extension(extensions: str, f: FieldDecoder) -> ExtensionHandler:
+def handle_extension(extensions: str, f: BytesDecoder) -> ExtensionHandler:
     """Return a handler that decodes fields with the given extensions.
 
     Args:
@@ -242,7 +215,7 @@ def handle_extension(extensions: str, f: FieldDecoder) -> ExtensionHandler:
     return ExtensionHandler(extensions, f)
 
 
-def call_extension_handler(key: str, data: bytes, f: FieldDecoder, extensions: Iterable[str]) -> Any:
+def call_extension_handler(key: str, data: bytes, f: BytesDecoder, extensions: Iterable[str]) -> Any:
     """Return ``f(data)`` where the key's last components equal one of ``extensions``, else None.
 
     Args:
@@ -284,7 +257,7 @@ class CompressionFilter:
         self.limit_bytes = limit_bytes
         self.answer = RestartChain if again else Continue
 
-    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  the same at every level
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:  # noqa: ARG002  the same at every level
         """Return the decompressor where the key ends in one of the suffixes; the limit is that of this moment."""
         kinds: list[str] = []
         while key.endswith(self.suffixes) and not stays_bytes(key):
@@ -330,9 +303,6 @@ def auto_handlers(kinds: Iterable[str]) -> list[Handler]:
     """Return the handlers that decode formats which no published version of webdataset decodes.
 
     They are asked after all others, since programs have used these names for formats of their own.
-
-    Args:
-        kinds: extensions out of ``AUTO_KINDS``.
     """
     formats = [kind for kind in kinds if kind in auto_decoders]
     suffixes = [f".{kind}" for kind in kinds if kind in AUTO_COMPRESSION]

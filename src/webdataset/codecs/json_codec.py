@@ -1,11 +1,8 @@
 """JSON fields and JSON lines: equal to the standard library's results, and faster where msgspec is installed.
 
-msgspec answers only where it and ``json`` agree: what it refuses (integers beyond 64 bits in some forms, NaN, byte
-order marks, lone surrogates) ``json`` reads or refuses, and values that it would write in a way of its own (bytes,
-times, sets, NaN) ``json`` writes or refuses.
-
-``.jsonl`` and ``.ndjson`` fields hold one JSON value a line, and give the list of values. Blank lines are skipped.
-Each line is read as ``json`` reads it.
+msgspec answers only where it and ``json`` agree; all else (NaN, integers beyond 64 bits, byte order marks, lone
+surrogates, bytes, times, sets) ``json`` reads, writes or refuses. ``.jsonl`` and ``.ndjson`` fields hold one JSON value
+a line, and give the list of values; blank lines are skipped.
 """
 
 import json
@@ -31,13 +28,7 @@ _DEEPEST = 64
 
 
 def json_loads(data: bytes) -> Any:
-    """Parse JSON exactly as ``json.loads`` does.
-
-    Args:
-        data: JSON text in UTF-8, UTF-16 or UTF-32.
-
-    Returns:
-        What ``json.loads`` returns: integers of any size, NaN and infinities included.
+    """Parse JSON (UTF-8, UTF-16, UTF-32) exactly as ``json.loads`` does: integers of any size, NaN and infinities too.
 
     Raises:
         json.JSONDecodeError: not JSON.
@@ -49,14 +40,11 @@ def json_loads(data: bytes) -> Any:
 
 
 def json_dumps(value: object) -> bytes:
-    """Write JSON.
+    """Write JSON as UTF-8 text.
 
     Args:
         value: anything ``json.dumps`` writes, numpy and torch numbers, or a str: one that is JSON already is written
             as it is, any other as a JSON string.
-
-    Returns:
-        UTF-8 text.
 
     Raises:
         TypeError: a value that JSON does not have.
@@ -67,13 +55,7 @@ def json_dumps(value: object) -> bytes:
 
 
 def json_value_dumps(value: object) -> bytes:
-    """Write one value as JSON on one line, a str always as a JSON string.
-
-    Args:
-        value: anything ``json.dumps`` writes, numpy and torch numbers.
-
-    Returns:
-        UTF-8 text.
+    """Write one value (numpy and torch numbers, too) as JSON on one line, a str always as a JSON string.
 
     Raises:
         TypeError: a value that JSON does not have.
@@ -129,13 +111,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def json_lines_loads(data: bytes) -> list[Any]:
-    """Parse lines of JSON.
-
-    Args:
-        data: UTF-8 text, its lines ended by LF or CR LF; the last one need not be ended.
-
-    Returns:
-        The values of the lines that are not blank.
+    """Return the values of the lines of JSON, ended by LF or CR LF, that are not blank.
 
     Raises:
         DecodingError: a line that is no JSON; its number, from 1, is named.
@@ -152,13 +128,7 @@ def json_lines_loads(data: bytes) -> list[Any]:
 
 
 def json_lines_dumps(values: Iterable[object]) -> bytes:
-    """Write lines of JSON.
-
-    Args:
-        values: what ``json_dumps`` takes; a str among them is written as a JSON string.
-
-    Returns:
-        UTF-8 text, each value on a line of its own.
+    """Write each value as JSON on a line of its own; a str among them is written as a JSON string.
 
     Raises:
         EncodingError: not a list or other iterable of values.

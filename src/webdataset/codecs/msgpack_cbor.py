@@ -1,10 +1,8 @@
-"""msgpack and CBOR fields, through whichever library is installed, with arrays in safe and published forms.
+"""msgpack and CBOR fields, through any installed library, with arrays in safe and published forms.
 
-Decoding calls nothing that the bytes name, and bounds what small inputs may ask for: containers are as long as their
-bytes at most, and the CBOR tags whose reading takes unbounded time or memory (shared references, regular expressions,
-huge decimals and fractions) are refused or left as tags.
-
-Arrays, and numpy and torch numbers, are stored as:
+Decoding calls nothing that the bytes name, and bounds what small inputs may ask for: CBOR tags whose reading takes
+unbounded time or memory (shared references, regular expressions, huge decimals and fractions) are refused or left as
+tags. Arrays, and numpy and torch numbers, are stored as:
 
 * CBOR: the typed arrays of RFC 8746: tags 64 to 87 for one dimension, tag 40 around them for others (row-major; 1040,
   column-major, is read too), tag 41 for arrays of booleans;
@@ -43,11 +41,7 @@ _ROWS, _COLUMNS, _HOMOGENEOUS = 40, 1040, 41
 
 
 def as_array(value: object) -> np.ndarray | np.generic | None:
-    """Return a numpy array or number for a numpy or torch one, or None for anything else.
-
-    Args:
-        value: any value.
-    """
+    """Return a numpy array or number for a numpy or torch one, or None for anything else."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value
     torch = loaded_module("torch")
@@ -60,10 +54,6 @@ def as_array(value: object) -> np.ndarray | np.generic | None:
 
 def encode_msgpack_extension(value: object, extension: Callable[[int, bytes], object]) -> object:
     """Return what msgpack writes for an array or number.
-
-    Args:
-        value: a value that msgpack does not have.
-        extension: makes an extension of its code and payload.
 
     Raises:
         EncodingError: no array of numbers, text or times.
@@ -79,11 +69,6 @@ def encode_msgpack_extension(value: object, extension: Callable[[int, bytes], ob
 def decode_msgpack_extension(code: int, payload: bytes, extension: Callable[[int, bytes], object]) -> object:
     """Return the value of an extension: an array where it is one of ours, else the extension itself.
 
-    Args:
-        code: its code.
-        payload: its bytes.
-        extension: makes an extension of code and payload.
-
     Raises:
         ValueError: no whole ``.npy``, or one of pickled objects.
     """
@@ -92,10 +77,6 @@ def decode_msgpack_extension(code: int, payload: bytes, extension: Callable[[int
 
 def encode_cbor_tag(value: object, tag: Callable[[int, object], object]) -> object:
     """Return what CBOR writes for an array or number.
-
-    Args:
-        value: a value that CBOR does not have.
-        tag: makes a tagged value of number and content.
 
     Raises:
         EncodingError: no array of booleans, integers or floats.
@@ -205,9 +186,6 @@ def msgpack_extensions() -> Callable[[int, bytes], object]:
 def msgpack_dumps(value: object) -> bytes:
     """Encode as msgpack.
 
-    Args:
-        value: numbers, text, bytes, arrays, lists and dicts of these.
-
     Raises:
         MissingExtra: neither msgpack nor msgspec is installed.
         EncodingError: a value that msgpack does not have.
@@ -233,7 +211,7 @@ def cbor_loads(data: bytes) -> Any:
     """Decode CBOR.
 
     Args:
-        data: one CBOR value, and nothing behind it.
+        data: one CBOR value, and nothing after it.
 
     Returns:
         The value; typed arrays as numpy arrays. Regular expressions, MIME messages and unknown tags are left as
@@ -241,7 +219,7 @@ def cbor_loads(data: bytes) -> Any:
 
     Raises:
         MissingExtra: cbor2 is not installed.
-        DecodingError: something that cannot be read within bounds, or bytes behind the value.
+        DecodingError: something that cannot be read within bounds, or bytes after the value.
         ValueError: not CBOR.
     """
     with translate_cbor_errors() as library:

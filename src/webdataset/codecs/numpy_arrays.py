@@ -24,13 +24,7 @@ _headers: dict[bytes, _Header] = {}
 
 
 def npy_loads(data: bytes) -> np.ndarray:
-    """Decode a ``.npy`` field.
-
-    Args:
-        data: bytes of the file, format version 1 to 3.
-
-    Returns:
-        A writable array that owns its memory.
+    """Decode a ``.npy`` field (format version 1 to 3) to a writable array that owns its memory.
 
     Raises:
         ValueError: not such a file, cut short, or an array of pickled objects.
@@ -112,13 +106,7 @@ class NpzArrays(dict[str, Any]):
 
 
 def npz_loads(data: bytes) -> NpzArrays:
-    """Decode a ``.npz`` field.
-
-    Args:
-        data: bytes of the zip file.
-
-    Returns:
-        Names to arrays (to bytes, for members that are no arrays), with the ``files`` of ``numpy.load``.
+    """Decode a ``.npz`` field to names and arrays (bytes, for other members), with the ``files`` of ``numpy.load``.
 
     Raises:
         ValueError: pickled objects, or damaged arrays.
@@ -139,13 +127,7 @@ def npz_loads(data: bytes) -> NpzArrays:
 
 
 def npy_dumps(data: object) -> bytes:
-    """Encode as ``.npy``.
-
-    Args:
-        data: an array, number, torch tensor, or nested lists of numbers.
-
-    Returns:
-        Bytes of the file.
+    """Encode an array, number, torch tensor, or nested lists of numbers as ``.npy``.
 
     Raises:
         EncodingError: the array would hold objects.
@@ -156,13 +138,7 @@ def npy_dumps(data: object) -> bytes:
 
 
 def npz_dumps(data: Mapping[str, object]) -> bytes:
-    """Encode as compressed ``.npz``, the same way every time.
-
-    Args:
-        data: names to arrays (or what ``npy_dumps`` takes).
-
-    Returns:
-        Bytes of the zip file.
+    """Encode a dict of names to arrays (or what ``npy_dumps`` takes) as compressed ``.npz``, the same way every time.
 
     Raises:
         EncodingError: not such a dict, or an array would hold objects.

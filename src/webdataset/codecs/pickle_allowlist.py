@@ -72,7 +72,7 @@ WRAPPED: dict[tuple[str, str], tuple[str, str]] = {
     ("torch.storage", "_load_from_bytes"): (_TORCH, "storage"),
 }
 
-# what nobody needs to hold data: to allow these is to allow everything
+# what no data needs: to allow these is to allow everything
 _COMMANDS = frozenset(
     ("posix", "nt", "os", "posixpath", "ntpath", "subprocess", "sys", "shutil", "socket", "pty", "runpy", "importlib")
 )
@@ -80,14 +80,7 @@ _RUNNING = frozenset(("eval", "exec", "compile", "open", "input", "breakpoint", 
 
 
 def allow_global(allowed: Any) -> tuple[str, str] | None:
-    """Add a class or function to the list.
-
-    Args:
-        allowed: it must have ``__module__`` and ``__qualname__``.
-
-    Returns:
-        Its module and name, or None where it had been added before.
-    """
+    """Add a class or function to the list; return its module and name, or None where it had been added before."""
     name = (allowed.__module__, allowed.__qualname__)
     if name in ADDED:
         return None
@@ -135,11 +128,7 @@ def unsafe_global_error(wanted: str, how: str = "") -> UnsafeContent:
 
 
 def describe_value(value: object) -> str:
-    """Return a short description of a value, made without asking its parts, of which there may be too many.
-
-    Args:
-        value: anything out of a pickle.
-    """
+    """Return a short description of a value, made without asking its parts, of which there may be too many."""
     if isinstance(value, (str, bytes)):
         return repr(value[:60])
     if isinstance(value, type):

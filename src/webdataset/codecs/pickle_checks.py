@@ -1,19 +1,15 @@
 """Unpickles through the allow-list with checks of every call, every change of state, and the resources asked for.
 
-Theory of checks. A pickle that may only name allowed globals can still harm in three ways: by calling an allowed
-class with arguments it was not meant for (``bytes(10**12)``, ``ndarray`` over a foreign buffer), by changing an
-allowed class instead of an instance of it (the BUILD opcode sets attributes), and by giving an object a state that
-its type trusts blindly (numpy's dtype flags, Pillow's sizes). The Python unpickler of the standard library has one
-method for each opcode; the few that call or change anything are checked here first.
+Theory of checks. A pickle that may only name allowed globals can still harm in three ways: by calling an allowed class
+with arguments it was not meant for (``bytes(10**12)``), by changing an allowed class instead of an instance of it (the
+BUILD opcode sets attributes), and by giving an object a state that its type trusts blindly (numpy's dtype flags,
+Pillow's sizes). The standard library's Python unpickler has one method for each opcode; those that call or change
+anything are checked here first.
 
-Theory of bounds. A pickle may refer to its parts again: by GET, out of its memo, and by DUP. Calls copy what they are
-given, and sets and dictionaries hash their keys through all levels of tuples. So ``n`` bytes may ask for ``n**2``
-bytes, or for ``2**n`` steps; and a chain of nested tuples is hashed by recursion that nothing guards.
-
-:func:`has_bounded_cost` recognises pickles that surely ask for no more than they hold, without parsing them far:
-those with few bytes that could refer, call or make tuples, and those whose tuples and calls hold nothing but texts
-and numbers, each written there. All others go to the checked unpickler, whose :class:`UnpicklingBudget` weighs every
-call and every key.
+Theory of bounds. A pickle may refer to its parts again (GET, DUP); calls copy what they are given, and sets and
+dictionaries hash their keys through all levels of tuples. So ``n`` bytes may ask for ``n**2`` bytes, or ``2**n`` steps.
+:func:`has_bounded_cost` recognises pickles that surely ask for no more than they hold; all others go to the checked
+unpickler, whose :class:`UnpicklingBudget` weighs every call and every key.
 """
 
 import collections
@@ -45,11 +41,7 @@ _LONG = {ord("X"): 4, ord("B"): 4, ord("T"): 4, 0x8D: 8, 0x8E: 8}
 
 
 def has_bounded_cost(data: bytes) -> bool:
-    """Tell whether a pickle surely takes memory and time in proportion to its length.
-
-    Args:
-        data: one pickle.
-    """
+    """Tell whether a pickle surely takes memory and time in proportion to its length."""
     count = data.count
     if sum(map(count, _REFERENCES)) < _MANY and sum(map(count, _TUPLES)) <= _DEEPEST:
         calls = sum(map(count, _CALLS))
@@ -85,11 +77,7 @@ def _plain_pattern() -> re.Pattern[bytes]:
 
 
 class UnpicklingBudget:
-    """What the careful reader may still copy and hash.
-
-    Args:
-        size_bytes: length of the pickle.
-    """
+    """What the careful reader may still copy and hash."""
 
     def __init__(self, size_bytes: int) -> None:
         self.left = _SPARE + 8 * size_bytes
@@ -97,9 +85,6 @@ class UnpicklingBudget:
 
     def spend(self, parts: Iterable[Any]) -> None:
         """Weigh what a call copies or hashes: the length of each part, and the keys among its elements.
-
-        Args:
-            parts: arguments, or the parts of a state.
 
         Raises:
             UnsafeContent: it is too much.
@@ -120,9 +105,6 @@ class UnpicklingBudget:
 
     def hash(self, keys: Iterable[Any]) -> None:
         """Weigh keys of a dictionary, or members of a set.
-
-        Args:
-            keys: the keys.
 
         Raises:
             UnsafeContent: it is too much.
@@ -167,12 +149,7 @@ _Opcode = Callable[[Any], None]
 
 
 class CheckedUnpickler(pickle._Unpickler):  # noqa: SLF001  the only unpickler whose opcodes can be checked
-    """Unpickles through the allow-list, with checks.
-
-    Args:
-        data: the pickle.
-        plain: globals that need no care.
-    """
+    """Unpickles through the allow-list, with checks."""
 
     dispatch: ClassVar[dict[int, _Opcode]] = dict(pickle._Unpickler.dispatch)  # noqa: SLF001
 
@@ -254,10 +231,6 @@ def _global_name(allowed: object) -> tuple[str, str]:
 def check_call(function: object, args: object) -> None:
     """Check a call that a pickle wants to make.
 
-    Args:
-        function: a global that it may use.
-        args: the arguments.
-
     Raises:
         UnsafeContent: these arguments make the call dangerous.
     """
@@ -280,10 +253,6 @@ def _is_fraction(part: object) -> bool:
 
 def check_state(target: object, state: Any) -> None:
     """Check a state that a pickle wants to give to an object.
-
-    Args:
-        target: the object.
-        state: what its ``__setstate__`` or ``__dict__`` would get.
 
     Raises:
         UnsafeContent: the target is no plain instance, or its type would trust a forged state.
@@ -324,11 +293,6 @@ def encode_latin1(characters: str, encoding: str) -> bytes:
 
 def reconstruct_object(kind: object, base: Any, state: object) -> object:
     """Stand in for ``copyreg._reconstructor``, which protocols 0 and 1 use to create instances.
-
-    Args:
-        kind: the class.
-        base: its first base that is not written in Python.
-        state: that base's value.
 
     Raises:
         UnsafeContent: the class or base may not be created this way.

@@ -77,10 +77,6 @@ def empty_masked_array(kind: object, base: object, shape: object, code: object) 
 def scalar(kind: object, content: object = b"") -> object:
     """Stand in for ``scalar``: one numpy number, text or time.
 
-    Args:
-        kind: a dtype, checked when it was made.
-        content: its bytes.
-
     Raises:
         UnsafeContent: not a dtype, or one that holds objects.
     """
@@ -112,10 +108,6 @@ def array_from_buffer(buffer: bytes, kind: object, shape: Any, order: Any, axis_
 
 def check_numpy_state(target: object, state: object) -> None:
     """Check the state that a pickle gives to a dtype or an array.
-
-    Args:
-        target: the dtype or array.
-        state: what its ``__setstate__`` would get.
 
     Raises:
         UnsafeContent: the state is forged.

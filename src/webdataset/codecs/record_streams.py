@@ -23,10 +23,6 @@ Items = tuple[list[Any], list[int]]
 class MsgpackItems:
     """A sequence of msgpack items.
 
-    Args:
-        offset: where in the shard the first piece starts.
-        limit_bytes: size of the largest item that is read.
-
     Attributes:
         error: why the sequence cannot be read on, or None. Items before the fault are given first.
         start: where the next item starts.
@@ -88,10 +84,6 @@ class MsgpackItems:
 class CborItems:
     """A CBOR sequence (RFC 8742).
 
-    Args:
-        offset: where in the shard the first piece starts.
-        limit_bytes: size of the largest item that is read.
-
     Attributes:
         error: why the sequence cannot be read on, or None. Items before the fault are given first.
         start: where the next item starts.
@@ -112,11 +104,7 @@ class CborItems:
         self._enough = 0
 
     def feed(self, piece: bytes) -> Items:
-        """Take bytes and return the items that they complete.
-
-        Args:
-            piece: the next bytes.
-        """
+        """Take bytes and return the items that they complete."""
         self._pieces.append(piece)
         self._kept += len(piece)
         return self._parse_items() if self._kept >= self._enough else ([], [])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-class FieldDecoder(Protocol):
+class BytesDecoder(Protocol):
     """Decodes one field: an entry of the table of decoders.
 
     It depends on the bytes alone, changes nothing outside, and may be called by several threads at once. Whatever it
@@ -25,7 +25,7 @@ class FieldDecoder(Protocol):
         """Return the value; None is a value, too."""
 
 
-class FieldEncoder(Protocol):
+class BytesEncoder(Protocol):
     """Encodes one field: an entry of the table of encoders.
 
     It writes equal values as equal bytes, never changes the value, and raises what it cannot write. Text and bytes
@@ -36,7 +36,7 @@ class FieldEncoder(Protocol):
         """Return the bytes of the field."""
 
 
-Codec = FieldDecoder | FieldEncoder
+Codec = BytesDecoder | BytesEncoder
 
 
 def _count_changes(name: str) -> Callable[..., Any]:
@@ -122,10 +122,6 @@ def _find_entry_points(group: str) -> "dict[str, EntryPoint]":
 @functools.cache
 def find_plugin(group: str, extension: str) -> Callable[..., Any] | None:
     """Return the codec that an installed package offers for an extension, or None.
-
-    Args:
-        group: entry point group, ``webdataset.decoders`` or ``webdataset.encoders``.
-        extension: last component of the field's name.
 
     Raises:
         ImportError: the package offers it but cannot be imported.

@@ -3,15 +3,12 @@
 Theory. A pickle is a program for a small stack machine; all its power to run code comes from the globals it names.
 The *fast* unpickler is the C unpickler with only those globals that are immutable and harmless however they are
 called or altered (containers, dates, Decimal). Anything else starts the *checked* unpickler
-(:mod:`~webdataset.codecs.pickle_checks`), which also checks every call and every change of state, because a plain
-allow-list is not enough: numpy's dtype, for one, lets a pickle forge its flags and read raw memory as objects.
+(:mod:`~webdataset.codecs.pickle_checks`), which also checks every call and every change of state: numpy's dtype, for
+one, lets a pickle forge its flags and read raw memory as objects.
 
-Memo bound. The C unpickler's memo is as long as its largest index: PUT and LONG_BINPUT name the index to store under,
-and the C unpickler makes room for all before it, so that nine bytes can ask for 34 GB. No honest pickle uses an index
-beyond its own length in bytes. A search for bytes that could be such an opcode settles most pickles; the rest are cut
-into opcodes, nearly all by one regular expression in C, to see whether it is one or lies inside of a string.
-
-Content that is not safe raises :class:`UnsafeContent`.
+Memo bound. The C unpickler's memo is as long as its largest index, so that nine bytes (PUT, LONG_BINPUT) can ask for
+34 GB. No honest pickle uses an index beyond its own length. A search for bytes that could be such an opcode settles
+most pickles; the rest are cut into opcodes, nearly all by one regular expression in C.
 """
 
 import collections
@@ -39,9 +36,6 @@ _STOP, _PUT, _LONG_BINPUT = b".pr"
 
 def has_bounded_memo(data: bytes) -> bool:
     """Tell whether a pickle surely stores under no index beyond its length.
-
-    Args:
-        data: one pickle.
 
     Returns:
         False for pickles that do, and for those that cannot be cut into opcodes.
@@ -157,11 +151,7 @@ def _has_cached_extensions() -> bool:
 
 
 class SafeGlobals:
-    """What ``add_safe_globals`` returns: as a context manager it takes the additions back at its end.
-
-    Args:
-        names: the additions, (module, name) pairs.
-    """
+    """What ``add_safe_globals`` returns: as a context manager it takes the additions back at its end."""
 
     def __init__(self, names: list[tuple[str, str]]) -> None:
         self.names = names

@@ -18,13 +18,7 @@ _TYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(kind) for name, kind i
 
 
 def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
-    """Decode to numpy arrays.
-
-    Args:
-        data: bytes of the file.
-
-    Returns:
-        Names, in alphabetical order, to writable arrays.
+    """Decode to names, in alphabetical order, and writable numpy arrays.
 
     Raises:
         MissingExtra: safetensors is not installed.
@@ -44,13 +38,7 @@ def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
 
 
 def safetensors_dumps(values: Mapping[str, object]) -> bytes:
-    """Encode arrays or tensors.
-
-    Args:
-        values: names to arrays of numbers, or to torch tensors.
-
-    Returns:
-        Bytes of the file.
+    """Encode names to arrays of numbers, or to torch tensors.
 
     Raises:
         MissingExtra: safetensors is not installed.

@@ -15,12 +15,15 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from webdataset.core.errors import EncodingError, FormatError, Truncated, UsageError
 from webdataset.core.optional_imports import loaded_module
+
+if TYPE_CHECKING:
+    from webdataset.storage.streams import Stream
 
 magic_str = "~TenBin~"
 magic_bytes = b"~TenBin~"
@@ -28,13 +31,6 @@ magic = int.from_bytes(magic_bytes, "little")
 LITTLE, BIG = "<", ">"
 _PADDING = bytes(64)
 _PIECE = 1 << 20
-
-
-class BinaryReader(Protocol):
-    """A stream of bytes that is read."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end."""
 
 
 class BinaryWriter(Protocol):
@@ -115,11 +111,7 @@ def bytedata(a: object) -> memoryview:
 
 
 def frame_chunks(chunks: Sequence[object]) -> Iterator[bytes | memoryview]:
-    """Yield the pieces that the chunks are written as, payloads uncopied.
-
-    Args:
-        chunks: bytes or arrays.
-    """
+    """Yield the pieces that the chunks are written as, payloads uncopied."""
     for chunk in chunks:
         payload = bytedata(chunk)
         yield magic_bytes + struct.pack("<q", payload.nbytes)
@@ -128,22 +120,16 @@ def frame_chunks(chunks: Sequence[object]) -> Iterator[bytes | memoryview]:
 
 
 def encode_chunks(l: Sequence[object]) -> bytearray:  # noqa: E741  upstream's name
-    """Frame bytes or arrays as chunks.
+    """Frame bytes or arrays as chunks, one after the other.
 
     Args:
         l: the payloads.
-
-    Returns:
-        The chunks, one after the other.
     """
     return bytearray().join(frame_chunks(l))
 
 
 def split_chunks(buf: bytes | bytearray | memoryview) -> tuple[list[memoryview], str]:
     """Split a buffer into its chunks.
-
-    Args:
-        buf: bytes, bytearray, memoryview or the like.
 
     Returns:
         Views of the payloads, and the byte order of the integers: ``<`` or ``>``.
@@ -205,7 +191,7 @@ def write_chunk(stream: BinaryWriter, buf: object) -> None:
         stream.write(piece)
 
 
-def read_chunk(stream: BinaryReader) -> bytes | None:
+def read_chunk(stream: "Stream") -> bytes | None:
     """Read one chunk.
 
     Args:
@@ -221,7 +207,7 @@ def read_chunk(stream: BinaryReader) -> bytes | None:
     return next_chunk(stream, "")[0]
 
 
-def next_chunk(stream: BinaryReader, order: str) -> tuple[bytes | None, str]:
+def next_chunk(stream: "Stream", order: str) -> tuple[bytes | None, str]:
     """Read one chunk and the byte order of its length.
 
     Args:
@@ -248,7 +234,7 @@ def next_chunk(stream: BinaryReader, order: str) -> tuple[bytes | None, str]:
     return payload[:length], order
 
 
-def _read_exactly(stream: BinaryReader, size: int) -> bytes:
+def _read_exactly(stream: "Stream", size: int) -> bytes:
     """Read ``size`` bytes, fewer only at the end; a claimed length takes no memory before its bytes are there."""
     pieces: list[bytes] = []
     while size:
@@ -488,7 +474,7 @@ def write(stream: BinaryWriter, l: Sequence[object], infos: Infos | None = None)
         stream.write(piece)
 
 
-def read(stream: BinaryReader, n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
+def read(stream: "Stream", n: int = sys.maxsize, infos: Infos = False) -> Any:  # noqa: FBT002  upstream's signature
     """Read arrays from a stream.
 
     Args:
@@ -558,13 +544,7 @@ def _check_name(name: str, *, nocheck: bool) -> None:
 
 
 def tenbin_loads(data: bytes) -> list[np.ndarray]:
-    """Decode a tenbin field.
-
-    Args:
-        data: its bytes.
-
-    Returns:
-        A list of read-only arrays that share the field's memory.
+    """Decode a tenbin field to a list of read-only arrays that share its memory.
 
     Raises:
         FormatError: no tenbin, or cut short.
@@ -575,9 +555,6 @@ def tenbin_loads(data: bytes) -> list[np.ndarray]:
 
 def tenbin_dumps(x: object) -> bytes:
     """Encode a tenbin field.
-
-    Args:
-        x: an array, or a list or tuple of arrays.
 
     Raises:
         EncodingError: a type that tenbin does not hold.

@@ -43,9 +43,6 @@ def image_tensor(pixels: "npt.NDArray[np.uint8]", depth: str) -> torch.Tensor:
 def as_array(value: torch.Tensor) -> np.ndarray:
     """Turn a tensor into a numpy array, away from its device and gradient.
 
-    Args:
-        value: any dense tensor.
-
     Raises:
         EncodingError: numpy has no such type (bfloat16).
     """
@@ -68,49 +65,19 @@ def image_pixels(value: torch.Tensor) -> np.ndarray:
 
 
 def video(data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """Decode a video file.
-
-    Args:
-        data: its bytes.
-
-    Returns:
-        Frames uint8[T, H, W, 3], sound float32[channels, samples] ([1, 0] where there is none) and a dict with
-        ``video_fps`` and, where there is sound, ``audio_fps``.
-
-    Raises:
-        MissingExtra: PyAV is not installed.
-        FieldTooLarge: frames or sound beyond the limits.
-        OSError: not a video; ``ValueError`` for some.
-    """
+    """Decode a video to tensors; see :func:`~webdataset.codecs.media.video_decode.video_loads`."""
     frames, sound, rates = video_loads(data)
     return torch.from_numpy(frames), torch.from_numpy(sound), rates
 
 
 def audio(data: bytes) -> tuple[torch.Tensor, int]:
-    """Decode an audio file.
-
-    Args:
-        data: its bytes.
-
-    Returns:
-        Sound float32[channels, frames] in [-1, 1], and its rate in Hz.
-
-    Raises:
-        MissingExtra: neither soundfile nor PyAV is installed.
-        OSError: not an audio file; ``ValueError`` for some.
-    """
+    """Decode sound to a tensor and its rate in Hz; see :func:`~webdataset.codecs.media.audio_codec.sound_loads`."""
     samples, rate = sound_loads(data)
     return torch.from_numpy(samples), rate
 
 
 def storage(content: object) -> object:
-    """Stand in for ``torch.storage._load_from_bytes``.
-
-    Args:
-        content: bytes of one saved storage.
-
-    Returns:
-        The storage, on the CPU.
+    """Stand in for ``torch.storage._load_from_bytes``: return the storage, on the CPU.
 
     Raises:
         UnsafeContent: it holds anything but a storage or tensors.
@@ -154,13 +121,7 @@ _LIBRARY: dict[str, str] = {"extra": "safetensors", "purpose": "safetensors fiel
 
 
 def tensors_loads(data: bytes) -> dict[str, torch.Tensor]:
-    """Decode to tensors.
-
-    Args:
-        data: bytes of the file.
-
-    Returns:
-        Names, in alphabetical order, to tensors.
+    """Decode to names, in alphabetical order, and tensors.
 
     Raises:
         MissingExtra: safetensors is not installed.
@@ -171,13 +132,7 @@ def tensors_loads(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def tensors_dumps(values: Mapping[str, object]) -> bytes:
-    """Encode tensors, and whatever becomes one.
-
-    Args:
-        values: names to tensors or arrays.
-
-    Returns:
-        Bytes of the file.
+    """Encode names to tensors, and to what becomes one.
 
     Raises:
         MissingExtra: safetensors is not installed.
@@ -194,11 +149,7 @@ def tensors_dumps(values: Mapping[str, object]) -> bytes:
 
 
 def tensor_to_array(tensor: torch.Tensor) -> "npt.NDArray[np.generic] | None":
-    """Return a CPU tensor as an array over its memory; None where numpy cannot have it (bfloat16, sparse, a gradient).
-
-    Args:
-        tensor: any tensor.
-    """
+    """Return a CPU tensor as an array over its memory; None where numpy has no such (bfloat16, sparse, a gradient)."""
     if tensor.device.type != "cpu" or tensor.requires_grad or tensor.layout is not torch.strided:
         return None
     try:
@@ -208,11 +159,7 @@ def tensor_to_array(tensor: torch.Tensor) -> "npt.NDArray[np.generic] | None":
 
 
 def array_to_tensor(array: "npt.NDArray[np.generic]") -> torch.Tensor:
-    """Return an array as a tensor over its memory.
-
-    Args:
-        array: of numbers.
-    """
+    """Return an array as a tensor over its memory."""
     return torch.from_numpy(array)
 
 

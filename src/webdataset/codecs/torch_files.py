@@ -67,9 +67,6 @@ def _parse_release(version: str) -> tuple[int, ...]:
 def torch_dumps(value: object) -> bytes:
     """Encode with ``torch.save``.
 
-    Args:
-        value: anything that torch saves.
-
     Raises:
         MissingExtra: torch is not installed.
     """

@@ -116,13 +116,7 @@ def _check_keys(node: yaml.MappingNode) -> None:
 
 
 def yaml_dumps(value: object) -> bytes:
-    """Write one YAML document.
-
-    Args:
-        value: plain values, as ``yaml_loads`` returns them.
-
-    Returns:
-        UTF-8 text in block style, keys in their order.
+    """Write plain values as one YAML document: UTF-8 text in block style, keys in their order.
 
     Raises:
         yaml.YAMLError: a value that is not plain.

@@ -10,7 +10,16 @@ The public names are loaded when they are first used.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from webdataset.index.build import index_shard, index_shards
+    from webdataset.index.entries import ShardIndex
+    from webdataset.index.formats.energon import energon_rows, energon_shards
+    from webdataset.index.indexed_dataset import IndexedDataset
+    from webdataset.index.indexed_shard import IndexedShard
+    from webdataset.index.lookup import sample_counts
+    from webdataset.index.publish import IndexWhileReading, write_indexes
 
 _HOMES = {
     "IndexedDataset": "indexed_dataset",
@@ -25,10 +34,21 @@ _HOMES = {
     "write_indexes": "publish",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "IndexWhileReading",
+    "IndexedDataset",
+    "IndexedShard",
+    "ShardIndex",
+    "energon_rows",
+    "energon_shards",
+    "index_shard",
+    "index_shards",
+    "sample_counts",
+    "write_indexes",
+]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load the module that holds ``name`` and return it (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

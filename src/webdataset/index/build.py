@@ -1,20 +1,19 @@
 """Builds the index of a shard: from its headers alone where the source allows it, else from all of its bytes.
 
 Theory. Headers are chained: each says where the next one is. Where payloads are large, one short read a member finds
-them all and leaves out the rest; where payloads are small, that would be a request each, so that whole stretches are
-read instead. The next read is chosen from what the last one showed.
+them all; where payloads are small, whole stretches are read instead. The next read is chosen from what the last one
+showed. Members are grouped by the reader's own grouper, so that sample *i* of the
+:class:`~webdataset.index.entries.ShardIndex` is sample *i* of the stream.
 
-Members are grouped by the reader's own grouper, so that sample *i* of the
-:class:`~webdataset.index.entries.ShardIndex` is sample *i* of the stream. Never takes a member that is not whole, and
-never gives an index of a shard whose headers the stream reader would call damaged (the map that lies in some sparse
-payloads is not read).
+Never takes a member that is not whole, and never gives an index of a shard whose headers the stream reader would call
+damaged (the map that lies in some sparse payloads is not read).
 """
 
 import hashlib
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from webdataset.shards.expand import expand_urls
 from webdataset.shards.lists import ShardList
 from webdataset.storage.open_url import open_stream
 from webdataset.storage.random_access import LocalRanges, RandomAccess, open_ranges
+from webdataset.storage.streams import Stream
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.member_assembly import PayloadlessMember
 from webdataset.tar.walker import MemberPosition, TarWalker
@@ -50,7 +50,7 @@ class IndexBuilder:
         self.entries = SampleEntries()
         self.quiet = False
         self._sparse: set[int] = set()
-        # the last member: nobody knows yet whether it is whole
+        # the last member: it may not be whole yet
         self._held: list[MemberPosition] = []
         self.links = LinkResolver(url, reading.limits, source, reading.rename_files, places=True)
         self._grouper = reading.grouper()
@@ -58,14 +58,11 @@ class IndexBuilder:
         self.finished = track_keys(url, reading, self._grouper)
 
     def feed(self, chunk: bytes, offset: int) -> list[MemberPosition]:
-        """Take some bytes of the tar stream.
+        """Take some bytes of the tar stream, and return the members found in them.
 
         Args:
             chunk: the bytes; payloads may be left out.
             offset: where they start; at most ``walk.wants[0]``.
-
-        Returns:
-            The members found in them.
 
         Raises:
             TarError: the shard is damaged.
@@ -85,10 +82,6 @@ class IndexBuilder:
 
     def group(self, places: list[MemberPosition], payloadless: Sequence[PayloadlessMember] = ()) -> None:
         """Take the next members.
-
-        Args:
-            places: where they lie, in order.
-            payloadless: links and members of unknown types among them.
 
         Raises:
             DuplicateField: a field stands twice in a sample, and ``reading`` calls that an error.
@@ -257,15 +250,7 @@ def choose_reading(reading: Reading | None, rules: dict[str, Any]) -> Reading:
 
 
 def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
-    """Index a shard by reading its headers.
-
-    Args:
-        url: the shard.
-        ranges: the shard, open for positioned reads.
-        reading: the rules of reading.
-
-    Returns:
-        The index, or None where the shard is compressed.
+    """Index a shard by reading its headers; return None where it is compressed.
 
     Raises:
         TarError: the shard is damaged.
@@ -298,7 +283,7 @@ def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex 
 class _HashingStream:
     """A stream that counts and digests what is read from it."""
 
-    def __init__(self, stream: Any, hashes: tuple[str, ...]) -> None:
+    def __init__(self, stream: Stream, hashes: tuple[str, ...]) -> None:
         self._stream = stream
         self._digests = {name: hashlib.new(name, usedforsecurity=False) for name in hashes}
         self.taken = 0
@@ -350,7 +335,7 @@ def _decompress(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _Ha
     warn_trailing(os.fsdecode(url), decompressor)
 
 
-def shard_urls(shards: Any, storage_options: Any = None) -> list[Any]:
+def shard_urls(shards: object, storage_options: Mapping[str, object] | None = None) -> list[Any]:
     """Return the urls of some shards, given as ``WebDataset`` takes them.
 
     Args:
@@ -367,7 +352,7 @@ def shard_urls(shards: Any, storage_options: Any = None) -> list[Any]:
 
 
 def index_shards(
-    urls: Any,
+    urls: object,
     *,
     threads: int = 4,
     handler: Handler = reraise_exception,

@@ -1,9 +1,8 @@
 """Converts the indexes of other tools to ours, checked against the shard before they are used.
 
-Theory. An index that lists payloads proves itself where they tile the shard: each payload stands one header after the
-one before, up to the end mark. Then it is complete and in order, and each header is verified when it is used. Where
-there are gaps (extended headers, folders, members that the index leaves out), the shard's headers are read instead,
-and the index must agree with them.
+Theory. An index that lists payloads proves itself where they tile the shard: each payload one header after the one
+before, up to the end mark. Then it is complete and in order, and each header is verified when it is used. Where there
+are gaps (extended headers, folders, omitted members), the shard's headers are read, and the index must agree with them.
 
 Raises StaleIndex where the shard contradicts an index; never uses such an index.
 """
@@ -49,12 +48,6 @@ def check_size(url: str, claimed: int | None, ranges: RandomAccess) -> None:
 
 def convert_rows(url: str, ranges: RandomAccess, rows: Sequence[SidecarRow], reading: Reading) -> ShardIndex:
     """Return the index of a shard of which another index lists the members.
-
-    Args:
-        url: the shard.
-        ranges: the shard.
-        rows: its members, by offset.
-        reading: the rules of reading.
 
     Raises:
         StaleIndex: a row that the shard contradicts.
@@ -137,7 +130,7 @@ def convert_dali(
         StaleIndex: a line that the shard contradicts.
         TarError: the shard is damaged.
     """
-    # with a percent sign, nobody can tell whether a name was escaped: then the shard's own headers name it
+    # a name with a percent sign may be escaped or not: then the shard's own headers name it
     rows = [
         SidecarRow(None if part.name is None or "%" in part.name else part.name, part.offset, part.size)
         for line in lines

@@ -1,8 +1,7 @@
 """The entries of an index: where each sample of a shard lies, and each field of it.
 
-Entries come in the order in which the stream reader delivers samples, and are kept in arrays (about 70 bytes a sample
-of two fields). Offsets are those of the tar stream, after decompression; indexes of payload offsets exist for shards
-alone whose payloads lie in them as they are. Extensions are spelled as in the archive.
+Entries come in the order of the stream reader and are kept in arrays (about 70 bytes a sample of two fields). Offsets
+are those of the tar stream, after decompression; extensions are spelled as in the archive.
 
 Holds no payload, reads nothing.
 """
@@ -154,7 +153,7 @@ class ShardIndex:
 
     Args:
         url: the shard.
-        size_bytes: size of the shard as it is stored (compressed, if it is); None where nobody could tell.
+        size_bytes: size of the shard as it is stored (compressed, if it is); None where that is not known.
         end: where the end mark starts, or would start: after the last member's padding, in bytes.
         entries: the samples, in the order of the stream.
         compression: ``gz``, ``bz2``, ``xz``, ``zst``; None for plain shards. Offsets into a compressed shard are of the
@@ -196,10 +195,6 @@ class ShardIndex:
 def refuse_unaddressable(index: ShardIndex, kind: str) -> None:
     """Raise where payloads do not lie in the shard as they are.
 
-    Args:
-        index: of the shard.
-        kind: the index format, for the message.
-
     Raises:
         NotRepresentable: the shard is compressed, or has sparse members.
     """
@@ -218,11 +213,6 @@ def refuse_unaddressable(index: ShardIndex, kind: str) -> None:
 
 
 def spell_extension(entry: SampleEntry, field: FieldEntry) -> str:
-    """Return a field's extension with the capitals that it has in the archive.
-
-    Args:
-        entry: the sample.
-        field: one of its fields.
-    """
+    """Return a field's extension with the capitals that it has in the archive."""
     start = len(entry.key) + 1
     return field.member[start:] if field.member[: start - 1] == entry.key else field.name

@@ -1,7 +1,6 @@
-"""Reads samples by number and by key out of many shards, as one sequence.
+"""Reads samples by number and by key out of many shards, as one sequence in the order of the list.
 
-Shards follow each other in the order of the list. The number of open shards is bounded; indexes are looked up once,
-several shards at a time.
+The number of open shards is bounded; indexes are looked up once, several shards at a time.
 """
 
 import os
@@ -47,7 +46,7 @@ class IndexedDataset:
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Iterable[Any],
+        shards: str | os.PathLike[str] | Iterable[object],
         *,
         index: Literal[False] | None = None,
         decode: Decode = None,
@@ -227,7 +226,7 @@ class IndexedDataset:
         return f"<IndexedDataset: {len(self.shards)} shards{known}>"
 
 
-def _make_shard(given: Any, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
+def _make_shard(given: object, index: IndexSpec, decode: Decode, reading: Reading) -> tuple[IndexedShard, int | None]:
     """Return one element of a list of shards, and how many samples it has where that is known."""
     if isinstance(given, IndexedShard):
         return given, None

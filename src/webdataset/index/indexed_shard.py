@@ -1,13 +1,13 @@
 """Reads samples by number and by key out of one local or remote shard.
 
-Samples are those of the stream reader. A shard is opened at the first access, and again in each process that it was
-sent to. Codecs are loaded when the first sample is decoded.
+A shard is opened at the first access, and again in each process that it was sent to. Codecs are loaded when the first
+sample is decoded.
 
 Theory. A payload's header is the block before it. Its checksum, size and name are compared with the index at each
-access, so that an index which no longer fits is an error, never wrong bytes. The sum of 512 bytes comes from two
-Adler sums over 256 bytes each (exact: at most 65 280, below the modulus). Names that stand in extended headers, and
-sparse members, are read by the stream's own scanner. Where all headers of the open source were verified when it was
-indexed, their sums are not taken again: name, kind and size must still stand before the payload.
+access, so that an index which no longer fits is an error, never wrong bytes. The sum of 512 bytes comes from two Adler
+sums over 256 bytes each (exact: at most 65 280, below the modulus). Names in extended headers, and sparse members, are
+read by the stream's own scanner. Headers of an open source that were verified when it was indexed are not summed
+again: name, kind and size must still stand before the payload.
 
 Never gives bytes that are not proved to be the sample's.
 """
@@ -52,7 +52,7 @@ def make_sample_decoder(decode: Decode, trust: str | None) -> Callable[[Sample],
     if callable(decode):
         return decode
     if decode is True:
-        handlers: list[Any] = []
+        handlers: list[object] = []
     elif isinstance(decode, str):
         handlers = [decode]
     elif isinstance(decode, Sequence):
@@ -77,7 +77,7 @@ class _UnprovenHeader(Exception):
 def fetch_sample(
     index: ShardIndex, ordinal: int, ranges: RandomAccess, reading: Reading, fields: Container[str] | None = None
 ) -> dict[str, Any]:
-    """Read one sample.
+    """Read one sample: ``__key__``, ``__url__`` and the fields' bytes, as the stream reader gives them.
 
     Args:
         index: of the shard.
@@ -85,9 +85,6 @@ def fetch_sample(
         ranges: the shard.
         reading: the rules of reading.
         fields: names of the fields to read; None reads all.
-
-    Returns:
-        ``__key__``, ``__url__`` and the fields' bytes, as the stream reader gives them.
 
     Raises:
         StaleIndex: the shard is not the one that was indexed.

@@ -1,10 +1,8 @@
 """Finds the index of a shard, and the number of samples in each shard.
 
-An index is the one given, one that lies beside the shard, or is built from the shard's headers; it is checked against
-the shard. Index files are text, JSON or plain numbers.
-
-Counts are searched in this order: what the caller says; ``sizes.json`` in the folder of the shards (``{"part-00.tar":
-1000, …}``); an index of each shard beside it. The shards' own headers are read only where the caller asks for it.
+An index is the one given, one beside the shard, or built from the shard's headers; it is checked against the shard.
+Counts are searched in this order: what the caller says; ``sizes.json`` in the folder of the shards
+(``{"part-00.tar": 1000, …}``); an index beside each shard; the shards' headers, where the caller asks for it.
 
 Never reads pickled index files (``.index``).
 """
@@ -13,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from webdataset.core.errors import BadIndex, NoRandomAccess, SourceError, StaleIndex, UsageError
 from webdataset.core.redaction import redact
@@ -76,11 +74,6 @@ def find_index(url: str, ranges: RandomAccess, index: IndexSpec, reading: Readin
 def count_samples_beside(url: str, ranges: RandomAccess, reading: Reading) -> int | None:
     """Return how many samples the index beside a shard lists; None where no index lies there.
 
-    Args:
-        url: the shard.
-        ranges: the shard, open for positioned reads.
-        reading: the rules of reading.
-
     Raises:
         StaleIndex: an index that does not describe the shard.
     """
@@ -130,7 +123,12 @@ def _limit_bytes(ranges: RandomAccess) -> int:
 
 
 def _read_index(
-    name: str | os.PathLike[str], most: int, level: str | None, storage_options: Any, *, beside: bool = False
+    name: str | os.PathLike[str],
+    most: int,
+    level: str | None,
+    storage_options: Mapping[str, object] | None,
+    *,
+    beside: bool = False,
 ) -> bytes:
     """Return the bytes of an index file; of one that only lies there, no more than is needed to see that it is none."""
     stream = open_stream(name, level=level, storage_options=storage_options)
@@ -157,7 +155,7 @@ def _may_be_index(name: str, start: bytes) -> bool:
 
 
 def _load_index(
-    url: str, ranges: RandomAccess, content: bytes, name: Any, reading: Reading, *, as_listed: bool
+    url: str, ranges: RandomAccess, content: bytes, name: str, reading: Reading, *, as_listed: bool
 ) -> ShardIndex:
     if content[:1] == b"{":
         sidecar = files_json.loads(content, url=name)
@@ -170,11 +168,8 @@ def _load_index(
     return convert_offsets(url, ranges, energon.loads(content, url=name), reading)
 
 
-def check_index_spec(index: Any) -> None:
+def check_index_spec(index: object) -> None:
     """Raise unless something can be an index.
-
-    Args:
-        index: as for :func:`index_of`.
 
     Raises:
         UsageError: it cannot.
@@ -188,7 +183,7 @@ GivenCounts = Mapping[str, int] | str | os.PathLike[str] | bool | None
 _SHOWN = 3
 
 
-def sample_counts(urls: Any, counts: GivenCounts = None, reading: Reading | None = None) -> dict[str, int]:
+def sample_counts(urls: object, counts: GivenCounts = None, reading: Reading | None = None) -> dict[str, int]:
     """Return the number of samples in each shard.
 
     Args:
@@ -245,7 +240,7 @@ def _match_counts(urls: Iterable[str], numbers: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def _parse_counts(document: Any, place: str | None) -> dict[str, int]:
+def _parse_counts(document: object, place: str | None) -> dict[str, int]:
     """Return name to number from ``{name: number}`` or from a wids index."""
     if isinstance(document, Mapping) and isinstance(document.get("shardlist"), list):
         document = {str(entry.get("url")): entry.get("nsamples") for entry in document["shardlist"]}
@@ -259,7 +254,7 @@ def _parse_counts(document: Any, place: str | None) -> dict[str, int]:
     return found
 
 
-def _read_counts(place: str, reading: Reading, storage_options: Any) -> dict[str, int]:
+def _read_counts(place: str, reading: Reading, storage_options: Mapping[str, object] | None) -> dict[str, int]:
     stream = open_stream(place, level=reading.trust, storage_options=storage_options)
     try:
         content = b""

@@ -1,9 +1,8 @@
 """Writes index files beside shards: for shards that exist, or while shards are read for another purpose.
 
-Every shard is read once, whatever the number of formats; only headers are read, unless a format holds digests. During
-the first epoch of a training, say, the bytes that the stream reader reads anyway are enough: index files are written,
-or indexes handed to a function, for each shard that was read from its start to its end without an error. The reader
-pays for it only where it is asked for.
+Every shard is read once, whatever the number of formats; only its headers, unless a format holds digests. While the
+stream reader reads a shard anyway (the first epoch of a training, say), its bytes are enough: the index is written, or
+handed to a function, for each shard that was read from start to end without an error.
 
 Each index file is complete under its name, or not there.
 """
@@ -39,10 +38,6 @@ WIDS_NAME = "shardindex.json"
 def publish_file(path: str, content: bytes) -> None:
     """Write a file that appears under its name when it is complete.
 
-    Args:
-        path: the file.
-        content: what it holds.
-
     Raises:
         SourceError: it cannot be written.
     """
@@ -55,14 +50,7 @@ def publish_file(path: str, content: bytes) -> None:
 
 
 def prepare_file(path: str, content: bytes) -> str:
-    """Write a file under a partial name beside its final one, and bring it to the disk.
-
-    Args:
-        path: the final name.
-        content: what it holds.
-
-    Returns:
-        The partial name.
+    """Write a file to the disk under a partial name beside its final one; return the partial name.
 
     Raises:
         SourceError: it cannot be written.
@@ -87,7 +75,7 @@ def remove_file(path: str) -> None:
 
 
 def write_indexes(
-    shards: Any,
+    shards: object,
     formats: str | Iterable[str],
     *,
     folder: str | os.PathLike[str] | None = None,
@@ -182,16 +170,7 @@ def _write_one(index: ShardIndex, target: str, names: Iterable[str], unfit: Lite
 
 
 def write_wids(folder: str, shards: Iterable[WidsShard], name: str = WIDS_NAME) -> str:
-    """Write a wids index of some shards.
-
-    Args:
-        folder: where.
-        shards: with urls relative to the folder, or whole.
-        name: of the file.
-
-    Returns:
-        Its path.
-    """
+    """Write a wids index of some shards; return its path."""
     path = os.path.join(folder, name)  # noqa: PTH118
     publish_file(path, json.dumps(make_document(shards), indent=2).encode())
     return path
@@ -213,7 +192,7 @@ class IndexWhileReading:
 
     formats: str | Iterable[str] = ()
     folder: str | os.PathLike[str] | None = None
-    then: Callable[[ShardIndex], Any] | None = None
+    then: Callable[[ShardIndex], object] | None = None
 
     def __post_init__(self) -> None:
         names = parse_formats(self.formats)
@@ -258,13 +237,7 @@ class IndexWhileReading:
 
 
 class ShardIndexRecorder:
-    """Looks on while one shard is read.
-
-    Args:
-        url: the shard.
-        reading: the rules by which it is read.
-        done: called with its index.
-    """
+    """Looks on while one shard is read."""
 
     def __init__(self, url: str, reading: Reading, done: Callable[[ShardIndex], None]) -> None:
         # what the reader steps over, the index leaves out, too; it has been handled once and is not told twice

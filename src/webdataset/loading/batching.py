@@ -1,8 +1,7 @@
-"""Makes batches of exactly the requested size out of windows.
+"""Makes batches of exactly the requested size out of windows, each with a mark of what the consumer received.
 
-Each batch (or single sample) carries a mark that says what the consumer has received with it. A window that is whole
-is a batch as it is: its columns are handed out without a copy. Where streams have ended, windows have holes; their
-samples are moved together, so that only the last batch of an epoch can be smaller.
+A whole window is a batch as it is: its columns are handed out without a copy. Where streams have ended, windows have
+holes; their samples are moved together, so that only the last batch of an epoch can be smaller.
 """
 
 from collections import deque
@@ -30,7 +29,7 @@ class BatchMark:
     Args:
         progress: of the workers, up to the end of a window: for each part its worker, its number of turns, and what
             changed in the worker's state, or None where the part does not say.
-        beyond: samples received behind that window.
+        beyond: samples received after that window.
         samples: in this batch.
         until: all indices below this one have been received, counted from where the epoch began.
         counted: what was gone on without at the indices received with this batch.
@@ -44,14 +43,7 @@ class BatchMark:
 
 
 def iterate_samples(windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
-    """Yield the samples of windows.
-
-    Args:
-        windows: of one epoch.
-
-    Yields:
-        Sample and mark; END at last.
-    """
+    """Yield the samples of an epoch's windows with their marks; END comes last."""
     received = _ReceivedWindows()
     for window in windows:
         received.add(window)
@@ -82,13 +74,7 @@ class BatchMaker:
     exact: bool = False
 
     def batches(self, windows: Iterator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
-        """Yield batches.
-
-        Args:
-            windows: of one epoch.
-
-        Yields:
-            Batch and mark; END at last.
+        """Yield the batches of an epoch's windows with their marks; END comes last.
 
         Raises:
             SampleError: samples that do not fit together.
@@ -111,7 +97,7 @@ class BatchMaker:
         yield END, received.rest()
 
     def _cut(self, waiting: list[Any], count: int) -> object:
-        """Take samples for a batch, and make it; nobody holds them afterwards but the batch."""
+        """Take samples for a batch, and make it; afterwards the batch alone holds them."""
         samples = waiting[:count]
         del waiting[:count]
         return self._collate(samples) if self.collate is None else self.collate(samples)
@@ -177,7 +163,7 @@ class _OpenWindow:
         self._parts = [part.rows for part in window.parts]
         self._rows: list[int] = []
 
-    def behind(self, beyond: int) -> tuple[int, list[RowCounts]]:
+    def advance(self, beyond: int) -> tuple[int, list[RowCounts]]:
         """Return where its first samples end, as an index, and what was counted there and not told yet."""
         self._rows = self._rows or sorted(row for rows in self._parts for row in rows)
         row = self._rows[beyond - 1]
@@ -199,7 +185,7 @@ class _ReceivedWindows:
         self._windows.append(_OpenWindow(window))
 
     def advance(self, count: int) -> BatchMark:
-        """Return the mark behind some more samples."""
+        """Return the mark after some more samples."""
         mark = BatchMark(samples=count)
         self._beyond += count
         while self._windows and self._windows[0].count <= self._beyond:
@@ -210,7 +196,7 @@ class _ReceivedWindows:
             mark.until = window.stop
         mark.beyond = self._beyond
         if self._beyond:
-            mark.until, counts = self._windows[0].behind(self._beyond)
+            mark.until, counts = self._windows[0].advance(self._beyond)
             mark.counted += counts
         return mark
 

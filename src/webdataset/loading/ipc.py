@@ -1,10 +1,9 @@
 """Sends parts from a worker process: small ones through its pipe, large ones through shared memory.
 
-Theory. A pipe copies twice, and the sender waits until the other side reads. So whatever is large (images of
-different sizes, undecoded fields, batches that a pipeline made itself) goes into a *segment*: a file in memory
-without a name, made by the worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5) and
-stand in the segment as they are; the consumer's arrays are views of it, and the worker writes to it again when they
-are gone.
+Theory. A pipe copies twice, and the sender waits until the other side reads. So large content (images of different
+sizes, undecoded fields, batches that a pipeline made) goes into a *segment*: a memory file without a name, made by the
+worker, whose descriptor is sent once. Arrays are pickled out of band (protocol 5); the consumer's arrays are views of
+the segment, and the worker writes to it again when they are gone.
 
 No segment outlives both processes, however they end.
 """
@@ -116,11 +115,6 @@ def send_block(pipe: Connection, order: object, descriptor: int) -> None:
 def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock:
     """Receive the descriptor that follows a message, and map its file.
 
-    Args:
-        pipe: to the other process.
-        number: of the block.
-        size_bytes: of the file.
-
     Raises:
         SharedMemoryError: this process can have no more files.
         EOFError: the other process is gone.
@@ -135,11 +129,7 @@ def receive_block(pipe: Connection, number: int, size_bytes: int) -> MemoryBlock
 
 
 class PartSender:
-    """The worker's side.
-
-    Args:
-        pipe: to the consumer.
-    """
+    """The worker's side."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

@@ -1,11 +1,8 @@
-"""The loader: a dataset, workers that decode into batches, and the state of what was received.
+"""The loader: a dataset, workers that decode into batches, and the state after the batch received last.
 
-Batches (numpy arrays, or torch tensors where a device is named) come in an order that an elastic dataset's seed and
-epoch determine, whatever the number and kind of workers. Nothing runs before the first iteration, and nothing after
-``close`` (or when the loader is garbage collected).
-
-A loader runs one epoch at a time. The iterator of an epoch that was given up for another one raises, and never ends
-as if the epoch were complete.
+The order of batches follows from an elastic dataset's seed and epoch, whatever the number and kind of workers. Nothing
+runs before the first iteration, nor after ``close`` or garbage collection. A loader runs one epoch at a time; the
+iterator of an epoch that was cancelled for another one raises, and never ends as if the epoch were complete.
 """
 
 import inspect
@@ -38,11 +35,7 @@ Batch = TypeVar("Batch")
 
 
 class LoaderIterator(Generic[Batch]):
-    """The batches of one epoch.
-
-    Args:
-        batches: of the epoch.
-    """
+    """The batches of one epoch."""
 
     def __init__(self, batches: Generator[Batch]) -> None:
         self._batches = batches
@@ -76,10 +69,7 @@ class LoaderIterator(Generic[Batch]):
         return inspect.getgeneratorstate(self._batches) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
 
     def give_up(self, reason: str) -> None:
-        """End it, unless it is over.
-
-        Args:
-            reason: what the loader was told to do.
+        """Cancel the epoch, unless it is over; ``reason`` is what the loader was told to do.
 
         Raises:
             FlowError: another thread waits for its next batch.
@@ -168,7 +158,7 @@ class Loader:
         self._state: Json = None
         # set_epoch has named that state's epoch: its rest is given, though nothing be left
         self._chosen = False
-        # what the present epoch began with, where the next one follows behind its end
+        # what the present epoch began with, where the next one follows at its end
         self._resumed: Json = None
         # closes the worker pool when the loader is forgotten
         self._ending: weakref.finalize[[], Loader] | None = None
@@ -397,7 +387,7 @@ class Loader:
         return self._stats.batches - self._saved < _OFTEN
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue behind a state with the next iteration; after the last batch of its epoch, with the next epoch.
+        """Continue after a state with the next iteration; after the last batch of its epoch, with the next epoch.
 
         Args:
             state: what ``state_dict`` returned, of this rank or merged from all, under any number of workers.
@@ -420,11 +410,7 @@ class Loader:
         return self._ahead
 
     def explain(self) -> str:
-        """Describe the dataset, its bounds of memory, the workers, and what waits between them and the consumer.
-
-        Returns:
-            Lines of text. Nothing is read, and no worker started.
-        """
+        """Describe the dataset, its memory bounds and the workers in lines of text; read nothing, start no worker."""
         from webdataset.flow.explain import explain  # noqa: PLC0415  it knows all stages, and is seldom asked
 
         return explain(self)
@@ -450,7 +436,7 @@ class Loader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel without workers, and behind what was received."""
+        """Travel without workers, with the state after the batch received last."""
         fresh = self._received is None and self._next_state() is None
         state = self.state_dict() if isinstance(self._origin, ElasticAdapter) and not fresh else None
         gone = {"_ending": None, "_pool": None, "_windows": None, "_current": None, "_received": None, "_state": state}

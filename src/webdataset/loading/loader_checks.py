@@ -1,7 +1,6 @@
 """Checks the arguments of a loader, and what all its workers together gave in an epoch.
 
-No worker alone can judge an epoch: its share may rightly be empty (see :mod:`webdataset.flow.outcomes`). The
-arguments are those of :class:`~webdataset.loading.loader.Loader`.
+A worker's own share may rightly be empty, so only the sum of all can be judged (:mod:`webdataset.flow.outcomes`).
 """
 
 from dataclasses import dataclass
@@ -19,13 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class EpochEnd:
-    """What is known at the end of an epoch.
-
-    Args:
-        origin: the dataset as the loader sees it.
-        beginning: of the epoch.
-        outcomes: what became of the samples, of all workers.
-    """
+    """What is known at the end of an epoch."""
 
     origin: DatasetAdapter
     beginning: EpochStart
@@ -33,9 +26,6 @@ class EpochEnd:
 
     def judge(self, samples: int) -> None:
         """Raise or warn where the epoch gave nothing, or where one stage dropped all samples.
-
-        Args:
-            samples: that the epoch gave.
 
         Raises:
             NoSamples: what a run of one process raises.
@@ -48,13 +38,7 @@ class EpochEnd:
 
 
 def compare_length(dataset: object, beginning: EpochStart, samples: int) -> None:
-    """Warn where a dataset declares another length than an epoch had, with what came before it was resumed.
-
-    Args:
-        dataset: that the loader reads.
-        beginning: of the epoch.
-        samples: that the epoch gave.
-    """
+    """Warn where a dataset declares another length than an epoch had, the samples before a resume included."""
     if not isinstance(dataset, DataPipeline) or dataset.silent:
         return
     declared = getattr(dataset, "size", None)
@@ -74,12 +58,6 @@ def _is_whole_pass(beginning: EpochStart) -> bool:
 
 def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: int) -> None:
     """Refuse numbers that no loader has.
-
-    Args:
-        batch_size: of the loader.
-        workers: the same.
-        mode: the same.
-        prefetch: the same.
 
     Raises:
         UsageError: it names the argument.
@@ -101,9 +79,6 @@ def check_arguments(batch_size: int | None, workers: int, mode: str, prefetch: i
 def check_single_samples(**about_batches: bool) -> None:
     """Refuse what would change nothing where the loader makes no batches.
 
-    Args:
-        **about_batches: name of an argument to whether it was given.
-
     Raises:
         UsageError: one was.
     """
@@ -117,10 +92,6 @@ def check_single_samples(**about_batches: bool) -> None:
 
 def make_device_prefetcher(device: object, *, pin_memory: bool) -> "DevicePrefetcher | None":
     """Return what moves batches to a device, or None where none is named.
-
-    Args:
-        device: of the loader.
-        pin_memory: the same.
 
     Raises:
         UsageError: pinned memory for no device.

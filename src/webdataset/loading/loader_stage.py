@@ -1,7 +1,7 @@
-"""A loader over an elastic dataset as the source of a pipeline: its state, and its items made again.
+"""A loader over an elastic dataset as the source of a pipeline.
 
-The state of the source is the loader's state, so that stages after the loader are saved and resumed with it; the
-items in their buffers are made again by address, in the consumer's process.
+The state of the source is the loader's, so that stages after the loader are saved and resumed with it; the items in
+their buffers are made again by address, in the consumer's process.
 """
 
 import weakref
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class LoaderStageState(StageState):
-    """What the source remembers: the loader's present run.
-
-    Args:
-        loader: the loader.
-        run: seed and epoch; tracked where stages stand behind the loader.
-    """
+    """The source's state: the loader's present run; tracked where stages follow the loader."""
 
     def __init__(self, loader: "StateLoader", run: Run) -> None:
         self._loader = loader
@@ -47,22 +42,19 @@ class LoaderStageState(StageState):
         return self.run.state_dict()
 
     def restore(self, state: Json, fetch: Fetch) -> None:  # noqa: ARG002
-        """Go on behind a state, to the end of its epoch: the next one is for the whole pipeline to begin."""
+        """Continue after a state, to the end of its epoch: the next one is for the whole pipeline to begin."""
         self._loader.load_for_one_epoch(state)
 
 
 def hold(batches: Iterator[object], owner: object) -> Callable[[], object]:
-    """Keep torch's iterator until its owner is no more.
+    """Keep torch's iterator until its owner is gone, and return a function that lets go of it.
 
-    A loader and its run know each other, so the garbage collection ends them. It would close the queues of torch's
+    A loader and its run refer to each other, so the garbage collection ends them. It would close the queues of torch's
     iterator before that tells its workers to end, and torch would wait five seconds for each of them.
 
     Args:
         batches: torch's iterator.
         owner: its run, or the loader where workers are persistent.
-
-    Returns:
-        What lets go of it.
     """
     held = weakref.finalize(owner, list.clear, [batches])
     held.atexit = False
@@ -73,9 +65,6 @@ class LoaderStage(Stage):
     """The source of a pipeline over a loader.
 
     Flow: the loader's batches in their order; resumed by the loader's state, whatever the number of its workers.
-
-    Args:
-        loader: over an elastic dataset.
     """
 
     state_name = "LoaderStage"

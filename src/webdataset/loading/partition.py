@@ -1,16 +1,14 @@
-"""Divides the samples of a dataset between the workers of a loader, and says in which order they come together.
+"""Divides the samples of a dataset between the workers of a loader.
 
-Each worker gets a share: its samples by rising index, where all workers together have each index once. What a share
-is depends on the dataset:
+Each worker gets a share: its samples by rising index, each index once in all workers together.
 
-* an *elastic* dataset is made of virtual streams, of which each worker owns some: the order, and the state, do not
-  depend on the number of workers;
-* another *pipeline* (or a mix of such) is run by each worker with its part of the shards, and the workers take turns,
-  as in a torch DataLoader;
-* of what can be *indexed* worker ``w`` of ``W`` takes the items ``w, w + W, …``;
-* whatever else can be *iterated*, and a pipeline that splits nothing, is left to the first worker: if each kept every
-  W-th sample, all would do the whole work, and samples would be lost where something inside splits all the same, or
-  where the order is another one in each worker.
+* An *elastic* dataset is made of virtual streams, of which each worker owns some: order and state do not depend on the
+  number of workers.
+* Another *pipeline* (or a mix) is run by each worker with its part of the shards; the workers take turns, as in a torch
+  DataLoader.
+* Of what can be *indexed*, worker ``w`` of ``W`` takes the items ``w, w + W, …``.
+* All else that can be *iterated*, and a pipeline that splits nothing, is left to the first worker: if each kept every
+  W-th sample, all would do the whole work, and samples would be lost where something inside splits all the same.
 """
 
 import copy
@@ -71,7 +69,7 @@ class DatasetAdapter(Protocol):
         """Return where an epoch begins."""
 
     def pending(self) -> Json:
-        """Return the state that the dataset itself was told to go on from, if it was."""
+        """Return the state that the dataset itself was told to continue from, if it was."""
 
     def chosen(self) -> bool:
         """Tell whether ``dataset.set_epoch`` named that state's epoch."""
@@ -328,7 +326,7 @@ class ElasticAdapter:
         self.dataset.forget()
 
     def over(self, state: Json, beginning: EpochStart) -> bool:
-        """Tell whether no other rank has anything left behind a state, where it knows them."""
+        """Tell whether no other rank has anything left after a state, where it knows them."""
         with copy.copy(self.dataset).elastic_run(place=beginning.place, state=state, continue_epochs=True) as run:
             return bool(run.is_epoch_done())
 
@@ -366,12 +364,7 @@ def _streams_of_rank(state: Json, where: WorkerContext) -> list[int]:
 
 
 def find_next_position(state: Json, mine: Iterable[int]) -> int | None:
-    """Return the lowest position that some streams can give next; None where all of them are over.
-
-    Args:
-        state: of an elastic dataset.
-        mine: numbers of the streams.
-    """
+    """Return the lowest position that some streams can give next; None where all of them are over."""
     streams, stream_states = int(state["streams"]), state["memories"]
     positions = []
     for stream in mine:
@@ -383,22 +376,13 @@ def find_next_position(state: Json, mine: Iterable[int]) -> int | None:
 
 
 def count_indices_before(position: int, streams: int, mine: list[int]) -> int:
-    """Return how many positions of a rank are below one.
-
-    Args:
-        position: any.
-        streams: how many streams there are.
-        mine: those that the rank owns.
-    """
+    """Return how many positions of a rank are below one."""
     turn, stream = divmod(position, streams)
     return turn * len(mine) + sum(1 for own in mine if own < stream)
 
 
 def adapt_dataset(dataset: object) -> DatasetAdapter:
     """Return a dataset as a loader sees it.
-
-    Args:
-        dataset: a pipeline, a sequence, an iterable.
 
     Raises:
         UsageError: nothing of these.

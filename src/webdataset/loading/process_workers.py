@@ -1,12 +1,9 @@
-"""The workers of a loader as processes.
+"""The workers of a loader as processes (POSIX only).
 
-Theory. Batches are made in files in memory that have no name (memfd): every worker maps the same file and writes its
-rows there, and the consumer's arrays are that memory. Descriptors go through the workers' pipes. So there is nothing
-in /dev/shm to be left behind or to be too small, and the memory is free when the last process that maps it is gone,
-however it ended. A worker that dies closes its pipe: the consumer knows at once, or, where something else holds the
-pipe open, within a second or two.
-
-POSIX only.
+Theory. Batches are made in memory files without a name (memfd): every worker maps the same file and writes its rows
+there, and the consumer's arrays are that memory. Descriptors go through the workers' pipes. So nothing in /dev/shm can
+be left over or too small, and the memory is freed with the last process that maps it, however that ends. A worker that
+dies closes its pipe: the consumer knows at once, or within two seconds where another process holds the pipe open.
 """
 
 import contextlib
@@ -71,7 +68,7 @@ class ProcessWorkers(WorkerPool):
         self._boards: list[WorkerProgressPage] = []
         try:
             self._start(origin, span, _choose_context(start_method))
-        except BaseException:  # raised again, with no process left behind
+        except BaseException:  # raised again, with no process left over
             self.close()
             raise
 
@@ -173,13 +170,7 @@ class ProcessWorkers(WorkerPool):
     # -- parts
 
     def receive(self, timeout_seconds: float | None = None) -> WindowPart | None:
-        """Wait for a part.
-
-        Args:
-            timeout_seconds: how long; None for as long as it takes.
-
-        Returns:
-            The part; None where the time is over.
+        """Wait for a part; return None after the timeout (None waits as long as it takes).
 
         Raises:
             WorkerDied: a worker process has ended.
@@ -225,7 +216,7 @@ class ProcessWorkers(WorkerPool):
         self.close()
         error = WorkerDied(
             f"worker {number} of {self.workers} (process {pid}) {_describe_exit(code)} {_describe_index(index)}; "
-            "iterate again to start new workers, from the state behind the last batch if the dataset is elastic",
+            "iterate again to start new workers, from the state after the last batch if the dataset is elastic",
             url=url or None,
             key=key or None,
         )

@@ -1,14 +1,11 @@
-"""Writes samples into the rows of a batch, and lends rows to decoders that write there themselves.
+"""Writes samples into the rows of a batch, and offers rows to decoders that write there themselves.
 
-Theory. An image decoder is offered the very row that the next sample will occupy (see
-:mod:`webdataset.codecs.images.output_buffer`). When the sample arrives, its memory is checked: anything that is not
-in its row already is copied there; and where something still refers to the row's memory (a shuffle after the decoder
-holds another picture there, say), the sample travels beside the batch. So no array changes under a pipeline that is
-not done with it.
-
-A function that keeps an array *and* returns it (a cache of pictures) would share memory with the consumer's batch. So
-the allocator first offers memory that is in no batch, and checks that it is released once all streams have moved on.
-Only then, and as long as that holds, it offers rows.
+Theory. An image decoder is offered the row that the next sample will occupy
+(:mod:`webdataset.codecs.images.output_buffer`). When the sample arrives, its memory is checked: what is not in its row
+already is copied there; and where something still refers to the row's memory (a shuffle after the decoder holds another
+picture there, say), the sample travels beside the batch. A function that keeps an array *and* returns it (a cache of
+pictures) would share memory with the consumer's batch. So the allocator first offers memory that is in no batch, and
+checks that it is released once all streams have moved on; only then, and as long as that holds, it offers rows.
 
 Never changes memory that a pipeline refers to.
 """
@@ -88,15 +85,7 @@ class WindowRows:
         return None
 
     def write_sample(self, row: int, sample: object) -> tuple[bool, Any]:
-        """Write a sample into its row.
-
-        Args:
-            row: its row.
-            sample: the sample.
-
-        Returns:
-            True and the fields without a column, or False and the sample.
-        """
+        """Write a sample into its row; return True and the fields without a column, or False and the sample."""
         layout = self.layout
         values = layout.values(sample) if layout is not None else None
         if values is None or not self._write_row(row, values):
@@ -138,16 +127,13 @@ class RowAllocator:
         return WindowRows(layout, columns, self.mode)
 
     def take_back(self, rows: WindowRows, block: int, count: int, turn: int) -> list[int]:
-        """Look at what became of the memory that was offered.
+        """Look at the memory that was offered; return the blocks of earlier windows that the pipeline still refers to.
 
         Args:
             rows: of the window that is done.
             block: its block.
             count: samples written.
             turn: samples after which a pipeline has moved on from one.
-
-        Returns:
-            The blocks of earlier windows that the pipeline still refers to.
         """
         self._drawn += count
         busy = self.busy()

@@ -1,14 +1,10 @@
-"""Memory for batches: blocks that are leased and used again, and the layout of columns in them.
+"""Memory for batches: blocks that are leased and used again, the layout of columns in them, workers' progress pages.
 
-Theory. New memory is slow: the system clears each page when it is first touched, which takes longer than writing a
-batch into warm memory. A block is therefore leased: arrays over it refer to a *lease*, and when the last of them is
-gone (batch, view of a batch, tensor, JAX array alike) the block is free again. A program that keeps its batches keeps
-their memory, and gets new blocks. The code that notices the end of a lease runs no Python: a keyboard interrupt that
-came within it would be lost.
-
-A layout says which fields of a sample (a dictionary, tuple, list, or one value) are arrays of one shape, and where
-their columns stand; every worker makes the same numpy views of one block from it. Fields that are no arrays have no
-column: they travel beside the block. Nothing is copied here.
+Theory. New memory is slow: the system clears each page at its first touch, which takes longer than writing a batch into
+warm memory. A block is therefore leased: arrays over it refer to a *lease*, and when the last of them is gone (batch,
+view, tensor, JAX array alike) the block is free again. A program that keeps its batches keeps their memory and gets
+new blocks. A layout says which fields are arrays of one shape and where their columns stand; every worker makes the
+same numpy views of a block from it. Other fields travel beside the block. Nothing is copied here.
 
 No block is ever written to while an array over it lives.
 """
@@ -54,12 +50,9 @@ class MemoryBlock:
         self.size_bytes = len(memory)
 
     def lend(self, loans: "Leases[Note] | None" = None, note: Note | None = None) -> npt.NDArray[np.uint8]:
-        """Return a uint8 array over the block.
-
-        Args:
-            loans: learns when the last array over it is gone.
-            note: what is to be known then.
-        """
+        """Return a uint8 array over the block."""
+        # Arrays made of the array below refer to the lease, not to each other: it lives exactly as long as the last of
+        # them. So a block is lent once at a time, and a dead lease says that the block may be written to.
         lease = (ctypes.c_ubyte * self.size_bytes).from_buffer(self.memory)
         if loans is not None and note is not None:
             loans.add(lease, note)
@@ -68,7 +61,7 @@ class MemoryBlock:
 
 
 class _Lease(weakref.ref["ctypes.Array[ctypes.c_ubyte]"], Generic[Note]):
-    """Dead when a block is back; what is to be known then."""
+    """A weak reference that dies when a block is back, with a note on it."""
 
     __slots__ = ("note",)
 
@@ -79,9 +72,10 @@ class Leases(Generic[Note]):
     """Blocks that are lent, and those of them that are back."""
 
     def __init__(self) -> None:
-        # a weak reference that is not kept tells nobody anything
+        # Every lease is in `_lent` until it was reported: a weak reference that is not kept calls nothing.
         self._lent: dict[int, _Lease[Note]] = {}
-        # appended to in any thread
+        # `deque.append` is the callback itself: it is atomic in any thread, and runs no Python in which an interrupt
+        # could be lost.
         self._back: deque[_Lease[Note]] = deque()
 
     def add(self, lease: "ctypes.Array[ctypes.c_ubyte]", note: Note) -> None:
@@ -96,7 +90,7 @@ class Leases(Generic[Note]):
         self._lent[id(loan)] = loan
 
     def back(self) -> Note | None:
-        """Return the note on the loan that ended last and was not told of yet; None where there is none."""
+        """Return the note on a lease that ended and was not reported yet; None where there is none."""
         try:
             loan = self._back.pop()
         except IndexError:
@@ -120,7 +114,7 @@ class BlockPool:
         self.made = 0
         self.most = most
         self._make = make or self._private
-        # appended to by finalizers, in any thread
+        # Blocks to which no array, no worker and no lease refers. Other threads may append while one takes.
         self._free: deque[MemoryBlock] = deque()
 
     @property
@@ -131,7 +125,7 @@ class BlockPool:
     def take(self) -> MemoryBlock:
         """Return a block that is not in use."""
         try:
-            # the warmest
+            # the one used last: its pages are warm
             return self._free.pop()
         except IndexError:
             self.made += 1
@@ -146,10 +140,7 @@ class BlockPool:
 
 
 def create_shared_file(size_bytes: int) -> int:
-    """Return the descriptor of a new file in memory that has no name, so that nothing can be left behind.
-
-    Args:
-        size_bytes: of the file.
+    """Return the descriptor of a new memory file that has no name, so that nothing can be left over.
 
     Raises:
         OSError: no memory.
@@ -168,15 +159,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class BatchColumn:
-    """One field's column: an array ``dtype[rows, *shape]``.
-
-    Args:
-        place: index of the field among the sample's fields.
-        shape: of one row.
-        dtype: of its values.
-        offset: byte at which the column starts.
-        tensor: the samples hold torch tensors here.
-    """
+    """One field's column: an array ``dtype[rows, *shape]``."""
 
     place: int
     shape: tuple[int, ...]
@@ -218,11 +201,7 @@ class BatchLayout:
         return found
 
     def values(self, sample: object) -> Sequence[object] | None:
-        """Return a sample's fields in the order of ``keys``, or None where it has others.
-
-        Args:
-            sample: any sample.
-        """
+        """Return a sample's fields in the order of ``keys``, or None where it has others."""
         if self.kind == "dict":
             if type(sample) is not dict or len(sample) != len(self.keys):
                 return None
@@ -238,15 +217,7 @@ class BatchLayout:
 
 
 def infer_layout(sample: object, rows: int) -> BatchLayout | None:
-    """Return the layout of batches of samples like this one.
-
-    Args:
-        sample: one sample.
-        rows: samples in a batch.
-
-    Returns:
-        None where no field is an array that can lie in a block: the samples then travel as they are.
-    """
+    """Return the layout of batches like this sample; None where no field is an array that can lie in a block."""
     kind: str
     keys: tuple[object, ...]
     values: list[object]

@@ -1,9 +1,8 @@
-"""Counts what a loader has done, and where the time went.
+"""Counts what a loader has done, and where the time went: as values, words, a table, or Prometheus text.
 
-Skipped and dropped samples are counted with the batch that they belong to (:mod:`webdataset.core.error_handlers`):
-the counts after a batch are those of its state. The counters are read as values, as a few words for a progress bar,
-as a table, or as Prometheus text. Counting costs two clock readings a window; what stages take is estimated from a
-few samples (:mod:`webdataset.flow.timing`).
+Skipped and dropped samples are counted with the batch that they belong to (:mod:`webdataset.core.error_handlers`), so
+the counts after a batch are those of its state. Counting costs two clock readings a window; stage times are estimated
+from a few samples (:mod:`webdataset.flow.timing`).
 """
 
 from dataclasses import dataclass, field, fields, replace

@@ -1,4 +1,4 @@
-"""The workers of a loader in this process: none of their own, or threads.
+"""Workers of a loader in this process: inline, or threads.
 
 Threads suit decoders that release the interpreter's lock while they work (simplejpeg, Pillow, zlib, zstd do).
 """
@@ -22,12 +22,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class InlineWorkers(WorkerPool):
-    """No workers: samples are made when they are asked for.
-
-    Args:
-        origin: the dataset.
-        span: indices in a window.
-    """
+    """No workers: samples are made when they are asked for."""
 
     def __init__(self, origin: DatasetAdapter, span: int) -> None:
         super().__init__(1)
@@ -64,7 +59,7 @@ class InlineWorkers(WorkerPool):
         """Let the window be written."""
         self._grants.append(grant)
 
-    def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nobody is waited for
+    def receive(self, timeout_seconds: float | None = None) -> WindowPart:  # noqa: ARG002  nothing is waited for
         """Make the next part."""
         part = next(self._parts, None)
         if part is None:
@@ -133,13 +128,7 @@ class _WorkerThread:
 
 
 class ThreadWorkers(WorkerPool):
-    """Workers that are threads; they live until the worker pool is closed.
-
-    Args:
-        origin: the dataset.
-        span: indices in a window.
-        workers: how many.
-    """
+    """Workers that are threads; they live until the worker pool is closed."""
 
     def __init__(self, origin: DatasetAdapter, span: int, workers: int) -> None:
         super().__init__(workers)
@@ -148,7 +137,7 @@ class ThreadWorkers(WorkerPool):
         try:
             for each in self._threads:
                 each.thread.start()
-        except BaseException:  # raised again, with no thread left behind
+        except BaseException:  # raised again, with no thread left over
             self.close()
             raise
 

@@ -1,12 +1,9 @@
-"""Copies batches to a device, one ahead of the consumer.
+"""Copies batches to a device, one ahead of the consumer; arrays become tensors, all else stays.
 
-Theory. A copy to a GPU runs beside the GPU's work if it comes from page-locked memory and goes through a stream of
-its own. So the next batch is taken from the workers and its copy is started before the present one is handed out; the
-consumer's stream waits for the copy, not the program. A batch's block is free as soon as its copy was started: from
-pageable memory a copy returns when it has read everything, and page-locked memory is a copy that torch keeps.
-
-Arrays become tensors on the device; for the CPU, tensors over the same memory. Fields that are neither arrays nor
-tensors stay as they are.
+Theory. A copy to a GPU runs beside the GPU's work if it comes from page-locked memory and goes through a stream of its
+own. So the next batch is taken and its copy started before the present one is handed out; the consumer's stream waits
+for the copy, not the program. A batch's block is free as soon as its copy was started: from pageable memory a copy
+returns when it has read everything, and page-locked memory is a copy that torch keeps.
 """
 
 from collections import deque
@@ -43,18 +40,14 @@ class DevicePrefetcher:
         self.ahead = ahead if self.device.type == "cuda" else 0
 
     def move_batches(self, batches: Generator[tuple[object, BatchMark]]) -> Generator[tuple[object, BatchMark]]:
-        """Yield the batches, their arrays as tensors on the device.
-
-        Args:
-            batches: with their marks.
-        """
+        """Yield the batches, their arrays as tensors on the device."""
         stream = torch.cuda.Stream(self.device) if self.ahead else None
         waiting: deque[tuple[object, torch.cuda.Event | None, BatchMark]] = deque()
         try:
             while True:
                 try:
                     batch, mark = next(batches, (None, None))
-                except Exception:  # of a batch behind those that wait: raised again in its turn
+                except Exception:  # of a batch after those that wait: raised again in its turn
                     while waiting:
                         yield self._hand_out(*waiting.popleft())
                     raise

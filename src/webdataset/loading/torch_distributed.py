@@ -1,12 +1,11 @@
 """Compares the ranks of a job, and gives equally many batches on all of them.
 
-``check_ranks`` compares a rank's fingerprint (seed, shards, stages, the order in which shards are about to be split)
-with those of the others, in one collective; the error names what differs and on which rank. Shards are listed, none
-is opened.
+``check_ranks`` compares a rank's fingerprint (seed, shards, stages, the order of shards before the split) with those of
+the others, in one collective; the error names what differs and on which rank. Shards are listed, none is opened.
 
-Theory of equal steps. Before each step (or each ``every`` steps) the ranks tell each other how many batches they have
-ready: one number each, in one collective. All give the fewest (drop) or the most (pad) of them. A rank whose loader
-raises says so in the same collective, so that the others raise too and never wait for it.
+Theory of equal steps. Before each step (or each ``every`` steps) the ranks exchange how many batches they have ready:
+one number each, in one collective. All give the fewest (drop) or the most (pad) of them. A rank whose loader raises
+says so in the same collective, so that the others raise too and never wait for it.
 """
 
 import copy
@@ -39,9 +38,6 @@ _MAX_SHARDS = 1_000_000
 
 def compute_rank_fingerprint(dataset: object) -> dict[str, object]:
     """Return what decides which samples a rank gives; equal on all ranks where they are set up alike.
-
-    Args:
-        dataset: a pipeline, or a loader over one.
 
     Raises:
         UsageError: neither.
@@ -113,11 +109,7 @@ def _digest_shard_order(pipeline: DataPipeline, run: Run) -> str:
 
 
 def is_split_between_ranks(dataset: object) -> bool:
-    """Tell whether ranks read different samples: something shares out, or each draws its own.
-
-    Args:
-        dataset: a pipeline, or a loader over one.
-    """
+    """Tell whether ranks read different samples: something shares out, or each draws its own."""
     pipeline, _ = _find_pipeline(dataset)
     if getattr(pipeline, "streams", None) or pipeline.evenness is not None:
         return True
@@ -283,7 +275,7 @@ _WAYS_OUT = {
     "urls": "give all ranks the same list of shards in the same order (sort what a folder listing gives)",
     "shards": "give all ranks the same list of shards",
     _ORDER: (
-        "a shuffle before the split draws differently: give the dataset a seed=, or put the shuffle behind the split"
+        "a shuffle before the split draws differently: give the dataset a seed=, or put the shuffle after the split"
     ),
     "ranks": "one process does not know of the others: set WDS_RANK and WDS_WORLD_SIZE, or unset RANK and WORLD_SIZE",
     "workers": "use the same num_workers on all ranks",
@@ -327,7 +319,7 @@ def check_ranks(dataset: object, *, same_samples: bool = False, group: "ProcessG
     if world > 1 and not same_samples and not all(facts["shared"] for facts in found):
         raise UsageError(
             f"all {world} ranks would read the same {found[0]['shards']} shards, as nothing shares them out: pass "
-            "nodesplitter=wds.split_by_node (in a DataPipeline: put wds.split_by_node behind the list of shards), or "
+            "nodesplitter=wds.split_by_node (in a DataPipeline: put wds.split_by_node after the list of shards), or "
             "same_samples=True where it is meant so"
         )
 

@@ -1,14 +1,12 @@
 """torch's DataLoader over an elastic dataset, with a state: what its consumer received, not what workers read.
 
 Theory. A worker calls ``collate_fn`` once for each batch, right after taking its items from the dataset. There the
-batch is wrapped together with the states of the streams that moved; the consumer unwraps it and keeps the states. So
-the state is that after the batch received last, whatever waits in queues. Workers learn where to begin from
-``worker_init_fn``, before they ask the dataset for its iterator.
+batch is wrapped with the states of the streams that moved; the consumer unwraps it and keeps the states, whatever
+waits in queues. Workers learn where to begin from ``worker_init_fn``, before they ask the dataset for its iterator.
 
 torch asks its workers in turn, the first one first, also after a resume. The turn of the stopped loader is kept by
-giving the workers other numbers: the first one reads the streams of that worker whose turn it is.
-
-Batches are those of ``torch.utils.data.DataLoader``, unchanged.
+renumbering: the first worker reads the streams of the worker whose turn it is. Batches are those of
+``torch.utils.data.DataLoader``, unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +30,7 @@ Batch = TypeVar("Batch")
 
 
 class BatchWithState:
-    """A batch on its way from a worker, and how far the streams behind it have moved.
+    """A batch on its way from a worker, and how far the streams that gave it have moved.
 
     Args:
         batch: what ``collate_fn`` made.
@@ -65,9 +63,6 @@ class BatchWithState:
 class StatefulCollate:
     """A collate function that sends progress along with each batch, in workers only.
 
-    Args:
-        collate: the function that makes the batch.
-
     Attributes:
         addresses: send the address of each item too.
     """
@@ -77,11 +72,7 @@ class StatefulCollate:
         self.addresses = False
 
     def __call__(self, items: object) -> object:
-        """Return the batch, in a worker together with its state.
-
-        Args:
-            items: what was taken from the dataset.
-        """
+        """Return the batch, in a worker together with its state."""
         batch = self.collate(items)
         worker = get_worker_info()
         if worker is None:
@@ -110,11 +101,7 @@ class WorkerStart:
         self.turn = 0
 
     def __call__(self, number: int) -> None:
-        """Begin.
-
-        Args:
-            number: torch's number of the worker.
-        """
+        """Begin."""
         if self.own is not None:
             self.own(number)
         worker = get_worker_info()
@@ -130,7 +117,7 @@ class LoaderRun(Generic[Batch]):
 
     Args:
         loader: the loader.
-        addresses: keep the addresses of items, for stages behind the loader.
+        addresses: keep the addresses of items, for stages after the loader.
     """
 
     def __init__(self, loader: "StateLoader", *, addresses: bool) -> None:
@@ -242,11 +229,6 @@ class StateLoader(DataLoader[Any]):
 
     Batches, their order, and everything else are torch's; persistent workers are started anew where they would not
     hear of a state that was loaded or an epoch that was set.
-
-    Args:
-        dataset: an elastic one.
-        *args: further arguments of torch's DataLoader.
-        **kw: the same.
     """
 
     # an ElasticPipeline, which torch's declarations do not know
@@ -260,7 +242,7 @@ class StateLoader(DataLoader[Any]):
             given.collate if isinstance(given, StatefulCollate) else given
         )
         self.worker_init_fn = self._beginning = WorkerStart(begin.own if isinstance(begin, WorkerStart) else begin)
-        # whose turn it is behind a state that was loaded
+        # whose turn it is after a state that was loaded
         self.turned: Json = None
         self._present: LoaderRun[Any] | None = None
         # of persistent workers
@@ -269,11 +251,7 @@ class StateLoader(DataLoader[Any]):
         self._heard: tuple[int, int] | None = None
 
     def adopt(self, run: Run) -> None:
-        """Take part in the run of a pipeline whose source this is.
-
-        Args:
-            run: its seed and epoch.
-        """
+        """Take part in the run of a pipeline whose source this is."""
         self.dataset.adopt(run)
 
     @property
@@ -306,14 +284,7 @@ class StateLoader(DataLoader[Any]):
         return run
 
     def start_batches(self, state: Json, turn: int, known: tuple[int, int], *, addresses: bool) -> Iterator[object]:
-        """Return torch's iterator, its workers told where to begin.
-
-        Args:
-            state: where.
-            turn: which worker's streams the first one reads.
-            known: seed and epoch.
-            addresses: send the addresses of items along.
-        """
+        """Return torch's iterator, its workers told where to begin."""
         fresh = not any(state["memories"].values()) and not turn and addresses == self._sending.addresses
         if self._iterator is not None and not (fresh and known == self._heard):
             # torch ends persistent workers with their iterator
@@ -345,7 +316,7 @@ class StateLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batch received last: a JSON value, to be loaded under any topology.
 
-        Behind the last batch of an epoch, the next epoch comes.
+        After the last batch of an epoch comes the next epoch.
 
         Raises:
             FlowError: a stage's state cannot be written down.
@@ -355,7 +326,7 @@ class StateLoader(DataLoader[Any]):
         return {**self.dataset.state_dict(), **({} if self.turned is None else {"turn": self.turned})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on behind a state, whichever number of ranks and workers it was taken under.
+        """Let the next iteration continue after a state, under any number of ranks and workers.
 
         Args:
             state: of this rank, or the merged one of all ranks.
@@ -366,14 +337,7 @@ class StateLoader(DataLoader[Any]):
         self._take_up(state, stay=False)
 
     def load_for_one_epoch(self, state: Mapping[str, Any]) -> None:
-        """Go on behind a state, and end with its epoch though nothing be left of it.
-
-        Args:
-            state: as for ``load_state_dict``.
-
-        Raises:
-            StateMismatch: as there.
-        """
+        """Continue after a state as ``load_state_dict`` does, and end with its epoch though nothing be left of it."""
         self._take_up(state, stay=True)
 
     def _take_up(self, state: Mapping[str, Any], *, stay: bool) -> None:

@@ -1,7 +1,6 @@
 """An elastic dataset as a node of torchdata.nodes, with a state for a graph of nodes.
 
-A node reads in one process what its rank owns; after it come ``Prefetcher``, ``ParallelMapper``, ``Batcher``,
-``Loader`` and others. It stands alone since a subclass needs torchdata when it is imported.
+It stands alone since a subclass needs torchdata when it is imported.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
         self._run: ElasticRun | None = None
 
     def reset(self, initial_state: Mapping[str, Any] | None = None) -> None:
-        """Begin the next epoch, or go on behind a state.
+        """Begin the next epoch, or continue after a state.
 
         Args:
             initial_state: what ``get_state`` returned, on any number of ranks if merged; None for the next epoch.
@@ -49,7 +48,7 @@ class DatasetNode(nodes.BaseNode):  # type: ignore[misc]
         if self._run is not None:
             self._run.close()
         if initial_state is not None:
-            # behind its end the graph asks for another reset
+            # after its end the graph asks for another reset
             self.dataset.load_for_one_epoch(check_state(initial_state))
         self._run = iter(self.dataset)
 

@@ -1,7 +1,6 @@
-"""Puts the state of a loader into the checkpoints of training programs that do not ask a loader for it.
+"""Puts the state of a loader into the checkpoints of accelerate and the Hugging Face Trainer.
 
-Serves accelerate and the Hugging Face Trainer; Lightning asks the loader itself, and torchdata's StatefulDataLoader
-the dataset. For torchdata.nodes see :mod:`webdataset.loading.torch_nodes`.
+Lightning asks the loader itself, torchdata's StatefulDataLoader the dataset; see ``torch_nodes`` for torchdata.nodes.
 """
 
 import json
@@ -75,11 +74,7 @@ def for_accelerate(accelerator: Accelerator, loader: LoaderType) -> LoaderType:
 
 
 class RankState:
-    """The states of a loader on all ranks, as one: for programs of which only the first rank saves.
-
-    Args:
-        loader: this rank's.
-    """
+    """The states of a loader on all ranks, as one: for programs of which only the first rank saves."""
 
     def __init__(self, loader: StatefulLoader) -> None:
         self.loader = loader
@@ -89,20 +84,12 @@ class RankState:
         return {str(rank): state for rank, state in enumerate(gather_states(self.loader.state_dict()))}
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """Load this rank's state, or where there are other ranks now, the merged one of all.
-
-        Args:
-            states: what ``state_dict`` returned.
-        """
+        """Load this rank's state, or where there are other ranks now, the merged one of all."""
         self.loader.load_state_dict(select_rank_state(states))
 
 
 def gather_states(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the states of all ranks.
-
-    Args:
-        state: this rank's.
-    """
+    """Return the states of all ranks."""
     here = process_context()
     if here.world_size == 1:
         return [state]
@@ -115,11 +102,7 @@ def gather_states(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def select_rank_state(states: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the state that this rank goes on from.
-
-    Args:
-        states: those of all ranks, by rank.
-    """
+    """Return the state that this rank goes on from."""
     from webdataset.flow.elastic_state import merge_states  # noqa: PLC0415  seldom needed
 
     here = process_context()
@@ -129,22 +112,14 @@ def select_rank_state(states: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 class TrainerLoader:
-    """A loader for a program that counts epochs by itself, and need not be believed: the loader's own count holds.
-
-    Args:
-        loader: what is iterated.
-    """
+    """A loader for a program that counts epochs by itself: the loader's own count holds."""
 
     def __init__(self, loader: StatefulLoader) -> None:
         self.loader = loader
         self.dataset = getattr(loader, "dataset", loader)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on behind a state.
-
-        Args:
-            state: the loader's.
-        """
+        """Continue after a state."""
         self.loader.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
@@ -239,9 +214,6 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """Return the state that this rank goes on from.
-
-    Args:
-        folder: of a checkpoint.
 
     Raises:
         UsageError: it has no states, or not those of all ranks.

@@ -1,8 +1,8 @@
 """Assembles windows of samples from the parts of all workers.
 
-Parts come in any order, and complete windows go out in order. Back-pressure: a worker writes a window only when it
-has a credit for it, and no more credits are given than ``ahead``, nor than fit into ``ahead_bytes``. Blocks
-circulate: one that was delivered is used again when nothing refers to it any more, neither here nor in a worker.
+Parts come in any order, and complete windows go out in order. Back-pressure: a worker writes a window only with a
+credit for it; at most ``ahead`` credits are open, and as many as fit into ``ahead_bytes``. A delivered block is used
+again when nothing refers to it any more, neither here nor in a worker.
 """
 
 import os
@@ -22,11 +22,11 @@ from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 if TYPE_CHECKING:
     from webdataset.loading.partition import EpochStart
 
-# without a part, until the log says whom the program waits for
+# without a part, until the log names the workers that the program waits for
 _SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
 _PATIENCE_SECONDS = 5.0
-# of one epoch; whose samples change shape more often sends them beside the batch
+# in one epoch; samples that change their shape more often travel beside the batch
 _MOST_LAYOUTS = 8
 
 
@@ -34,9 +34,6 @@ class WorkerPool(ABC):
     """The workers of a loader: they live until ``close``, and only in the process that started them.
 
     A fork inherits the object, but no worker.
-
-    Args:
-        workers: how many there are.
     """
 
     def __init__(self, workers: int) -> None:
@@ -143,12 +140,7 @@ class BatchWindow:
 
 
 def wrap_array(array: Array, *, tensor: bool) -> object:
-    """Return an array as what samples hold: itself, or a torch tensor over the same memory.
-
-    Args:
-        array: a column, or a row of one.
-        tensor: samples hold tensors.
-    """
+    """Return an array as what samples hold: itself, or a torch tensor over the same memory."""
     if not tensor:
         return array
     from webdataset.codecs.torch_codecs import array_to_tensor  # noqa: PLC0415  only samples with tensors need torch
@@ -173,14 +165,16 @@ class WindowAssembler:
         self.ahead = ahead
         self.ahead_bytes = ahead_bytes
         self.layout: BatchLayout | None = None
-        # of the largest so far
+        # of the largest window so far
         self.window_bytes = 0
         self._placing = placing
         self._layouts = 0
         self._blocks: BlockPool | None = None
+        # A block is in one of four places: free in its pool, lent (arrays over it live), returned (none lives here),
+        # or busy (a worker's pipeline still refers to it). It becomes free only from `_returned`, and only when no
+        # worker names it busy in a part that is later than the block's window: see `_sort`.
         self._busy: list[set[int]] = [set() for _ in range(pool.workers)]
         self._loans: Leases[_ReturnedBlock] = Leases()
-        # blocks that nobody here looks at any more
         self._returned: deque[_ReturnedBlock] = deque()
         # called with each part
         self.watch: Callable[[WindowPart], None] | None = None
@@ -198,11 +192,13 @@ class WindowAssembler:
         workers = self.pool.workers
         self._epoch += 1
         self._layouts = min(self._layouts, 1)
-        # the next windows to be delivered, and to be granted
+        # The next windows to be delivered, and to be granted. At all times `_next <= _granted`, and
+        # `_granted - _next` is at most one more than the windows that may be ahead.
         self._next = self._granted = 0
         self._lent: dict[int, tuple[BatchLayout, list[Array]]] = {}
         self._parts: dict[int, list[WindowPart]] = {}
-        # the first window that each worker is not done with
+        # The first window that each worker is not done with. It never falls within an epoch: a worker gives its parts
+        # by rising window, so all parts of a window are there once every worker has reached the window after it.
         self._reached = [0] * workers
         self._over = [False] * workers
         self.outcomes = []
@@ -245,12 +241,12 @@ class WindowAssembler:
             self._lent.clear()
             self._parts.clear()
             if self.pool.living:
-                # nobody waits for its samples any more; the next epoch hires others
+                # its samples are not wanted any more; the next epoch starts other workers
                 with suppress(WorkerDied):
                     self._stop_workers()
 
     def _warn_of_silence(self) -> None:
-        """Say whom the program waits for: a hang that nobody explains is taken for one of the training."""
+        """Name the workers that the program waits for; a silent hang is taken for one of the training."""
         for number in range(self.pool.workers):
             if not self._ready(number):
                 log.warning(
@@ -278,7 +274,7 @@ class WindowAssembler:
 
     def _register(self, part: WindowPart) -> None:
         worker = part.worker
-        # an error from nowhere in particular is of the present window
+        # A part never belongs to a window that was delivered: an error without a window is one of the next.
         window = max(part.window, self._next)
         self._reached[worker] = window + 1
         self._busy[worker] = set(part.busy)
@@ -296,8 +292,9 @@ class WindowAssembler:
                 self.failed = [each for one in parts for each in one.counted]
                 raise part.error
         self._sort()
+        # A consumer that keeps its batches keeps their blocks, too. Where blocks are scarce it gets copies, so that
+        # a free block is left for the workers.
         if self._blocks is not None and self._blocks.scarce:
-            # the consumer keeps its batches
             columns = [column.copy() for column in columns]
         window = BatchWindow(self._next, parts, layout, columns, self.span)
         if not window.count and not any(part.progress or part.counted for part in parts):
@@ -312,8 +309,8 @@ class WindowAssembler:
         most = self.ahead
         if self.window_bytes:
             most = min(most, self.ahead_bytes // self.window_bytes - 1)
+        # The first window is written without a block: it says what the layout of the others is.
         if self._placing and not self._layouts:
-            # the first window tells what the others look like
             most = 0
         while self._granted <= self._next + max(most, 0):
             self.pool.grant(self._make_credit(self._granted))
@@ -334,6 +331,8 @@ class WindowAssembler:
             self._returned.append(back)
         for _ in range(len(self._returned)):
             entry = self._returned.popleft()
+            # A worker names the blocks that it still refers to in each part. A part of a window after the block's was
+            # made when the worker had left the block, so its word holds; an earlier one could be out of date.
             passed = entry.epoch != self._epoch or all(
                 over or reached > entry.window + 1 for over, reached in zip(self._over, self._reached, strict=True)
             )
@@ -343,7 +342,7 @@ class WindowAssembler:
                 entry.owner.give_back(entry.block)
 
     def _learn(self, window: BatchWindow) -> None:
-        """Learn the layout from the first window, or from one that had another than was thought."""
+        """Learn the layout from the first window, or from one whose samples have another."""
         if self.layout is None and window.number % 8 == 0:
             self.window_bytes = max(self.window_bytes, sum(map(estimate_bytes, window.samples())))
         if not self._placing or window.partly or not window.count or self._layouts >= _MOST_LAYOUTS:
@@ -361,7 +360,7 @@ class WindowAssembler:
 
 
 class _ReturnedBlock(NamedTuple):
-    """A block that nobody in the consumer looks at any more."""
+    """A block that the consumer no longer refers to."""
 
     epoch: int
     window: int
@@ -370,11 +369,7 @@ class _ReturnedBlock(NamedTuple):
 
 
 def estimate_bytes(sample: object) -> int:
-    """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes.
-
-    Args:
-        sample: any sample.
-    """
+    """Return about how many bytes a sample takes: its arrays, tensors, texts and bytes."""
     if isinstance(sample, dict):
         return sum(map(estimate_bytes, sample.values()))
     if isinstance(sample, tuple | list):

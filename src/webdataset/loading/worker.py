@@ -1,15 +1,12 @@
 """The loop of a worker: draws its share of an epoch's samples and writes them into the rows of batches.
 
-Theory. Every sample of a rank has an index; the samples of all workers together have every index once, apart from
-holes where a stream of samples has ended. Window ``s`` is the indices ``[s·span, (s+1)·span)``: the row of a sample
-in its window follows from its index alone, so workers fill one batch together without communication, and the order is
-the same for any number of them. A *part* is one worker's rows of one window.
+Theory. Every sample of a rank has an index, which the samples of all workers together have once, apart from holes
+where a stream has ended. Window ``s`` is the indices ``[s·span, (s+1)·span)``: the row of a sample follows from its
+index alone, so workers fill one batch together without communication, and the order is the same for any number of
+them. A *part* is one worker's rows of one window. With it travel stage times, at most four times a second, and counts
+of skipped and dropped samples by the index that they belong to.
 
-With a part travel the worker's metrics: stage times, at most four times a second and at the end, and counts of
-skipped and dropped samples, by the index of the sample that they belong to (see
-:mod:`webdataset.core.error_handlers`).
-
-Gives parts by rising window. Never waits for samples of another worker, and keeps no sample.
+Gives parts by rising window; never waits for another worker, and keeps no sample.
 """
 
 import time
@@ -41,7 +38,7 @@ class WorkerMetrics:
 
 
 class RowCounts(NamedTuple):
-    """What was gone on without while one sample of a window was made, or while the end of its stream was found.
+    """What was skipped while one sample of a window was made, or while the end of its stream was found.
 
     Args:
         row: of the sample, or where it would stand.
@@ -85,15 +82,7 @@ class MetricsRecorder:
         return found
 
     def report(self, count: int, *, over: bool) -> WorkerMetrics | None:
-        """Return what is to be told about stages with a part.
-
-        Args:
-            count: samples in the part.
-            over: nothing comes after it.
-
-        Returns:
-            What came since the last time; None where it is too early, or there is nothing.
-        """
+        """Return the stage times since the last report; None where it is too early, or there are none."""
         self._drawn += count
         now = time.perf_counter()
         if not over and now - self._reported < _OFTEN_SECONDS:
@@ -103,7 +92,7 @@ class MetricsRecorder:
         return WorkerMetrics(stages) if stages else None
 
 
-# at most 1 % of the time goes into states that nobody may want
+# at most 1 % of the time goes into states that may not be wanted
 _SAVING = 100
 # an index that is never reached
 NEVER = 1 << 62
@@ -113,9 +102,9 @@ class WorkerShare(Protocol):
     """One worker's samples of one epoch, by rising index.
 
     Attributes:
-        turn: samples after which whatever gave the first of them has been asked again.
-        following: the lowest index that the next sample can have: one that no other worker has. NEVER: there is none.
-            Whoever draws samples keeps it.
+        turn: samples after which the giver of the first of them has been asked again.
+        following: the lowest index that the next sample can have, one that no other worker has; NEVER: there is none.
+            The loop that draws samples keeps it up to date.
     """
 
     turn: int
@@ -191,7 +180,7 @@ class WindowPart:
 
 
 class EpochCancelled(Exception):
-    """Nobody wants the rest of the epoch."""
+    """The rest of the epoch is not wanted."""
 
 
 @dataclass
@@ -219,11 +208,7 @@ class EpochWork:
 
 
 class WorkerLoop:
-    """One worker at work.
-
-    Args:
-        work: what it does.
-    """
+    """One worker at work."""
 
     def __init__(self, work: EpochWork) -> None:
         self.work = work

@@ -1,10 +1,7 @@
-"""Runs a worker in a process of its own, and records its progress where the parent can read it.
+"""Runs a worker in a process of its own.
 
-The process gets orders through a pipe and sends parts. It ends when it is told to, when its pipe breaks, or when its
-parent is gone, and says nothing then. Ctrl-C is its parent's business.
-
-What each worker read last stands in a page of shared memory, written once a sample without a system call, and is
-readable after the process has died.
+The process gets orders through a pipe and sends parts. It ends without a word when it is told to, when its pipe breaks,
+or when its parent is gone. Ctrl-C is its parent's business.
 """
 
 import os
@@ -66,11 +63,7 @@ class WorkerConfig:
 
 
 def run_worker(duty: WorkerConfig) -> None:
-    """Work until there is nothing to do any more.
-
-    Args:
-        duty: what to do.
-    """
+    """Work until there is nothing to do any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit_on_signal)
     for pipe in duty.others:
@@ -104,11 +97,7 @@ def _watch_parent() -> None:
 
 
 class WorkerProcess:
-    """The worker.
-
-    Args:
-        duty: what to do.
-    """
+    """The worker."""
 
     def __init__(self, duty: WorkerConfig) -> None:
         self._duty = duty

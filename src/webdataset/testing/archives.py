@@ -1,9 +1,7 @@
 """Makes tar archives to order: by GNU tar, bsdtar and Python's ``tarfile``, or block by block.
 
-Programs turn (name, payload) pairs into an archive, plain or compressed. Block by block, a test decides every byte, and
-makes archives that no program writes. Nothing here uses the reader or the writers of this library, so that it checks
-them independently. Sources: POSIX.1-2017 ``pax`` (ustar and extended headers) and the GNU tar manual (long names,
-sparse members, base-256 numbers).
+Block by block, a test decides every byte and makes archives that no program writes. Nothing here uses the readers or
+writers of this library. Sources: POSIX.1-2017 ``pax`` and the GNU tar manual.
 """
 
 import bz2
@@ -60,7 +58,7 @@ def header(
     binary: bool = False,
     signed: bool = False,
 ) -> bytes:
-    """Return one header block with a right checksum.
+    """Return one header block, 512 bytes, with a right checksum.
 
     Args:
         name: at most 100 bytes.
@@ -72,9 +70,6 @@ def header(
         tail: the 167 bytes from offset 345 on, in place of the prefix (old GNU sparse maps).
         binary: write the size in base-256.
         signed: sum the bytes as signed numbers, as some old programs did.
-
-    Returns:
-        512 bytes.
 
     Raises:
         ValueError: a name, prefix or tail that does not fit.

@@ -1,14 +1,11 @@
 """Damages archives as disks, networks and programs do, from a seed, and says which damage a reader can see.
 
-The result is the damaged bytes and a sentence that says what was done. The same archive and seed give the same damage,
-so any failing trial runs again from its two numbers.
+The result is the damaged bytes and a sentence on what was done; the same archive and seed give the same damage.
 
-Theory. Headers carry a checksum; payloads carry none. So damage *within* payloads cannot be seen
-(nor within names kept in extended headers), and neither can damage whose result is itself a whole archive:
-:func:`webdataset.testing.damage.flaw` decides that. Everything else must be reported.
-
-The regions of an uncompressed archive, and the reason why bytes are no whole archive, are found by the plainest means
-and independently of the reader. Source: POSIX.1-2017 ``pax``.
+Theory. Headers carry a checksum; payloads carry none. So damage *within* payloads (or names in extended headers) cannot
+be seen, and neither can damage whose result is itself a whole archive:
+:func:`webdataset.testing.damage.flaw` decides that, by the plainest means and independently of the reader.
+Source: POSIX.1-2017 ``pax``.
 """
 
 import random
@@ -62,7 +59,7 @@ def checks(block: bytes) -> bool:
     Args:
         block: 512 bytes.
     """
-    # what stands behind the number says nothing
+    # what follows the number says nothing
     field = block[148:156].partition(b"\0")[0]
     if len(block) < BLOCK or not _OCTAL.match(field):
         return False

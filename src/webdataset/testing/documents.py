@@ -7,7 +7,7 @@ so that both can be checked.
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from webdataset.core.optional_imports import require
@@ -54,7 +54,7 @@ def mmc4(spec: Spec, *, inline: bool = False) -> bytes:
     """
     entries = []
     for picture in spec.pictures:
-        entry: dict[str, Any] = {
+        entry: dict[str, object] = {
             "image_name": picture.name,
             "raw_url": f"https://example.org/{picture.name}",
             "matched_text_index": picture.text,
@@ -120,11 +120,11 @@ def pages(spec: Spec, sizes: Sequence[tuple[int, int]], *, compression: str | No
     return [(f"{spec.key}.json", json.dumps(record).encode()), (f"{spec.key}.tiff", stream.getvalue())]
 
 
-def shown(document: dict[str, Any]) -> list[tuple[str, Any]]:
+def shown(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return the parts of a document that was read, as (type, text or image)."""
     return [(part["type"], part[part["type"]]) for part in document["parts"]]
 
 
-def expected(spec: Spec) -> list[tuple[str, Any]]:
+def expected(spec: Spec) -> list[tuple[str, object]]:
     """Return what ``shown`` gives for a document."""
     return [(kind, part.image if kind == "image" else part) for kind, part in sequence(spec)]

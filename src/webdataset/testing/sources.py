@@ -1,8 +1,7 @@
-"""Streams that misbehave on purpose: short reads, early ends, failures at the n-th read; and local web servers.
+"""Streams that misbehave on purpose (short reads, early ends, failures at the n-th read), and local web servers.
 
-The streams count what was requested of them; ``RangeServer`` is a web server that misbehaves in the same ways. Each
-server runs in a thread. What it answers is up to its handlers: subclasses of :class:`Answering`, or any others of
-``http.server``.
+The streams count what was requested; ``RangeServer`` misbehaves in the same ways. Each server runs in a thread and
+answers by its handlers: subclasses of :class:`Answering`, or any others of ``http.server``.
 """
 
 import io
@@ -90,7 +89,7 @@ class Answering(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Listening
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: object) -> None:
         """Keep silent."""
 
     def handle(self) -> None:

@@ -1,10 +1,9 @@
 """The contract of a stage, to be checked for any stage: ours, a plug-in's, a user's.
 
 A stage that keeps it can be printed and pickled, gives the same with and without tracking, can be broken off at any
-point, and can be snapshot after any of its outputs: the snapshot is JSON, and a run restored from it continues as the
-uninterrupted one. Its outputs can wait in a shuffle's buffer and be made again from their addresses.
-
-A stage that breaks it raises :class:`BrokenContract`. The runs are those of ``webdataset.flow``, never mocks.
+point, and can be saved after any output: the snapshot is JSON, and a run restored from it continues as the
+uninterrupted one. Its outputs can wait in a shuffle's buffer and be made again from their addresses. A stage that
+breaks it raises :class:`BrokenContract`. The runs are those of ``webdataset.flow``, never mocks.
 """
 
 import copy
@@ -37,7 +36,7 @@ class Samples:
         closed: number of passes ended or broken off.
     """
 
-    def __init__(self, samples: Iterable[Any]) -> None:
+    def __init__(self, samples: Iterable[object]) -> None:
         self.samples = list(samples)
         self.opened = 0
         self.closed = 0
@@ -66,11 +65,11 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def check_stage(stage: Any, samples: Sequence[Any], *, resumable: bool = True, travels: bool = True) -> None:
+def check_stage(stage: object, samples: Sequence[object], *, resumable: bool = True, travels: bool = True) -> None:
     """Check that a stage keeps the contract.
 
     Args:
-        stage: what stands behind a source in a pipeline.
+        stage: what follows a source in a pipeline.
         samples: what the source gives; a dozen or two are enough.
         resumable: check snapshots too. Only a stage that is not reproducible from its input and the run's seed may
             have to go without.
@@ -91,7 +90,7 @@ def check_stage(stage: Any, samples: Sequence[Any], *, resumable: bool = True, t
     check_resume(lambda: [Samples(samples), stage, shuffle(5, initial=3, seed=SEED), listed(2)])
 
 
-def outputs(stages: Sequence[Any], *, tracked: bool = True) -> list[Any]:
+def outputs(stages: Sequence[object], *, tracked: bool = True) -> list[Any]:
     """Return all that a run of these stages gives.
 
     Args:
@@ -102,7 +101,7 @@ def outputs(stages: Sequence[Any], *, tracked: bool = True) -> list[Any]:
         return copy.deepcopy(list(flow))
 
 
-def check_resume(stages: Callable[[], Sequence[Any]], whole: list[Any] | None = None) -> None:
+def check_resume(stages: Callable[[], Sequence[object]], whole: list[Any] | None = None) -> None:
     """Check snapshots after every output, the first of them before any.
 
     Args:
@@ -126,7 +125,7 @@ def check_resume(stages: Callable[[], Sequence[Any]], whole: list[Any] | None = 
             raise BrokenContract(f"restored behind {given} outputs: {rest!r}, not {expected[given:]!r}")
 
 
-def check_close(stages: Callable[[Any], Sequence[Any]], samples: Sequence[Any], length: int) -> None:
+def check_close(stages: Callable[[Any], Sequence[Any]], samples: Sequence[object], length: int) -> None:
     """Check that a run can be broken off anywhere, and that its source is closed then.
 
     Args:
@@ -145,13 +144,13 @@ def check_close(stages: Callable[[Any], Sequence[Any]], samples: Sequence[Any], 
             raise BrokenContract(f"closed behind {given} outputs, the source is still open")
 
 
-def _check_travel(stage: Any, samples: Sequence[Any], whole: list[Any]) -> None:
+def _check_travel(stage: object, samples: Sequence[object], whole: list[object]) -> None:
     travelled = pickle.loads(pickle.dumps(stage))  # noqa: S301  our own bytes
     if not same(outputs([Samples(samples), travelled], tracked=False), whole):
         raise BrokenContract(f"a pickled copy of {stage!r} gives something else")
 
 
-def _snapshot(stages: Sequence[Any], given: int) -> Any:
+def _snapshot(stages: Sequence[object], given: int) -> Any:
     with Flow(stages, Run(seed=SEED, tracked=True)) as flow:
         list(islice(iter(flow), given))
         return _written(flow)

@@ -49,10 +49,10 @@ class ArchiveOutput(Protocol):
         """Complete the archive."""
 
     def abort(self) -> None:
-        """Give up: nothing that looks complete stays behind."""
+        """Give up: nothing that looks complete is left."""
 
     def abandon(self) -> str | None:
-        """Let go of an archive that nobody closed; return the name under which it stays, if any."""
+        """Let go of an archive that was not closed; return the name under which it stays, if any."""
 
 
 def choose_compression(compress: bool | str | None, url: str | None) -> str | None:  # noqa: FBT001  upstream's argument
@@ -141,12 +141,7 @@ _MAKERS = {"gz": _make_gz, "bz2": _make_bz2, "xz": _make_xz, "zst": _make_zst}
 
 
 class CompressedOutput:
-    """An output that compresses, then hands on.
-
-    Args:
-        inner: where the compressed bytes go.
-        engine: the compressor.
-    """
+    """An output that compresses, then hands on."""
 
     def __init__(self, inner: ArchiveOutput, engine: Compressor) -> None:
         self.inner = inner

@@ -1,8 +1,7 @@
 """The writer of interleaved documents: parts in, shards out, in any of four layouts.
 
-Documents are those that ``interleaved`` gives. Each becomes one sample of a TarWriter or ShardWriter, or, for
-siblings, one sample for each member, never in two shards. All images of a document are encoded before anything of it
-is written. Reading a document gives the same parts back.
+Each document becomes one sample of a TarWriter or ShardWriter, or, for siblings, one sample for each member, never in
+two shards. All images of a document are encoded before anything of it is written. It reads back as the same parts.
 """
 
 import binascii
@@ -55,7 +54,7 @@ class DocumentWriter:
 
     def __init__(
         self,
-        target: Any,
+        target: object,
         layout: str = "siblings",
         *,
         form: str = "auto",
@@ -78,16 +77,13 @@ class DocumentWriter:
         self.image_format, self.separator = image_format, separator
         self.sink = _open_writer(target, kw)
 
-    def write(self, document: Mapping[str, Any]) -> int:
-        """Write one document.
+    def write(self, document: Mapping[str, object]) -> int:
+        """Write one document; return its bytes of payload.
 
         Args:
             document: ``__key__``, and ``parts`` or ``images``, ``text_list`` and ``matched_text_index``; and, where
                 they are there, ``matched_sim``, ``image_info``, ``similarity_matrix``, ``json`` and further fields.
                 Images that are bytes are written as they are.
-
-        Returns:
-            Bytes of payload.
 
         Raises:
             SampleError: parts that do not fit each other. Nothing is written; the writer can go on.
@@ -128,7 +124,7 @@ class DocumentWriter:
             content, ending = self._encode_image(value, where), self.image_format
         return image._replace(image=content, field=ending, name=image.name or f"{number}.{ending}")
 
-    def _encode_image(self, image: Any, where: str) -> bytes:
+    def _encode_image(self, image: object, where: str) -> bytes:
         # only writers that encode pay for it
         codecs = importlib.import_module("webdataset.codecs.encoder")
         try:
@@ -140,7 +136,7 @@ class DocumentWriter:
             raise EncodingError(f"an image could not be encoded: {describe_error(error)}", field=where) from error
         return encoded
 
-    def _samples(self, key: str, document: SerializedDocument, images: list[Illustration]) -> list[dict[str, Any]]:
+    def _samples(self, key: str, document: SerializedDocument, images: list[Illustration]) -> list[dict[str, object]]:
         """Return the samples that a document is written as; the first holds its JSON."""
         if self.layout == "pages":
             for entry, image in zip(document.entries, images, strict=True):
@@ -164,7 +160,7 @@ class DocumentWriter:
         return [self._first(key, document, {f"{name}.{image.field}": image.image for name, image in members.items()})]
 
     @staticmethod
-    def _first(key: str, document: SerializedDocument, fields: dict[str, bytes]) -> dict[str, Any]:
+    def _first(key: str, document: SerializedDocument, fields: dict[str, bytes]) -> dict[str, object]:
         from webdataset.codecs.json_codec import json_dumps  # noqa: PLC0415  codecs are loaded when they are used
 
         taken = fields.keys() & document.fields.keys()
@@ -191,7 +187,7 @@ class DocumentWriter:
             except WebDatasetError as error:
                 raise error.locate(key=sibling["__key__"])  # noqa: B904  the same error, with its place
 
-    def _check(self, sample: Mapping[str, Any], document: SerializedDocument) -> None:
+    def _check(self, sample: Mapping[str, object], document: SerializedDocument) -> None:
         """Refuse further fields that would be read back as images of the document."""
         further = [name for name in document.fields if is_image(name)]
         outline = parse_outline(document.record) if further else None
@@ -226,7 +222,7 @@ class DocumentWriter:
         self.sink.__exit__(kind, error, trace)
 
 
-def _check_key(document: Mapping[str, Any]) -> str:
+def _check_key(document: Mapping[str, object]) -> str:
     key = str(document.get("__key__", ""))
     if "." in key.rpartition("/")[2]:
         raise SampleError("a dot in the last part of __key__ ends it on reading: replace the dot", field="__key__")

@@ -7,7 +7,7 @@ removed before the old shard is. So, however the program ends, no index of anoth
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from webdataset.core.distributed import worker_context
 from webdataset.core.errors import DuplicateField, NotRepresentable, SourceError, UsageError
@@ -29,12 +29,7 @@ _COMPRESSED: Final = "offsets into the file are needed, and this shard is compre
 
 
 class HashingOutput:
-    """An output that counts and digests what passes.
-
-    Args:
-        output: where the bytes go.
-        hashes: names of digests.
-    """
+    """An output that counts and digests what passes."""
 
     def __init__(self, output: ArchiveOutput, hashes: Iterable[str]) -> None:
         self._output = output
@@ -139,13 +134,10 @@ class ShardIndexing:
         self._key, self._fields = key, fields
 
     def prepare(self, end: int) -> ShardIndex:
-        """Write the index files under partial names; remove old ones, of any format, from beside the shard.
+        """Write the index files under partial names, remove old ones of any format; return the shard's index.
 
         Args:
             end: where the shard's end mark starts, in bytes.
-
-        Returns:
-            The shard's index.
 
         Raises:
             NotRepresentable: a shard that a format cannot hold.
@@ -183,7 +175,9 @@ class ShardIndexing:
             remove_file(self._partials.pop()[0])
 
 
-def shard_indexing(index: Any, target: Any, output: ArchiveOutput, compression: str | None) -> ShardIndexing:
+def shard_indexing(
+    index: object, target: str | os.PathLike[str], output: ArchiveOutput, compression: str | None
+) -> ShardIndexing:
     """Return the indexing of a shard for what a user asked for.
 
     Args:
@@ -213,9 +207,6 @@ class _SeriesFormats(tuple[str, ...]):
 class SeriesIndexing:
     """The index files about a series of shards.
 
-    Args:
-        index: names of formats, as the user gave them.
-
     Attributes:
         formats: to be handed to the writer of each shard.
 
@@ -223,7 +214,7 @@ class SeriesIndexing:
         UsageError: an unknown format.
     """
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: object) -> None:
         self.formats = _SeriesFormats(parse_formats(index))
         here = worker_context()
         self._alone = here.world_size == 1 and here.num_workers == 1
@@ -234,9 +225,6 @@ class SeriesIndexing:
 
     def add_shard(self, index: ShardIndex) -> None:
         """Take note of a shard that is complete.
-
-        Args:
-            index: its index.
 
         Raises:
             NotRepresentable: a key that stands in another shard, too, and a format forbids it.

@@ -25,10 +25,6 @@ _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
 class LocalFileOutput:
     """An output that renames on commit.
 
-    Args:
-        path: where the file shall be.
-        overwrite: replace a file that is there already.
-
     Raises:
         AlreadyExists: a file is there, and ``overwrite`` is false.
         NotFound: the folder does not exist.
@@ -126,11 +122,7 @@ class LocalFileOutput:
             os.unlink(self.partial)  # noqa: PTH108
 
     def abandon(self) -> str:
-        """Close the unfinished file and leave it under its partial name.
-
-        Returns:
-            That name.
-        """
+        """Close the unfinished file and leave it under its partial name, which is returned."""
         self.stream.close()
         return self.partial
 
@@ -146,13 +138,7 @@ def is_special(path: str) -> bool:
 
 
 def make_source_error(error: OSError, path: str, verb: str) -> SourceError:
-    """Return the error to raise where the system refused; ``errno`` and ``filename`` are kept.
-
-    Args:
-        error: what the system said.
-        path: the file concerned.
-        verb: what was tried.
-    """
+    """Return the error to raise where the system refused; ``errno`` and ``filename`` are kept."""
     kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
     found = kind(f"cannot {verb}: {error.strerror or error}", url=path)
     found.errno, found.strerror, found.filename = error.errno, error.strerror, path

@@ -1,8 +1,8 @@
 """Opens the target of an archive: a local file, a url, standard output, or a file object of the caller's.
 
 An output has ``write``, ``commit`` and ``abort``. A local file is renamed into place
-(:mod:`webdataset.writing.local_file`); urls go through ``webdataset.gopen``, looked up when it is called, so that a
-scheme which user code registers or a ``gopen`` that it replaces is honoured. A replaced ``writer.gopen`` opens both.
+(:mod:`webdataset.writing.local_file`); urls go through ``webdataset.gopen``, looked up when it is called, so that
+registered schemes and a replaced ``gopen`` are honoured. A replaced ``writer.gopen`` opens both.
 
 Never closes a file object that the caller lent.
 """
@@ -105,7 +105,7 @@ class OwnedOutput(BorrowedOutput):
         self.abort()
 
 
-def open_output(target: Any, *, overwrite: bool = True) -> ArchiveOutput:
+def open_output(target: object, *, overwrite: bool = True) -> ArchiveOutput:
     """Open the target of an archive.
 
     Args:
@@ -145,7 +145,7 @@ def _refuse_no_overwrite(overwrite: bool, kind: str) -> None:  # noqa: FBT001
         raise UsageError(f"overwrite=False is kept for local files only, and this is {kind}")
 
 
-def local_path(target: str | os.PathLike[Any]) -> str | None:
+def local_path(target: str | os.PathLike[str]) -> str | None:
     """Return the local path that a target means, or None where it is a url.
 
     Args:

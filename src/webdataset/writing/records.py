@@ -1,8 +1,7 @@
 """Writers of record shards: samples in, a sequence of CBOR or msgpack items out, complete or not there at all.
 
-Samples are dicts of values with a ``__key__``, one item each; the output may be compressed. Values are written as
-they are, numbers as numbers and arrays as arrays; nothing is encoded by its field's extension unless asked for. Never
-reads what it wrote.
+Samples are dicts of values with a ``__key__``, one item each; values are written as they are, numbers as numbers and
+arrays as arrays, unless an encoder is asked for. The output may be compressed. Never reads what it wrote.
 """
 
 import importlib
@@ -39,7 +38,7 @@ def record_format(name: str | None) -> str:
     return chosen
 
 
-def _load_codec(module: str, name: str) -> Callable[[Any], Any]:
+def _load_codec(module: str, name: str) -> Callable[..., Any]:
     codec: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
     return codec
 
@@ -73,11 +72,11 @@ class RecordWriter(ShardOutput):
 
     def __init__(
         self,
-        target: Any,
+        target: object,
         format: str | None = None,  # noqa: A002  as TarWriter's
         *,
         compress: bool | str | None = None,
-        encoder: Any = False,
+        encoder: object = False,
         keep_meta: bool = False,
         items: str = "samples",
         compresslevel: int | None = None,
@@ -88,7 +87,7 @@ class RecordWriter(ShardOutput):
         if self.format not in _FORMATS or items not in ("samples", "any"):
             raise UsageError(f"format={format!r} is 'cbor' or 'msgpack', and items={items!r} 'samples' or 'any'")
         # only who writes records pays for the codecs, and for numpy
-        self._dumps: Callable[[Any], bytes] = _load_codec("webdataset.codecs.msgpack_cbor", _FORMATS[self.format])
+        self._dumps: Callable[[object], bytes] = _load_codec("webdataset.codecs.msgpack_cbor", _FORMATS[self.format])
         # a missing package shows here, not at the first sample
         self._dumps(None)
         self.compress = choose_compression(compress, self.url)
@@ -99,14 +98,11 @@ class RecordWriter(ShardOutput):
         self.stream = output.stream
         self._begin(output if engine is None else CompressedOutput(output, engine))
 
-    def write(self, sample: Any) -> int:
-        """Write one sample.
+    def write(self, sample: object) -> int:
+        """Write one sample; return the bytes of its item.
 
         Args:
             sample: fields to values, and ``__key__``.
-
-        Returns:
-            Bytes of its item.
 
         Raises:
             SampleError: no dict, or one without a key. Nothing of the sample is written; the writer can go on.
@@ -132,7 +128,7 @@ class RecordWriter(ShardOutput):
             self._hand_on()
         return len(item)
 
-    def _record(self, sample: Any, key: Any) -> dict[str, Any]:
+    def _record(self, sample: object, key: object) -> dict[str, Any]:
         if not isinstance(key, str) or not key:
             shown = f"one with the key {key!r:.80}" if isinstance(sample, Mapping) else type(sample).__name__
             raise SampleError(f"a sample is a dict with text as __key__, not {shown}; items='any' takes any value")

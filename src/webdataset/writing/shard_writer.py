@@ -1,11 +1,8 @@
-"""The writer of a series of shards: samples in, numbered tar files out.
+"""The writer of a series of shards: samples in, numbered tar files out, each complete under its name or not there.
 
-Shards have a bounded count and size, each complete under its name or not there. ``{rank}``, ``{worker}``,
-``{world_size}`` and ``{num_workers}`` in a pattern become this process's place in the job, so that parallel writers
-never share a name.
-
-Shards of the pattern that exist already are found by their numbers, where names can be listed: one listing of one
-folder, at the beginning or at the end of a series, and nothing for each sample or shard.
+``{rank}``, ``{worker}``, ``{world_size}`` and ``{num_workers}`` in a pattern become this process's numbers, so that
+parallel writers never share a name. Shards that exist already are found by one listing of one folder, at the beginning
+or the end of a series.
 
 Never has more than one shard open, and never reads or removes a shard that exists.
 """
@@ -142,22 +139,14 @@ class ExistingShards:
             )
 
     def add_shard(self, name: str) -> None:
-        """Take note of a shard that this run has completed.
-
-        Args:
-            name: of the shard.
-        """
+        """Take note of a shard that this run has completed."""
         if not self._silent:
             self._written.add(name)
             if self._since is None:
                 self._since = _modification_time(name)
 
     def warn(self, following: int) -> None:
-        """Warn of shards with higher numbers that are older than this run's: readers of the pattern would mix them.
-
-        Args:
-            following: the number behind this run's last shard.
-        """
+        """Warn of shards with higher numbers that are older than this run's: readers of the pattern would mix them."""
         if self._silent or not self._written:
             return
         found: Mapping[int, str] = {}
@@ -180,7 +169,7 @@ class ExistingShards:
         return modified is None or self._since is None or modified < self._since
 
     def _find_shards(self) -> dict[int, str] | None:
-        """Return the shards of the pattern that are there, by rising number; None where nobody can tell."""
+        """Return the shards of the pattern that are there, by rising number; None where that cannot be known."""
         first = self._name(self._start)
         path = local_path(first)
         if path is not None:
@@ -282,10 +271,10 @@ class ShardWriter:
         pattern: str | os.PathLike[str] | ShardNamer,
         maxcount: int = 100000,
         maxsize: float = 3e9,
-        post: Callable[[str], Any] | None = None,
+        post: Callable[[str], object] | None = None,
         start_shard: int = 0,
         verbose: int = 1,
-        opener: Callable[[str], Any] | None = None,
+        opener: Callable[[str], object] | None = None,
         *,
         exist: str | None = None,
         **kw: Any,
@@ -306,7 +295,7 @@ class ShardWriter:
         self.tarstream: TarWriter | None = None
         self._closed = False
 
-    def write(self, obj: Mapping[str, Any]) -> int:
+    def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, into a new shard if the present one is full.
 
         Args:
@@ -329,10 +318,7 @@ class ShardWriter:
         return size
 
     def next_stream(self) -> TarWriter:
-        """Complete the present shard and open the next one.
-
-        Returns:
-            Its TarWriter.
+        """Complete the present shard and open the next one; return its TarWriter.
 
         Raises:
             UsageError: the writer is closed.
@@ -414,7 +400,7 @@ class ShardWriter:
             self.abort()
 
 
-def _make_series(index: Any, opener: Any) -> Any:
+def _make_series(index: object, opener: object) -> Any:
     if opener is not None:
         raise UsageError("index= puts files beside local shards: it cannot be combined with opener=")
     # only writers that index pay for it

@@ -1,9 +1,8 @@
 """The writer of one shard: samples in, a tar file out, complete or not there at all.
 
-Samples are dicts of fields with a ``__key__``; each field becomes one member ``key.field``. A sample is written whole
-or, if one of its fields cannot be encoded, not at all. Samples are gathered and given to the output in pieces that
-are never joined or copied. :class:`~webdataset.writing.tar_writer.ShardOutput` is this without the format, for
-writers of other formats too.
+Each field of a sample becomes one member ``key.field``. A sample is written whole or, if a field cannot be encoded, not
+at all. Samples are given to the output in pieces that are never joined or copied;
+:class:`~webdataset.writing.tar_writer.ShardOutput` is this without the format, for writers of other formats too.
 
 The rules for keys are those of reading, so that each sample reads back as it was written: a key ends at the first dot
 of its last component. Never changes a key, and never reads what it wrote.
@@ -136,7 +135,7 @@ class ShardOutput:
         """Keep what a forgotten writer wrote under its partial name, and say so."""
         if self._state != "open" or os.getpid() != self._process:
             return
-        # an object that goes away can tell nobody
+        # an object that goes away cannot report it
         with contextlib.suppress(Exception):
             self._finish()
             where = self._output.abandon()
@@ -168,7 +167,7 @@ class KeyRules:
         self.policy: Final = policy
         self._warned = False
 
-    def check(self, key: Any, before: str | None) -> None:
+    def check(self, key: object, before: str | None) -> None:
         """Check a key that is out of the ordinary.
 
         Args:
@@ -219,7 +218,7 @@ class KeyRules:
         return f"a dot in the last part of __key__ ends it on reading: this one reads back as {found!r}, .{field}"
 
 
-def encoding_plan(fields: Iterable[Any], *, keep_meta: bool) -> EncodingPlan:
+def encoding_plan(fields: Iterable[str], *, keep_meta: bool) -> EncodingPlan:
     """Return the members of samples that have these fields: (field, ending of the member's name), in writing order.
 
     Args:
@@ -244,7 +243,7 @@ def encoding_plan(fields: Iterable[Any], *, keep_meta: bool) -> EncodingPlan:
     return tuple((field, f".{field}") for field in sorted(chosen))
 
 
-Encoder = Callable[[Any], Mapping[str, Any]]
+Encoder = Callable[[Any], Mapping[str, object]]
 
 _REMEMBERED_PLANS = 1000
 
@@ -289,12 +288,12 @@ class TarWriter(ShardOutput):
 
     def __init__(  # noqa: PLR0917  upstream's order
         self,
-        fileobj: Any,
+        fileobj: object,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o444,
         compress: bool | str | None = None,  # noqa: FBT001
-        encoder: bool | Mapping[str, Any] | Encoder | None = True,  # noqa: FBT001, FBT002
+        encoder: bool | Mapping[str, object] | Encoder | None = True,  # noqa: FBT001, FBT002
         keep_meta: bool = False,  # noqa: FBT001, FBT002
         mtime: float | None = None,
         format: int | str | None = None,  # noqa: A002
@@ -334,14 +333,11 @@ class TarWriter(ShardOutput):
         """The writer itself (upstream keeps a ``tarfile`` object here)."""
         return self
 
-    def write(self, obj: Mapping[str, Any]) -> int:
-        """Write one sample.
+    def write(self, obj: Mapping[str, object]) -> int:
+        """Write one sample; return its bytes of payload, without headers and padding.
 
         Args:
             obj: fields by extension, and ``__key__``.
-
-        Returns:
-            Bytes of payload, without headers and padding.
 
         Raises:
             SampleError: a key or field name that cannot be written. Nothing of the sample is written; the writer can
@@ -416,7 +412,7 @@ class TarWriter(ShardOutput):
             self._rules.check(key, self._last_key)
         return key  # type: ignore[no-any-return]
 
-    def _find_plan(self, sample: Mapping[str, Any]) -> EncodingPlan:
+    def _find_plan(self, sample: Mapping[str, object]) -> EncodingPlan:
         plan = encoding_plan(sample, keep_meta=self.keep_meta)
         if len(self._plans) >= _REMEMBERED_PLANS:
             self._plans.clear()
@@ -424,7 +420,7 @@ class TarWriter(ShardOutput):
         return plan
 
     def _complete(self, end: int) -> None:
-        """Let the archive appear, and its index files behind it; ``end`` is where the end mark starts."""
+        """Let the archive appear, and then its index files; ``end`` is where the end mark starts."""
         if self._indexing is None:
             super()._complete(end)
             return
@@ -444,7 +440,7 @@ class TarWriter(ShardOutput):
         self._output.abort()
 
 
-def _choose_encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder | None:  # noqa: FBT001
+def _choose_encoder(spec: bool | Mapping[str, object] | Encoder | None) -> Encoder | None:  # noqa: FBT001
     if spec is None or spec is False:
         return None
     if callable(spec):
@@ -456,18 +452,18 @@ def _choose_encoder(spec: bool | Mapping[str, Any] | Encoder | None) -> Encoder 
     return codecs.make_encoder(spec)  # type: ignore[no-any-return]
 
 
-def _make_indexing(index: Any, target: Any, output: Any, compression: str | None) -> Any:
+def _make_indexing(index: object, target: object, output: ArchiveOutput, compression: str | None) -> Any:
     """Return what makes the index files; the output is given up where there can be none."""
     try:
         # only writers that index pay for it
         indexing = importlib.import_module("webdataset.writing.indexing")
         return indexing.shard_indexing(index, target, output, compression)
-    except BaseException:  # whatever it is: nothing may stay behind
+    except BaseException:  # whatever it is: nothing may be left over
         output.abort()
         raise
 
 
-def _check_bytes(field: str, content: Any) -> Buffer:
+def _check_bytes(field: str, content: object) -> Buffer:
     """Return content as something whose length is its size in bytes."""
     if isinstance(content, (bytes, bytearray)):
         return content
@@ -483,6 +479,6 @@ def _check_bytes(field: str, content: Any) -> Buffer:
     )
 
 
-def _find_key(sample: Any) -> str | None:
+def _find_key(sample: object) -> str | None:
     key = sample.get("__key__") if isinstance(sample, Mapping) else None
     return key if isinstance(key, str) else None

@@ -233,9 +233,9 @@ def test_members_one_by_one(tmp_path):
 def test_an_index_has_the_same_verdict(tmp_path):
     """Made from headers, by streaming, of an index file, while reading, by ``wids``: an error, or the same samples."""
     path = written(COLUMNS, tmp_path)
-    for options in ({}, {"hashes": ["md5"]}):
+    for hashes in ((), ("md5",)):
         with pytest.raises(SplitSample) as caught:
-            index_shard(path, **options)
+            index_shard(path, hashes=hashes)
         assert (caught.value.key, caught.value.offset, caught.value.url) == ("0", 2048, str(path))
     with pytest.raises(SplitSample):
         len(wds.IndexedShard(path))

@@ -1,14 +1,13 @@
 """Decodes images to pixels: Pillow for every format, simplejpeg for the JPEGs on which both agree to the bit.
 
 The results are uint8 arrays or Pillow images. simplejpeg gets ordinary JPEGs only (8 bit YCbCr to RGB, or grey to
-grey, usual subsampling); Pillow decodes all else, and whatever simplejpeg rejects. Images of more pixels than the
-limit are refused by their headers, and formats that start other programs always.
+grey, usual subsampling). Images of more pixels than the limit are refused by their headers, and formats that start
+other programs always.
 
-Theory of the header cache. Size, colours and subsampling of a JPEG follow from the bytes before its first scan alone.
-Pictures that one program wrote at one size and quality share these bytes (some 600 of them) exactly, so what the
-library said of one of them holds for the others, and comparing the bytes takes a fiftieth of the time. Headers are
-cached where two pictures in a row said the same, and ever more seldom where that does not pay (each picture has
-tables of its own, say). The cache never guesses: other bytes are parsed anew.
+Theory of the header cache. Size, colours and subsampling of a JPEG follow from the bytes before its first scan. Images
+that one program wrote at one size and quality share these bytes (some 600), and comparing them takes a fiftieth of the
+time. Headers are cached where two pictures in a row said the same, and ever more seldom where that does not pay. The
+cache never guesses: other bytes are parsed anew.
 """
 
 import functools
@@ -40,15 +39,7 @@ _EMPTY_JPEG = b"\xff\xd8\xff\xd8"
 
 
 class JpegHeader(NamedTuple):
-    """What a JPEG says of itself.
-
-    Args:
-        height: pixels.
-        width: pixels.
-        colours: what the library calls its colours.
-        subsampling: what the library calls its subsampling.
-        baseline: it is known to be decoded in one pass.
-    """
+    """What a JPEG says of itself."""
 
     height: int
     width: int
@@ -65,11 +56,7 @@ class JpegLibrary(Protocol):
 
 
 class JpegHeaderCache:
-    """Reads headers, and remembers the one of the last pictures.
-
-    Args:
-        library: simplejpeg.
-    """
+    """Reads headers, and remembers the one of the last pictures."""
 
     def __init__(self, library: JpegLibrary) -> None:
         self._read = library.decode_jpeg_header
@@ -80,9 +67,6 @@ class JpegHeaderCache:
 
     def of(self, data: bytes) -> JpegHeader:
         """Return what a JPEG says of itself.
-
-        Args:
-            data: the whole file.
 
         Raises:
             ValueError: it is damaged, or no JPEG.
@@ -107,11 +91,7 @@ class JpegHeaderCache:
 
 
 def find_scan(data: bytes) -> tuple[int, bool]:
-    """Return where the first scan's header ends (0: not found in order), and whether the JPEG is baseline.
-
-    Args:
-        data: an encoded JPEG.
-    """
+    """Return where the first scan's header ends (0: not found in order), and whether the JPEG is baseline."""
     at, end = 2, len(data) - 4
     baseline = False
     while at < end and data[at] == 0xFF:
@@ -377,12 +357,5 @@ def _default_limit(weight: int) -> int:
 
 
 def scale_to_floats(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Scale pixels to [0, 1].
-
-    Args:
-        values: a uint8 array.
-
-    Returns:
-        A float32 array of the same shape: each value divided by 255.
-    """
+    """Return uint8 pixels as float32 of the same shape, each value divided by 255."""
     return np.divide(values, np.float32(255), out=output_buffer.take_buffer(values.shape, _FLOAT), dtype=np.float32)

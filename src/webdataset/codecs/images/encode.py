@@ -41,9 +41,6 @@ def encode_image(image: object, format: str = "PNG") -> bytes:  # noqa: A002  up
         format: Pillow's name of a format, or "PGM" (grey), "PBM" (black and white); any case. JPEG and AVIF are
             written with quality 100, WebP lossless, GIF exactly, so with 256 colours at most.
 
-    Returns:
-        The image file.
-
     Raises:
         EncodingError: not such an image, or the format cannot hold it.
         MissingExtra: Pillow is not installed.

@@ -6,10 +6,10 @@ the extension. The module ``decode``, loaded with the first image, decodes.
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from webdataset.codecs.handlers import stays_bytes
-from webdataset.codecs.registry import FieldDecoder
+from webdataset.codecs.handlers import KeyHandler, stays_bytes
+from webdataset.codecs.registry import BytesDecoder
 from webdataset.core import settings
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
@@ -48,7 +48,7 @@ imagespecs: dict[str, tuple[str, str | None, str]] = {
 }
 
 
-class ImageHandler:
+class ImageHandler(KeyHandler):
     """Decodes images to the mode, library and depth that a spec names.
 
     ======================== ======================================================
@@ -92,7 +92,7 @@ class ImageHandler:
                 "Pillow image can be asked for its draft)"
             )
 
-    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  images run no code at any level
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:  # noqa: ARG002  images run no code at any level
         """Return the decoding function where the key's last extension is one of these, else None.
 
         ``WDS_MAX_IMAGE_PIXELS`` is read here, and the decoders are loaded, not for every image.
@@ -100,11 +100,6 @@ class ImageHandler:
         if key.rpartition(".")[2].lower() not in self.extensions or stays_bytes(key):
             return None
         return image_decoder(imagespecs[self.imagespec], settings.MAX_IMAGE_PIXELS.get(), self.least)
-
-    def __call__(self, key: str, data: bytes) -> Any:
-        """Decode one field, or return None where its extension is not one of these."""
-        decode = self.claim(key)
-        return None if decode is None else decode(data)
 
     def __repr__(self) -> str:
         return f"ImageHandler({self.imagespec!r}{'' if self.least is None else f', least={self.least}'})"
@@ -132,7 +127,7 @@ def imagehandler(
 
 def image_decoder(
     spec: tuple[str, str | None, str], limit: int | None, least: tuple[int, int] | None = None
-) -> FieldDecoder:
+) -> BytesDecoder:
     """Return the function that decodes images as a spec says.
 
     It raises MissingExtra where Pillow or torch is not installed, FieldTooLarge for more pixels than the limit, and

@@ -32,15 +32,7 @@ _local = _ThreadProvider()
 
 
 def take_buffer(shape: tuple[int, ...], dtype: "np.dtype[Number]") -> "npt.NDArray[Number] | None":
-    """Return memory for decoded values, or None.
-
-    Args:
-        shape: of the array.
-        dtype: its numpy dtype.
-
-    Returns:
-        A writable, C-contiguous array of this shape and dtype with any content.
-    """
+    """Return a writable, C-contiguous array with any content for decoded values, or None."""
     giver = _local.giver
     return None if giver is None else giver(shape, dtype)  # type: ignore[return-value]  # of the dtype asked for
 
@@ -50,7 +42,7 @@ def use_provider(giver: BufferProvider | None) -> Iterator[None]:
     """Let decoders in this thread ask ``giver`` for memory.
 
     Args:
-        giver: from shape and dtype to an array or None; None for nobody.
+        giver: offers memory; None offers none.
     """
     before, _local.giver = _local.giver, giver
     try:

@@ -1,11 +1,8 @@
 """Decodes and encodes sound: soundfile for lossless formats and Vorbis, PyAV for the rest.
 
-Decoding gives float32[channels, frames] and a rate, from an audio file or the audio track of a video. On WAV, FLAC
-and AIFF both libraries agree to the bit (on Vorbis to 1e-6); soundfile is several times faster. Where only one of
-them is installed, it decodes every format.
-
-Encoding takes pairs of samples and a rate, as the audio handlers give them. WAV keeps every sample unchanged, FLAC
-keeps 24 bits; the others lose. soundfile writes WAV, FLAC and Ogg where it is installed, PyAV the rest. Nothing is
+Decoding gives float32[channels, frames] and a rate, from an audio file or the audio track of a video. On WAV, FLAC and
+AIFF both libraries agree to the bit (on Vorbis to 1e-6); where only one is installed, it decodes every format.
+Encoding takes pairs of samples and a rate. WAV keeps every sample unchanged, FLAC 24 bits; the others lose. Nothing is
 resampled or clipped silently.
 """
 
@@ -30,13 +27,7 @@ _LOSSLESS = (b"RIFF", b"RF64", b"fLaC", b"FORM")
 
 
 def sound_loads(data: bytes) -> tuple[npt.NDArray[np.float32], int]:
-    """Decode an audio file.
-
-    Args:
-        data: its bytes: WAV, FLAC, MP3, Ogg, Opus, M4A, AAC, WMA, AIFF …
-
-    Returns:
-        float32[channels, frames] in [-1, 1], and the rate in Hz.
+    """Decode an audio file (WAV, FLAC, MP3, Ogg, M4A …) to float32[channels, frames] in [-1, 1], and its rate in Hz.
 
     Raises:
         MissingExtra: neither soundfile nor PyAV is installed.
@@ -147,9 +138,6 @@ def encode_sound(value: object, kind: str) -> bytes:
             float32 or float64 in [-1, 1], int16, int32 or uint8.
         kind: wav, flac, ogg, mp3, m4a or opus. Opus takes only the rates 8, 12, 16, 24 and 48 kHz.
 
-    Returns:
-        The audio file.
-
     Raises:
         EncodingError: not such a pair, or the format cannot hold it.
         MissingExtra: the package that writes this format is not installed.
@@ -170,9 +158,6 @@ def encode_sound(value: object, kind: str) -> bytes:
 def check_sound(value: object) -> tuple[np.ndarray, int]:
     """Return samples as an array [channels, frames], and the rate.
 
-    Args:
-        value: what was given to be encoded.
-
     Raises:
         EncodingError: not a pair of samples and a rate.
     """
@@ -192,9 +177,6 @@ def check_sound(value: object) -> tuple[np.ndarray, int]:
 
 def to_float32(samples: np.ndarray) -> npt.NDArray[np.float32]:
     """Return samples as float32.
-
-    Args:
-        samples: as ``check_sound`` returns them.
 
     Raises:
         EncodingError: floats beyond [-1, 1].

@@ -29,9 +29,6 @@ _SHORTEST_BOX = 8
 def check_whole(data: bytes) -> None:
     """Refuse a RIFF, MP4 or Matroska file that is shorter than it says.
 
-    Args:
-        data: the file.
-
     Raises:
         DecodingError: cut short.
     """

@@ -7,13 +7,14 @@ clips (``video_clips``). The decoding modules are loaded with the first such fie
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from webdataset.codecs.registry import FieldDecoder, LazyCodec
+from webdataset.codecs.handlers import KeyHandler
+from webdataset.codecs.registry import BytesDecoder, LazyCodec
 
 if TYPE_CHECKING:
     from webdataset.codecs.media.video_decode import Clip
 
 
-class MediaHandler:
+class MediaHandler(KeyHandler):
     """Decodes fields with some extensions through one function.
 
     Args:
@@ -23,17 +24,13 @@ class MediaHandler:
 
     final = True
 
-    def __init__(self, extensions: str, decode: FieldDecoder) -> None:
+    def __init__(self, extensions: str, decode: BytesDecoder) -> None:
         self.extensions = frozenset(extensions.split())
         self.decode = decode
 
-    def claim(self, key: str, trust: str | None = None) -> FieldDecoder | None:  # noqa: ARG002  media run no code
+    def claim(self, key: str, trust: str | None = None) -> BytesDecoder | None:  # noqa: ARG002  media run no code
         """Return the decoder where the key's last extension is one of these."""
         return self.decode if key.rpartition(".")[2].lower() in self.extensions else None
-
-    def __call__(self, key: str, data: bytes) -> Any:
-        """Decode one field, or return None where its extension is not one of these."""
-        return None if self.claim(key) is None else self.decode(data)
 
     def __repr__(self) -> str:
         return f"MediaHandler({self.decode!r})"

@@ -53,11 +53,7 @@ class _VideoFacts(NamedTuple):
 
 
 class Video:
-    """One video field, decoded when asked.
-
-    Args:
-        data: the bytes of the file.
-    """
+    """One video field, decoded when asked."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -309,9 +305,6 @@ def _make_clip(entries: list[tuple[float, Frame]]) -> Clip:
 
 def video_loads(data: bytes) -> tuple[Frame, npt.NDArray[np.float32], dict[str, float]]:
     """Decode a whole video file.
-
-    Args:
-        data: its bytes.
 
     Returns:
         Frames uint8[T, H, W, 3], sound float32[channels, samples] ([1, 0] where there is none) and a dict with

@@ -39,9 +39,6 @@ def encode_video(value: object, kind: str) -> bytes:
             Frames alone are 25 a second.
         kind: mp4, mov, mkv, webm or avi.
 
-    Returns:
-        The video file.
-
     Raises:
         EncodingError: no such frames, or the format cannot hold them.
         MissingExtra: PyAV is not installed.

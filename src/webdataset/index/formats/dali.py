@@ -1,10 +1,9 @@
 """Reads and writes DALI's index files (``shard.idx``), versions 1.1 and 1.2.
 
-The format, as DALI's reader takes it: ``v1.2 <samples>``, then a line for each sample with ``extension offset size
-name`` for each of its components (1.1: without the name), split at blanks. Offsets are those of the payload, whole
-blocks; a blank inside of a word, or an empty word, breaks the file, so blanks in names are written as ``%20``, and
-extensions that are empty or hold blanks are refused or left out. An index may list fewer samples than the shard has,
-and in another order.
+``v1.2 <samples>``, then a line for each sample with ``extension offset size name`` for each of its components (1.1:
+without the name), split at blanks. Offsets are those of the payload, whole blocks. Blanks in names are written as
+``%20``; extensions that are empty or hold blanks, which would break the file, are refused or left out. An index may
+list fewer samples than the shard has, and in another order.
 
 Never gives offsets into compressed shards.
 """
@@ -45,11 +44,7 @@ class DaliComponent(NamedTuple):
 
 
 def index_name(url: str) -> str:
-    """Return the name of a shard's index: its own with ``.idx`` in place of ``.tar``.
-
-    Args:
-        url: a url or path of the shard.
-    """
+    """Return the name of a shard's index: its own with ``.idx`` in place of ``.tar``."""
     return f"{url.removesuffix('.tar')}.idx"
 
 
@@ -57,9 +52,6 @@ def tool_name(url: str) -> str:
     """Return the name that DALI's own tool gives a shard's index: up to the first dot of its last part, and ``.idx``.
 
     Shards such as ``a.1.tar`` and ``a.2.tar`` have one such name together, so that it is read, and never written.
-
-    Args:
-        url: a url or path of the shard.
     """
     slash = url.rfind("/")
     dot = url.find(".", slash + 2)
@@ -102,9 +94,6 @@ def dumps(index: ShardIndex, *, version: DaliVersion = "v1.2", unfit: UnfitPolic
 def check_member(name: str) -> None:
     """Raise where a member cannot stand in an index.
 
-    Args:
-        name: its full name.
-
     Raises:
         NotRepresentable: its extension is empty or holds blanks.
     """
@@ -139,14 +128,7 @@ def _format_components(
 
 
 def loads(text: bytes, *, url: str | None = None) -> list[list[DaliComponent]]:
-    """Read an index file.
-
-    Args:
-        text: the file's bytes.
-        url: of the file, for messages.
-
-    Returns:
-        For each sample, its components.
+    """Read an index file: for each sample, its components.
 
     Raises:
         BadIndex: not such a file, of another version, or cut.

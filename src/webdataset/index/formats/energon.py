@@ -1,13 +1,11 @@
 """Reads and writes Megatron-Energon's indexes: ``shard.tar.idx`` of a shard, ``.nv-meta`` of a dataset.
 
-``shard.tar.idx`` is an array of little-endian uint64 without a header: for each sample, where its first header starts
-(extended headers included); then where the end mark starts.
+``shard.tar.idx`` is an array of little-endian uint64 without a header: where each sample's first header starts
+(extended headers included), then where the end mark starts. In ``.nv-meta``, ``.info.json`` counts the samples of each
+shard, ``split.yaml`` shares the shards out, ``dataset.yaml`` names the class that reads them, ``index.sqlite`` says
+where each sample and each part of it lies, ``index.uuid`` identifies the folder. Keys are unique in the whole dataset.
 
-In ``.nv-meta``, ``.info.json`` counts the samples of each shard, ``split.yaml`` shares the shards out,
-``dataset.yaml`` names the class that reads them, ``index.sqlite`` says where each sample and each part of it lies,
-``index.uuid`` is the folder's identity. A key may stand once in the whole dataset.
-
-Never trusts the folder: shards are those in the folder alone, numbers are checked, and a hostile schema runs nothing.
+Never trusts the folder: shards are those in it alone, numbers are checked, and a hostile schema runs nothing.
 """
 
 import contextlib
@@ -23,26 +21,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from webdataset.core.errors import BadIndex, NotRepresentable, SourceError, UsageError
-from webdataset.index.entries import SampleEntries, ShardIndex, refuse_unaddressable, spell_extension
+from webdataset.index.entries import SampleEntries, SampleEntry, ShardIndex, refuse_unaddressable, spell_extension
 from webdataset.index.formats.files_json import SidecarRow, make_row
 from webdataset.shards.expand import expand_braces
 from webdataset.storage.random_access import local_path
 
 
 def index_name(url: str) -> str:
-    """Return the name of a shard's index: ``.tar.idx`` in place of its ending.
-
-    Args:
-        url: a url or path of the shard.
-    """
+    """Return the name of a shard's index: ``.tar.idx`` in place of its ending."""
     return f"{url.removesuffix('.tar')}.tar.idx"
 
 
 def dumps(index: ShardIndex) -> bytes:
     """Return the index file of a shard.
-
-    Args:
-        index: of the shard.
 
     Raises:
         NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
@@ -62,9 +53,6 @@ def dumps(index: ShardIndex) -> bytes:
 def check_representable(index: ShardIndex) -> None:
     """Raise where energon would not read a shard right.
 
-    Args:
-        index: of the shard.
-
     Raises:
         NotRepresentable: the shard is compressed, has sparse members, or is several archives after each other.
     """
@@ -78,14 +66,7 @@ def check_representable(index: ShardIndex) -> None:
 
 
 def loads(content: bytes, *, url: str | None = None) -> Sequence[int]:
-    """Read an index file.
-
-    Args:
-        content: the file's bytes.
-        url: of the file, for messages.
-
-    Returns:
-        Where each sample starts, then where the end mark starts.
+    """Read an index file: where each sample starts, then where the end mark starts.
 
     Raises:
         BadIndex: not such a file.
@@ -110,10 +91,6 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 def energon_shards(root: str | os.PathLike[str], split: str = "train") -> list[dict[str, Any]]:
     """Return the shards of a dataset that energon has prepared.
-
-    Args:
-        root: the folder of the dataset.
-        split: which part of it.
 
     Returns:
         ``{"url", "nsamples"}`` dicts, as :class:`~webdataset.index.IndexedDataset` takes them.
@@ -163,10 +140,6 @@ def read_counts(folder: Path) -> dict[str, Any]:
 
 def energon_rows(root: str | os.PathLike[str], shard: str) -> list[SidecarRow]:
     """Return where the parts of a shard's samples lie, as ``index.sqlite`` says.
-
-    Args:
-        root: the folder of the dataset.
-        shard: its path, relative to the folder.
 
     Raises:
         BadIndex: the folder has no such shard, or its tables cannot be read.
@@ -237,7 +210,7 @@ class EnergonDatasetWriter:
         root: str | os.PathLike[str],
         *,
         split_parts: Mapping[str, Sequence[str]] | None = None,
-        dataset: Mapping[str, Any] | None = None,
+        dataset: Mapping[str, object] | None = None,
     ) -> None:
         self._folder = Path(root) / FOLDER
         self._split_parts, self._dataset = split_parts, dataset
@@ -252,10 +225,6 @@ class EnergonDatasetWriter:
 
     def add(self, name: str, index: ShardIndex) -> None:
         """Add the next shard.
-
-        Args:
-            name: its path, relative to the dataset's folder.
-            index: of the shard.
 
         Raises:
             NotRepresentable: as for :func:`webdataset.index.formats.energon.check_representable`;
@@ -291,10 +260,7 @@ class EnergonDatasetWriter:
         return self._tables
 
     def close(self) -> list[str]:
-        """Complete the folder.
-
-        Returns:
-            The names of the files written.
+        """Complete the folder; return the names of the files written.
 
         Raises:
             SourceError: they cannot be written.
@@ -355,7 +321,7 @@ class EnergonDatasetWriter:
             self._folder.rmdir()
 
 
-def _pair_with_stops(index: ShardIndex) -> Iterator[tuple[Any, int]]:
+def _pair_with_stops(index: ShardIndex) -> Iterator[tuple[SampleEntry, int]]:
     """Yield each entry with the offset at which the next one starts."""
     before = None
     for entry in index.entries:

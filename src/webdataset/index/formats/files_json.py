@@ -6,7 +6,7 @@ offsets being those of payloads. A variant says ``length`` for ``size`` and puts
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from webdataset.core.errors import BadIndex, NotRepresentable
 from webdataset.index.entries import ShardIndex, refuse_unaddressable
@@ -41,11 +41,7 @@ class Sidecar(NamedTuple):
 
 
 def index_name(url: str) -> str:
-    """Return the name of a shard's sidecar: its own with ``.json`` in place of ``.tar``.
-
-    Args:
-        url: a url or path of the shard.
-    """
+    """Return the name of a shard's sidecar: its own with ``.json`` in place of ``.tar``."""
     return f"{url.removesuffix('.tar')}.json"
 
 
@@ -72,7 +68,7 @@ def dumps(index: ShardIndex) -> bytes:
                 )  # fmt: skip
             check_member(field.member, url=index.url, key=entry.key)
             files[field.member] = place
-    content: dict[str, Any] = {"filesize": index.size_bytes}
+    content: dict[str, object] = {"filesize": index.size_bytes}
     for name, algorithm in (("hash", "sha1"), ("hash_lfs", "sha256")):
         if algorithm in index.hashes:
             content[name] = index.hashes[algorithm]
@@ -81,10 +77,6 @@ def dumps(index: ShardIndex) -> bytes:
 
 def check_member(name: str, **places: object) -> None:
     """Raise where a member cannot stand in a sidecar.
-
-    Args:
-        name: its full name.
-        **places: ``url`` and ``key``, for the message.
 
     Raises:
         NotRepresentable: it is not UTF-8, as JSON is.
@@ -99,10 +91,6 @@ def check_member(name: str, **places: object) -> None:
 
 def loads(text: bytes, *, url: str | None = None) -> Sidecar:
     """Read a sidecar of either variant.
-
-    Args:
-        text: the file's bytes.
-        url: of the file, for messages.
 
     Raises:
         BadIndex: not such a file.
@@ -127,7 +115,7 @@ def loads(text: bytes, *, url: str | None = None) -> Sidecar:
     return Sidecar(size if _is_count(size) else None, rows, hashes)
 
 
-def _parse_rows(name: str, entry: Any, url: str | None) -> list[SidecarRow]:
+def _parse_rows(name: str, entry: object, url: str | None) -> list[SidecarRow]:
     if not isinstance(entry, dict):
         raise BadIndex("an entry of the files-JSON is no mapping", url=url, field=name)
     rows = [make_row(name, entry.get("offset"), entry.get("size", entry.get("length")), url)]
@@ -153,5 +141,5 @@ def make_row(name: str, offset: Any, size: Any, url: str | None = None) -> Sidec
     return SidecarRow(name, offset, size)
 
 
-def _is_count(number: Any) -> bool:
+def _is_count(number: object) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0

@@ -6,7 +6,7 @@ folder for the dataset besides. Never lets an index replace a file that is none.
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webdataset.core.errors import AlreadyExists, BadIndex, SourceError, UsageError
 from webdataset.index.entries import ShardIndex
@@ -29,7 +29,7 @@ class ShardFormat(NamedTuple):
 
     index_name: Callable[[str], str]
     dumps: Callable[[ShardIndex], bytes]
-    loads: Callable[[bytes], Any]
+    loads: Callable[[bytes], object]
     hashes: tuple[str, ...] = ()
     check_member: Callable[[str], None] | None = None
     unique_names: bool = False
@@ -51,11 +51,8 @@ WIDS_HASHES: Final = ("md5",)
 NAMES: Final = (*SHARD_FORMATS, "wids")
 
 
-def parse_formats(spec: Any) -> tuple[str, ...]:
+def parse_formats(spec: object) -> tuple[str, ...]:
     """Return the names of formats that a caller asks for, each once.
-
-    Args:
-        spec: a name, or several.
 
     Raises:
         UsageError: there is no such format.
@@ -73,10 +70,6 @@ def parse_formats(spec: Any) -> tuple[str, ...]:
 def check_rules(names: Iterable[str], reading: Reading) -> None:
     """Raise where index files would describe samples that others do not find in the shard.
 
-    Args:
-        names: of formats.
-        reading: the rules by which the shard is indexed.
-
     Raises:
         UsageError: renamed members; or an energon index, whose samples reach to the next one, of a part of the members.
     """
@@ -90,11 +83,7 @@ def check_rules(names: Iterable[str], reading: Reading) -> None:
 
 
 def select_hashes(formats: Iterable[str]) -> tuple[str, ...]:
-    """Return the digests of a shard that some formats hold.
-
-    Args:
-        formats: names.
-    """
+    """Return the digests of a shard that some formats hold."""
     wanted: dict[str, None] = {}
     for name in formats:
         wanted.update(dict.fromkeys(SHARD_FORMATS[name].hashes if name in SHARD_FORMATS else WIDS_HASHES))
@@ -103,10 +92,6 @@ def select_hashes(formats: Iterable[str]) -> tuple[str, ...]:
 
 def is_index(known: ShardFormat, path: str) -> bool | None:
     """Tell whether a file is an index of some format; None where there is no file.
-
-    Args:
-        known: the format.
-        path: the file.
 
     Raises:
         SourceError: it cannot be read.
@@ -125,10 +110,6 @@ def is_index(known: ShardFormat, path: str) -> bool | None:
 
 def refuse_to_replace(known: ShardFormat, path: str) -> None:
     """Raise where a file that is no index has the name that an index is to get.
-
-    Args:
-        known: the format of the index.
-        path: its name.
 
     Raises:
         AlreadyExists: such a file is there.

@@ -1,12 +1,11 @@
 """A list of shards as one sequence of samples, for map-style loading.
 
-Made from a shard index, or a list of shards with their numbers of samples. Shards are opened when they are first
-needed, and the least recently used are closed. Names of fields start with a dot, as in wids; values that nothing
-decodes are ``BytesIO`` objects.
+Made from a shard index, or a list of shards with their numbers of samples. Shards are opened when first needed; the
+least recently used are closed. Names of fields start with a dot, and values that nothing decodes are ``BytesIO``
+objects, as in wids.
 
-The dataset passes for a torch Dataset without importing torch. ``isinstance(dataset, torch.utils.data.Dataset)`` asks
-the dataset's ``__class__`` where its type says no. torch's class is no ABC, so there is nothing to register with;
-instead the answer, once torch is loaded, is a class below both ours and torch's. Its type stays what it is.
+The dataset passes for a torch Dataset without importing torch: ``isinstance(dataset, torch.utils.data.Dataset)`` asks
+``__class__`` where the type says no, and once torch is loaded, that is a class below both ours and torch's.
 """
 
 import base64
@@ -20,7 +19,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from webdataset.core import settings
 from webdataset.core.errors import MissingExtra, NoSuchSample, StaleIndex, UsageError
@@ -59,7 +58,7 @@ class MapDataset:
     def __class__(self, kind: Any) -> None:
         object.__dict__["__class__"].__set__(self, kind)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> object:
         """Return torch's ConcatDataset of both.
 
         Raises:
@@ -72,7 +71,7 @@ class MapDataset:
             )
         return data.ConcatDataset([self, other])
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle with lambdas and local functions, for workers started by spawn and forkserver."""
         import cloudpickle  # noqa: PLC0415  only travellers pay for it
 
@@ -134,12 +133,12 @@ class ShardListDataset(MapDataset):
 
     def __init__(  # noqa: PLR0917  the positions of wids 0.2.86
         self,
-        shards: Any,
+        shards: object,
         cache_size: float | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         dataset_name: str | None = None,
         localname: Callable[[str], str] | None = None,
-        transformations: Any = "PIL",
+        transformations: object = "PIL",
         keep: bool = False,  # noqa: FBT001, FBT002
         base: str | None = None,
         options: Mapping[str, Any] | None = None,

@@ -1,9 +1,8 @@
 """Brings shards to where samples can be read from them at random, and names local copies.
 
-Without a folder, shards are read in place: local files, web servers by ranges, everything else through a temporary
-file with the plain tar in it, which goes away with its owner; the end mark shows, when the file is indexed, whether
-it is all of the shard. With a folder, remote shards are downloaded whole and kept; a copy appears under its name when
-it is whole. Open shards are kept in a table of bounded size that drops the least recently used.
+Without a folder, shards are read in place: local files, web servers by ranges, everything else through a temporary file
+that goes away with its owner; when the file is indexed, the end mark shows whether it is whole. With a folder, remote
+shards are downloaded whole and kept; a copy appears under its name when it is whole.
 """
 
 import base64
@@ -34,6 +33,7 @@ from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_opener import open_shards
 from webdataset.samples.shard_reader import warn_trailing
 from webdataset.storage.open_url import is_local, open_stream, resolve_url
+from webdataset.storage.streams import Stream
 from webdataset.tar.compression import Decompressor, detect_compression
 
 _PIECE = 1 << 20
@@ -55,7 +55,7 @@ class SpooledShard:
         BadCompression: it does not decompress.
     """
 
-    def __init__(self, url: str, *, trust: str | None = None, stream: Any = None) -> None:
+    def __init__(self, url: str, *, trust: str | None = None, stream: Stream | None = None) -> None:
         if stream is None:
             stream = open_stream(url, level=trust)
         try:
@@ -86,7 +86,7 @@ class SpooledShard:
             finalizer()
 
 
-def _copy_stream(stream: Any, file: Any, url: str) -> None:
+def _copy_stream(stream: Stream, file: BinaryIO, url: str) -> None:
     start = b""
     while len(start) < 512 and (piece := stream.read(_PIECE)):
         start += piece
@@ -120,12 +120,7 @@ log = logging.getLogger("webdataset")
 
 
 class OpenShard:
-    """A shard that is open, and the temporary file behind it, if there is one.
-
-    Args:
-        shard: the shard.
-        spooled: the file.
-    """
+    """A shard that is open, and its temporary file, if there is one."""
 
     def __init__(self, shard: IndexedShard, spooled: SpooledShard | None = None) -> None:
         self.shard = shard
@@ -167,9 +162,6 @@ class LocalShards:
 
     def open(self, url: str) -> OpenShard:
         """Open a shard.
-
-        Args:
-            url: the shard.
 
         Raises:
             NotFound: no such shard.
@@ -349,7 +341,7 @@ def _hash_text(text: str) -> str:
 def download_file(
     remote: str,
     local: str,
-    handlers: Mapping[str, Callable[[str, str], Any]] | None = None,
+    handlers: Mapping[str, Callable[[str, str], object]] | None = None,
     verbose: bool = False,  # noqa: ARG001, FBT001, FBT002  upstream's signature
 ) -> str:
     """Copy a shard, unless the copy is there already.
@@ -385,7 +377,7 @@ def download_and_open(
     remote: str,
     local: str,
     mode: str = "rb",
-    handlers: Mapping[str, Callable[[str, str], Any]] | None = None,
+    handlers: Mapping[str, Callable[[str, str], object]] | None = None,
     verbose: bool = False,  # noqa: FBT001, FBT002  upstream's signature
 ) -> BinaryIO:
     """Copy a shard, unless the copy is there already, and open the copy.
@@ -437,7 +429,7 @@ class SimpleDownloader:
         **kw: accepted and not used.
     """
 
-    def __init__(self, **kw: Any) -> None:
+    def __init__(self, **kw: object) -> None:
         self.options = kw
 
     def download(self, remote: str, local: str) -> str:
@@ -456,7 +448,7 @@ class LRUCache:
         release_handler: called with key and value of each entry that is let go.
     """
 
-    def __init__(self, capacity: int, release_handler: Callable[[Any, Any], Any] | None = None) -> None:
+    def __init__(self, capacity: int, release_handler: Callable[[Any, Any], object] | None = None) -> None:
         self.capacity = max(1, int(capacity))
         self.release_handler = release_handler
         self._entries: OrderedDict[Any, Any] = OrderedDict()
@@ -477,7 +469,7 @@ class LRUCache:
         while len(self._entries) > self.capacity:
             self._release(*self._entries.popitem(last=False))
 
-    def _release(self, key: Any, value: Any) -> None:
+    def _release(self, key: object, value: object) -> None:
         if self.release_handler is not None:
             self.release_handler(key, value)
 

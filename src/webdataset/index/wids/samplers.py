@@ -1,17 +1,14 @@
 """Orders in which to read a dataset with random access, such that most reads stay in few shards.
 
 Indices are shuffled within ranges (shards or chunks), and the ranges are shuffled too. The order depends on the seed
-and the epoch alone, and is that of wids 0.2.111 (its generator is ``random.Random(seed + 1289738273 * epoch)``;
-ranges keep their order in epoch 0 unless ``shufflefirst``). A DataLoader takes these as ``sampler=``. A pass is
-counted when it begins, so that one that is left early is not repeated.
-
-Imports no torch, opens no shard.
+and the epoch alone, and is that of wids 0.2.111 (its generator is ``random.Random(seed + 1289738273 * epoch)``; ranges
+keep their order in epoch 0 unless ``shufflefirst``). A pass is counted when it begins, so that one that is left early
+is not repeated. Imports no torch, opens no shard.
 """
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence, Sized
 
 from webdataset.core import distributed, settings
 from webdataset.core.errors import UsageError
@@ -79,13 +76,7 @@ def iterate_ranges(
 
 
 def split_range(start: int, stop: int, size: int) -> list[IndexRange]:
-    """Return a range cut into ranges of one size, the last one shorter.
-
-    Args:
-        start: first index.
-        stop: index after the last.
-        size: of a chunk.
-    """
+    """Return a range cut into ranges of one size, the last one shorter."""
     return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
@@ -129,7 +120,7 @@ class ShardListSampler(_EpochSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         lengths: Iterable[int] | None = None,
         batch_size: int | None = None,
         shuffle: bool | None = None,  # noqa: FBT001
@@ -181,7 +172,7 @@ class ChunkedSampler(_EpochSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         *,
         dslength_per_replica: int = -1,
         num_samples: int | Sequence[int] | None = None,
@@ -246,7 +237,7 @@ class DistributedChunkedSampler(ChunkedSampler):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         *,
         num_replicas: int | None = None,
         num_samples: int | Sequence[int] | None = None,

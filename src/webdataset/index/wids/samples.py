@@ -47,10 +47,10 @@ class TarMembers:
 
     def __init__(
         self,
-        file: Any,
-        index_file: Any = None,
+        file: object,
+        index_file: object = None,
         verbose: bool = True,  # noqa: FBT001, FBT002  upstream's signature
-        cleanup_callback: Callable[[str], Any] | None = None,
+        cleanup_callback: Callable[[str], object] | None = None,
     ) -> None:
         self.index_file, self.verbose, self.cleanup_callback = index_file, verbose, cleanup_callback
         self.fname, self._spooled = open_plain_file(file)
@@ -130,11 +130,8 @@ class TarMembers:
 MMIndexedTar = TarFileReader = TarMembers
 
 
-def open_plain_file(file: Any) -> tuple[str, SpooledShard | None]:
+def open_plain_file(file: object) -> tuple[str, SpooledShard | None]:
     """Return the path of an uncompressed tar file, and the temporary file that it is, if it is one.
-
-    Args:
-        file: a path, or an open file.
 
     Raises:
         NotFound: no such file.
@@ -216,7 +213,7 @@ def group_by_key(names: Iterable[str]) -> list[list[int]]:
     return groups
 
 
-def find_index_file(file: Any) -> str:
+def find_index_file(file: object) -> str:
     """Return the name under which published versions keep a pickled index of a tar file; nothing here reads it.
 
     Args:
@@ -247,15 +244,15 @@ class IndexedTarSamples:
 
     def __init__(  # noqa: PLR0917  the positions of wids 0.2.86
         self,
-        tar_file: Any = None,
+        tar_file: object = None,
         md5sum: str | None = None,
         expected_size: int | None = None,
-        source: Any = None,  # noqa: ARG002  upstream's signature, here and below
+        source: object = None,  # noqa: ARG002  upstream's signature, here and below
         use_mmap: bool = True,  # noqa: ARG002, FBT001, FBT002
-        index_file: Any = None,  # noqa: ARG002
+        index_file: object = None,  # noqa: ARG002
         *,
-        path: Any = None,
-        stream: Any = None,
+        path: object = None,
+        stream: object = None,
     ) -> None:
         given = next((each for each in (tar_file, path, stream) if each is not None), None)
         if given is None:
@@ -354,7 +351,7 @@ class LRUShards:
         return len(self.lru)
 
 
-def compute_file_md5sum(fname: Any, chunksize: int = 1_000_000) -> str:
+def compute_file_md5sum(fname: str | os.PathLike[str], chunksize: int = 1_000_000) -> str:
     """Return the MD5 digest of a file, hexadecimal.
 
     Args:
@@ -375,7 +372,7 @@ def compute_file_md5sum(fname: Any, chunksize: int = 1_000_000) -> str:
     return digest.hexdigest()
 
 
-def compute_num_samples(fname: Any) -> int:
+def compute_num_samples(fname: object) -> int:
     """Return the number of samples of a tar file.
 
     Args:

@@ -32,7 +32,7 @@ BASIC = {
 _FORMATS = ("PIL", "numpy")
 
 
-def interpret_transformations(transformations: Any, trust: str | None = None) -> list[Transformation]:
+def interpret_transformations(transformations: object, trust: str | None = None) -> list[Transformation]:
     """Return the functions that ``transformations`` stands for.
 
     Args:
@@ -230,7 +230,7 @@ def _decode_image(library: str, data: bytes) -> Any:
     return numpy.array(image)
 
 
-def _decompress_field(key: str, value: Any, sample: Sample) -> tuple[str, Any]:
+def _decompress_field(key: str, value: object, sample: Sample) -> tuple[str, object]:
     if not key.lower().endswith(".gz"):
         return key, value
     from webdataset.codecs.compression import decompress  # noqa: PLC0415  codecs are loaded when they are used
@@ -239,7 +239,7 @@ def _decompress_field(key: str, value: Any, sample: Sample) -> tuple[str, Any]:
     return key[: -len(".gz")], io.BytesIO(plain)
 
 
-def _read_bytes(value: Any) -> Any:
+def _read_bytes(value: object) -> object:
     return value.getvalue() if isinstance(value, io.BytesIO) else value
 
 
