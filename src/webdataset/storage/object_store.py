@@ -90,33 +90,25 @@ class ObjectBody(Protocol):
         ...
 
 
-class ObjectResponse(NamedTuple):
-    """One answer of a store.
+class Checksums(NamedTuple):
+    """Checksums of a whole object that a store vouches for.
 
     Args:
-        body: an object with ``read(size)``, which returns ``b""`` at its end, and ``close()``.
-        start: offset in the object of the first byte of the body.
-        identity: which object this is.
-        size: bytes of the body, where they are known.
-        crc32: checksum of the whole object, where the store vouches for it.
+        crc32: CRC-32.
         crc32c: the same, by Castagnoli's polynomial.
-        crc64nvme: the same, of 64 bits.
-        digest: another checksum of the whole object: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
+        digest: another one: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
+        crc64nvme: CRC-64/NVME.
     """
 
-    body: ObjectBody
-    start: int
-    identity: ObjectVersion
-    size: int | None = None
     crc32: int | None = None
     crc32c: int | None = None
     digest: tuple[str, str] | None = None
     crc64nvme: int | None = None
 
     def expected_checksum(self) -> "tuple[int | None, ChecksumFunction]":
-        """Return the checksum that the whole object must have, or None where none can be computed; and by what.
+        """Return the checksum that the whole object must have (None where none can be computed), and its function.
 
-        Asked once for each reading: a digest is computed by something that remembers what it was given.
+        Each reading needs a function of its own: that of a digest remembers what it was given.
         """
         if self.crc32 is not None:
             return self.crc32, update_crc32
@@ -127,6 +119,28 @@ class ObjectResponse(NamedTuple):
         kind, written = self.digest or ("", "")
         summing, digits = _digest_function(kind), _DIGITS.match(written)
         return (None, update_crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
+
+
+class ObjectResponse(NamedTuple):
+    """One response of a store.
+
+    Args:
+        body: the bytes.
+        start: offset in the object of the first byte of the body.
+        identity: the version of the object.
+        size: bytes of the body, where they are known.
+        checksums: those of the whole object.
+    """
+
+    body: ObjectBody
+    start: int
+    identity: ObjectVersion
+    size: int | None = None
+    checksums: Checksums = Checksums()
+
+    def expected_checksum(self) -> tuple[int | None, ChecksumFunction]:
+        """Return the checksum that the whole object must have, and its function; see :class:`Checksums`."""
+        return self.checksums.expected_checksum()
 
 
 class LosslessBody:
@@ -225,7 +239,7 @@ class RemoteObject(Protocol):
             size: bytes wanted; None for all to the end.
 
         Raises:
-            Again: asking again may help.
+            RetryableError: asking again may help.
             NotFound: nothing is there.
             ShardChanged: the store says that it is another object by now.
             SourceError: it refuses.

@@ -136,7 +136,7 @@ class SinglePutUpload(AtomicUpload):
         """Send what is kept, from its start.
 
         Raises:
-            Again: sending again may help.
+            RetryableError: sending again may help.
             SourceError: the service refuses.
         """
         raise NotImplementedError

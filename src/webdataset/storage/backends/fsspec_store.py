@@ -190,7 +190,7 @@ class FsspecLocation:
 
         Raises:
             MissingExtra: fsspec, or what this file system needs, is not installed.
-            Again: it cannot be reached.
+            RetryableError: it cannot be reached.
             SourceError: it refuses.
         """
         options = {name: _reveal(value) for name, value in self._options.options}
@@ -282,7 +282,7 @@ class FsspecObject:
             size: bytes wanted; None for all.
 
         Raises:
-            Again: asking again may help.
+            RetryableError: asking again may help.
             NotFound: nothing is there.
             ShardChanged: it is another object by now.
             SourceError: the file system refuses.

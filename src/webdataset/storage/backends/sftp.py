@@ -148,7 +148,7 @@ class SftpObject:
             size: bytes wanted; None for all.
 
         Raises:
-            Again: asking again may help.
+            RetryableError: asking again may help.
             NotFound: nothing is there.
             ShardChanged: it is another file by now.
             SourceError: the server refuses.
