@@ -14,7 +14,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
@@ -69,34 +69,18 @@ class HttpResponse(ObjectBody, Protocol):
     @property
     def status(self) -> int:
         """The status code."""
-        ...
 
     @property
     def reason(self) -> str | None:
         """The text after the status code."""
-        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers; names in any case."""
-        ...
 
     @property
     def data(self) -> bytes:
         """The whole body, read at the first use."""
-        ...
-
-
-class UploadSource(Protocol):
-    """What a request body is read from; a retry or a redirect seeks to its start."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Return up to ``size`` bytes, ``b""`` at the end."""
-        ...
-
-    def seek(self, offset: int, /) -> int:
-        """Go to an offset."""
-        ...
 
 
 @functools.cache
@@ -126,7 +110,7 @@ def send(
     url: str,
     headers: Mapping[str, str],
     timeouts: tuple[float, float],
-    body: bytes | UploadSource | None = None,
+    body: bytes | IO[bytes] | None = None,
     *,
     redirects: int = REDIRECTS,
     tls: TlsOptions = (),
@@ -157,8 +141,7 @@ def send(
         return _find_pool(address, tls).request(
             method,
             address,
-            # urllib3 needs no more of a file than read, tell and seek
-            body=cast("BinaryIO | bytes | None", body),
+            body=body,
             headers={"Accept-Encoding": "identity", "User-Agent": "webdataset", **credentials, **headers},
             timeout=urllib3.Timeout(connect=timeouts[0], read=timeouts[1]),
             retries=_retry_policy(redirects, private),
@@ -323,7 +306,7 @@ def send_once(
     service: str = "the service",
     trust_hint: str = "name the certificates of its issuer by SSL_CERT_FILE",
     timeouts: tuple[float, float] | None = None,
-    body: bytes | UploadSource | None = None,
+    body: bytes | IO[bytes] | None = None,
     redirects: int = 0,
     tls: TlsOptions = (),
     private: frozenset[str] = frozenset(),

@@ -181,7 +181,7 @@ class HttpRemoteObject:
         try:
             start, length, body_length = parse_body_range(status, headers)
             version = self.version(headers, length)
-        except BaseException:
+        except (RetryableError, SourceError):
             body.close()
             raise
         return ObjectResponse(body, start, version, body_length, self.checksums(headers, whole=status == 200))
@@ -271,14 +271,14 @@ class ServiceClient:
         self.requests += 1
         response = send_once(method, target, sent, url=self.url, body=body)
         if not streamed or response.status >= 300:
-            self._read(response)
+            self._load_body(response)
         if response.status in good:
             self._doubted = False
             return response
         response.close()
         raise self._translate_refusal(response, offset)
 
-    def _read(self, response: HttpResponse) -> None:
+    def _load_body(self, response: HttpResponse) -> None:
         """Read a body, which the response keeps."""
         try:
             response.data  # noqa: B018  read and kept

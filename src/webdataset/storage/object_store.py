@@ -83,11 +83,9 @@ class ObjectBody(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, ``b""`` at the end."""
-        ...
 
     def close(self) -> None:
         """Release the connection."""
-        ...
 
 
 class Checksums(NamedTuple):
@@ -244,15 +242,12 @@ class RemoteObject(Protocol):
             ShardChanged: the store says that it is another object by now.
             SourceError: it refuses.
         """
-        ...
 
     def refresh(self) -> None:
         """Look for new credentials, and resolve the url anew."""
-        ...
 
     def failures(self) -> tuple[type[Exception], ...]:
         """Return the errors that reading a body raises when its connection fails."""
-        ...
 
 
 class Upload(Protocol):
@@ -263,15 +258,12 @@ class Upload(Protocol):
 
     def write(self, content: bytes, /) -> int:
         """Take bytes, and return how many."""
-        ...
 
     def close(self) -> None:
         """Publish the object."""
-        ...
 
     def abort(self) -> None:
         """Publish nothing."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -288,12 +280,10 @@ class Backend(Protocol):
     @property
     def remote_object(self) -> Callable[[str, object], RemoteObject]:
         """Make the object of a url, from the url and the storage options; raises ``UsageError`` if it names none."""
-        ...
 
     @property
     def create_upload(self) -> Callable[..., Upload]:
         """Make a stream to a new object, from the url, the storage options, and keyword options of this backend."""
-        ...
 
     def service_id(self, url: str, storage_options: object = None) -> str:
         """Return which service and account this is, without secrets, for the names of copies.
@@ -305,7 +295,6 @@ class Backend(Protocol):
         Returns:
             A text; empty where the url determines the service.
         """
-        ...
 
 
 class ListableBackend(Backend, Protocol):
@@ -320,7 +309,6 @@ class ListableBackend(Backend, Protocol):
         Raises:
             UsageError: the url names nothing that can be listed.
         """
-        ...
 
     def list_keys(self, stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
         """Yield the keys below ``stem`` that begin with ``prefix``, in any order.
@@ -334,7 +322,6 @@ class ListableBackend(Backend, Protocol):
             NotFound: no such bucket.
             SourceError: the service refuses, or does not answer.
         """
-        ...
 
 
 class FolderBackend(ListableBackend, Protocol):
@@ -354,7 +341,6 @@ class FolderBackend(ListableBackend, Protocol):
             storage_options: what a dataset says about its storage.
             depth: slashes that a key may have after the prefix; None for any number.
         """
-        ...
 
 
 def object_changed_error(url: str, offset: int) -> ShardChanged:

@@ -16,7 +16,7 @@ import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from webdataset.core.errors import NotFound, UsageError
+from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.backends import aistore_client
@@ -100,7 +100,7 @@ class AistoreObject(HttpRemoteObject):
             return answer
         try:
             return answer._replace(headers=self._whole_headers(response.headers, known, offset))
-        except BaseException:
+        except (RetryableError, SourceError):
             response.close()
             raise
 

@@ -21,13 +21,13 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import HttpResponse, UploadSource, refuse_unsendable, translate_status
+from webdataset.storage.http_client import HttpResponse, refuse_unsendable, translate_status
 from webdataset.storage.http_object import override_headers
 from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for, refuse_login
@@ -436,7 +436,7 @@ class UploadReply(NamedTuple):
 def put_file(
     url: str,
     headers: Mapping[str, str],
-    file: UploadSource,
+    file: IO[bytes],
     size: int,
     tls: Mapping[str, str],
     *,
@@ -487,7 +487,7 @@ def _read_early_answer(connection: http.client.HTTPConnection) -> http.client.HT
     return response
 
 
-def _send_body(connection: http.client.HTTPConnection, file: UploadSource) -> None:
+def _send_body(connection: http.client.HTTPConnection, file: IO[bytes]) -> None:
     file.seek(0)
     try:
         while piece := file.read(UPLOAD_PIECE_BYTES):

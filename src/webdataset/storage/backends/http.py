@@ -11,11 +11,12 @@ import email.utils
 import os
 import re
 from collections.abc import Callable, Mapping
+from typing import IO, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, SourceError
 from webdataset.storage import http_client
-from webdataset.storage.http_client import ABSENT, CHANGED, PROXY_HINT, HttpResponse, UploadSource
+from webdataset.storage.http_client import ABSENT, CHANGED, PROXY_HINT, HttpResponse
 from webdataset.storage.http_object import (
     HttpAnswer,
     HttpRemoteObject,
@@ -68,7 +69,7 @@ class HttpSession:
         method: str,
         wanted: Mapping[str, str],
         timeouts: tuple[float, float],
-        body: bytes | UploadSource | None = None,
+        body: bytes | IO[bytes] | None = None,
     ) -> HttpResponse:
         """Send one request.
 
@@ -339,7 +340,7 @@ class HttpUpload(SinglePutUpload):
 
     def _send_object(self) -> None:
         self._kept.seek(0)
-        body = _UploadBody(self._kept) if self._size else b""
+        body = cast("IO[bytes]", _UploadBody(self._kept)) if self._size else b""
         response = self._session.ask("PUT", {"Content-Length": str(self._size)}, self._timeouts, body)
         if response.status >= 300:
             raise self._session.translate_refusal(response, upload=True)
@@ -360,7 +361,7 @@ class _UploadBody:
     Before each request urllib3 calls ``tell``; after a redirect it does not seek back, so ``tell`` does.
     """
 
-    def __init__(self, kept: UploadSource) -> None:
+    def __init__(self, kept: IO[bytes]) -> None:
         self._kept = kept
         self.read = kept.read
 
