@@ -4,6 +4,7 @@
 * ``object_store``: the protocol of a backend. ``resumable_stream``, ``parallel_ranges``, ``random_access``: its
   readers.
 * ``uploads``: atomic, single-put, multipart. ``http_client``, ``tls``: connections, requests, retries.
+* ``http_object``: the read path of backends that speak HTTP.
 * ``prefetch``, ``prefetch_worker``: reading ahead.
 * ``s3_profile``, ``profile_files``, ``profile_registry``, ``profile_selection``, ``profile_pickling``: credentials.
 * ``backends``: one kind of storage each.
