@@ -14,7 +14,7 @@ import re
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
@@ -31,19 +31,29 @@ if TYPE_CHECKING:
 LOGGERS = ("urllib3.connectionpool", "urllib3.poolmanager", "urllib3.util.retry")
 
 
-class _Urllib3Mask(logging.Filter):
-    """Replaces secrets in log records."""
+class LogMask(logging.Filter):
+    """Replaces secrets in log records; keeps every record.
+
+    Args:
+        mask: from a message to what may be shown of it.
+        highest_level: records above it stay as they are.
+    """
+
+    def __init__(self, mask: Callable[[str], str], highest_level: int = logging.CRITICAL) -> None:
+        super().__init__()
+        self._mask = mask
+        self._highest_level = highest_level
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Replace secrets; keep every record."""
-        message = record.getMessage()
-        shown = redact(message)
+        """Replace secrets."""
+        message = record.getMessage() if record.levelno <= self._highest_level else ""
+        shown = self._mask(message)
         if shown != message:
             record.msg, record.args = shown, ()
         return True
 
 
-_mask = _Urllib3Mask()
+_mask = LogMask(redact)
 
 
 def mask_urllib3_logs() -> None:
@@ -57,6 +67,29 @@ REDIRECTS = 10
 
 TlsOptions = tuple[tuple[str, str], ...]
 """Names and texts for urllib3: ``ca_certs``, ``cert_file``, ``key_file``, ``cert_reqs``; empty for the defaults."""
+
+
+class Transport(NamedTuple):
+    """How a request travels.
+
+    Args:
+        timeouts: seconds to connect, seconds without a byte; None for the defaults.
+        redirects: how many to follow; with 0 they are responses like others.
+        tls: certificates to trust and to show.
+        private: names of headers that a redirect to another host leaves out.
+        service: what the server is called in errors.
+        trust_hint: what to do where its certificate is not trusted.
+    """
+
+    timeouts: tuple[float, float] | None = None
+    redirects: int = 0
+    tls: TlsOptions = ()
+    private: frozenset[str] = frozenset()
+    service: str = "the service"
+    trust_hint: str = "name the certificates of its issuer by SSL_CERT_FILE"
+
+
+DIRECT = Transport()
 
 _UNSENDABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 
@@ -109,12 +142,8 @@ def send(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    timeouts: tuple[float, float],
     body: bytes | IO[bytes] | None = None,
-    *,
-    redirects: int = REDIRECTS,
-    tls: TlsOptions = (),
-    private: frozenset[str] = frozenset(),
+    transport: Transport = DIRECT,
 ) -> HttpResponse:
     """Send one request.
 
@@ -122,11 +151,8 @@ def send(
         method: ``GET``, ``PUT`` …
         url: the url; ``user:password@`` becomes Basic authorization.
         headers: request headers.
-        timeouts: seconds to connect, seconds without a byte.
         body: what to send along.
-        redirects: how many to follow; with 0 they are responses like others.
-        tls: certificates to trust and to show.
-        private: names of headers that a redirect to another host leaves out.
+        transport: how it travels.
 
     Raises:
         UsageError: the url makes no sense.
@@ -137,15 +163,16 @@ def send(
     urllib3 = _urllib3()
     address, credentials = _split_login(url)
     refuse_unsendable(headers)
+    connect, read = transport.timeouts or (CONNECT_SECONDS, READ_SECONDS)
     try:
-        return _find_pool(address, tls).request(
+        return _find_pool(address, transport.tls).request(
             method,
             address,
             body=body,
             headers={"Accept-Encoding": "identity", "User-Agent": "webdataset", **credentials, **headers},
-            timeout=urllib3.Timeout(connect=timeouts[0], read=timeouts[1]),
-            retries=_retry_policy(redirects, private),
-            redirect=redirects > 0,
+            timeout=urllib3.Timeout(connect=connect, read=read),
+            retries=_retry_policy(transport),
+            redirect=transport.redirects > 0,
             preload_content=False,
             decode_content=False,
         )
@@ -176,7 +203,7 @@ def refuse_unsendable(headers: Mapping[str, str]) -> None:
             )
 
 
-def _retry_policy(redirects: int, private: frozenset[str]) -> "Retry":
+def _retry_policy(transport: Transport) -> "Retry":
     """Let urllib3 follow redirects only: the reader retries, and knows when to give up."""
     retry: type[Retry] = _urllib3().Retry
     return retry(
@@ -185,10 +212,10 @@ def _retry_policy(redirects: int, private: frozenset[str]) -> "Retry":
         read=0,
         status=0,
         other=0,
-        redirect=redirects,
+        redirect=transport.redirects,
         raise_on_redirect=True,
         respect_retry_after_header=False,
-        remove_headers_on_redirect=retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT | private,
+        remove_headers_on_redirect=retry.DEFAULT_REMOVE_HEADERS_ON_REDIRECT | transport.private,
     )
 
 
@@ -301,15 +328,10 @@ def send_once(
     method: str,
     address: str,
     headers: Mapping[str, str],
-    *,
     url: str,
-    service: str = "the service",
-    trust_hint: str = "name the certificates of its issuer by SSL_CERT_FILE",
-    timeouts: tuple[float, float] | None = None,
+    *,
     body: bytes | IO[bytes] | None = None,
-    redirects: int = 0,
-    tls: TlsOptions = (),
-    private: frozenset[str] = frozenset(),
+    transport: Transport = DIRECT,
 ) -> HttpResponse:
     """Send one request, and translate the errors of a request without a response.
 
@@ -318,13 +340,8 @@ def send_once(
         address: where to; may hold secrets.
         headers: request headers.
         url: the url of the user, for errors.
-        service: what the server is called in errors.
-        trust_hint: what to do where its certificate is not trusted.
-        timeouts: seconds to connect, seconds without a byte.
-        body: as for :func:`send`, like the others.
-        redirects: how many to follow.
-        tls: certificates to trust and to show.
-        private: names of headers that a redirect to another host leaves out.
+        body: what to send along.
+        transport: how it travels.
 
     Returns:
         The response, whatever its status.
@@ -334,30 +351,20 @@ def send_once(
         SourceError: the certificate is not trusted, a proxy refuses, or redirects have no end.
     """
     try:
-        return send(
-            method,
-            address,
-            headers,
-            timeouts or (CONNECT_SECONDS, READ_SECONDS),
-            body,
-            redirects=redirects,
-            tls=tls,
-            private=private,
-        )
+        return send(method, address, headers, body, transport)
     except no_answer_errors() as error:
         reason = describe_error(error)
     # raised outside the handler: urllib3's errors show the address
-    raise no_answer_error(reason, url, service=service, trust_hint=trust_hint)
+    raise no_answer_error(reason, url, transport)
 
 
-def no_answer_error(reason: str, url: str, *, service: str, trust_hint: str) -> RetryableError | SourceError:
+def no_answer_error(reason: str, url: str, transport: Transport = DIRECT) -> RetryableError | SourceError:
     """Return the error to raise for a request without a response.
 
     Args:
         reason: what happened.
         url: the url of the user.
-        service: what the server is called.
-        trust_hint: what to do where its certificate is not trusted.
+        transport: how the request travelled.
     """
     # 407, 403 of a proxy: a retry changes nothing
     if "Tunnel connection failed: 40" in reason:
@@ -365,8 +372,10 @@ def no_answer_error(reason: str, url: str, *, service: str, trust_hint: str) -> 
     if "redirects" in reason:
         return SourceError(reason, url=url)
     if "CERTIFICATE_VERIFY_FAILED" in reason or "doesn't match" in reason:
-        return SourceError(f"{service}'s certificate is not trusted ({reason}): {trust_hint}", url=url)
-    return RetryableError(f"no answer from {service}: {reason}")
+        return SourceError(
+            f"{transport.service}'s certificate is not trusted ({reason}): {transport.trust_hint}", url=url
+        )
+    return RetryableError(f"no answer from {transport.service}: {reason}")
 
 
 def was_redirected_by(response: HttpResponse, status: int) -> bool:

@@ -269,7 +269,7 @@ class ServiceClient:
         """
         target, sent = self._sign(method, address, headers or {}, len(body or b""))
         self.requests += 1
-        response = send_once(method, target, sent, url=self.url, body=body)
+        response = send_once(method, target, sent, self.url, body=body)
         if not streamed or response.status >= 300:
             self._load_body(response)
         if response.status in good:
@@ -286,7 +286,7 @@ class ServiceClient:
             reason = describe_error(error)
         else:
             return
-        raise RetryableError(f"no answer from the service: {reason}")
+        raise http_client.no_answer_error(reason, self.url)
 
     def call(
         self, method: str, address: str, headers: Mapping[str, str] | None = None, *, body: bytes | None = None

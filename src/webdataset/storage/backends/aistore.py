@@ -327,9 +327,7 @@ class AistoreUpload(SinglePutUpload):
             )
         except (OSError, http.client.HTTPException) as error:
             reason = redact(f"{type(error).__name__}: {error}")
-        raise http_client.no_answer_error(
-            reason, self.name, service=aistore_client.CLUSTER, trust_hint=aistore_client.TRUST_HINT
-        )
+        raise http_client.no_answer_error(reason, self.name, aistore_client.CLUSTER)
 
 
 remote_object = AistoreObject

@@ -27,7 +27,7 @@ from webdataset.core import settings
 from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import HttpResponse, refuse_unsendable, translate_status
+from webdataset.storage.http_client import HttpResponse, Transport, refuse_unsendable, translate_status
 from webdataset.storage.http_object import override_headers
 from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for, refuse_login
@@ -70,8 +70,7 @@ def _error_message(body: bytes) -> str:
     return f": {message}" if message else ""
 
 
-CLUSTER = "the cluster"
-TRUST_HINT = "set AIS_CLIENT_CA"
+CLUSTER = Transport(service="the cluster", trust_hint="set AIS_CLIENT_CA")
 HOPS = 5
 REDIRECTED = frozenset((301, 302, 307, 308))
 
@@ -183,9 +182,8 @@ class AistoreClient:
         raise RetryableError(f"the answer broke off: {failure}")
 
     def _send_request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> HttpResponse:
-        return http_client.send_once(
-            method, target, headers, url=self._url, service=CLUSTER, trust_hint=TRUST_HINT, body=body, tls=self.tls()
-        )
+        transport = CLUSTER._replace(tls=self.tls())
+        return http_client.send_once(method, target, headers, self._url, body=body, transport=transport)
 
     def gateway(self) -> str:
         """Return the gateway to begin at.

@@ -20,7 +20,7 @@ import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, SourceError, UsageError
@@ -33,6 +33,9 @@ from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for
 from webdataset.storage.s3_profile import Secret
 
+if TYPE_CHECKING:
+    from azure.core.credentials import AccessToken, TokenCredential
+
 SUFFIX = "core.windows.net"
 _EMULATED = (  # the emulator's account; its key is public
     "AccountName=devstoreaccount1;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;AccountKey="
@@ -40,25 +43,6 @@ _EMULATED = (  # the emulator's account; its key is public
 )
 _Options = dict[str, Any]
 _CREDENTIAL_OPTIONS = ("account_key", "sas_token", "credential", "anonymous")
-
-
-class _AccessToken(Protocol):
-    """A token of azure-identity."""
-
-    @property
-    def token(self) -> str:
-        """The token."""
-
-    @property
-    def expires_on(self) -> int:
-        """Seconds since 1970."""
-
-
-class _TokenCredential(Protocol):
-    """A credential of azure-identity."""
-
-    def get_token(self, *scopes: str) -> _AccessToken:
-        """Fetch a token."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +62,7 @@ class AzureService:
     endpoint: str
     account_key: Secret | None = None
     sas_token: Secret | None = None
-    credential: _TokenCredential | None = None
+    credential: "TokenCredential | None" = None
     anonymous: bool = False
 
 
@@ -404,8 +388,8 @@ class AzureTokens:
     """
 
     def __init__(self, service: AzureService) -> None:
-        self._credential: _TokenCredential = service.credential or _default_credential()
-        self._token: _AccessToken | None = None
+        self._credential: TokenCredential = service.credential or _default_credential()
+        self._token: AccessToken | None = None
 
     def token(self, url: str) -> str:
         """Return a token.
@@ -421,7 +405,7 @@ class AzureTokens:
             self._token = self._fetch(url)
         return str(self._token.token)
 
-    def _fetch(self, url: str) -> _AccessToken:
+    def _fetch(self, url: str) -> "AccessToken":
         try:
             return self._credential.get_token(SCOPE)
         except Exception as error:  # noqa: BLE001  the user's object; and Azure's errors, whose package may be absent
@@ -436,9 +420,9 @@ class AzureTokens:
         raise RetryableError(f"no token for Azure Storage: {reason}")
 
 
-def _default_credential() -> _TokenCredential:
+def _default_credential() -> "TokenCredential":
     identity = require("azure.identity", extra="azure", purpose="az:// urls without a key or a signature")
-    found: _TokenCredential = identity.DefaultAzureCredential()
+    found: TokenCredential = identity.DefaultAzureCredential()
     return found
 
 
@@ -501,13 +485,10 @@ class AzureClient(ServiceClient):
 
     def _translate_refusal(self, response: HttpResponse, offset: int) -> RetryableError | SourceError:
         status, code = response.status, response.headers.get("x-ms-error-code", "")
+        reason = f"the service answered {status} {code or response.reason or ''}".rstrip()
         stale = status == 401 or code in _STALE
+        expired = stale and is_refreshable(self._service) and self._may_refresh()
+        hint = _WAYS_OUT.get(code) or ("check the credentials" if status in (401, 403) else "")
         return translate_status(
-            status,
-            response.headers,
-            f"the service answered {status} {code or response.reason or ''}".rstrip(),
-            url=self.url,
-            hint=_WAYS_OUT.get(code) or ("check the credentials" if status in (401, 403) else ""),
-            offset=offset,
-            expired=stale and is_refreshable(self._service) and self._may_refresh(),
+            status, response.headers, reason, url=self.url, hint=hint, offset=offset, expired=expired
         )

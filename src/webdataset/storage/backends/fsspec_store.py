@@ -14,9 +14,9 @@ remote url could name any file by them.
 import contextlib
 import io
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from webdataset.core.errors import ConfigError, MissingExtra, NotFound, SourceError, UsageError
 from webdataset.core.fork_safety import ForkSafeLock, skip_finalizer_in_children
@@ -28,6 +28,9 @@ from webdataset.storage.profile_selection import OpaqueOption, StorageOptions, o
 from webdataset.storage.resumable_stream import ATTEMPTS
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.uploads import SinglePutUpload
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 NEVER = frozenset(
     (
@@ -52,24 +55,6 @@ _FINAL = (
 READ_SECONDS = 300.0
 
 T = TypeVar("T")
-
-
-class _FileSystem(Protocol):
-    """A file system of fsspec, which has no types."""
-
-    def invalidate_cache(self, path: str | None = None) -> None: ...
-
-    def info(self, path: str) -> Mapping[str, object]: ...
-
-    def open(self, path: str, mode: str) -> BinaryIO: ...
-
-    def cat_file(self, path: str, start: int, end: int) -> bytes: ...
-
-    def find(self, path: str, maxdepth: int | None) -> Iterable[str]: ...
-
-    def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
-
-    def rm_file(self, path: str) -> None: ...
 
 
 def serves(scheme: str) -> bool:
@@ -204,7 +189,7 @@ class FsspecLocation:
             )
         self._options = _filesystem_options(storage_options, url)
 
-    def filesystem(self) -> tuple[_FileSystem, str]:
+    def filesystem(self) -> tuple["AbstractFileSystem", str]:
         """Return the file system, which fsspec makes once for each process, and the path in it.
 
         Raises:
@@ -318,7 +303,7 @@ class FsspecObject:
         raise failure
 
     def _answer(
-        self, filesystem: _FileSystem, path: str, span: tuple[int, int | None], identity: ObjectVersion
+        self, filesystem: "AbstractFileSystem", path: str, span: tuple[int, int | None], identity: ObjectVersion
     ) -> ObjectResponse:
         offset, size = span
         length = identity.length
@@ -334,7 +319,7 @@ class FsspecObject:
 class _FsspecBody:
     """An open file of fsspec; at its end its version is compared."""
 
-    def __init__(self, filesystem: _FileSystem, path: str, identity: ObjectVersion) -> None:
+    def __init__(self, filesystem: "AbstractFileSystem", path: str, identity: ObjectVersion) -> None:
         self._filesystem, self._path, self._identity = filesystem, path, identity
         self._left = identity.length
         self._stream = filesystem.open(path, "rb") if identity.length != 0 else io.BytesIO()
@@ -366,7 +351,7 @@ class _FsspecBody:
         return call_with_timeout(lambda: _fetch_version(self._filesystem, self._path), self._filesystem)
 
 
-def _fetch_version(filesystem: _FileSystem, path: str) -> ObjectVersion:
+def _fetch_version(filesystem: "AbstractFileSystem", path: str) -> ObjectVersion:
     """Return the version of an object, as its file system says now: lists that fsspec remembers are discarded."""
     filesystem.invalidate_cache(path)
     facts = filesystem.info(path)
@@ -425,7 +410,7 @@ class FsspecUpload(SinglePutUpload):
             return
         raise failure
 
-    def _put_in_place(self, filesystem: _FileSystem, path: str) -> None:
+    def _put_in_place(self, filesystem: "AbstractFileSystem", path: str) -> None:
         try:
             self._write_object(filesystem, path)
         # some want their folders made before
@@ -433,7 +418,7 @@ class FsspecUpload(SinglePutUpload):
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._write_object(filesystem, path)
 
-    def _write_object(self, filesystem: _FileSystem, path: str) -> None:
+    def _write_object(self, filesystem: "AbstractFileSystem", path: str) -> None:
         self._kept.seek(0)
         stream = filesystem.open(path, "wb")
         try:
@@ -445,7 +430,7 @@ class FsspecUpload(SinglePutUpload):
             raise
 
 
-def _discard_stream(stream: BinaryIO, filesystem: _FileSystem, path: str) -> None:
+def _discard_stream(stream: BinaryIO, filesystem: "AbstractFileSystem", path: str) -> None:
     """Discard a file that is written in part, so that it never passes for the whole."""
     buffered: Any = stream
     if isinstance(stream, import_fsspec().spec.AbstractBufferedFile):

@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, SourceError, UsageError
@@ -22,11 +22,14 @@ from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import CONNECT_SECONDS, READ_SECONDS, HttpResponse, translate_status
+from webdataset.storage.http_client import HttpResponse, translate_status
 from webdataset.storage.http_object import ServiceClient
 from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for
 from webdataset.storage.s3_profile import Secret
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
 
 ENDPOINT = "https://storage.googleapis.com"
 ANONYMOUS = "anon"
@@ -140,14 +143,7 @@ def service_id(url: str, storage_options: object = None) -> str:
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
-class _Credentials(Protocol):
-    """Credentials of google-auth."""
-
-    def before_request(self, request: object, method: str, url: str, headers: dict[str, str]) -> None:
-        """Add the header with the token, refreshed where it has to be."""
-
-
-_credentials: PerProcessCache[tuple[object, _Credentials]] = PerProcessCache()
+_credentials: PerProcessCache[tuple[object, "Credentials"]] = PerProcessCache()
 _KINDS = ("service_account", "authorized_user")
 _TRANSIENT_ERRORS = ("TransportError", "TimeoutError")
 _ABSENT = (
@@ -179,7 +175,7 @@ def authorization_headers(service: GcsService, address: str, url: str) -> dict[s
     headers: dict[str, str] = {}
     try:
         transport, credentials = _credentials.get(service, lambda: _make_credentials(service))
-        credentials.before_request(transport, "GET", address, headers)
+        credentials.before_request(transport, "GET", address, headers)  # type: ignore[no-untyped-call]
     except ConfigError:
         raise
     except (errors, OSError, ValueError) as error:
@@ -224,10 +220,10 @@ class _GoogleTransport:
         **_: object,
     ) -> HttpResponse:
         """Send a request."""
-        return http_client.send(method, url, headers or {}, (CONNECT_SECONDS, READ_SECONDS), body)
+        return http_client.send(method, url, headers or {}, body)
 
 
-def _make_credentials(service: GcsService) -> tuple[object, _Credentials]:
+def _make_credentials(service: GcsService) -> tuple[object, "Credentials"]:
     transport = _import_google("auth.transport.urllib3").Request(_GoogleTransport())
     given = service.credentials if service.token is None else service.token
     if given is None:
@@ -296,17 +292,12 @@ class GcsClient(ServiceClient):
         return address, {**authorization_headers(self._service, address, self.url), **headers}
 
     def _translate_refusal(self, response: HttpResponse, offset: int) -> RetryableError | SourceError:
-        status = response.status
-        return translate_status(
-            status,
-            response.headers,
-            f"the service answered {status}: {_error_message(response)}".rstrip(": "),
-            url=self.url,
-            hint=self._hint(status),
-            offset=offset,
-            busy=status == 403 and _THROTTLED in response.data,
-            expired=status == 401 and is_refreshable(self._service) and self._may_refresh(),
-        )
+        status, headers = response.status, response.headers
+        reason = f"the service answered {status}: {_error_message(response)}".rstrip(": ")
+        busy = status == 403 and _THROTTLED in response.data
+        expired = status == 401 and is_refreshable(self._service) and self._may_refresh()
+        hint, url = self._hint(status), self.url
+        return translate_status(status, headers, reason, url=url, hint=hint, offset=offset, busy=busy, expired=expired)
 
     def _hint(self, status: int) -> str:
         """Return what to do about a refusal."""

@@ -16,7 +16,7 @@ from typing import IO, cast
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, SourceError
 from webdataset.storage import http_client
-from webdataset.storage.http_client import ABSENT, CHANGED, PROXY_HINT, HttpResponse
+from webdataset.storage.http_client import ABSENT, CHANGED, PROXY_HINT, HttpResponse, Transport
 from webdataset.storage.http_object import (
     HttpAnswer,
     HttpRemoteObject,
@@ -34,6 +34,9 @@ from webdataset.storage.uploads import SinglePutUpload
 _SIGNED = re.compile(r"[?&](?:x-(?:amz|goog)-signature|signature|sig)=", re.IGNORECASE)
 _WILD = re.compile(r"\A[^?#]*[*]")
 _WAYS_OUT = {401: "check the credentials", 403: "check the credentials", 407: PROXY_HINT}
+_TRUST_HINT = (
+    "name the certificates of its issuer by verify in storage_options, or by SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
+)
 _EXPIRED = "the url is signed: its signature may have expired, or is of another object; sign it anew"
 _WAYS_OUT_OF_PUT = {
     405: "this server does not take uploads by PUT",
@@ -90,20 +93,8 @@ class HttpSession:
         private = {name: value.reveal() for name, value in self._headers.items()}
         if self._token is not None:
             private["Authorization"] = f"Bearer {self._token.reveal()}"
-        return http_client.send_once(
-            method,
-            self.url,
-            {**private, **wanted},
-            url=self.url,
-            service="the server",
-            trust_hint="name the certificates of its issuer by verify in storage_options, or by SSL_CERT_FILE or "
-            "REQUESTS_CA_BUNDLE",
-            timeouts=timeouts,
-            body=body,
-            redirects=http_client.REDIRECTS,
-            tls=self._tls,
-            private=frozenset(private),
-        )
+        transport = Transport(timeouts, http_client.REDIRECTS, self._tls, frozenset(private), "the server", _TRUST_HINT)
+        return http_client.send_once(method, self.url, {**private, **wanted}, self.url, body=body, transport=transport)
 
     def translate_refusal(
         self, response: HttpResponse, *, reading: bool = False, upload: bool = False

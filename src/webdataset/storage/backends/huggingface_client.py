@@ -18,7 +18,7 @@ from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import ABSENT, BUSY, CHANGED, HttpResponse, translate_status
+from webdataset.storage.http_client import ABSENT, BUSY, CHANGED, HttpResponse, Transport, translate_status
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import options_for, refuse_login
 from webdataset.storage.resumable_stream import parse_retry_after
@@ -277,7 +277,7 @@ class HubClient:
         raise RetryableError(f"the answer is not what was asked for: {failure}")
 
     def _send_request(self, target: str, headers: Mapping[str, str]) -> HttpResponse:
-        return http_client.send_once("GET", target, headers, url=self._url, service=_host_name(target))
+        return http_client.send_once("GET", target, headers, self._url, transport=Transport(service=_host_name(target)))
 
     def _is_hub(self, target: str) -> bool:
         """Tell whether a url is at the hub's own address: scheme, host and port."""

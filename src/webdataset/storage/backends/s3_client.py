@@ -21,18 +21,22 @@ import threading
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, SourceError, UsageError, WebDatasetError
 from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
-from webdataset.storage.http_client import BUSY, CHANGED, retry
+from webdataset.storage.http_client import BUSY, CHANGED, LogMask, retry
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import profile_for
 from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Profile
 from webdataset.storage.tls import plain_context
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.session import Session
 
 _ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
 _CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))
@@ -185,20 +189,11 @@ _BODY = re.compile(
 )
 
 
-class _BotocoreMask(logging.Filter):
-    """Replaces secrets in log records."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Replace secrets; keep every record."""
-        if record.levelno <= logging.DEBUG:
-            message = record.getMessage()
-            shown = _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", message))
-            if shown != message:
-                record.msg, record.args = shown, ()
-        return True
+def _mask_secrets(message: str) -> str:
+    return _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", message))
 
 
-_mask = _BotocoreMask()
+_mask = LogMask(_mask_secrets, logging.DEBUG)
 
 
 def mask_botocore_logs() -> None:
@@ -212,39 +207,7 @@ READ_SECONDS = 60.0
 CONNECTIONS = 16
 
 
-class _ClientFacts(Protocol):
-    """``meta`` of a client."""
-
-    endpoint_url: str
-    events: Any
-
-
-class BotocoreClient(Protocol):
-    """A client of botocore, which has no types."""
-
-    meta: _ClientFacts
-
-    def get_object(self, **arguments: str) -> dict[str, Any]:
-        """Send GetObject."""
-
-
-class _BotocoreSession(Protocol):
-    """A session of botocore, which has no types."""
-
-    user_agent_name: str
-
-    def register_component(self, name: str, component: object) -> None: ...
-
-    def set_credentials(self, key_id: str, secret: str, token: str | None) -> None: ...
-
-    def create_client(self, service_name: str, **options: object) -> BotocoreClient: ...
-
-    def get_config_variable(self, name: str) -> object: ...
-
-    def get_scoped_config(self) -> dict[str, object]: ...
-
-
-_clients: PerProcessCache[BotocoreClient] = PerProcessCache()
+_clients: PerProcessCache["BaseClient"] = PerProcessCache()
 _request_state = threading.local()
 
 
@@ -270,7 +233,7 @@ def failures() -> tuple[type[Exception], ...]:
     return (known.ClientError, known.BotoCoreError, known.HTTPClientError, OSError)
 
 
-def client_for(profile: Profile, url: str) -> BotocoreClient:
+def client_for(profile: Profile, url: str) -> "BaseClient":
     """Return this process's client for a profile.
 
     Args:
@@ -293,13 +256,13 @@ def forget_client(profile: Profile) -> None:
     _clients.forget(profile)
 
 
-def _make_client(profile: Profile, url: str) -> BotocoreClient:
+def _make_client(profile: Profile, url: str) -> "BaseClient":
     """Make a client; of services other than AWS, buckets stand in the path unless a setting says otherwise."""
     # ValueError: an endpoint that is no url
     known: tuple[type[Exception], ...] = (*failures(), ValueError)
     mask_botocore_logs()
     try:
-        session: _BotocoreSession = import_botocore("session").Session(profile=profile.aws_profile)
+        session: Session = import_botocore("session").Session(profile=profile.aws_profile)
         session.user_agent_name = "webdataset"
         session.register_component("data_loader", _service_descriptions())
         if profile.access_key_id is not None and profile.secret_access_key is not None:
@@ -325,7 +288,7 @@ def _service_descriptions() -> object:
     return found
 
 
-def _create_client(session: _BotocoreSession, profile: Profile, style: str | None) -> BotocoreClient:
+def _create_client(session: "Session", profile: Profile, style: str | None) -> "BaseClient":
     config = import_botocore("config").Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=READ_SECONDS,
@@ -353,7 +316,7 @@ def _create_client(session: _BotocoreSession, profile: Profile, style: str | Non
     return client
 
 
-def _secure(client: BotocoreClient) -> None:
+def _secure(client: "BaseClient") -> None:
     """Give a client's connections a context whose handshakes forks wait for; botocore has no argument for it."""
     endpoint = getattr(client, "_endpoint", None)
     manager = getattr(getattr(endpoint, "http_session", None), "_manager", None)
@@ -365,7 +328,7 @@ def _secure(client: BotocoreClient) -> None:
         given["ssl_context"] = context
 
 
-def _ca_bundle(session: _BotocoreSession) -> str | None:
+def _ca_bundle(session: "Session") -> str | None:
     """Return the certificates that the environment names, as for other https urls; None for botocore's own."""
     # AWS_CA_BUNDLE, or in ~/.aws/config
     if session.get_config_variable("ca_bundle"):
@@ -391,7 +354,7 @@ def _allow_redirect(**_: object) -> None:
     _request_state.region = False
 
 
-def _configured_style(session: _BotocoreSession) -> str | None:
+def _configured_style(session: "Session") -> str | None:
     """Return the addressing style that ``~/.aws/config`` names."""
     with contextlib.suppress(*failures()):
         section = session.get_scoped_config().get("s3")
