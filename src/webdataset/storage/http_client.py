@@ -189,9 +189,6 @@ def send(
 def refuse_unsendable(headers: Mapping[str, str]) -> None:
     """Refuse what no header can hold, before other code does so and quotes it: it may be a secret.
 
-    Args:
-        headers: request headers.
-
     Raises:
         ConfigError: a line break, a control character, or one outside Latin-1.
     """
@@ -359,13 +356,7 @@ def send_once(
 
 
 def no_answer_error(reason: str, url: str, transport: Transport = DIRECT) -> RetryableError | SourceError:
-    """Return the error to raise for a request without a response.
-
-    Args:
-        reason: what happened.
-        url: the url of the user.
-        transport: how the request travelled.
-    """
+    """Return the error to raise for a request without a response."""
     # 407, 403 of a proxy: a retry changes nothing
     if "Tunnel connection failed: 40" in reason:
         return SourceError(f"a proxy refuses ({reason}): {PROXY_HINT}", url=url)
@@ -379,22 +370,13 @@ def no_answer_error(reason: str, url: str, transport: Transport = DIRECT) -> Ret
 
 
 def was_redirected_by(response: HttpResponse, status: int) -> bool:
-    """Tell whether a redirect with some status led to a response.
-
-    Args:
-        response: the response.
-        status: of the redirect.
-    """
+    """Tell whether a redirect with some status led to a response."""
     followed: Any = response
     return any(step.status == status for step in followed.retries.history)
 
 
 def release_connection(response: HttpResponse) -> None:
-    """Give a connection back to its pool, whatever is left of the body.
-
-    Args:
-        response: a good response.
-    """
+    """Give a connection back to its pool, whatever is left of the body."""
     released: Any = response
     with contextlib.suppress(Exception):  # the response was good: what follows it does not matter
         released.drain_conn()

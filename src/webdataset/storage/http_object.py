@@ -47,42 +47,25 @@ def parse_body_range(status: int, headers: Mapping[str, str]) -> tuple[int, int 
 
 
 def parse_content_range(text: str) -> tuple[int, int | None]:
-    """Return where in the object a range begins, and the length of the object; -1 and None where that is not said.
-
-    Args:
-        text: ``Content-Range``.
-    """
+    """Return where in the object a range begins, and the length of the object; -1 and None where that is not said."""
     found = _CONTENT_RANGE.match(text)
     return (int(found[1]), int(found[2])) if found else (-1, None)
 
 
 def parse_length(text: str) -> int | None:
-    """Return the number in a header; None where there is none.
-
-    Args:
-        text: the header.
-    """
+    """Return the number in a header; None where there is none."""
     return int(text) if _LENGTH.match(text) else None
 
 
 def range_header(offset: int, size: int | None) -> dict[str, str]:
-    """Return the header that requests some bytes; none for the whole object.
-
-    Args:
-        offset: the first byte.
-        size: how many; None for all to the end.
-    """
+    """Return the header that requests some bytes; none for the whole object."""
     if not offset and size is None:
         return {}
     return {"Range": f"bytes={offset}-" if size is None else f"bytes={offset}-{offset + size - 1}"}
 
 
 def condition_header(known: ObjectVersion | None) -> dict[str, str]:
-    """Return the header that makes a request fail if the object has changed; none where nothing could prove that.
-
-    Args:
-        known: the version that the reader has seen.
-    """
+    """Return the header that makes a request fail if the object has changed; none where nothing could prove that."""
     if known is None:
         return {}
     if known.etag is not None:
@@ -91,12 +74,7 @@ def condition_header(known: ObjectVersion | None) -> dict[str, str]:
 
 
 def override_headers(headers: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
-    """Return headers, found by their names in any case, with some replaced.
-
-    Args:
-        headers: of a response.
-        changes: names to texts; None removes a header.
-    """
+    """Return headers, found by their names in any case, with some replaced."""
     from urllib3 import HTTPHeaderDict  # noqa: PLC0415  loaded by now: the response is of urllib3
 
     replaced = {name.lower() for name in changes}
@@ -119,11 +97,7 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpRemoteObject:
-    """An object that is read by requests for ranges; a :class:`~webdataset.storage.object_store.RemoteObject`.
-
-    Args:
-        url: the url of the user.
-    """
+    """An object that is read by requests for ranges; a :class:`~webdataset.storage.object_store.RemoteObject`."""
 
     judges_ranges: ClassVar[bool] = False
     """True where ``request`` refuses a server that ignores ranges."""
@@ -132,21 +106,11 @@ class HttpRemoteObject:
         self.url = url
 
     def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
-        """Send one request, with the condition that the object is still the known one; raise as :meth:`open_at`.
-
-        Args:
-            offset: the first byte.
-            size: how many; None for all to the end.
-            known: the version that the reader has seen.
-        """
+        """Send one request, with the condition that the object is still the known one; raise as :meth:`open_at`."""
         raise NotImplementedError
 
     def version(self, headers: Mapping[str, str], length: int | None) -> ObjectVersion:
         """Return the version that headers name.
-
-        Args:
-            headers: of an answer.
-            length: bytes of the object.
 
         Raises:
             RetryableError: they contradict each other.
@@ -154,21 +118,11 @@ class HttpRemoteObject:
         raise NotImplementedError
 
     def checksums(self, headers: Mapping[str, str], *, whole: bool) -> Checksums:
-        """Return the checksums of the whole object that headers name.
-
-        Args:
-            headers: of an answer.
-            whole: whether the answer is the whole object.
-        """
+        """Return the checksums of the whole object that headers name."""
         return Checksums(digest=find_digest(headers, whole=whole))
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
         """Request the object from ``offset`` on; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte.
-            known: the version that the reader has seen.
-            size: bytes wanted; None for all to the end.
 
         Raises:
             RetryableError: a retry may help.
@@ -195,21 +149,13 @@ class HttpRemoteObject:
 
 
 def strong_etag(headers: Mapping[str, str]) -> str | None:
-    """Return the ETag, unless it is weak: bytes may differ where a weak one is equal.
-
-    Args:
-        headers: of a response.
-    """
+    """Return the ETag, unless it is weak: bytes may differ where a weak one is equal."""
     etag = headers.get("ETag")
     return None if not etag or etag.startswith("W/") else etag
 
 
 class ServiceClient:
     """Requests about one object or container; a service adds credentials, and translates its refusals.
-
-    Args:
-        url: the url of the user.
-        attempts: failures in a row after which to give up a request.
 
     Attributes:
         url: the url of the user.

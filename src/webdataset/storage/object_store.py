@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol, Self
 
-from webdataset.core.errors import ShardChanged
+from webdataset.core.errors import ShardChanged, UsageError
 from webdataset.core.optional_imports import import_if_available
 
 _FIRST_STRIDE = 128 << 10
@@ -50,11 +50,7 @@ class ObjectVersion(NamedTuple):
         return self.length is not None and self.validator() is not None
 
     def same(self, other: "ObjectVersion") -> bool:
-        """Tell whether another answer is about the same bytes: by ETag, else by version, else by date; and by length.
-
-        Args:
-            other: who the later answer says it is.
-        """
+        """Tell whether a later answer is about the same bytes: by ETag, else version, else date; and by length."""
         if not self.provable() or self.length != other.length:
             return False
         if self.etag is not None:
@@ -64,11 +60,7 @@ class ObjectVersion(NamedTuple):
         return self.modified == other.modified
 
     def contradicts(self, other: "ObjectVersion") -> bool:
-        """Tell whether another answer is certainly about other bytes; an answer that says less does not contradict.
-
-        Args:
-            other: who the later answer says it is.
-        """
+        """Tell whether another answer is certainly about other bytes; an answer that says less does not contradict."""
         names = ("etag", "version", "length") if self.etag or self.version else ("modified", "length")
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
@@ -165,9 +157,6 @@ class LosslessBody:
 
     def read(self, size: int) -> bytes:
         """Return ``size`` bytes, fewer where the connection fails or the body ends, ``b""`` at its end.
-
-        Args:
-            size: how many.
 
         Raises:
             Exception: one of the failures, where no byte came in front of it.
@@ -303,9 +292,6 @@ class ListableBackend(Backend, Protocol):
     def split(self, url: str) -> tuple[str, str]:
         """Return a url up to the key of its object, and the key, which may be empty.
 
-        Args:
-            url: a url of this backend.
-
         Raises:
             UsageError: the url names nothing that can be listed.
         """
@@ -343,6 +329,22 @@ class FolderBackend(ListableBackend, Protocol):
         """
 
 
+def refuse_folder(key: str, form: str, url: str, kind: str = "object") -> None:
+    """Refuse a url that names no object: its key is empty, or ends with a slash.
+
+    Args:
+        key: the key.
+        form: what a url of an object looks like.
+        url: the url of the user.
+        kind: what the service calls an object.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if not key or key.endswith("/"):
+        raise UsageError(f"names no {kind}: {form} (wds.expand_urls lists a folder)", url=url)
+
+
 def object_changed_error(url: str, offset: int) -> ShardChanged:
     """Return the error to raise where an object was replaced while it was being read.
 
@@ -358,23 +360,13 @@ def object_changed_error(url: str, offset: int) -> ShardChanged:
 
 
 def parse_crc32(text: str | None, size_bytes: int = 4) -> int | None:
-    """Return the checksum that a header holds, in base64; None for anything else (parts, other kinds).
-
-    Args:
-        text: the header.
-        size_bytes: of the checksum.
-    """
+    """Return the checksum that a header holds, in base64; None for anything else (parts, other kinds)."""
     raw = _decode_base64(text)
     return int.from_bytes(raw, "big") if raw is not None and len(raw) == size_bytes else None
 
 
 def parse_digest(text: str | None, kind: str) -> tuple[str, str] | None:
-    """Return the digest that a header holds, in base64; None for anything else.
-
-    Args:
-        text: the header.
-        kind: ``md5``, ``sha1``, ``sha256`` or ``sha512``.
-    """
+    """Return the digest that a header holds, in base64; None for anything else."""
     raw = _decode_base64(text)
     return (kind, raw.hex()) if raw is not None and len(raw) == _DIGESTS[kind] else None
 
@@ -402,12 +394,7 @@ def _decode_base64(text: str | None) -> bytes | None:
 
 
 def update_crc32(piece: bytes, before: int) -> int:
-    """Return the checksum of what came before and a piece.
-
-    Args:
-        piece: further bytes.
-        before: checksum of the bytes before.
-    """
+    """Return the checksum of what came before and a piece."""
     return zlib.crc32(piece, before)
 
 

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 class AtomicUpload(io.RawIOBase):
-    """A stream to a new object.
-
-    Args:
-        url: the object.
-    """
+    """A stream to a new object."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -155,12 +151,7 @@ MEMORY_BYTES = 16 << 20
 
 
 class SinglePutUpload(AtomicUpload):
-    """A stream to a new object.
-
-    Args:
-        url: the object.
-        attempts: failures after which to give up.
-    """
+    """A stream to a new object."""
 
     def __init__(self, url: str, attempts: int) -> None:
         super().__init__(url)

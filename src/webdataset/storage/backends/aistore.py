@@ -32,25 +32,20 @@ from webdataset.storage.http_object import (
     parse_length,
     range_header,
 )
-from webdataset.storage.object_store import Checksums, ObjectVersion, RetryableError, object_changed_error
+from webdataset.storage.object_store import (
+    Checksums,
+    ObjectVersion,
+    RetryableError,
+    object_changed_error,
+    refuse_folder,
+)
 from webdataset.storage.open_url import make_opener
 from webdataset.storage.resumable_stream import ATTEMPTS
 from webdataset.storage.uploads import SinglePutUpload
 
 
 def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
-    """Yield the names in a bucket that begin with a prefix, in the order of the cluster.
-
-    Args:
-        stem: ``ais://bucket/``, as the user writes it.
-        prefix: the beginning of the names.
-        storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``.
-
-    Raises:
-        NotFound: no such bucket.
-        SourceError: the cluster refuses, or does not answer.
-        ConfigError: no gateway is known.
-    """
+    """Yield the names in a bucket that begin with a prefix, in the order of the cluster."""
     cluster = AistoreClient(storage_options, stem)
     place = parse_url(stem, cluster.provider)
     wanted = {"prefix": prefix, "props": "name", "pagesize": 0, "flags": "0", "uuid": ""}
@@ -82,10 +77,7 @@ class AistoreObject(HttpRemoteObject):
         super().__init__(url)
         self.cluster = AistoreClient(storage_options, url)
         self.place = parse_url(url, self.cluster.provider)
-        if not self.place.name or self.place.name.endswith("/"):
-            raise UsageError(
-                "names no object: an AIStore url is ais://bucket/object (wds.expand_urls lists them)", url=url
-            )
+        refuse_folder(self.place.name, "an AIStore url is ais://bucket/object", url)
 
     def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
         """Send one GET to a gateway, and follow it; the whole object, where it is a member or transformed."""
@@ -266,11 +258,7 @@ class AistoreBatch:
         return self._cluster.ask("GET", first.batch(), first.of_bucket(), headers, sent, reading=number > 0)
 
     def broken(self, reason: str) -> RetryableError:
-        """Return the error of a stream that ended early; the retry goes to another gateway.
-
-        Args:
-            reason: what happened.
-        """
+        """Return the error of a stream that ended early; the retry goes to another gateway."""
         self._cluster.next_gateway()
         return RetryableError(reason)
 

@@ -205,10 +205,6 @@ class AistoreClient:
     def redirect_target(self, target: str, location: str) -> str:
         """Return where a redirect leads.
 
-        Args:
-            target: where the request went.
-            location: the header of the response.
-
         Raises:
             SourceError: to no web url, or to one where a token must not be sent.
         """
@@ -248,11 +244,7 @@ class AistoreClient:
 
 
 def too_many_hops_error(url: str) -> SourceError:
-    """Return the error to raise where redirects have no end.
-
-    Args:
-        url: the url of the user.
-    """
+    """Return the error to raise where redirects have no end."""
     return SourceError(f"the cluster redirected the request more than {HOPS} times", url=url)
 
 

@@ -16,7 +16,7 @@ from webdataset.storage.backends.azure_client import AzureClient, parse_url, ref
 from webdataset.storage.backends.azure_client import service_id as service_id
 from webdataset.storage.http_client import list_pages
 from webdataset.storage.http_object import HttpAnswer, HttpRemoteObject, condition_header, range_header
-from webdataset.storage.object_store import ObjectVersion
+from webdataset.storage.object_store import ObjectVersion, refuse_folder
 from webdataset.storage.uploads import MultipartUpload
 
 PAGE = 5000
@@ -36,17 +36,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
-    """Yield the names in a container that begin with a prefix, in the order of the service.
-
-    Args:
-        stem: ``az://container/``, as the user writes it.
-        prefix: the beginning of the names.
-        storage_options: account and credentials.
-
-    Raises:
-        NotFound: no such container.
-        SourceError: the service refuses, or does not answer.
-    """
+    """Yield the names in a container that begin with a prefix, in the order of the service."""
     place = parse_url(stem, storage_options)
     client = AzureClient(place, stem)
 
@@ -87,10 +77,7 @@ class AzureObject(HttpRemoteObject):
     def __init__(self, url: str, storage_options: object = None) -> None:
         super().__init__(url)
         self.place = parse_url(url, storage_options)
-        if not self.place.key or self.place.key.endswith("/"):
-            raise UsageError(
-                "names no blob: a url of Azure Storage is az://container/blob (wds.expand_urls lists a folder)", url=url
-            )
+        refuse_folder(self.place.key, "a url of Azure Storage is az://container/blob", url, "blob")
         self._client = AzureClient(self.place, url)
 
     def refresh(self) -> None:

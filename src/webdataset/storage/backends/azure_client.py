@@ -185,11 +185,7 @@ def _complete_endpoint(endpoint: str, account: str) -> str:
 
 
 def is_ip_or_local(host: str) -> bool:
-    """Tell whether a host is a number, or this machine.
-
-    Args:
-        host: of a url.
-    """
+    """Tell whether a host is a number, or this machine."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -224,11 +220,7 @@ class AzureLocation(NamedTuple):
     key: str
 
     def address(self, **query: str | None) -> str:
-        """Return the address of this blob, or of its container where there is no name.
-
-        Args:
-            **query: parameters; None leaves one out.
-        """
+        """Return the address of this blob, or of its container where there is no name."""
         quote = urllib.parse.quote
         parameters = "&".join(f"{name}={quote(text, safe='')}" for name, text in query.items() if text is not None)
         key = f"/{quote(self.key, safe='/~')}" if self.key else ""
@@ -238,10 +230,6 @@ class AzureLocation(NamedTuple):
 
 def parse_url(url: str, storage_options: object = None) -> AzureLocation:
     """Return the blob that a url names.
-
-    Args:
-        url: the url.
-        storage_options: as for :func:`find_service`.
 
     Raises:
         UsageError: no container, a host that is none of Azure's, or a signature in the url.
@@ -262,9 +250,6 @@ def parse_url(url: str, storage_options: object = None) -> AzureLocation:
 
 def refuse_signature(url: str) -> None:
     """Refuse a url with a signature in it: urls get into samples and logs.
-
-    Args:
-        url: the url.
 
     Raises:
         UsageError: it holds one.
@@ -307,14 +292,6 @@ def sign_request(
     service: AzureService, method: str, address: str, headers: Mapping[str, str], *, size: int, url: str
 ) -> tuple[str, dict[str, str]]:
     """Return the address and the headers of a request, with credentials.
-
-    Args:
-        service: the account and the credentials.
-        method: ``GET`` ….
-        address: where to.
-        headers: of the request.
-        size: bytes of its body.
-        url: the url of the user.
 
     Raises:
         RetryableError: a token could not be fetched this time.
@@ -380,9 +357,6 @@ def _decode_key(text: str, url: str) -> bytes:
 class AzureTokens:
     """Access tokens of one account, each used until shortly before it expires.
 
-    Args:
-        service: the account and the credentials.
-
     Raises:
         MissingExtra: azure-identity is not installed.
     """
@@ -393,9 +367,6 @@ class AzureTokens:
 
     def token(self, url: str) -> str:
         """Return a token.
-
-        Args:
-            url: the url of the user.
 
         Raises:
             RetryableError: it could not be fetched this time.
@@ -427,21 +398,13 @@ def _default_credential() -> "TokenCredential":
 
 
 def is_refreshable(service: AzureService) -> bool:
-    """Tell whether a new look for credentials can find others.
-
-    Args:
-        service: the account and the credentials.
-    """
+    """Tell whether a new look for credentials can find others."""
     given = service.account_key or service.sas_token
     return not service.anonymous and (given is None or given.reference is not None)
 
 
 def forget_token(service: AzureService) -> None:
-    """Discard a token, so that the next request fetches a new one.
-
-    Args:
-        service: the account and the credentials.
-    """
+    """Discard a token, so that the next request fetches a new one."""
     _token_caches.forget(service)
 
 
@@ -464,13 +427,7 @@ _WAYS_OUT = {
 
 
 class AzureClient(ServiceClient):
-    """Requests about one blob or container.
-
-    Args:
-        place: where, and with which credentials.
-        url: the url of the user.
-        attempts: failures in a row after which to give up a request.
-    """
+    """Requests about one blob or container."""
 
     def __init__(self, place: AzureLocation, url: str, attempts: int | None = None) -> None:
         super().__init__(url, attempts)

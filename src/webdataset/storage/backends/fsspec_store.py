@@ -58,11 +58,7 @@ T = TypeVar("T")
 
 
 def serves(scheme: str) -> bool:
-    """Tell whether an installed fsspec knows a scheme, and may serve it here.
-
-    Args:
-        scheme: without the colon.
-    """
+    """Tell whether an installed fsspec knows a scheme, and may serve it here."""
     name = scheme.lower()
     if name in NEVER or import_if_available("fsspec") is None:
         return False
@@ -121,9 +117,6 @@ def filesystem_lock(filesystem: object) -> contextlib.AbstractContextManager[obj
 
     fsspec gives equal file systems as one object, also to several threads, while clients of SFTP or FTP take each
     other's responses. Asynchronous ones work in a thread of their own.
-
-    Args:
-        filesystem: the file system.
     """
     if getattr(filesystem, "async_impl", False):
         return contextlib.nullcontext()
@@ -212,11 +205,7 @@ class FsspecLocation:
         raise failure
 
     def translate_error(self, error: Exception) -> RetryableError | SourceError:
-        """Return the error to raise in place of one of a file system; it may quote its options.
-
-        Args:
-            error: the error.
-        """
+        """Return the error to raise in place of one of a file system; it may quote its options."""
         reason = f"{type(error).__name__}: {error}"
         for secret in _find_secrets(self._options):
             reason = reason.replace(secret.reveal() or "\0", "***")
@@ -277,20 +266,7 @@ class FsspecObject:
         """Do nothing: nothing is kept between two requests that fsspec does not keep itself."""
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Request the version of the object, and its bytes; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: the version that the reader has seen.
-            size: bytes wanted; None for all.
-
-        Raises:
-            RetryableError: a retry may help.
-            NotFound: nothing is there.
-            ShardChanged: it is another object by now.
-            SourceError: the file system refuses.
-            MissingExtra: a package is not installed.
-        """
+        """Request the version of the object, then its bytes."""
         filesystem, path = self.place.filesystem()
         try:
             identity = call_with_timeout(lambda: _fetch_version(filesystem, path), filesystem)
@@ -352,7 +328,7 @@ class _FsspecBody:
 
 
 def _fetch_version(filesystem: "AbstractFileSystem", path: str) -> ObjectVersion:
-    """Return the version of an object, as its file system says now: lists that fsspec remembers are discarded."""
+    """Return the version of an object, as its file system says now; discard the lists that fsspec remembers."""
     filesystem.invalidate_cache(path)
     facts = filesystem.info(path)
     if facts.get("type") == "directory":
@@ -361,11 +337,7 @@ def _fetch_version(filesystem: "AbstractFileSystem", path: str) -> ObjectVersion
 
 
 def parse_version(facts: Mapping[str, object]) -> ObjectVersion:
-    """Return the version of an object.
-
-    Args:
-        facts: what ``info`` of its file system returns.
-    """
+    """Return the version of an object."""
     size = facts.get("size")
     return ObjectVersion(
         _first_fact(facts, _ETAGS),

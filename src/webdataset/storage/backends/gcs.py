@@ -27,6 +27,7 @@ from webdataset.storage.object_store import (
     object_changed_error,
     parse_crc32,
     parse_digest,
+    refuse_folder,
 )
 from webdataset.storage.uploads import MultipartUpload
 
@@ -45,17 +46,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
-    """Yield the keys of a bucket that begin with a prefix, in the order of the service.
-
-    Args:
-        stem: ``gs://bucket/``.
-        prefix: the beginning of the keys.
-        storage_options: credentials and endpoint.
-
-    Raises:
-        NotFound: no such bucket.
-        SourceError: the service refuses, or does not answer.
-    """
+    """Yield the keys of a bucket that begin with a prefix, in the order of the service."""
     place = parse_url(stem, storage_options)
     client = GcsClient(place, stem)
 
@@ -83,11 +74,7 @@ class GcsObject(HttpRemoteObject):
     def __init__(self, url: str, storage_options: object = None) -> None:
         super().__init__(url)
         self.place = parse_url(url, storage_options)
-        if not self.place.key or self.place.key.endswith("/"):
-            raise UsageError(
-                "names no object: a url of Google Cloud Storage is gs://bucket/key (wds.expand_urls lists a folder)",
-                url=url,
-            )
+        refuse_folder(self.place.key, "a url of Google Cloud Storage is gs://bucket/key", url)
         self._client = GcsClient(self.place, url)
 
     def refresh(self) -> None:

@@ -91,10 +91,6 @@ class GcsLocation(NamedTuple):
 def parse_url(url: str, storage_options: object = None) -> GcsLocation:
     """Return the object that a url names.
 
-    Args:
-        url: the url.
-        storage_options: as for :func:`find_service`.
-
     Raises:
         UsageError: no bucket.
         ConfigError: options that make no sense.
@@ -155,11 +151,6 @@ _ABSENT = (
 def authorization_headers(service: GcsService, address: str, url: str) -> dict[str, str]:
     """Return the headers with the credentials.
 
-    Args:
-        service: the service and the credentials.
-        address: where the request goes.
-        url: the url of the user.
-
     Raises:
         RetryableError: a token could not be fetched this time.
         MissingExtra: google-auth is not installed.
@@ -187,20 +178,12 @@ def authorization_headers(service: GcsService, address: str, url: str) -> dict[s
 
 
 def is_refreshable(service: GcsService) -> bool:
-    """Tell whether a new look for credentials can find others.
-
-    Args:
-        service: the service and the credentials.
-    """
+    """Tell whether a new look for credentials can find others."""
     return service.credentials != ANONYMOUS and (service.token is None or service.token.reference is not None)
 
 
 def forget_tokens(service: GcsService) -> None:
-    """Discard tokens, so that the next request fetches new ones.
-
-    Args:
-        service: the service and the credentials.
-    """
+    """Discard tokens, so that the next request fetches new ones."""
     _credentials.forget(service)
 
 
@@ -272,13 +255,7 @@ _THROTTLED = b"ateLimitExceeded"  # rateLimitExceeded, userRateLimitExceeded: wi
 
 
 class GcsClient(ServiceClient):
-    """Requests about one object or bucket.
-
-    Args:
-        place: where, and with which credentials.
-        url: the url of the user.
-        attempts: failures in a row after which to give up a request.
-    """
+    """Requests about one object or bucket."""
 
     def __init__(self, place: GcsLocation, url: str, attempts: int | None = None) -> None:
         super().__init__(url, attempts)

@@ -20,29 +20,13 @@ from webdataset.core.redaction import redact
 from webdataset.storage.backends.huggingface_client import HubClient, HubFile, parse_url
 from webdataset.storage.backends.huggingface_client import service_id as service_id
 from webdataset.storage.backends.huggingface_client import split as split
-from webdataset.storage.http_object import (
-    HttpAnswer,
-    HttpRemoteObject,
-    override_headers,
-    parse_length,
-    range_header,
-)
-from webdataset.storage.object_store import Checksums, ObjectVersion, RetryableError
+from webdataset.storage.http_object import HttpAnswer, HttpRemoteObject, override_headers, parse_length, range_header
+from webdataset.storage.object_store import Checksums, ObjectVersion, RetryableError, refuse_folder
 from webdataset.storage.uploads import SinglePutUpload
 
 
 def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
-    """Yield the paths in a repository that begin with a prefix, in the order of the hub.
-
-    Args:
-        stem: ``hf://datasets/user/repo@revision/``, as the user writes it.
-        prefix: the beginning of the paths.
-        storage_options: ``token``, ``endpoint_url``.
-
-    Raises:
-        NotFound: no such repository, or revision.
-        SourceError: the hub refuses, or does not answer.
-    """
+    """Yield the paths in a repository that begin with a prefix, in the order of the hub."""
     hub, place = HubClient(storage_options, stem), parse_url(stem)
     folder = prefix.rpartition("/")[0]
     try:
@@ -92,11 +76,7 @@ class HubObject(HttpRemoteObject):
         self.hub = HubClient(storage_options, url)
         self.place = parse_url(url)
         self._signed: SignedFile | None = None
-        if not self.place.path or self.place.path.endswith("/"):
-            raise UsageError(
-                "names no file: a url of the hub is hf://datasets/user/repo/path (wds.expand_urls lists a folder)",
-                url=url,
-            )
+        refuse_folder(self.place.path, "a url of the hub is hf://datasets/user/repo/path", url, "file")
 
     def refresh(self) -> None:
         """Forget the signed url; the token is looked up each time."""

@@ -62,13 +62,7 @@ def translate_refusal(status: int, headers: Mapping[str, str], url: str, page: s
 
 
 def translate_storage_refusal(status: int, headers: Mapping[str, str], url: str) -> RetryableError | SourceError:
-    """Return the error to raise for a refusal of the server that has the bytes: its signed urls expire.
-
-    Args:
-        status: of the response.
-        headers: of the response.
-        url: the url of the user.
-    """
+    """Return the error to raise for a refusal of the server that has the bytes: its signed urls expire."""
     if status in CHANGED:
         return object_changed_error(url, 0)
     return RetryableError(
@@ -124,9 +118,6 @@ class HubLocation(NamedTuple):
 
 def parse_url(url: str) -> HubLocation:
     """Return what a url names.
-
-    Args:
-        url: the url.
 
     Raises:
         UsageError: it names no repository.

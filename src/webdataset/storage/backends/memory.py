@@ -68,17 +68,7 @@ class MemoryObject:
         self._stem, self._key = _split_name(url)
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Return the object from ``offset`` on; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: the version that the reader has seen.
-            size: bytes wanted; None for all.
-
-        Raises:
-            NotFound: nothing is there.
-            ShardChanged: it was replaced.
-        """
+        """Return the object from ``offset`` on; see :class:`~webdataset.storage.object_store.RemoteObject`."""
         with _lock:
             kept = _objects.get(self._stem, {}).get(self._key)
         if kept is None:

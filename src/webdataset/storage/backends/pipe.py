@@ -88,11 +88,7 @@ def _widen_pipe(stream: IO[bytes]) -> None:
 
 
 def waiting_bytes(number: int) -> int:
-    """Return how many bytes can be read from a pipe at once, as far as the system tells.
-
-    Args:
-        number: the descriptor of our end.
-    """
+    """Return how many bytes can be read from a pipe at once, as far as the system tells."""
     try:
         import fcntl  # noqa: PLC0415  absent on Windows
         import termios  # noqa: PLC0415  likewise
@@ -103,11 +99,7 @@ def waiting_bytes(number: int) -> int:
 
 
 def has_no_writer(number: int) -> bool:
-    """Tell whether a pipe has no writer any more.
-
-    Args:
-        number: the descriptor of our end.
-    """
+    """Tell whether a pipe has no writer any more."""
     poll = getattr(select, "poll", None)
     if poll is None:
         return False

@@ -34,7 +34,14 @@ from webdataset.storage.http_object import (
     range_header,
     strong_etag,
 )
-from webdataset.storage.object_store import Checksums, ObjectVersion, RetryableError, parse_crc32, parse_digest
+from webdataset.storage.object_store import (
+    Checksums,
+    ObjectVersion,
+    RetryableError,
+    parse_crc32,
+    parse_digest,
+    refuse_folder,
+)
 from webdataset.storage.profile_selection import service_id as service_id
 from webdataset.storage.uploads import MultipartUpload
 
@@ -52,18 +59,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
-    """Yield the keys of a bucket that begin with a prefix, in the order of the service.
-
-    Args:
-        stem: ``s3://bucket/``, as the user writes it.
-        prefix: the beginning of the keys.
-        storage_options: fields of the profile, or the name of one.
-
-    Raises:
-        NotFound: no such bucket.
-        SourceError: the service refuses, or does not answer.
-        MissingExtra: botocore is not installed.
-    """
+    """Yield the keys of a bucket that begin with a prefix, in the order of the service."""
     place = parse_url(f"{stem}x", storage_options)
     # of a route
     folder = place.key[:-1]
@@ -109,8 +105,7 @@ class S3Object(HttpRemoteObject):
     def __init__(self, url: str, storage_options: object = None) -> None:
         super().__init__(url)
         self.place = parse_url(url, storage_options)
-        if not self.place.key or self.place.key.endswith("/"):
-            raise UsageError("names no object: an S3 url is s3://bucket/key (wds.expand_urls lists a folder)", url=url)
+        refuse_folder(self.place.key, "an S3 url is s3://bucket/key", url)
         self._failures = s3_client.failures()
         self._unversioned = False
 

@@ -86,11 +86,7 @@ _DOUBTFUL_CREDENTIALS = frozenset((
 
 
 def doubts_credentials(error: Exception) -> bool:
-    """Tell whether a service refused who asked, or nobody could: there may be other keys by now, where they come from.
-
-    Args:
-        error: an error of botocore.
-    """
+    """Tell whether a service refused the credentials, or there were none: by now there may be others."""
     if not _LOCAL.keys().isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return True
     response = getattr(error, "response", None)
@@ -98,11 +94,7 @@ def doubts_credentials(error: Exception) -> bool:
 
 
 def response_status(error: Exception) -> int:
-    """Return the status of the answer that an error is about, 0 where there was none.
-
-    Args:
-        error: an error of botocore.
-    """
+    """Return the status of the answer that an error is about, 0 where there was none."""
     response = getattr(error, "response", None)
     facts = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
     return int(facts.get("HTTPStatusCode", 0))
@@ -214,9 +206,6 @@ _request_state = threading.local()
 def import_botocore(part: str) -> ModuleType:
     """Import a part of botocore.
 
-    Args:
-        part: ``session``, ``config`` ….
-
     Raises:
         MissingExtra: it is not installed.
     """
@@ -248,11 +237,7 @@ def client_for(profile: Profile, url: str) -> "BaseClient":
 
 
 def forget_client(profile: Profile) -> None:
-    """Discard a profile's client, so that the next one looks for credentials anew.
-
-    Args:
-        profile: the profile.
-    """
+    """Discard a profile's client, so that the next one looks for credentials anew."""
     _clients.forget(profile)
 
 
@@ -371,11 +356,6 @@ def _is_aws(endpoint: str) -> bool:
 class S3Client:
     """Requests with one profile.
 
-    Args:
-        profile: service and credentials.
-        url: the url of the user, for errors.
-        attempts: failures in a row after which to give up a request.
-
     Raises:
         MissingExtra: botocore is not installed.
     """
@@ -429,20 +409,12 @@ _MEANT = re.compile(r"\?(?=versionId=)|%(?=(?:25)*3[fF]versionId=)", re.IGNORECA
 
 
 def parse_key(written: str) -> str:
-    """Return the key that a url names: as it stands, but ``%3FversionId=`` is ``?versionId=``.
-
-    Args:
-        written: the key in the url.
-    """
+    """Return the key that a url names: as it stands, but ``%3FversionId=`` is ``?versionId=``."""
     return _WRITTEN.sub(lambda found: f"%{found[1][2:]}3F" if found[1] else "?", written)
 
 
 def escape_key(key: str) -> str:
-    """Return how a url writes a key; the opposite of :func:`parse_key`.
-
-    Args:
-        key: the key.
-    """
+    """Return how a url writes a key; the opposite of :func:`parse_key`."""
     return _MEANT.sub(lambda found: "%3F" if found[0] == "?" else "%25", key)
 
 
@@ -469,10 +441,6 @@ class S3Location(NamedTuple):
 
 def parse_url(url: str, storage_options: object = None) -> S3Location:
     """Return the object that a url names.
-
-    Args:
-        url: the url.
-        storage_options: fields of the profile, or the name of one.
 
     Raises:
         UsageError: no bucket, credentials in its place, or no such profile.

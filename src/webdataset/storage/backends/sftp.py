@@ -49,19 +49,7 @@ LISTING_SECONDS = 600.0
 
 
 def list_keys(stem: str, prefix: str, storage_options: object = None, *, depth: int | None = None) -> Iterator[str]:
-    """Yield the paths that begin with a prefix.
-
-    Args:
-        stem: ``ssh://host/``, as the user writes it.
-        prefix: the beginning of the paths.
-        storage_options: login and keys.
-        depth: slashes that a path may have after the prefix; None for any number.
-
-    Raises:
-        NotFound: no such folder.
-        SourceError: the server refuses, or does not answer.
-        MissingExtra: asyncssh is not installed.
-    """
+    """Yield the paths that begin with a prefix."""
     login = parse_login(stem, storage_options)
 
     def find() -> list[str]:
@@ -117,10 +105,6 @@ AHEAD = 6
 class SftpObject:
     """One file.
 
-    Args:
-        url: the url as the user wrote it.
-        storage_options: login and keys.
-
     Raises:
         UsageError: the url names no file.
         MissingExtra: asyncssh is not installed.
@@ -142,19 +126,7 @@ class SftpObject:
         sftp_client.run_coroutine(sftp_client.drop_session(self.place.login), sftp_client.READ_SECONDS)
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Open the file once; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: the version that the reader has seen.
-            size: bytes wanted; None for all.
-
-        Raises:
-            RetryableError: a retry may help.
-            NotFound: nothing is there.
-            ShardChanged: it is another file by now.
-            SourceError: the server refuses.
-        """
+        """Open the file once; see :class:`~webdataset.storage.object_store.RemoteObject`."""
         patience = sftp_client.CONNECT_SECONDS + sftp_client.READ_SECONDS
         try:
             body, identity = sftp_client.run_coroutine(_open_reader(self.place, offset, size), patience)

@@ -99,10 +99,6 @@ def server_path(key: str) -> str:
 def parse_url(url: str, storage_options: object = None) -> SftpLocation:
     """Return the file that a url names.
 
-    Args:
-        url: the url.
-        storage_options: login and keys.
-
     Raises:
         UsageError: no such url, or a host or user that is no word.
         ConfigError: options that make no sense.
@@ -115,10 +111,6 @@ def parse_url(url: str, storage_options: object = None) -> SftpLocation:
 
 def parse_login(stem: str, storage_options: object = None) -> SshLogin:
     """Return the account that a url's beginning names.
-
-    Args:
-        stem: a url up to its path.
-        storage_options: login and keys.
 
     Raises:
         UsageError: a host, port or user that is none.
@@ -185,13 +177,7 @@ _LATER = (2, 4)  # RFC 4254, 5.1: connect failed, resource shortage
 
 
 def translate_error(error: Exception, url: str, login: SshLogin) -> RetryableError | SourceError:
-    """Return the error to raise in place of another.
-
-    Args:
-        error: what asyncssh or the system raised.
-        url: the file as the user calls it.
-        login: where, and as which user.
-    """
+    """Return the error to raise in place of another."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     reason = redact(f"{type(error).__name__}: {error}".rstrip(": "))
     if "HostKeyNotVerifiable" in kinds:
@@ -253,20 +239,12 @@ def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Start a coroutine; return its future.
-
-    Args:
-        work: the coroutine.
-    """
+    """Start a coroutine; return its future."""
     return asyncio.run_coroutine_threadsafe(work, event_loop())
 
 
 def run_coroutine(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """Run a coroutine to its end.
-
-    Args:
-        work: the coroutine.
-        seconds: how long it may take.
 
     Raises:
         TimeoutError: it took longer, and was stopped.
@@ -353,9 +331,6 @@ def failures() -> tuple[type[Exception], ...]:
 
 async def session_for(login: SshLogin) -> SftpSession:
     """Return this process's session for an account; made where there is none that works.
-
-    Args:
-        login: the account.
 
     Raises:
         Exception: one of :func:`failures`.
