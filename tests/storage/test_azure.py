@@ -227,7 +227,7 @@ def test_two_writers_of_one_blob(az):
         for part in stream._parts:
             part.result()
     first.close()
-    with pytest.raises(SourceError, match="somebody else wrote the same blob"):
+    with pytest.raises(SourceError, match="another program wrote the same blob"):
         second.close()
     assert az.get("two") == b"1" * 2 * PART
 

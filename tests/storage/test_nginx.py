@@ -382,7 +382,7 @@ def test_secrets_stay_hidden(web, waits, caplog, capfd, monkeypatch, tmp_path):
             shown.append(str(link))
             link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     with wds.gopen(f"{web.plain}/x", storage_options=options) as stream:
-        shown += [repr(stream), repr(vars(stream._source)), repr(vars(stream._source._asking))]
+        shown += [repr(stream), repr(vars(stream._source)), repr(vars(stream._source._session))]
     with pytest.raises(UsageError):
         pickle.dumps(stream._source)
     records = [re.sub(r'"(GET|PUT) [^"]*"', "", text) for text in caplog.text.splitlines() if "urllib3" not in text]

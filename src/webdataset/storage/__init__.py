@@ -11,6 +11,7 @@
 * ``prefetch_worker``: the reading thread, its budget, the read rate
 * ``uploads``: atomic, single-put and multipart uploads
 * ``http_client``: connections, requests, retries
+* ``http_object``: the read path of the backends that speak HTTP
 * ``tls``: TLS contexts that a fork does not break
 * ``s3_profile``: profiles, routes, secrets
 * ``profile_files``: profiles from TOML, petrel, megfile, AWS and variables

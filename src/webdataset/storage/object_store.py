@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol, Self
 
-from webdataset.core.errors import ShardChanged
+from webdataset.core.errors import ShardChanged, UsageError
 from webdataset.core.optional_imports import import_if_available
 
 _FIRST_STRIDE = 128 << 10
@@ -50,11 +50,7 @@ class ObjectVersion(NamedTuple):
         return self.length is not None and self.validator() is not None
 
     def same(self, other: "ObjectVersion") -> bool:
-        """Tell whether another answer is about the same bytes: by ETag, else by version, else by date; and by length.
-
-        Args:
-            other: who the later answer says it is.
-        """
+        """Tell whether a later answer is about the same bytes: by ETag, else version, else date; and by length."""
         if not self.provable() or self.length != other.length:
             return False
         if self.etag is not None:
@@ -64,11 +60,7 @@ class ObjectVersion(NamedTuple):
         return self.modified == other.modified
 
     def contradicts(self, other: "ObjectVersion") -> bool:
-        """Tell whether another answer is certainly about other bytes; an answer that says less does not contradict.
-
-        Args:
-            other: who the later answer says it is.
-        """
+        """Tell whether another answer is certainly about other bytes; an answer that says less does not contradict."""
         names = ("etag", "version", "length") if self.etag or self.version else ("modified", "length")
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
@@ -83,40 +75,30 @@ class ObjectBody(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, ``b""`` at the end."""
-        ...
 
     def close(self) -> None:
         """Release the connection."""
-        ...
 
 
-class ObjectResponse(NamedTuple):
-    """One answer of a store.
+class Checksums(NamedTuple):
+    """Checksums of a whole object that a store vouches for.
 
     Args:
-        body: an object with ``read(size)``, which returns ``b""`` at its end, and ``close()``.
-        start: offset in the object of the first byte of the body.
-        identity: which object this is.
-        size: bytes of the body, where they are known.
-        crc32: checksum of the whole object, where the store vouches for it.
+        crc32: CRC-32.
         crc32c: the same, by Castagnoli's polynomial.
-        crc64nvme: the same, of 64 bits.
-        digest: another checksum of the whole object: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
+        digest: another one: ``xxhash``, ``md5``, ``sha256`` …, and its hexadecimal digits.
+        crc64nvme: CRC-64/NVME.
     """
 
-    body: ObjectBody
-    start: int
-    identity: ObjectVersion
-    size: int | None = None
     crc32: int | None = None
     crc32c: int | None = None
     digest: tuple[str, str] | None = None
     crc64nvme: int | None = None
 
     def expected_checksum(self) -> "tuple[int | None, ChecksumFunction]":
-        """Return the checksum that the whole object must have, or None where none can be computed; and by what.
+        """Return the checksum that the whole object must have (None where none can be computed), and its function.
 
-        Asked once for each reading: a digest is computed by something that remembers what it was given.
+        Each reading needs a function of its own: that of a digest remembers what it was given.
         """
         if self.crc32 is not None:
             return self.crc32, update_crc32
@@ -127,6 +109,28 @@ class ObjectResponse(NamedTuple):
         kind, written = self.digest or ("", "")
         summing, digits = _digest_function(kind), _DIGITS.match(written)
         return (None, update_crc32) if summing is None or digits is None else (int(digits[0], 16), summing)
+
+
+class ObjectResponse(NamedTuple):
+    """One response of a store.
+
+    Args:
+        body: the bytes.
+        start: offset in the object of the first byte of the body.
+        identity: the version of the object.
+        size: bytes of the body, where they are known.
+        checksums: those of the whole object.
+    """
+
+    body: ObjectBody
+    start: int
+    identity: ObjectVersion
+    size: int | None = None
+    checksums: Checksums = Checksums()
+
+    def expected_checksum(self) -> tuple[int | None, ChecksumFunction]:
+        """Return the checksum that the whole object must have, and its function; see :class:`Checksums`."""
+        return self.checksums.expected_checksum()
 
 
 class LosslessBody:
@@ -153,9 +157,6 @@ class LosslessBody:
 
     def read(self, size: int) -> bytes:
         """Return ``size`` bytes, fewer where the connection fails or the body ends, ``b""`` at its end.
-
-        Args:
-            size: how many.
 
         Raises:
             Exception: one of the failures, where no byte came in front of it.
@@ -225,20 +226,17 @@ class RemoteObject(Protocol):
             size: bytes wanted; None for all to the end.
 
         Raises:
-            Again: asking again may help.
+            RetryableError: asking again may help.
             NotFound: nothing is there.
             ShardChanged: the store says that it is another object by now.
             SourceError: it refuses.
         """
-        ...
 
     def refresh(self) -> None:
         """Look for new credentials, and resolve the url anew."""
-        ...
 
     def failures(self) -> tuple[type[Exception], ...]:
         """Return the errors that reading a body raises when its connection fails."""
-        ...
 
 
 class Upload(Protocol):
@@ -249,15 +247,12 @@ class Upload(Protocol):
 
     def write(self, content: bytes, /) -> int:
         """Take bytes, and return how many."""
-        ...
 
     def close(self) -> None:
         """Publish the object."""
-        ...
 
     def abort(self) -> None:
         """Publish nothing."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -274,12 +269,10 @@ class Backend(Protocol):
     @property
     def remote_object(self) -> Callable[[str, object], RemoteObject]:
         """Make the object of a url, from the url and the storage options; raises ``UsageError`` if it names none."""
-        ...
 
     @property
     def create_upload(self) -> Callable[..., Upload]:
         """Make a stream to a new object, from the url, the storage options, and keyword options of this backend."""
-        ...
 
     def service_id(self, url: str, storage_options: object = None) -> str:
         """Return which service and account this is, without secrets, for the names of copies.
@@ -291,7 +284,6 @@ class Backend(Protocol):
         Returns:
             A text; empty where the url determines the service.
         """
-        ...
 
 
 class ListableBackend(Backend, Protocol):
@@ -300,13 +292,9 @@ class ListableBackend(Backend, Protocol):
     def split(self, url: str) -> tuple[str, str]:
         """Return a url up to the key of its object, and the key, which may be empty.
 
-        Args:
-            url: a url of this backend.
-
         Raises:
             UsageError: the url names nothing that can be listed.
         """
-        ...
 
     def list_keys(self, stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
         """Yield the keys below ``stem`` that begin with ``prefix``, in any order.
@@ -320,7 +308,6 @@ class ListableBackend(Backend, Protocol):
             NotFound: no such bucket.
             SourceError: the service refuses, or does not answer.
         """
-        ...
 
 
 class FolderBackend(ListableBackend, Protocol):
@@ -340,7 +327,22 @@ class FolderBackend(ListableBackend, Protocol):
             storage_options: what a dataset says about its storage.
             depth: slashes that a key may have after the prefix; None for any number.
         """
-        ...
+
+
+def refuse_folder(key: str, form: str, url: str, kind: str = "object") -> None:
+    """Refuse a url that names no object: its key is empty, or ends with a slash.
+
+    Args:
+        key: the key.
+        form: what a url of an object looks like.
+        url: the url of the user.
+        kind: what the service calls an object.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if not key or key.endswith("/"):
+        raise UsageError(f"names no {kind}: {form} (wds.expand_urls lists a folder)", url=url)
 
 
 def object_changed_error(url: str, offset: int) -> ShardChanged:
@@ -358,23 +360,13 @@ def object_changed_error(url: str, offset: int) -> ShardChanged:
 
 
 def parse_crc32(text: str | None, size_bytes: int = 4) -> int | None:
-    """Return the checksum that a header holds, in base64; None for anything else (parts, other kinds).
-
-    Args:
-        text: the header.
-        size_bytes: of the checksum.
-    """
+    """Return the checksum that a header holds, in base64; None for anything else (parts, other kinds)."""
     raw = _decode_base64(text)
     return int.from_bytes(raw, "big") if raw is not None and len(raw) == size_bytes else None
 
 
 def parse_digest(text: str | None, kind: str) -> tuple[str, str] | None:
-    """Return the digest that a header holds, in base64; None for anything else.
-
-    Args:
-        text: the header.
-        kind: ``md5``, ``sha1``, ``sha256`` or ``sha512``.
-    """
+    """Return the digest that a header holds, in base64; None for anything else."""
     raw = _decode_base64(text)
     return (kind, raw.hex()) if raw is not None and len(raw) == _DIGESTS[kind] else None
 
@@ -402,12 +394,7 @@ def _decode_base64(text: str | None) -> bytes | None:
 
 
 def update_crc32(piece: bytes, before: int) -> int:
-    """Return the checksum of what came before and a piece.
-
-    Args:
-        piece: further bytes.
-        before: checksum of the bytes before.
-    """
+    """Return the checksum of what came before and a piece."""
     return zlib.crc32(piece, before)
 
 

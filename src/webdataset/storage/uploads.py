@@ -1,17 +1,13 @@
 """Uploads: an object appears when it is complete, and never before.
 
-:class:`AtomicUpload` is what all uploads share: ``close`` publishes, ``abort`` discards. A write that fails or is
-interrupted has lost a part: ``close`` after it raises, and publishes nothing. A copy in a forked process can neither
-write nor publish, and leaves the upload of its parent alone.
+:class:`AtomicUpload` is what all uploads share: ``close`` publishes, ``abort`` discards. After a write that failed or
+was interrupted, ``close`` raises and publishes nothing: a part is lost. A copy in a forked process can neither write
+nor publish, and leaves the upload of its parent alone.
 
 :class:`MultipartUpload` sends what fits into one part as one request when the stream is closed; more goes up in parts
-while it is written, a few at a time, and is joined by the last request. If the program ends before that, the old
-object (or none) stays; ``abort`` also removes the parts. A backend defines how a part is sent and how parts are
-joined.
-
-:class:`SinglePutUpload` is for services that take an object in one piece or not at all. It keeps what is written in
-memory, from 16 MiB on in a temporary file; so its length is known, a busy service can be asked again, and an aborted
-upload sends nothing.
+while it is written, a few at a time, and the last request joins them. If the program ends before that, the old object
+(or none) stays. :class:`SinglePutUpload` is for services that take an object in one piece or not at all. It keeps what
+is written in memory, from 16 MiB on in a temporary file, so that its length is known and a retry can send it again.
 """
 
 import contextlib
@@ -23,14 +19,14 @@ import tempfile
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage.http_client import retry
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from _typeshed import ReadableBuffer
 
 
 class AtomicUpload(io.RawIOBase):
@@ -47,9 +43,50 @@ class AtomicUpload(io.RawIOBase):
         """Take bytes."""
         raise NotImplementedError
 
+    def _publish(self) -> None:
+        """Publish the object."""
+        raise NotImplementedError
+
+    def _discard(self) -> None:
+        """Remove what was sent."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Release threads and memory."""
+
+    def close(self) -> None:
+        """Publish the object.
+
+        Raises:
+            SourceError: the service refuses, now or earlier; nothing is published.
+        """
+        if self.closed:
+            return
+        # a copy in a forked process: the upload belongs to its parent
+        if self._owner != os.getpid():
+            self.abort()
+            return
+        if self._broken is not None:
+            self.abort()
+            raise self._broken
+        try:
+            self._publish()
+        except BaseException:  # an interrupt, too, must not leave anything there
+            self.abort()
+            raise
+        self._release()
+        super().close()
+
     def abort(self) -> None:
         """Publish nothing, and remove what was sent."""
-        raise NotImplementedError
+        if self.closed:
+            return
+        try:
+            if self._owner == os.getpid():
+                self._discard()
+                self._release()
+        finally:
+            super().close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {redact(self.name)} at {self._size}>"
@@ -62,7 +99,7 @@ class AtomicUpload(io.RawIOBase):
         """Return the number of bytes written so far."""
         return self._size
 
-    def write(self, content: "Buffer", /) -> int:
+    def write(self, content: "ReadableBuffer", /) -> int:
         """Take bytes.
 
         Raises:
@@ -78,7 +115,7 @@ class AtomicUpload(io.RawIOBase):
         view = memoryview(content).cast("B")
         try:
             self._accept(view)
-        except BaseException as error:  # an interrupt, too: some of it is lost
+        except BaseException as error:  # an interrupt, too: a part is lost
             if self._broken is None:
                 message = f"a write was interrupted ({type(error).__name__}): nothing is published"
                 self._broken = SourceError(message, url=self.name)
@@ -114,16 +151,16 @@ MEMORY_BYTES = 16 << 20
 
 
 class SinglePutUpload(AtomicUpload):
-    """A stream to a new object, sent in one request when it is closed."""
+    """A stream to a new object."""
 
     def __init__(self, url: str, attempts: int) -> None:
         super().__init__(url)
         self._attempts = attempts
-        # unbuffered: a forked copy would write its share of a buffer into the file of both when it lets go of it
+        # unbuffered: the finaliser of a forked copy would write its share of a buffer into the file of both
         self._kept = tempfile.SpooledTemporaryFile(MEMORY_BYTES, buffering=0, prefix="webdataset-")  # noqa: SIM115  until close
 
     def _send_object(self) -> None:
-        """Send what is kept, from its start; raises ``RetryableError`` where sending again may help."""
+        """Send what is kept, from its start, once; raise ``RetryableError`` where a retry may help."""
         raise NotImplementedError
 
     def _accept(self, view: memoryview) -> None:
@@ -140,30 +177,14 @@ class SinglePutUpload(AtomicUpload):
             )
             raise self._broken from error
 
-    def close(self) -> None:
-        """Send it.
+    def _publish(self) -> None:
+        retry(self._send_object, self.name, lambda: None, self._attempts)
 
-        Raises:
-            SourceError: the service refuses, or does not answer.
-        """
-        if self.closed:
-            return
-        # a copy in a forked process: the upload belongs to its parent
-        if self._owner != os.getpid():
-            self.abort()
-            return
-        try:
-            if self._broken is not None:
-                raise self._broken
-            retry(self._send_object, self.name, lambda: None, self._attempts)
-        finally:
-            self.abort()
+    def _discard(self) -> None:
+        """Do nothing: nothing was sent."""
 
-    def abort(self) -> None:
-        """Send nothing, and forget what was written."""
-        if not self.closed:
-            self._kept.close()
-            super().close()
+    def _release(self) -> None:
+        self._kept.close()
 
 
 _THREADS = "webdataset-upload"
@@ -172,7 +193,11 @@ log = logging.getLogger("webdataset")
 
 
 class MultipartUpload(AtomicUpload):
-    """A stream to a new object, sent in parts of ``part_bytes``; as many as go up at once, and one more, are in memory.
+    """A stream to a new object.
+
+    Args:
+        url: the object.
+        part_bytes: size of a part; as many as go up at once, and one more, are in memory.
 
     Raises:
         UsageError: parts are too small.
@@ -189,22 +214,22 @@ class MultipartUpload(AtomicUpload):
         self._part_bytes = part_bytes
         self._buffer = bytearray()
         self._threads: ThreadPoolExecutor | None = None
-        self._parts: list[Future[Any]] = []
+        self._parts: list[Future[str]] = []
 
     def _begin(self) -> None:
-        """Do what comes before the first part."""
+        """Prepare for the first part."""
         raise NotImplementedError
 
-    def _send_part(self, number: int, body: bytes) -> object:
-        """Send a part, numbered from 1, in a thread; return what joining needs to know."""
+    def _send_part(self, number: int, body: bytes) -> str:
+        """Send a part, by its number from 1, in a thread; return what ``_join`` needs to know."""
         raise NotImplementedError
 
     def _whole(self, body: bytes) -> None:
         """Publish an object of one piece."""
         raise NotImplementedError
 
-    def _join(self, tags: list[Any]) -> None:
-        """Publish an object of several parts, given what sending them returned, in order."""
+    def _join(self, tags: list[str]) -> None:
+        """Publish an object of several parts, from what ``_send_part`` returned for each."""
         raise NotImplementedError
 
     def _remove(self) -> None:
@@ -212,7 +237,7 @@ class MultipartUpload(AtomicUpload):
         raise NotImplementedError
 
     def _accept(self, view: memoryview) -> None:
-        """Take bytes; a full part is sent while the next one fills."""
+        """Take bytes; a full part goes out while the next one fills."""
         offset = 0
         # a full buffer waits for the next byte: the last part is never empty
         while offset < len(view):
@@ -223,7 +248,7 @@ class MultipartUpload(AtomicUpload):
             offset += space
 
     def _send(self) -> None:
-        """Hand the buffer over as one part; wait where enough of them are on their way."""
+        """Send the buffer as one part; wait while enough of them are in flight."""
         body, self._buffer = self._buffer, bytearray()
         if len(self._parts) == self.most_parts:
             self._fail(UsageError(f"more than {self.most_parts} parts: pass a larger part_bytes", url=self.name))
@@ -242,28 +267,7 @@ class MultipartUpload(AtomicUpload):
         self._broken = error if isinstance(error, SourceError) else SourceError(error.message, url=self.name)
         raise error
 
-    def close(self) -> None:
-        """Publish the object.
-
-        Raises:
-            SourceError: the service refuses, now or earlier; nothing is published.
-        """
-        if self.closed:
-            return
-        # a copy in a forked process: the upload belongs to its parent
-        if self._owner != os.getpid():
-            super().close()
-            return
-        try:
-            self._publish()
-        except BaseException:  # an interrupt, too, must not leave parts
-            self.abort()
-            raise
-        self._end()
-
     def _publish(self) -> None:
-        if self._broken is not None:
-            raise self._broken
         if self._parts:
             self._finish()
         else:
@@ -274,32 +278,25 @@ class MultipartUpload(AtomicUpload):
         self._send()
         self._join(self._await_parts())
 
-    def _await_parts(self) -> list[Any]:
+    def _await_parts(self) -> list[str]:
         """Wait until all parts have been sent."""
         return [part.result() for part in self._parts]
 
-    def abort(self) -> None:
-        """Stop the upload; nothing is published, and what was sent is removed."""
-        if self.closed:
-            return
-        if self._owner == os.getpid():
-            begun = self._threads is not None
-            for part in self._parts:
-                part.cancel()
-            self._end()
-            if begun:
-                try:
-                    self._remove()
-                except SourceError as error:
-                    log.warning("parts of an upload could not be removed; the service may do so later: %s", error)
-        super().close()
+    def _discard(self) -> None:
+        begun = self._threads is not None
+        for part in self._parts:
+            part.cancel()
+        self._release()
+        if begun:
+            try:
+                self._remove()
+            except SourceError as error:
+                log.warning("parts of an upload could not be removed; the service may do so later: %s", error)
 
-    def _end(self) -> None:
-        """Let the threads go, and the memory."""
+    def _release(self) -> None:
         threads, self._threads = self._threads, None
         if threads is not None:
             # a forgotten upload may be finalised by a thread of its own, which cannot wait for itself
             own = threading.current_thread().name.startswith(_THREADS)
             threads.shutdown(wait=not own, cancel_futures=True)
         self._buffer = bytearray()
-        super().close()

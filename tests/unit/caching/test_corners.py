@@ -21,7 +21,7 @@ from webdataset.caching.shard_cache import ShardCache
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import ShortRead, UsageError
 from webdataset.samples.shard_opener import open_shards
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion
+from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion
 from webdataset.storage.open_url import make_opener
 from webdataset.testing import archives
 
@@ -101,7 +101,7 @@ class Vouching:
 
         body = types.SimpleNamespace(read=patient, close=body.close)
         identity = ObjectVersion(etag='"1"', length=len(self.body))
-        return ObjectResponse(body, offset, identity, crc32=zlib.crc32(self.body))
+        return ObjectResponse(body, offset, identity, checksums=Checksums(zlib.crc32(self.body)))
 
     def refresh(self):
         """There is nothing to refresh."""

@@ -22,7 +22,7 @@ from webdataset.caching.shard_cache import ShardCache
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import ShardChanged, ShortRead, WebDatasetError
 from webdataset.samples.shard_opener import open_shards
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion
+from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion
 from webdataset.storage.open_url import make_opener
 from webdataset.testing import archives
 
@@ -471,7 +471,7 @@ class Vouching:
         self.asked.append(offset)
         end = len(self.body) if size is None else offset + size
         identity = ObjectVersion(etag='"1"', length=len(self.body))
-        return ObjectResponse(io.BytesIO(self.body[offset:end]), offset, identity, crc32=self.promised)
+        return ObjectResponse(io.BytesIO(self.body[offset:end]), offset, identity, checksums=Checksums(self.promised))
 
     def refresh(self):
         """There is nothing to refresh."""

@@ -13,7 +13,7 @@ import pytest
 from webdataset.core.errors import ShardChanged, ShortRead, SourceError
 from webdataset.core.seeds import make_rng
 from webdataset.storage import parallel_ranges, prefetch_worker, resumable_stream
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError
+from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion, RetryableError
 from webdataset.storage.prefetch_worker import prefetch_budget
 from webdataset.storage.resumable_stream import ResumableStream
 
@@ -92,7 +92,9 @@ class Store:
             content = content[: len(content) // 3]
         identity = ObjectVersion(etag, None, None, len(body))
         crc = self.checksum if offset == 0 and size is None else None
-        return ObjectResponse(Body(self, content, breaks=fault == "break"), start, identity, len(content), crc)
+        return ObjectResponse(
+            Body(self, content, breaks=fault == "break"), start, identity, len(content), Checksums(crc)
+        )
 
 
 @pytest.fixture(autouse=True)

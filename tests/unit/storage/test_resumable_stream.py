@@ -8,7 +8,14 @@ import pytest
 from webdataset.core.errors import NotFound, ShardChanged, ShortRead, SourceError
 from webdataset.core.seeds import make_rng
 from webdataset.storage import resumable_stream
-from webdataset.storage.object_store import LosslessBody, ObjectResponse, ObjectVersion, RetryableError, parse_crc32
+from webdataset.storage.object_store import (
+    Checksums,
+    LosslessBody,
+    ObjectResponse,
+    ObjectVersion,
+    RetryableError,
+    parse_crc32,
+)
 from webdataset.storage.random_access import ObjectRanges
 from webdataset.storage.resumable_stream import ResumableStream
 
@@ -69,7 +76,7 @@ class Store:
         if fault in ("drop", "end", "short-range"):
             content = content[: self.cut]
         self.bodies.append(Body(content, ConnectionResetError("planned") if fault == "drop" else None))
-        return ObjectResponse(self.bodies[-1], start, identity, len(content), crc)
+        return ObjectResponse(self.bodies[-1], start, identity, len(content), Checksums(crc))
 
 
 @pytest.fixture(autouse=True)

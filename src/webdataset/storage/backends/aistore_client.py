@@ -10,9 +10,7 @@ gateway, where there are several at the next one: targets come and go.
 
 A gateway answers a PUT as soon as it has read the headers, and closes the connection on a client that continues to
 send. So the headers go first, and the body only if no answer comes. urllib3 cannot do this, and the standard library
-can. Proxies of the environment are not used: uploads go to the cluster directly.
-
-A refused request raises ``RetryableError`` where a retry may help, else an error that says what to do.
+can. Uploads use no proxy: they go to the cluster directly.
 """
 
 import contextlib
@@ -23,55 +21,46 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from webdataset.core import settings
-from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
+from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import BUSY, refuse_unsendable
-from webdataset.storage.object_store import RetryableError, object_changed_error
+from webdataset.storage.http_client import HttpResponse, Transport, refuse_unsendable, translate_status
+from webdataset.storage.http_object import override_headers
+from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for, refuse_login
-from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.tls import context_for
 
-_ABSENT = frozenset((404, 410))
-_CHANGED = frozenset((412, 416))
 _WAYS_OUT = {
-    401: "; set AIS_AUTHN_TOKEN or AIS_AUTHN_TOKEN_FILE to a token that is valid",
-    403: "; this token may not do it: ask for access, or set AIS_AUTHN_TOKEN to another one",
-    404: "; check bucket, name and provider",
+    401: "set AIS_AUTHN_TOKEN or AIS_AUTHN_TOKEN_FILE to a token that is valid",
+    403: "this token may not do it: ask for access, or set AIS_AUTHN_TOKEN to another one",
+    404: "check bucket, name and provider",
 }
 
 
 def translate_refusal(
     status: int, headers: Mapping[str, str], error_body: bytes, url: str, *, reading: bool = False
 ) -> RetryableError | SourceError:
-    """Return the error to raise for an answer.
+    """Return the error to raise for a refusal of the cluster.
 
     Args:
-        status: of the answer, from 300 on.
-        headers: of the answer.
+        status: of the response, from 300 on.
+        headers: of the response.
         error_body: the beginning of its body.
-        url: what was asked for, as the user calls it.
-        reading: the token was good before; it may have been renewed meanwhile.
+        url: the url of the user.
+        reading: the token was good before; a new one may have come meanwhile.
     """
-    text = f"the cluster answered {status}{_error_message(error_body)}"
-    if status in BUSY:
-        return RetryableError(
-            redact(text), wait_seconds=parse_retry_after(headers.get("Retry-After"), headers.get("Date"))
-        )
-    if status == 401 and reading:
-        return RetryableError(redact(f"{text}; the token has expired"), expired=True)
-    if status in _CHANGED:
-        return object_changed_error(url, 0)
-    kind = NotFound if status in _ABSENT else SourceError
-    return kind(text + _WAYS_OUT.get(status, ""), url=url)
+    expired = status == 401 and reading
+    hint = "the token has expired" if expired else _WAYS_OUT.get(status, "")
+    reason = f"the cluster answered {status}{_error_message(error_body)}"
+    return translate_status(status, headers, reason, url=url, hint=hint, expired=expired)
 
 
 def _error_message(body: bytes) -> str:
-    """Return what the body says, on one line."""
+    """Return what an error body says, on one line."""
     try:
         found = json.loads(body)
         message = str(found.get("message", "")) if isinstance(found, dict) else ""
@@ -81,26 +70,27 @@ def _error_message(body: bytes) -> str:
     return f": {message}" if message else ""
 
 
+CLUSTER = Transport(service="the cluster", trust_hint="set AIS_CLIENT_CA")
 HOPS = 5
 REDIRECTED = frozenset((301, 302, 307, 308))
 
 
 class AistoreClient:
-    """A cluster, as one dataset or one process knows it.
+    """Requests to a cluster.
 
     Args:
-        storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``; the environment says the rest.
-        url: what is to be opened, for errors.
+        storage_options: ``endpoint_url``, ``token``, ``verify``, ``provider``; the environment fills in the others.
+        url: the url of the user, for errors.
 
     Attributes:
-        gateways: urls, without a slash at their end; empty where nobody names one.
+        gateways: urls, without a slash at their end; empty where none is known.
         provider: where the buckets of ``ais:`` urls come from, or None.
 
     Raises:
         ConfigError: options that make no sense.
     """
 
-    def __init__(self, storage_options: Any, url: str) -> None:
+    def __init__(self, storage_options: object, url: str) -> None:
         self._options = options_for("ais", storage_options, url)
         self._url = url
         self._turn = 0
@@ -121,29 +111,29 @@ class AistoreClient:
         body: bytes | None = None,
         *,
         reading: bool = False,
-    ) -> Any:
-        """Send one request to a gateway and follow it to who answers.
+    ) -> HttpResponse:
+        """Send one request to a gateway, and follow its redirects.
 
         Args:
             method: ``GET`` ….
             path: ``/v1/…``.
             query: names to texts.
             headers: request headers beside the usual ones.
-            body: bytes that are sent along at every hop.
-            reading: this token was good before: where it is refused now, a new one may come.
+            body: what to send along at every hop.
+            reading: the token was good before; if it is refused now, a new one may come.
 
         Returns:
-            A response whose body is still to be read; its status is below 300.
+            A response, its body unread, with a status below 300.
 
         Raises:
-            Again: asking again, at a gateway, may help.
+            RetryableError: a retry, which begins at a gateway, may help.
             NotFound: nothing is there.
             SourceError: the cluster refuses.
             ConfigError: no gateway is known.
         """
         target = f"{self.gateway()}{path}?{urllib.parse.urlencode(query)}"
         try:
-            response = self._sent_on(method, target, {**headers, **self.authorization()}, body)
+            response = self._follow(method, target, {**headers, **self.authorization()}, body)
             if response.status < 300:
                 return response
             error_body = b"" if method == "HEAD" else _read_beginning(response)
@@ -153,18 +143,18 @@ class AistoreClient:
             self.next_gateway()
             raise
 
-    def _sent_on(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Any:
-        """Send a request to a gateway, and on to where it says; return the first answer that leads nowhere else."""
+    def _follow(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> HttpResponse:
+        """Send a request, and follow redirects to the first response that is none."""
         for _ in range(HOPS):
             response = self._send_request(method, target, headers, body)
             if response.status not in REDIRECTED:
                 return response
             response.close()
             target = self.redirect_target(target, response.headers.get("Location", ""))
-        raise SourceError(f"the cluster redirected the request more than {HOPS} times", url=self._url)
+        raise too_many_hops_error(self._url)
 
-    def call(self, method: str, path: str, query: Mapping[str, str], body: Any = None) -> Any:
-        """Send a request until it is answered, and return what the answer's JSON says; arguments as for :meth:`ask`.
+    def call(self, method: str, path: str, query: Mapping[str, str], body: object = None) -> dict[str, Any]:
+        """Send a request until it has a response, and return what its JSON says; arguments as for :meth:`ask`.
 
         Raises:
             NotFound: nothing is there.
@@ -172,39 +162,31 @@ class AistoreClient:
         """
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
 
-        def once() -> Any:
+        def ask() -> dict[str, Any]:
             return self._parse(self.ask(method, path, query, headers, json.dumps(body).encode()))
 
-        return http_client.retry(once, self._url, lambda: None)
+        return http_client.retry(ask, self._url, lambda: None)
 
-    def _parse(self, response: Any) -> Any:
+    def _parse(self, response: HttpResponse) -> dict[str, Any]:
+        """Read a response's JSON; an empty body is an empty object."""
         try:
-            return json.loads(response.read() or b"null")
+            found: dict[str, Any] = json.loads(response.read(-1) or b"null") or {}
         except http_client.failures() as error:
             failure = redact(f"{type(error).__name__}: {error}")
         except ValueError:
             failure = "what came is no JSON"
+        else:
+            return found
         finally:
             response.close()
         raise RetryableError(f"the answer broke off: {failure}")
 
-    def _send_request(self, method: str, target: str, headers: Mapping[str, str], body: Any) -> Any:
-        try:
-            return http_client.send(
-                method,
-                target,
-                headers,
-                (http_client.CONNECT_SECONDS, http_client.READ_SECONDS),
-                body,
-                redirects=0,
-                tls=self.tls(),
-            )
-        except http_client.no_answer_errors() as error:
-            reason = redact(str(getattr(error, "reason", None) or error))
-        raise no_answer_error(reason, self._url)  # here, since the error of urllib3 shows the url as it is
+    def _send_request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> HttpResponse:
+        transport = CLUSTER._replace(tls=self.tls())
+        return http_client.send_once(method, target, headers, self._url, body=body, transport=transport)
 
     def gateway(self) -> str:
-        """Return the gateway to ask now.
+        """Return the gateway to begin at.
 
         Raises:
             ConfigError: none is known.
@@ -217,15 +199,11 @@ class AistoreClient:
         return self.gateways[self._turn % len(self.gateways)]
 
     def next_gateway(self) -> None:
-        """Ask another gateway from now on, where there are several."""
+        """Begin at another gateway from now on, where there are several."""
         self._turn += 1
 
     def redirect_target(self, target: str, location: str) -> str:
         """Return where a redirect leads.
-
-        Args:
-            target: what was asked.
-            location: what the answer says.
 
         Raises:
             SourceError: to no web url, or to one where a token must not be sent.
@@ -265,16 +243,9 @@ class AistoreClient:
         return " ".join(filter(None, ("ais", *sorted(self.gateways), self.provider)))
 
 
-def no_answer_error(reason: str, url: str) -> RetryableError | SourceError:
-    """Return the error to raise where no answer came.
-
-    Args:
-        reason: why.
-        url: what was asked for.
-    """
-    if "CERTIFICATE_VERIFY_FAILED" in reason:
-        return SourceError(f"the cluster's certificate is not trusted; set AIS_CLIENT_CA: {reason}", url=url)
-    return RetryableError(f"no answer from the cluster: {reason}")
+def too_many_hops_error(url: str) -> SourceError:
+    """Return the error to raise where redirects have no end."""
+    return SourceError(f"the cluster redirected the request more than {HOPS} times", url=url)
 
 
 def _token_from_file() -> str:
@@ -289,21 +260,22 @@ def _token_from_file() -> str:
         token = json.loads(text).get("token")
     except ValueError:
         token = None
-    text = ""  # no traceback shows it
+    # no traceback shows it
+    text = ""
     if not isinstance(token, str) or not token:
         raise ConfigError(f"the file {place}, which AIS_AUTHN_TOKEN_FILE names, is no JSON with a 'token'")
     return token
 
 
-def _read_beginning(response: Any) -> bytes:
+def _read_beginning(response: HttpResponse) -> bytes:
     try:
         return bytes(response.read(2000))
     except http_client.failures():
         return b""
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return which cluster serves a url, without secrets; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return which cluster serves a url, without secrets."""
     return AistoreClient(storage_options, url).service()
 
 
@@ -335,8 +307,8 @@ class AistoreLocation(NamedTuple):
         provider: ``ais``, ``aws``, ``gcp``, ``azure``, ``oci`` or ``ht``.
         namespace: ``@uuid#name``, ``#name``, or empty.
         bucket: the bucket.
-        name: the object's name; may be empty where a bucket is meant.
-        asked: what the url's query says: a member of an archive, a transformation.
+        name: the object's name; empty for the bucket itself.
+        asked: the url's query: a member of an archive, a transformation.
         original: the url itself, where AIStore has to fetch it from the web.
     """
 
@@ -348,7 +320,7 @@ class AistoreLocation(NamedTuple):
     original: str = ""
 
     def whole(self) -> bool:
-        """Tell whether the object is meant as it is stored, and not a member or a transformation of it."""
+        """Tell whether this is the object as it is stored, and not a member or a transformation of it."""
         return not any(name != "latest-ver" for name, _ in self.asked)
 
     def is_transformed(self) -> bool:
@@ -373,7 +345,7 @@ class AistoreLocation(NamedTuple):
         return f"/v1/buckets/{urllib.parse.quote(self.bucket, safe='')}"
 
     def of_bucket(self) -> dict[str, str]:
-        """Return what a query says about the bucket."""
+        """Return the query of a request about the bucket."""
         return {"provider": self.provider, **({"namespace": self.namespace} if self.namespace else {})}
 
     def hint(self) -> str:
@@ -413,7 +385,7 @@ def parse_url(url: str, provider: str | None = None) -> AistoreLocation:
 
 
 def _web_location(url: str) -> AistoreLocation:
-    """Return the place of a web url: AIStore keeps the files of one folder in one bucket."""
+    """Return the location of a web url: AIStore keeps the files of one folder in one bucket."""
     folder, _, name = url.partition("?")[0].partition("#")[0].rpartition("/")
     if not name:
         raise UsageError("names no object: a url of a folder cannot be read through AIStore", url=url)
@@ -422,7 +394,7 @@ def _web_location(url: str) -> AistoreLocation:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its object's name, and the name; see :mod:`webdataset.storage.open_url`."""
+    """Return a url up to its object's name, and the name."""
     place = parse_url(url)
     if place.asked:
         raise UsageError("a list of objects has no query", url=url)
@@ -431,30 +403,30 @@ def split(url: str) -> tuple[str, str]:
 
 UPLOAD_PIECE_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
-"""How long a gateway may take to answer before the body is sent after all."""
+"""How long a gateway may take to answer before the body goes out."""
 
 STORED_SECONDS = 600.0
-"""How long the cluster may take to store what has been sent: it may send it on to another store first."""
+"""How long the cluster may take to store a body: it may send it on to another store first."""
 
 
 class UploadReply(NamedTuple):
-    """What came back.
+    """A response.
 
     Args:
-        status: of the answer.
-        headers: of the answer, by name in any case.
+        status: its status code.
+        headers: its headers, by name in any case.
         error_body: the beginning of its body.
     """
 
     status: int
-    headers: Any
+    headers: Mapping[str, str]
     error_body: bytes
 
 
 def put_file(
     url: str,
     headers: Mapping[str, str],
-    file: Any,
+    file: IO[bytes],
     size: int,
     tls: Mapping[str, str],
     *,
@@ -466,7 +438,7 @@ def put_file(
     Args:
         url: where to.
         headers: request headers.
-        file: what to send, from its beginning.
+        file: the body, from its beginning.
         size: bytes of it.
         tls: which certificates to trust; names as for :func:`webdataset.storage.http_client.send`.
         seconds: bound on each wait.
@@ -489,7 +461,7 @@ def put_file(
             connection.sock.settimeout(seconds)
             _send_body(connection, file)
             response = connection.getresponse()
-        return UploadReply(response.status, response.headers, response.read(2000))
+        return UploadReply(response.status, override_headers(dict(response.headers.items()), {}), response.read(2000))
 
 
 def _read_early_answer(connection: http.client.HTTPConnection) -> http.client.HTTPResponse | None:
@@ -505,13 +477,14 @@ def _read_early_answer(connection: http.client.HTTPConnection) -> http.client.HT
     return response
 
 
-def _send_body(connection: http.client.HTTPConnection, file: Any) -> None:
+def _send_body(connection: http.client.HTTPConnection, file: IO[bytes]) -> None:
     file.seek(0)
     try:
         while piece := file.read(UPLOAD_PIECE_BYTES):
             connection.send(piece)
     except (BrokenPipeError, ConnectionResetError):
-        connection.sock.settimeout(1.0)  # an answer may have come before
+        # an answer may have come before
+        connection.sock.settimeout(1.0)
     else:
         connection.sock.settimeout(STORED_SECONDS)
 

@@ -1,27 +1,22 @@
 """Azure Storage: reads, uploads and lists blobs.
 
-A response holds bytes as they are stored, and their version. Every later request carries the ETag of the first
-(``If-Match``).
-
-An upload is one request, or blocks, a few at a time. Each block is retried until the service has it; the list of
-blocks makes the blob. Blocks that no list names are not visible, and Azure removes them after a week. A list has five
-thousand names a request, in the order of the service. Folders of accounts that have them (Data Lake) are left out.
+Every request after the first carries the ETag of the first (``If-Match``). A large upload is blocks, a few at a time;
+the list of blocks makes the blob. Blocks in no list are never visible, and Azure removes them after a week. A list
+leaves out the folders of accounts that have them (Data Lake).
 """
 
 import base64
-import functools
 import urllib.parse
 import uuid
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 from webdataset.core.errors import UsageError
-from webdataset.storage import http_client
 from webdataset.storage.backends.azure_client import AzureClient, parse_url, refuse_signature
 from webdataset.storage.backends.azure_client import service_id as service_id
-from webdataset.storage.http_client import next_page, parse_body_range, range_header, retry
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, find_digest
+from webdataset.storage.http_client import list_pages
+from webdataset.storage.http_object import HttpAnswer, HttpRemoteObject, condition_header, range_header
+from webdataset.storage.object_store import ObjectVersion, refuse_folder
 from webdataset.storage.uploads import MultipartUpload
 
 PAGE = 5000
@@ -29,10 +24,10 @@ PAGE = 5000
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its key, and the key; see :mod:`webdataset.storage.open_url`.
+    """Return a url up to its key, and the key.
 
     Raises:
-        UsageError: a signature in the url, which must not be taken for a wildcard.
+        UsageError: a signature in the url, which must not pass for a wildcard.
     """
     refuse_signature(url)
     start = url.index("://") + 3
@@ -40,36 +35,20 @@ def split(url: str) -> tuple[str, str]:
     return url[:end], url[end:]
 
 
-def list_keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
-    """Give the names in a container that begin with a text.
-
-    Args:
-        stem: ``az://container/``, as the user writes it.
-        prefix: what names begin with.
-        storage_options: what a dataset says about its storage.
-
-    Raises:
-        NotFound: no such container.
-        SourceError: the service refuses, or does not answer.
-    """
+def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
+    """Yield the names in a container that begin with a prefix, in the order of the service."""
     place = parse_url(stem, storage_options)
-    calls, marker = AzureClient(place, stem), None
-    while True:
+    client = AzureClient(place, stem)
+
+    def page(marker: str | None) -> tuple[Iterable[str], str | None]:
         address = place.address(
             restype="container", comp="list", prefix=prefix or None, marker=marker, maxresults=str(PAGE)
         )
-        page = retry(functools.partial(_fetch_page, calls, address), stem, calls.refresh)
-        yield from (_blob_name(blob) for blob in page.iterfind("Blobs/Blob") if not _is_folder(blob))
-        marker = next_page(page.findtext("NextMarker"), marker, stem)
-        if marker is None:
-            return
+        found = client.fetch(address, ET.fromstring)
+        blobs = found.iterfind("Blobs/Blob")
+        return (_blob_name(blob) for blob in blobs if not _is_folder(blob)), found.findtext("NextMarker")
 
-
-def _fetch_page(calls: AzureClient, address: str) -> ET.Element:
-    try:
-        return ET.fromstring(calls.ask("GET", address).data)  # noqa: S314  of the service that was asked; expat is bounded
-    except ET.ParseError as error:  # lists have no length: one that broke off looks like a whole answer
-        raise RetryableError(f"the service's list cannot be read: {error}") from None
+    return list_pages(page, stem)
 
 
 def _blob_name(blob: ET.Element) -> str:
@@ -83,72 +62,37 @@ def _is_folder(blob: ET.Element) -> bool:
     return blob.findtext("Properties/ResourceType") == "directory"
 
 
-class AzureObject:
+class AzureObject(HttpRemoteObject):
     """One blob.
 
     Args:
         url: the url as the user wrote it.
-        storage_options: what a dataset says about its storage.
+        storage_options: account and credentials.
 
     Raises:
         UsageError: the url names no blob.
         ConfigError: no account, or options that make no sense.
     """
 
-    def __init__(self, url: str, storage_options: Any = None) -> None:
-        self.url = url
+    def __init__(self, url: str, storage_options: object = None) -> None:
+        super().__init__(url)
         self.place = parse_url(url, storage_options)
-        if not self.place.key or self.place.key.endswith("/"):
-            raise UsageError(
-                "names no blob: a url of Azure Storage is az://container/blob (wds.expand_urls lists a folder)", url=url
-            )
-        self._calls = AzureClient(self.place, url)
-
-    @property
-    def requests(self) -> int:
-        """Requests sent so far."""
-        return self._calls.requests
-
-    def failures(self) -> tuple[type[Exception], ...]:
-        """Return the errors that reading a body raises."""
-        return http_client.failures()
+        refuse_folder(self.place.key, "a url of Azure Storage is az://container/blob", url, "blob")
+        self._client = AzureClient(self.place, url)
 
     def refresh(self) -> None:
         """Look for credentials anew."""
-        self._calls.refresh()
+        self._client.refresh()
 
-    def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Send one Get Blob; see :class:`~webdataset.storage.object_store.RemoteObject`.
+    def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
+        """Send one Get Blob."""
+        headers = {**range_header(offset, size), **condition_header(known)}
+        response = self._client.ask("GET", self.place.address(), headers, streamed=True, offset=offset)
+        return HttpAnswer(response.status, response.headers, response)
 
-        Args:
-            offset: the first byte wanted.
-            known: who the blob was at first.
-            size: bytes wanted; None for all.
-
-        Raises:
-            Again: asking again may help.
-            NotFound: nothing is there.
-            ShardChanged: it is another blob by now.
-            SourceError: the service refuses.
-        """
-        headers = range_header(offset, size)
-        if known is not None and known.etag:
-            headers["If-Match"] = known.etag
-        response = self._calls.ask("GET", self.place.address(), headers, streamed=True, offset=offset)
-        start, total, length = parse_body_range(response)
-        etag, modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
-        digest = find_digest(response.headers, whole=response.status == 200)
-        return ObjectResponse(response, start, ObjectVersion(etag, None, modified, total), length, digest=digest)
-
-
-def remote_object(url: str, storage_options: Any = None) -> AzureObject:
-    """Return the object of a url; see :mod:`webdataset.storage.open_url`."""
-    return AzureObject(url, storage_options)
-
-
-def create_upload(url: str, storage_options: Any = None, **options: Any) -> Any:
-    """Return a stream to a new blob; see :class:`~webdataset.storage.backends.azure.AzureUpload`."""
-    return AzureUpload(url, storage_options, **options)
+    def version(self, headers: Mapping[str, str], length: int | None) -> ObjectVersion:
+        """Return the ETag, and the date of the last change."""
+        return ObjectVersion(headers.get("ETag"), None, headers.get("Last-Modified"), length)
 
 
 PART_BYTES = 16 << 20
@@ -161,9 +105,9 @@ class AzureUpload(MultipartUpload):
 
     Args:
         url: the blob.
-        storage_options: what a dataset says about its storage.
-        part_bytes: size of a block; a blob has at most 50,000 of them, and up to five are in memory.
-        attempts: failures in a row after which a request is given up.
+        storage_options: account and credentials.
+        part_bytes: bytes of a block; a blob has at most 50,000 of them, and up to five are in memory.
+        attempts: failures in a row after which to give up a request.
 
     Raises:
         UsageError: the url names no blob.
@@ -173,31 +117,36 @@ class AzureUpload(MultipartUpload):
     most_parts = 50_000
 
     def __init__(
-        self, url: str, storage_options: Any = None, *, part_bytes: int = PART_BYTES, attempts: int | None = None
+        self, url: str, storage_options: object = None, *, part_bytes: int = PART_BYTES, attempts: int | None = None
     ) -> None:
         self._place = parse_url(url, storage_options)
         if not self._place.key or self._place.key.endswith("/"):
             raise UsageError("names no blob that can be written: az://container/blob", url=url)
-        self._calls = AzureClient(self._place, url, attempts)
-        self._name = uuid.uuid4().hex  # blocks of two writers of one blob must not mix
+        self._client = AzureClient(self._place, url, attempts)
+        # blocks of two writers of one blob must not mix
+        self._name = uuid.uuid4().hex
         super().__init__(url, part_bytes)
 
     def _begin(self) -> None:
-        """Nothing comes before the first block."""
+        """Do nothing: no request comes before the first block."""
 
     def _send_part(self, number: int, body: bytes) -> str:
         name = base64.b64encode(f"{self._name}-{number:06}".encode()).decode()
-        self._calls.call("PUT", self._place.address(comp="block", blockid=name), _KIND, body=body)
+        self._client.call("PUT", self._place.address(comp="block", blockid=name), _KIND, body=body)
         return name
 
     def _whole(self, body: bytes) -> None:
-        self._calls.call("PUT", self._place.address(), {**_KIND, "x-ms-blob-type": "BlockBlob"}, body=body)
+        self._client.call("PUT", self._place.address(), {**_KIND, "x-ms-blob-type": "BlockBlob"}, body=body)
 
     def _join(self, tags: list[str]) -> None:
         names = "".join(f"<Latest>{name}</Latest>" for name in tags)
         content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{names}</BlockList>'.encode()
         headers = {**_XML, "x-ms-blob-content-type": _KIND["Content-Type"]}
-        self._calls.call("PUT", self._place.address(comp="blocklist"), headers, body=content)
+        self._client.call("PUT", self._place.address(comp="blocklist"), headers, body=content)
 
     def _remove(self) -> None:
-        """Nothing can be removed, and nothing is to be: Azure forgets blocks that are in no list."""
+        """Do nothing: Azure removes blocks that are in no list."""
+
+
+remote_object = AzureObject
+create_upload = AzureUpload

@@ -4,12 +4,9 @@ In ``az://container/blob`` and ``abfs://container@account.dfs.core.windows.net/b
 nothing in them is decoded. A url may name an account of Azure, but no other host: tokens would go there.
 
 Credentials come from one place: storage options, else the environment, else this machine (``DefaultAzureCredential``:
-environment, workload and managed identities, ``az login``). What the environment holds for one account is never shown
-to another. An account key signs the request (HMAC-SHA256 over its parts, "Authorize with Shared Key" in the
-documentation of Azure) and never leaves this machine.
-
-A refused request raises ``RetryableError`` where a retry may help, else an error that says what to do. The text of
-the service is not quoted, since it may repeat signatures; its codes are.
+environment, workload and managed identities, ``az login``). What the environment holds for one account is never sent
+to another. An account key signs the request (HMAC-SHA256, "Authorize with Shared Key" in Azure's documentation) and
+never leaves this machine. Errors quote the service's codes, never its text, which may repeat signatures.
 """
 
 import base64
@@ -23,57 +20,61 @@ import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
-from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
+from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
-from webdataset.storage.http_client import BUSY, CHANGED, ServiceClient
-from webdataset.storage.object_store import RetryableError, object_changed_error
+from webdataset.storage.http_client import HttpResponse, translate_status
+from webdataset.storage.http_object import ServiceClient
+from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for
-from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Secret
+
+if TYPE_CHECKING:
+    from azure.core.credentials import AccessToken, TokenCredential
 
 SUFFIX = "core.windows.net"
 _EMULATED = (  # the emulator's account; its key is public
     "AccountName=devstoreaccount1;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;AccountKey="
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
+_Options = dict[str, Any]
 _CREDENTIAL_OPTIONS = ("account_key", "sas_token", "credential", "anonymous")
 
 
 @dataclass(frozen=True)
 class AzureService:
-    """An account and who asks it.
+    """An account and the credentials for it.
 
     Args:
         account: its name.
         endpoint: url of its blobs, without a slash at the end.
         account_key: signs requests.
-        sas_token: a shared access signature, put into addresses.
+        sas_token: a shared access signature, for addresses.
         credential: an object with ``get_token``; None for what this machine has.
-        anonymous: ask without credentials.
+        anonymous: send no credentials.
     """
 
     account: str
     endpoint: str
     account_key: Secret | None = None
     sas_token: Secret | None = None
-    credential: Any = None
+    credential: "TokenCredential | None" = None
     anonymous: bool = False
 
 
-def find_service(storage_options: Any, url: str, account: str | None, endpoint: str | None) -> AzureService:
-    """Return the account that a url is of, and who asks.
+def find_service(storage_options: object, url: str, account: str | None, endpoint: str | None) -> AzureService:
+    """Return the account of a url, and the credentials for it.
 
     Args:
         storage_options: ``account_name``, ``account_key``, ``sas_token``, ``connection_string``, ``credential``,
             ``anonymous``, ``endpoint_url``.
-        url: what is being opened, for messages.
-        account: what the url names.
-        endpoint: where the url says that it is.
+        url: the url of the user, for errors.
+        account: the account that the url names.
+        endpoint: the endpoint that the url names.
 
     Raises:
         ConfigError: no account, or options that make no sense.
@@ -105,14 +106,15 @@ def find_service(storage_options: Any, url: str, account: str | None, endpoint: 
     )
 
 
-def _expand_options(options: dict[str, Any], url: str) -> dict[str, Any]:
+def _expand_options(options: _Options, url: str) -> _Options:
     """Return options with what connection strings and texts as credentials stand for."""
     found = dict(options)
     text = found.pop("connection_string", None)
     if text is not None:
         found = {**parse_connection_string(text.reveal(), url), **found}
     credential = found.get("credential")
-    if isinstance(credential, Secret):  # Azure's own clients take keys and signatures by this name, too
+    # Azure's own clients take keys and signatures by this name, too
+    if isinstance(credential, Secret):
         name = "sas_token" if "sig=" in credential.reveal() else "account_key"
         found[name] = found.pop("credential")
     if sum(found.get(name) not in (None, False) for name in _CREDENTIAL_OPTIONS) > 1:
@@ -120,13 +122,13 @@ def _expand_options(options: dict[str, Any], url: str) -> dict[str, Any]:
     return found
 
 
-def _read_environment(url: str) -> dict[str, Any]:
-    """Return what the environment says: a connection string, or an account with a key or a signature."""
+def _read_environment(url: str) -> _Options:
+    """Return the account, with a key or a signature, that the environment names."""
     text = settings.AZURE_STORAGE_CONNECTION_STRING.get()
     if text:
         return parse_connection_string(text, url)
     name = settings.AZURE_STORAGE_ACCOUNT.get() or settings.AZURE_STORAGE_ACCOUNT_NAME.get()
-    found: dict[str, Any] = {"account_name": name} if name else {}
+    found: _Options = {"account_name": name} if name else {}
     for variable, name in (
         (settings.AZURE_STORAGE_KEY, "account_key"),
         (settings.AZURE_STORAGE_ACCOUNT_KEY, "account_key"),
@@ -137,15 +139,15 @@ def _read_environment(url: str) -> dict[str, Any]:
     return found
 
 
-def parse_connection_string(text: str, url: str) -> dict[str, Any]:
-    """Return what a connection string says.
+def parse_connection_string(text: str, url: str) -> _Options:
+    """Return the options that a connection string stands for.
 
     Args:
         text: ``AccountName=…;AccountKey=…``.
-        url: what is being opened, for messages.
+        url: the url of the user, for errors.
 
     Raises:
-        ConfigError: it cannot be read; it is not shown.
+        ConfigError: it is invalid; the message does not show it.
     """
     parts = _split_parts(text)
     if parts.get("usedevelopmentstorage", "").lower() == "true":
@@ -160,7 +162,7 @@ def parse_connection_string(text: str, url: str) -> dict[str, Any]:
     if endpoint is None:
         scheme, suffix = parts.get("defaultendpointsprotocol", "https"), parts.get("endpointsuffix", SUFFIX)
         endpoint = f"{scheme}://{name}.blob.{suffix}"
-    found: dict[str, Any] = {"account_name": name, "endpoint": endpoint}
+    found: _Options = {"account_name": name, "endpoint": endpoint}
     if "accountkey" in parts:
         found["account_key"] = Secret.literal(parts["accountkey"])
     elif "sharedaccesssignature" in parts:
@@ -183,11 +185,7 @@ def _complete_endpoint(endpoint: str, account: str) -> str:
 
 
 def is_ip_or_local(host: str) -> bool:
-    """Tell whether a host is a number, or this machine.
-
-    Args:
-        host: of a url.
-    """
+    """Tell whether a host is a number, or this machine."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -212,7 +210,7 @@ class AzureLocation(NamedTuple):
     """Where a blob lies.
 
     Args:
-        service: the account, and who asks.
+        service: the account and the credentials.
         container: the container.
         key: the blob's name.
     """
@@ -222,11 +220,7 @@ class AzureLocation(NamedTuple):
     key: str
 
     def address(self, **query: str | None) -> str:
-        """Return the address of this blob, or of its container where there is no name.
-
-        Args:
-            **query: parameters; those that are None are left out.
-        """
+        """Return the address of this blob, or of its container where there is no name."""
         quote = urllib.parse.quote
         parameters = "&".join(f"{name}={quote(text, safe='')}" for name, text in query.items() if text is not None)
         key = f"/{quote(self.key, safe='/~')}" if self.key else ""
@@ -234,12 +228,8 @@ class AzureLocation(NamedTuple):
         return f"{path}?{parameters}" if parameters else path
 
 
-def parse_url(url: str, storage_options: Any = None) -> AzureLocation:
+def parse_url(url: str, storage_options: object = None) -> AzureLocation:
     """Return the blob that a url names.
-
-    Args:
-        url: the url.
-        storage_options: what a dataset says about its storage.
 
     Raises:
         UsageError: no container, a host that is none of Azure's, or a signature in the url.
@@ -260,9 +250,6 @@ def parse_url(url: str, storage_options: Any = None) -> AzureLocation:
 
 def refuse_signature(url: str) -> None:
     """Refuse a url with a signature in it: urls get into samples and logs.
-
-    Args:
-        url: the url.
 
     Raises:
         UsageError: it holds one.
@@ -285,8 +272,8 @@ def _split_host(host: str | None, url: str) -> tuple[str | None, str | None]:
     return match["account"], f"https://{match['account']}.{match['zone'] or ''}blob.{match['suffix']}".lower()
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return the account's address; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return the account's address."""
     return parse_url(url, storage_options).service.endpoint
 
 
@@ -304,18 +291,10 @@ _token_caches: PerProcessCache["AzureTokens"] = PerProcessCache()
 def sign_request(
     service: AzureService, method: str, address: str, headers: Mapping[str, str], *, size: int, url: str
 ) -> tuple[str, dict[str, str]]:
-    """Return the address and the headers of a request that says who asks.
-
-    Args:
-        service: the account, and who asks.
-        method: ``GET`` ….
-        address: where to.
-        headers: of the request.
-        size: bytes of its body.
-        url: what the user calls it.
+    """Return the address and the headers of a request, with credentials.
 
     Raises:
-        Again: a token could not be fetched this time.
+        RetryableError: a token could not be fetched this time.
         ConfigError: a key that is none.
         MissingExtra: azure-identity is not installed.
         SourceError: no credentials.
@@ -346,7 +325,7 @@ def shared_key_header(
         address: where to.
         headers: of the request.
         size: bytes of its body.
-        url: what the user calls it.
+        url: the url of the user.
 
     Raises:
         ConfigError: the key is no base64.
@@ -369,7 +348,8 @@ def _decode_key(text: str, url: str) -> bytes:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not key:  # raised here: the text is a secret
+    # raised outside the handler: the text is a secret
+    if not key:
         raise ConfigError("the account key is no base64: copy it whole, as the portal shows it", url=url)
     return key
 
@@ -377,35 +357,26 @@ def _decode_key(text: str, url: str) -> bytes:
 class AzureTokens:
     """Access tokens of one account, each used until shortly before it expires.
 
-    Args:
-        service: the account, and who asks.
-
     Raises:
         MissingExtra: azure-identity is not installed.
     """
 
     def __init__(self, service: AzureService) -> None:
-        self._credential = service.credential
-        if self._credential is None:
-            identity = require("azure.identity", extra="azure", purpose="az:// urls without a key or a signature")
-            self._credential = identity.DefaultAzureCredential()
-        self._token: Any = None
+        self._credential: TokenCredential = service.credential or _default_credential()
+        self._token: AccessToken | None = None
 
     def token(self, url: str) -> str:
         """Return a token.
 
-        Args:
-            url: what the user calls it.
-
         Raises:
-            Again: it could not be fetched this time.
+            RetryableError: it could not be fetched this time.
             SourceError: no credentials.
         """
         if self._token is None or self._token.expires_on - EARLY_SECONDS < time.time():
             self._token = self._fetch(url)
         return str(self._token.token)
 
-    def _fetch(self, url: str) -> Any:
+    def _fetch(self, url: str) -> "AccessToken":
         try:
             return self._credential.get_token(SCOPE)
         except Exception as error:  # noqa: BLE001  the user's object; and Azure's errors, whose package may be absent
@@ -420,22 +391,20 @@ class AzureTokens:
         raise RetryableError(f"no token for Azure Storage: {reason}")
 
 
-def is_refreshable(service: AzureService) -> bool:
-    """Tell whether asking for new credentials can give others.
+def _default_credential() -> "TokenCredential":
+    identity = require("azure.identity", extra="azure", purpose="az:// urls without a key or a signature")
+    found: TokenCredential = identity.DefaultAzureCredential()
+    return found
 
-    Args:
-        service: the account, and who asks.
-    """
+
+def is_refreshable(service: AzureService) -> bool:
+    """Tell whether a new look for credentials can find others."""
     given = service.account_key or service.sas_token
     return not service.anonymous and (given is None or given.reference is not None)
 
 
 def forget_token(service: AzureService) -> None:
-    """Let go of a token, so that the next request fetches a new one.
-
-    Args:
-        service: the account, and who asks.
-    """
+    """Discard a token, so that the next request fetches a new one."""
     _token_caches.forget(service)
 
 
@@ -449,22 +418,16 @@ _WAYS_OUT = {
     "KeyBasedAuthenticationNotPermitted": "the account takes no keys: leave them out, and run 'az login'",
     "InvalidAuthenticationInfo": "the token is wrong or has expired",
     "NoAuthenticationInformation": "asked without credentials; leave anonymous out",
-    "PublicAccessNotPermitted": "the account allows nobody to ask without credentials; leave anonymous out",
+    "PublicAccessNotPermitted": "the account refuses requests without credentials; leave anonymous out",
     "ContainerNotFound": "check the container's name, and the account",
     "ResourceNotFound": "check the container's name and the account; what is private looks absent without credentials",
-    "InvalidBlockList": "somebody else wrote the same blob at the same time",
-    "LeaseIdMissing": "somebody holds a lease on the blob",
+    "InvalidBlockList": "another program wrote the same blob at the same time",
+    "LeaseIdMissing": "another program holds a lease on the blob",
 }
 
 
 class AzureClient(ServiceClient):
-    """Requests about one blob or container.
-
-    Args:
-        place: where, and who asks.
-        url: what the user calls it.
-        attempts: failures in a row after which a request is given up.
-    """
+    """Requests about one blob or container."""
 
     def __init__(self, place: AzureLocation, url: str, attempts: int | None = None) -> None:
         super().__init__(url, attempts)
@@ -474,22 +437,15 @@ class AzureClient(ServiceClient):
         """Look for credentials anew."""
         forget_token(self._service)
 
-    def _sign(self, method: str, address: str, headers: dict[str, str], size: int) -> tuple[str, dict[str, str]]:
+    def _sign(self, method: str, address: str, headers: Mapping[str, str], size: int) -> tuple[str, dict[str, str]]:
         return sign_request(self._service, method, address, headers, size=size, url=self.url)
 
-    def _translate_refusal(self, response: Any, offset: int) -> RetryableError | SourceError:
+    def _translate_refusal(self, response: HttpResponse, offset: int) -> RetryableError | SourceError:
         status, code = response.status, response.headers.get("x-ms-error-code", "")
         reason = f"the service answered {status} {code or response.reason or ''}".rstrip()
-        if status in BUSY:
-            return RetryableError(
-                reason,
-                wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
-            )
         stale = status == 401 or code in _STALE
-        if stale and is_refreshable(self._service) and self._may_refresh():
-            return RetryableError(reason, expired=True)
-        if status in CHANGED:
-            return object_changed_error(self.url, offset)
-        way_out = _WAYS_OUT.get(code) or ("check the credentials" if status in (401, 403) else "")
-        reason = f"{reason}; {way_out}" if way_out else reason
-        return (NotFound if status == 404 else SourceError)(reason, url=self.url)
+        expired = stale and is_refreshable(self._service) and self._may_refresh()
+        hint = _WAYS_OUT.get(code) or ("check the credentials" if status in (401, 403) else "")
+        return translate_status(
+            status, response.headers, reason, url=self.url, hint=hint, offset=offset, expired=expired
+        )

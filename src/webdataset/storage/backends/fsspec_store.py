@@ -7,8 +7,8 @@ is its length alone, a connection that drops cannot be resumed.
 File systems keep their connections, also dead ones, and few of them have a bound on waiting: after a failure the file
 system is made anew, and a call that takes longer than five minutes has failed.
 
-It never serves what leads to this machine, wherever the url comes from: file systems that are local, and chains
-(``::``) of one within another, since a remote url could name any file by them.
+It never serves what leads to this machine: local file systems, and chains (``::``) of one within another, since a
+remote url could name any file by them.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from webdataset.core.errors import ConfigError, MissingExtra, NotFound, SourceError, UsageError
 from webdataset.core.fork_safety import ForkSafeLock, skip_finalizer_in_children
@@ -28,6 +28,9 @@ from webdataset.storage.profile_selection import OpaqueOption, StorageOptions, o
 from webdataset.storage.resumable_stream import ATTEMPTS
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.uploads import SinglePutUpload
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 NEVER = frozenset(
     (
@@ -55,11 +58,7 @@ T = TypeVar("T")
 
 
 def serves(scheme: str) -> bool:
-    """Tell whether an installed fsspec knows a scheme, and may serve it here.
-
-    Args:
-        scheme: without the colon.
-    """
+    """Tell whether an installed fsspec knows a scheme, and may serve it here."""
     name = scheme.lower()
     if name in NEVER or import_if_available("fsspec") is None:
         return False
@@ -76,7 +75,7 @@ def import_fsspec() -> ModuleType:
     return require("fsspec", extra="fsspec", purpose="opening urls through fsspec")
 
 
-def _filesystem_options(storage_options: Any, url: str) -> StorageOptions:
+def _filesystem_options(storage_options: object, url: str) -> StorageOptions:
     """Return the options of the file system.
 
     Raises:
@@ -88,7 +87,7 @@ def _filesystem_options(storage_options: Any, url: str) -> StorageOptions:
     return given
 
 
-def _reveal(value: Any) -> Any:
+def _reveal(value: object) -> object:
     if isinstance(value, StorageOptions):
         return {name: _reveal(part) for name, part in value.options}
     if isinstance(value, OpaqueOption):
@@ -96,7 +95,7 @@ def _reveal(value: Any) -> Any:
     return value.reveal() if isinstance(value, Secret) else value
 
 
-def _find_secrets(value: Any) -> Iterator[Secret]:
+def _find_secrets(value: object) -> Iterator[Secret]:
     if isinstance(value, Secret):
         yield value
     elif isinstance(value, StorageOptions):
@@ -104,7 +103,7 @@ def _find_secrets(value: Any) -> Iterator[Secret]:
             yield from _find_secrets(part)
 
 
-def _public_text(value: Any) -> str:
+def _public_text(value: object) -> str:
     """Return what tells options apart, without secrets."""
     if isinstance(value, StorageOptions):
         return " ".join(sorted(f"{name}={_public_text(part)}" for name, part in value.options))
@@ -113,14 +112,11 @@ def _public_text(value: Any) -> str:
     return value.reference or "" if isinstance(value, Secret) else str(value)
 
 
-def filesystem_lock(filesystem: Any) -> Any:
-    """Return what is held while a file system is asked: a lock, where it is not made for several threads at once.
+def filesystem_lock(filesystem: object) -> contextlib.AbstractContextManager[object]:
+    """Return what to hold during a call to a file system: a lock, unless it is made for several threads at once.
 
     fsspec gives equal file systems as one object, also to several threads, while clients of SFTP or FTP take each
-    other's answers. Asynchronous ones ask in a thread of their own.
-
-    Args:
-        filesystem: the file system.
+    other's responses. Asynchronous ones work in a thread of their own.
     """
     if getattr(filesystem, "async_impl", False):
         return contextlib.nullcontext()
@@ -128,19 +124,20 @@ def filesystem_lock(filesystem: Any) -> Any:
     if "_webdataset_turn" not in kept:
         skip_finalizer_in_children(filesystem)
         kept.setdefault("_webdataset_turn", ForkSafeLock())
-    return kept["_webdataset_turn"]
+    lock: ForkSafeLock = kept["_webdataset_turn"]
+    return lock
 
 
-def call_with_timeout(call: Callable[[], T], filesystem: Any = None) -> T:
-    """Call a file system, which may wait for ever, and wait for it no longer than :data:`READ_SECONDS`.
+def call_with_timeout(call: Callable[[], T], filesystem: object = None) -> T:
+    """Call a file system, which may wait for ever, and wait no longer than :data:`READ_SECONDS`.
 
     Args:
-        call: what to do.
-        filesystem: asked by it; None where there is none yet. Others wait for their turn.
+        call: calls it.
+        filesystem: the file system, for its lock; None before there is one.
 
     Raises:
         TimeoutError: it took longer; its thread is left alone.
-        Exception: what it raises.
+        Exception: what ``call`` raises.
     """
     found: list[T] = []
     failed: list[BaseException] = []
@@ -149,7 +146,7 @@ def call_with_timeout(call: Callable[[], T], filesystem: Any = None) -> T:
         try:
             with contextlib.nullcontext() if filesystem is None else filesystem_lock(filesystem):
                 found.append(call())
-        except BaseException as error:  # noqa: BLE001  raised in the thread that asked
+        except BaseException as error:  # noqa: BLE001  raised in the calling thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="webdataset-fsspec", daemon=True)
@@ -167,14 +164,14 @@ class FsspecLocation:
 
     Args:
         url: the url.
-        storage_options: options of this store.
+        storage_options: ``fsspec``, a mapping of options for the file system.
 
     Raises:
         UsageError: a chain, or a file system of this machine.
         ConfigError: options that make no sense.
     """
 
-    def __init__(self, url: str, storage_options: Any = None) -> None:
+    def __init__(self, url: str, storage_options: object = None) -> None:
         self.url = url
         self._scheme = url.partition("://")[0].lower()
         if "::" in url or self._scheme in NEVER:
@@ -185,12 +182,12 @@ class FsspecLocation:
             )
         self._options = _filesystem_options(storage_options, url)
 
-    def filesystem(self) -> tuple[Any, str]:
-        """Return the file system, and the path in it; made by fsspec, once for each process.
+    def filesystem(self) -> tuple["AbstractFileSystem", str]:
+        """Return the file system, which fsspec makes once for each process, and the path in it.
 
         Raises:
             MissingExtra: fsspec, or what this file system needs, is not installed.
-            Again: it cannot be reached.
+            RetryableError: it cannot be reached.
             SourceError: it refuses.
         """
         options = {name: _reveal(value) for name, value in self._options.options}
@@ -208,11 +205,7 @@ class FsspecLocation:
         raise failure
 
     def translate_error(self, error: Exception) -> RetryableError | SourceError:
-        """Return the error to raise in place of one of a file system; it may quote its options.
-
-        Args:
-            error: the error.
-        """
+        """Return the error to raise in place of one of a file system; it may quote its options."""
         reason = f"{type(error).__name__}: {error}"
         for secret in _find_secrets(self._options):
             reason = reason.replace(secret.reveal() or "\0", "***")
@@ -225,13 +218,12 @@ class FsspecLocation:
         return RetryableError(redact(reason))
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return which account a url is opened with, without secrets; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return the options, without secrets."""
     return _public_text(_filesystem_options(storage_options, url))
 
 
 BY_FOLDER = True
-"""Lists are made by walking through folders: ``keys`` takes the depth beyond which nothing can match."""
 
 _ETAGS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "content_md5", "checksum", "sha", "content_hash", "crc32c")
 _VERSIONS = ("version_id", "VersionId", "versionId", "generation", "rev")
@@ -249,18 +241,18 @@ _PIECE = 1 << 20
 
 
 class FsspecObject:
-    """One object, as the resuming reader asks for it.
+    """One object.
 
     Args:
         url: the url.
-        storage_options: options of this store.
+        storage_options: ``fsspec``, a mapping of options for the file system.
 
     Raises:
         UsageError: the url names no object.
         ConfigError: options that make no sense.
     """
 
-    def __init__(self, url: str, storage_options: Any = None) -> None:
+    def __init__(self, url: str, storage_options: object = None) -> None:
         self.url = url
         self.place = FsspecLocation(url, storage_options)
         if url.endswith("/"):
@@ -271,23 +263,10 @@ class FsspecObject:
         return (Exception,)
 
     def refresh(self) -> None:
-        """Nothing is kept between two requests that fsspec does not keep itself."""
+        """Do nothing: nothing is kept between two requests that fsspec does not keep itself."""
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Ask who the object is, and for its bytes; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: who the object was at first.
-            size: bytes wanted; None for all.
-
-        Raises:
-            Again: asking again may help.
-            NotFound: nothing is there.
-            ShardChanged: it is another object by now.
-            SourceError: the file system refuses.
-            MissingExtra: a package is not installed.
-        """
+        """Request the version of the object, then its bytes."""
         filesystem, path = self.place.filesystem()
         try:
             identity = call_with_timeout(lambda: _fetch_version(filesystem, path), filesystem)
@@ -300,7 +279,7 @@ class FsspecObject:
         raise failure
 
     def _answer(
-        self, filesystem: Any, path: str, span: tuple[int, int | None], identity: ObjectVersion
+        self, filesystem: "AbstractFileSystem", path: str, span: tuple[int, int | None], identity: ObjectVersion
     ) -> ObjectResponse:
         offset, size = span
         length = identity.length
@@ -314,9 +293,9 @@ class FsspecObject:
 
 
 class _FsspecBody:
-    """An open file of fsspec; at its end it is asked whether it is still the same."""
+    """An open file of fsspec; at its end its version is compared."""
 
-    def __init__(self, filesystem: Any, path: str, identity: ObjectVersion) -> None:
+    def __init__(self, filesystem: "AbstractFileSystem", path: str, identity: ObjectVersion) -> None:
         self._filesystem, self._path, self._identity = filesystem, path, identity
         self._left = identity.length
         self._stream = filesystem.open(path, "rb") if identity.length != 0 else io.BytesIO()
@@ -335,11 +314,12 @@ class _FsspecBody:
         if self._left is not None:
             self._left -= len(content)
             if not self._left and self._now() != self._identity:
-                raise ConnectionError("the object changed while it was being read")  # the reader asks again
+                # the reader requests it again
+                raise ConnectionError("the object changed while it was being read")
         return content
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with contextlib.suppress(Exception):  # file systems raise what they like, and nothing depends on it
             call_with_timeout(self._stream.close, self._filesystem)
 
@@ -347,8 +327,8 @@ class _FsspecBody:
         return call_with_timeout(lambda: _fetch_version(self._filesystem, self._path), self._filesystem)
 
 
-def _fetch_version(filesystem: Any, path: str) -> ObjectVersion:
-    """Return who an object is, as its file system says now: lists that fsspec remembers are forgotten before."""
+def _fetch_version(filesystem: "AbstractFileSystem", path: str) -> ObjectVersion:
+    """Return the version of an object, as its file system says now; discard the lists that fsspec remembers."""
     filesystem.invalidate_cache(path)
     facts = filesystem.info(path)
     if facts.get("type") == "directory":
@@ -356,22 +336,18 @@ def _fetch_version(filesystem: Any, path: str) -> ObjectVersion:
     return parse_version(facts)
 
 
-def parse_version(facts: Mapping[str, Any]) -> ObjectVersion:
-    """Return who an object is, by what its file system says of it.
-
-    Args:
-        facts: what ``info`` returned.
-    """
+def parse_version(facts: Mapping[str, object]) -> ObjectVersion:
+    """Return the version of an object."""
     size = facts.get("size")
     return ObjectVersion(
         _first_fact(facts, _ETAGS),
         _first_fact(facts, _VERSIONS),
         _first_fact(facts, _TIMES),
-        None if size is None else int(size),
+        int(size) if isinstance(size, int | float | str) else None,
     )
 
 
-def _first_fact(facts: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def _first_fact(facts: Mapping[str, object], names: tuple[str, ...]) -> str | None:
     found = next((facts[name] for name in names if facts.get(name) not in (None, "")), None)
     return None if found is None else str(found)
 
@@ -381,15 +357,15 @@ class FsspecUpload(SinglePutUpload):
 
     Args:
         url: the url.
-        storage_options: options of this store.
-        attempts: failures after which the upload is given up.
+        storage_options: ``fsspec``, a mapping of options for the file system.
+        attempts: failures after which to give up.
 
     Raises:
         UsageError: the url names no object.
         MissingExtra: a package is not installed.
     """
 
-    def __init__(self, url: str, storage_options: Any = None, *, attempts: int = ATTEMPTS) -> None:
+    def __init__(self, url: str, storage_options: object = None, *, attempts: int = ATTEMPTS) -> None:
         if url.endswith("/"):
             raise UsageError("names no object: it ends with a slash", url=url)
         self._place = FsspecLocation(url, storage_options)
@@ -406,14 +382,15 @@ class FsspecUpload(SinglePutUpload):
             return
         raise failure
 
-    def _put_in_place(self, filesystem: Any, path: str) -> None:
+    def _put_in_place(self, filesystem: "AbstractFileSystem", path: str) -> None:
         try:
             self._write_object(filesystem, path)
-        except FileNotFoundError:  # some want their folders made before
+        # some want their folders made before
+        except FileNotFoundError:
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._write_object(filesystem, path)
 
-    def _write_object(self, filesystem: Any, path: str) -> None:
+    def _write_object(self, filesystem: "AbstractFileSystem", path: str) -> None:
         self._kept.seek(0)
         stream = filesystem.open(path, "wb")
         try:
@@ -425,12 +402,14 @@ class FsspecUpload(SinglePutUpload):
             raise
 
 
-def _discard_stream(stream: Any, filesystem: Any, path: str) -> None:
-    """Let go of a file that is written in part, so that nobody takes it for the whole."""
+def _discard_stream(stream: BinaryIO, filesystem: "AbstractFileSystem", path: str) -> None:
+    """Discard a file that is written in part, so that it never passes for the whole."""
+    buffered: Any = stream
     if isinstance(stream, import_fsspec().spec.AbstractBufferedFile):
         with contextlib.suppress(Exception):  # the first failure is the one to tell
-            stream.discard()
-        stream.closed = True  # closing publishes, and a finaliser closes
+            buffered.discard()
+        # closing publishes, and a finaliser closes
+        buffered.closed = True
         return
     with contextlib.suppress(Exception):  # the first failure is the one to tell
         stream.close()
@@ -439,14 +418,14 @@ def _discard_stream(stream: Any, filesystem: Any, path: str) -> None:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its key, and the key; see :mod:`webdataset.storage.open_url`."""
+    """Return a url up to its key, and the key."""
     scheme, _, rest = url.partition("://")
     host, slash, key = rest.partition("/")
     return f"{scheme}://{host}{slash or '/'}", key
 
 
-def list_keys(stem: str, prefix: str, storage_options: Any = None, *, depth: int | None = None) -> Iterator[str]:
-    """Give the keys that begin with a text; see :mod:`webdataset.storage.open_url`."""
+def list_keys(stem: str, prefix: str, storage_options: object = None, *, depth: int | None = None) -> Iterator[str]:
+    """Yield the keys that begin with a prefix."""
     place = FsspecLocation(stem + prefix, storage_options)
     folder = FsspecLocation(stem + prefix.rpartition("/")[0], storage_options)
 
@@ -466,11 +445,5 @@ def list_keys(stem: str, prefix: str, storage_options: Any = None, *, depth: int
     return (name for name in retry(find, stem + prefix, lambda: None) if name.startswith(prefix))
 
 
-def remote_object(url: str, storage_options: Any = None) -> FsspecObject:
-    """Return the object of a url; see :mod:`webdataset.storage.open_url`."""
-    return FsspecObject(url, storage_options)
-
-
-def create_upload(url: str, storage_options: Any = None, **options: Any) -> FsspecUpload:
-    """Return a stream to a new object; see :mod:`webdataset.storage.open_url`."""
-    return FsspecUpload(url, storage_options, **options)
+remote_object = FsspecObject
+create_upload = FsspecUpload

@@ -3,32 +3,33 @@
 In ``gs://bucket/key`` the key is taken as it stands: nothing in it is decoded. ``#`` and sixteen digits at the end
 name one generation, as in Google's own programs.
 
-``google-auth`` finds access tokens and refreshes them. Credentials of this machine are the application default ones:
-``GOOGLE_APPLICATION_CREDENTIALS``, those that ``gcloud`` stored, the metadata server. No token survives a fork
-together with the lock or connection of another process. A refused token is looked up once more, if there may be
-another.
-
-A refused request raises ``RetryableError`` where a retry may help, else an error that says what to do.
+``google-auth`` finds and refreshes access tokens: without options, by the application default credentials of this
+machine. A refused token is looked up once more, if there may be another. No token survives a fork together with the
+lock or the connection of another process.
 """
 
 import json
 import re
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
-from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
+from webdataset.core.errors import ConfigError, SourceError, UsageError
 from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import BUSY, CHANGED, CONNECT_SECONDS, READ_SECONDS, ServiceClient
-from webdataset.storage.object_store import RetryableError, object_changed_error
+from webdataset.storage.http_client import HttpResponse, translate_status
+from webdataset.storage.http_object import ServiceClient
+from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for
-from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Secret
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
 
 ENDPOINT = "https://storage.googleapis.com"
 ANONYMOUS = "anon"
@@ -41,19 +42,19 @@ _FOUND = frozenset(("google_default", "cloud"))  # as gcsfs has them
 
 @dataclass(frozen=True)
 class GcsService:
-    """A service and who asks it.
+    """A service and the credentials for it.
 
     Args:
         endpoint: its url, without a slash at the end.
         token: an access token.
         credentials: ``anon``; the path or the content of a file of credentials; an object of ``google.auth``; or
-            None for what this machine has (application default credentials).
+            None for the application default credentials.
         user_project: the project that pays.
     """
 
     endpoint: str = ENDPOINT
     token: Secret | None = None
-    credentials: Any = None
+    credentials: object = None
     user_project: str | None = None
 
 
@@ -61,7 +62,7 @@ class GcsLocation(NamedTuple):
     """Where an object lies.
 
     Args:
-        service: the service, and who asks.
+        service: the service and the credentials.
         bucket: the bucket.
         key: the object's name.
         generation: one generation of it, or None for the present one.
@@ -77,7 +78,7 @@ class GcsLocation(NamedTuple):
 
         Args:
             kind: ``"upload/"`` for uploads: the address of the bucket's objects.
-            **query: parameters; those that are None are left out.
+            **query: parameters; None leaves one out.
         """
         quote = urllib.parse.quote
         query["userProject"] = self.service.user_project
@@ -87,12 +88,8 @@ class GcsLocation(NamedTuple):
         return f"{self.service.endpoint}/{objects}" + (f"?{parameters}" if parameters else "")
 
 
-def parse_url(url: str, storage_options: Any = None) -> GcsLocation:
+def parse_url(url: str, storage_options: object = None) -> GcsLocation:
     """Return the object that a url names.
-
-    Args:
-        url: the url.
-        storage_options: what a dataset says about its storage.
 
     Raises:
         UsageError: no bucket.
@@ -106,7 +103,7 @@ def parse_url(url: str, storage_options: Any = None) -> GcsLocation:
     return GcsLocation(find_service(storage_options, url), match["bucket"], match["key"], match["generation"])
 
 
-def find_service(storage_options: Any, url: str) -> GcsService:
+def find_service(storage_options: object, url: str) -> GcsService:
     """Return the service that storage options and environment name.
 
     Args:
@@ -133,15 +130,16 @@ def find_service(storage_options: Any, url: str) -> GcsService:
     return GcsService(endpoint, token, credentials, options.get("user_project"))
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return which service this is, where it is not Google's own; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return the address of the service, where it is not Google's own."""
     endpoint = find_service(storage_options, url).endpoint
     return "" if endpoint == ENDPOINT else endpoint
 
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
-_credentials: PerProcessCache[Any] = PerProcessCache()
+
+_credentials: PerProcessCache[tuple[object, "Credentials"]] = PerProcessCache()
 _KINDS = ("service_account", "authorized_user")
 _TRANSIENT_ERRORS = ("TransportError", "TimeoutError")
 _ABSENT = (
@@ -151,20 +149,16 @@ _ABSENT = (
 
 
 def authorization_headers(service: GcsService, address: str, url: str) -> dict[str, str]:
-    """Return the headers that say who asks.
-
-    Args:
-        service: the service.
-        address: where the request goes.
-        url: what the user calls it.
+    """Return the headers with the credentials.
 
     Raises:
-        Again: a token could not be fetched this time.
+        RetryableError: a token could not be fetched this time.
         MissingExtra: google-auth is not installed.
         SourceError: no credentials, or they are refused.
     """
     token = "" if service.token is None else service.token.reveal()
-    if token and not token.lstrip().startswith("{"):  # a whole file of credentials is not sent to anybody
+    # a whole file of credentials is never sent
+    if token and not token.lstrip().startswith("{"):
         return {"Authorization": f"Bearer {token}"}
     if service.credentials == ANONYMOUS:
         return {}
@@ -172,31 +166,24 @@ def authorization_headers(service: GcsService, address: str, url: str) -> dict[s
     headers: dict[str, str] = {}
     try:
         transport, credentials = _credentials.get(service, lambda: _make_credentials(service))
-        credentials.before_request(transport, "GET", address, headers)
+        credentials.before_request(transport, "GET", address, headers)  # type: ignore[no-untyped-call]
     except ConfigError:
         raise
     except (errors, OSError, ValueError) as error:
         failure = _translate_error(error, url)
     else:
         return headers
-    raise failure  # here: what google-auth raises may quote what it was sent
+    # raised outside the handler: google-auth's errors may quote what it was sent
+    raise failure
 
 
 def is_refreshable(service: GcsService) -> bool:
-    """Tell whether asking for new credentials can give others.
-
-    Args:
-        service: the service.
-    """
+    """Tell whether a new look for credentials can find others."""
     return service.credentials != ANONYMOUS and (service.token is None or service.token.reference is not None)
 
 
 def forget_tokens(service: GcsService) -> None:
-    """Let go of tokens, so that the next request fetches new ones.
-
-    Args:
-        service: the service.
-    """
+    """Discard tokens, so that the next request fetches new ones."""
     _credentials.forget(service)
 
 
@@ -207,18 +194,26 @@ def _import_google(part: str) -> ModuleType:
 class _GoogleTransport:
     """What google-auth takes for a pool of urllib3: our connections, with their proxies and their rule about forks."""
 
-    def request(self, method: str, url: str, body: Any = None, headers: Any = None, **_: Any) -> Any:
+    def request(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        **_: object,
+    ) -> HttpResponse:
         """Send a request."""
-        return http_client.send(method, url, headers or {}, (CONNECT_SECONDS, READ_SECONDS), body)
+        return http_client.send(method, url, headers or {}, body)
 
 
-def _make_credentials(service: GcsService) -> tuple[Any, Any]:
+def _make_credentials(service: GcsService) -> tuple[object, "Credentials"]:
     transport = _import_google("auth.transport.urllib3").Request(_GoogleTransport())
     given = service.credentials if service.token is None else service.token
     if given is None:
         return transport, _import_google("auth").default(scopes=[SCOPE])[0]
     if not isinstance(given, str | Secret):
-        return transport, given
+        own: Any = given
+        return transport, own
     content = _read_content(given if isinstance(given, Secret) else Secret(f"file:{given}"))
     if content["type"] == "service_account":
         kind = _import_google("oauth2.service_account").Credentials
@@ -228,15 +223,17 @@ def _make_credentials(service: GcsService) -> tuple[Any, Any]:
     )
 
 
-def _read_content(given: Secret) -> dict[str, Any]:
+def _read_content(given: Secret) -> dict[str, object]:
     """Return credentials that were given as a mapping, as JSON or as a file."""
     try:
         content = json.loads(given.reveal())
-    except ConfigError:  # no such file
+    # no such file
+    except ConfigError:
         raise
     except ValueError:
         content = None
-    if not isinstance(content, dict) or content.get("type") not in _KINDS:  # raised here: the text is a secret
+    # raised outside the handler: the text is a secret
+    if not isinstance(content, dict) or content.get("type") not in _KINDS:
         raise ConfigError(
             f"credentials are the path or the content of a file of type {' or '.join(_KINDS)}, or an object of "
             "google.auth; other types are found by GOOGLE_APPLICATION_CREDENTIALS"
@@ -258,13 +255,7 @@ _THROTTLED = b"ateLimitExceeded"  # rateLimitExceeded, userRateLimitExceeded: wi
 
 
 class GcsClient(ServiceClient):
-    """Requests about one object or bucket.
-
-    Args:
-        place: where, and who asks.
-        url: what the user calls it.
-        attempts: failures in a row after which a request is given up.
-    """
+    """Requests about one object or bucket."""
 
     def __init__(self, place: GcsLocation, url: str, attempts: int | None = None) -> None:
         super().__init__(url, attempts)
@@ -274,26 +265,21 @@ class GcsClient(ServiceClient):
         """Look for credentials anew."""
         forget_tokens(self._service)
 
-    def _sign(self, method: str, address: str, headers: dict[str, str], size: int) -> tuple[str, dict[str, str]]:  # noqa: ARG002  this service signs no requests
+    def _sign(self, method: str, address: str, headers: Mapping[str, str], size: int) -> tuple[str, dict[str, str]]:  # noqa: ARG002  this service signs no requests
         return address, {**authorization_headers(self._service, address, self.url), **headers}
 
-    def _translate_refusal(self, response: Any, offset: int) -> RetryableError | SourceError:
-        status = response.status
+    def _translate_refusal(self, response: HttpResponse, offset: int) -> RetryableError | SourceError:
+        status, headers = response.status, response.headers
         reason = f"the service answered {status}: {_error_message(response)}".rstrip(": ")
-        if status in BUSY or (status == 403 and _THROTTLED in response.data):
-            return RetryableError(
-                reason,
-                wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
-            )
-        if status == 401 and is_refreshable(self._service) and self._may_refresh():
-            return RetryableError(reason, expired=True)
-        if status in CHANGED:
-            return object_changed_error(self.url, offset)
-        if status in (401, 403):
-            reason += f"; {self._way_out(status)}"
-        return (NotFound if status == 404 else SourceError)(reason, url=self.url)
+        busy = status == 403 and _THROTTLED in response.data
+        expired = status == 401 and is_refreshable(self._service) and self._may_refresh()
+        hint, url = self._hint(status), self.url
+        return translate_status(status, headers, reason, url=url, hint=hint, offset=offset, busy=busy, expired=expired)
 
-    def _way_out(self, status: int) -> str:
+    def _hint(self, status: int) -> str:
+        """Return what to do about a refusal."""
+        if status not in (401, 403):
+            return ""
         if self._service.credentials == ANONYMOUS:
             return "asked without credentials; leave anonymous out, or check that everybody may do this"
         if status == 401:
@@ -301,8 +287,8 @@ class GcsClient(ServiceClient):
         return "these credentials may not do this; check the bucket's policy, or anonymous=True for public data"
 
 
-def _error_message(response: Any) -> str:
-    """Return what an answer with an error status says."""
+def _error_message(response: HttpResponse) -> str:
+    """Return what a response with an error status says."""
     try:
         text = response.data[:10_000].decode(errors="replace")
         fault = json.loads(text)["error"]

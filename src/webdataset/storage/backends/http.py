@@ -1,48 +1,42 @@
 """Web servers: reads ``http:`` and ``https:`` urls, and uploads to them by PUT; a backend that cannot list.
 
-The stream gives the body as the server stores it (never decompressed on the way), all of it, through the resumable
-stream: the number of bytes is compared with Content-Length, and a connection that drops is resumed where it stopped
-if the server can prove that the object is still the same. Waiting is bounded: 10 s to connect, 60 s without a byte, a
-few quick retries where a server is busy. An upload is one PUT of known length, sent when all bytes are there.
+The stream gives the body as the server stores it, never decompressed on the way. An upload is one PUT of known
+length, sent when all bytes are there.
 
-:class:`HttpSession` sends requests with the user's headers, tokens and certificates. What may be a secret goes to the
-first host only: a redirect to another host takes no header of the user along. Each request asks for the url anew, so
-that redirects to signed urls, which expire, are resolved again; secrets are read anew, too.
+A header of the user never follows a redirect to another host: it may hold a secret. Each request begins at the url
+itself, so that redirects to signed urls, which expire, are resolved anew; secrets are read anew, too.
 """
 
-import contextlib
 import email.utils
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import IO, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, SourceError
-from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import BUSY, parse_body_range, range_header
-from webdataset.storage.object_store import (
-    ObjectResponse,
-    ObjectVersion,
-    RetryableError,
-    find_digest,
-    object_changed_error,
+from webdataset.storage.http_client import ABSENT, CHANGED, PROXY_HINT, HttpResponse, Transport
+from webdataset.storage.http_object import (
+    HttpAnswer,
+    HttpRemoteObject,
+    condition_header,
+    override_headers,
+    range_header,
+    strong_etag,
 )
+from webdataset.storage.object_store import ObjectVersion, RetryableError, object_changed_error
 from webdataset.storage.profile_selection import options_for
-from webdataset.storage.resumable_stream import ResumableStream, parse_retry_after
+from webdataset.storage.resumable_stream import ResumableStream
 from webdataset.storage.s3_profile import Secret
 from webdataset.storage.uploads import SinglePutUpload
 
-_ABSENT = frozenset((404, 410))
 _SIGNED = re.compile(r"[?&](?:x-(?:amz|goog)-signature|signature|sig)=", re.IGNORECASE)
 _WILD = re.compile(r"\A[^?#]*[*]")
-_WAYS_OUT = {
-    401: "check the credentials",
-    403: "check the credentials",
-    407: "a proxy wants credentials: check the user and password in HTTP_PROXY or HTTPS_PROXY, or except the host by "
-    "NO_PROXY",
-}
+_WAYS_OUT = {401: "check the credentials", 403: "check the credentials", 407: PROXY_HINT}
+_TRUST_HINT = (
+    "name the certificates of its issuer by verify in storage_options, or by SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
+)
 _EXPIRED = "the url is signed: its signature may have expired, or is of another object; sign it anew"
 _WAYS_OUT_OF_PUT = {
     405: "this server does not take uploads by PUT",
@@ -54,18 +48,18 @@ _WAYS_OUT_OF_PUT = {
 
 
 class HttpSession:
-    """Requests about one url.
+    """Requests about one url, with the user's headers, token and certificates.
 
     Args:
         url: the url; ``user:password@`` in it becomes Basic authorization.
-        storage_options: options of this store.
+        storage_options: ``headers``, ``token``, ``verify``.
         headers: further request headers.
 
     Raises:
         ConfigError: options that make no sense.
     """
 
-    def __init__(self, url: str, storage_options: Any = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, storage_options: object = None, headers: Mapping[str, str] | None = None) -> None:
         self.url = url
         found = options_for("http", storage_options, url)
         given = [*found.get("headers", ()), *((headers or {}).items())]
@@ -78,83 +72,62 @@ class HttpSession:
         method: str,
         wanted: Mapping[str, str],
         timeouts: tuple[float, float],
-        body: Any = None,
-    ) -> Any:
+        body: bytes | IO[bytes] | None = None,
+    ) -> HttpResponse:
         """Send one request.
 
         Args:
             method: ``GET`` or ``PUT``.
             wanted: request headers beside those of the user.
             timeouts: seconds to connect, seconds without a byte.
-            body: what is sent along.
+            body: what to send along.
 
         Returns:
-            An answer, its body unread, whatever its status.
+            A response, its body unread, whatever its status.
 
         Raises:
-            Again: no answer came.
+            RetryableError: no response came.
             SourceError: the certificate is not trusted, or redirects lead nowhere.
             UsageError: the url makes no sense.
         """
         private = {name: value.reveal() for name, value in self._headers.items()}
         if self._token is not None:
             private["Authorization"] = f"Bearer {self._token.reveal()}"
-        response, reason = None, ""
-        try:
-            response = http_client.send(
-                method, self.url, {**private, **wanted}, timeouts, body, tls=self._tls, private=frozenset(private)
-            )
-        except http_client.no_answer_errors() as error:
-            reason = redact(str(getattr(error, "reason", None) or error))
-        if response is not None:
-            return response
-        # raised here, since the errors of urllib3 show the url as it is
-        if "Tunnel connection failed: 40" in reason:  # 407, 403: nothing that waiting would change
-            raise SourceError(f"a proxy refuses ({reason}): {_WAYS_OUT[407]}", url=self.url)
-        if "redirects" in reason:
-            raise SourceError(reason, url=self.url)
-        if "CERTIFICATE_VERIFY_FAILED" in reason or "doesn't match" in reason:
-            raise SourceError(
-                f"the server's certificate is not trusted ({reason}): name the certificates of whoever signed it by "
-                "verify in storage_options, or by SSL_CERT_FILE or REQUESTS_CA_BUNDLE",
-                url=self.url,
-            )
-        raise RetryableError(f"no answer from the server: {reason}")
+        transport = Transport(timeouts, http_client.REDIRECTS, self._tls, frozenset(private), "the server", _TRUST_HINT)
+        return http_client.send_once(method, self.url, {**private, **wanted}, self.url, body=body, transport=transport)
 
     def translate_refusal(
-        self, response: Any, *, reading: bool = False, upload: bool = False
+        self, response: HttpResponse, *, reading: bool = False, upload: bool = False
     ) -> RetryableError | SourceError:
-        """Return the error to raise for an answer that is no success; its connection is given back.
+        """Return the error to raise for an error status; the connection is released.
 
         Args:
-            response: the answer.
-            reading: bytes of the object were had before, so that the credentials were good then.
-            upload: something was to be written.
+            response: the response.
+            reading: bytes of the object came before, so that the credentials were good then.
+            upload: the request was an upload.
         """
         response.close()
-        status = f"the server answered {response.status} {response.reason or ''}".rstrip()
-        if response.status in BUSY:
-            return RetryableError(
-                status,
-                wait_seconds=parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date")),
-            )
-        if response.status in _ABSENT:
+        status = response.status
+        reason = f"the server answered {status} {response.reason or ''}".rstrip()
+        if status in ABSENT:
             wild = "; web servers give no lists, and wildcards are taken as they stand: write {000..099}"
-            return NotFound(status + (wild if _WILD.search(self.url) else ""), url=self.url)
-        hints = {**_WAYS_OUT, **(_WAYS_OUT_OF_PUT if upload else {})}
-        hint = _EXPIRED if response.status in (401, 403) and _SIGNED.search(self.url) else hints.get(response.status)
-        status = f"{status}; {hint}" if hint else status
-        if reading and response.status in (401, 403):  # a token, or the place redirected to, has expired
-            return RetryableError(status, expired=True)
-        return SourceError(status, url=self.url)
+            return NotFound(reason + (wild if _WILD.search(self.url) else ""), url=self.url)
+        refused = status in (401, 403)
+        hint = {**_WAYS_OUT, **(_WAYS_OUT_OF_PUT if upload else {})}.get(status, "")
+        hint = _EXPIRED if refused and _SIGNED.search(self.url) else hint
+        if status in CHANGED:
+            return SourceError(reason, url=self.url)
+        # a token, or the address redirected to, has expired
+        expired = reading and refused
+        return http_client.translate_status(status, response.headers, reason, url=self.url, hint=hint, expired=expired)
 
 
-def _hide_secret(value: Any) -> Secret:
+def _hide_secret(value: object) -> Secret:
     return value if isinstance(value, Secret) else Secret.literal(str(value))
 
 
-def _tls_options(verify: Any, url: str) -> http_client.TlsOptions:
-    """Return which certificates to trust; certificates that ``SSL_CERT_FILE`` names are known to OpenSSL itself."""
+def _tls_options(verify: object, url: str) -> http_client.TlsOptions:
+    """Return which certificates to trust; OpenSSL itself knows those that ``SSL_CERT_FILE`` names."""
     if verify is False:
         return (("cert_reqs", "CERT_NONE"),)
     place = settings.REQUESTS_CA_BUNDLE.get() if verify in (None, True) else verify
@@ -173,8 +146,8 @@ def _tls_options(verify: Any, url: str) -> http_client.TlsOptions:
     return (("ca_certs", path),)
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return which account a url is opened with, without secrets; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return the headers and the token of the options, without their texts."""
     found = options_for("http", storage_options, url)
     given = [*found.get("headers", ()), *([("token", found["token"])] if "token" in found else ())]
     return " ".join(sorted(f"{name}={value.reference or ''}" for name, value in given))
@@ -184,82 +157,60 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 ATTEMPTS = 7
 
-_CHANGED = frozenset((412, 416))
 
-
-class HttpObject:
-    """One object on a web server, as the resuming reader asks for it.
+class HttpObject(HttpRemoteObject):
+    """One object on a web server.
 
     Args:
         url: the url; ``user:password@`` in it becomes Basic authorization.
-        storage_options: options of this store.
+        storage_options: ``headers``, ``token``, ``verify``.
         headers: further request headers.
         timeouts: seconds to connect, seconds without a byte.
     """
 
     latency_bytes = 64 * 1024
+    # a server that ignores ranges is refused here, by its status; one that gives more than was asked for is not
     judges_ranges = True
-    """A server that ignores ranges is refused here, by its status; one that gives more than was asked for is not."""
 
     def __init__(
         self,
         url: str,
-        storage_options: Any = None,
+        storage_options: object = None,
         *,
         headers: Mapping[str, str] | None = None,
         timeouts: tuple[float, float] | None = None,
     ) -> None:
-        self.url = url
-        self._asking = HttpSession(url, storage_options, headers)
+        super().__init__(url)
+        self._session = HttpSession(url, storage_options, headers)
         self._timeouts = timeouts or (CONNECT_SECONDS, READ_SECONDS)
 
-    def failures(self) -> tuple[type[Exception], ...]:
-        """Return the errors that reading a body raises."""
-        return http_client.failures()
-
-    def refresh(self) -> None:
-        """Nothing is kept between two requests."""
-
-    def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Send one GET; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: who the object was at first.
-            size: bytes wanted; None for all.
-
-        Raises:
-            Again: asking again may help.
-            NotFound: status 404 or 410.
-            NoRandomAccess: a range was asked for, and the server gives none, or none of the bytes that it stores.
-            ShardChanged: the server says that it is another object by now.
-            SourceError: another status.
-        """
-        wanted = range_header(offset, size)
-        if known is not None and known.provable():
-            wanted.update(_condition_headers(known))
-        response = self._asking.ask("GET", wanted, self._timeouts)
+    def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
+        """Send one GET; a server that gives no ranges of the bytes it stores raises ``NoRandomAccess``."""
+        wanted = {**range_header(offset, size), **condition_header(known)}
+        response = self._session.ask("GET", wanted, self._timeouts)
         if response.status >= 300:
-            refusal = self._asking.translate_refusal(response, reading=known is not None)
-            raise object_changed_error(self.url, offset) if wanted and response.status in _CHANGED else refusal
+            refusal = self._session.translate_refusal(response, reading=known is not None)
+            raise object_changed_error(self.url, offset) if wanted and response.status in CHANGED else refusal
         if size is not None:
             self._refuse_whole(response, known)
-        start, total, length = parse_body_range(response)
-        etag = response.headers.get("ETag")
-        strong = etag if etag and not etag.startswith("W/") else None
-        modified = response.headers.get("Last-Modified")
-        if known is None and strong is None and _is_recent(modified, response.headers.get("Date")):
-            modified = None
-        digest = find_digest(response.headers, whole=response.status == 200)
-        return ObjectResponse(response, start, ObjectVersion(strong, None, modified, total), length, digest=digest)
+        headers = response.headers
+        if known is None and _is_recent(headers.get("Last-Modified"), headers.get("Date")):
+            headers = override_headers(headers, {} if strong_etag(headers) else {"Last-Modified": None})
+        return HttpAnswer(response.status, headers, response)
 
-    def _refuse_whole(self, response: Any, known: ObjectVersion | None) -> None:
-        """Raise where the answer to a request for a range is none that can be used."""
+    def version(self, headers: Mapping[str, str], length: int | None) -> ObjectVersion:
+        """Return the ETag, if it is strong, and the date of the last change."""
+        return ObjectVersion(strong_etag(headers), None, headers.get("Last-Modified"), length)
+
+    def _refuse_whole(self, response: HttpResponse, known: ObjectVersion | None) -> None:
+        """Raise where the response to a request for a range cannot be used."""
         if response.status != 206:
-            if response.headers.get("Content-Length") == "0":  # of nothing there is no range
+            # of nothing there is no range
+            if response.headers.get("Content-Length") == "0":
                 return
             response.close()
-            if known is not None:  # it could before
+            # it gave ranges before
+            if known is not None:
                 raise RetryableError(f"the server answered a range request with status {response.status}")
             raise NoRandomAccess(
                 f"the server answers a range request with status {response.status}: it can be read front to back only",
@@ -280,12 +231,14 @@ class HttpStream(ResumableStream):
 
     Args:
         url: the url; ``user:password@`` in it becomes Basic authorization.
-        storage_options: options of this store: ``headers``, ``token``, ``verify``.
+        storage_options: ``headers``, ``token``, ``verify``.
         headers: further request headers.
         connect_seconds: bound on connecting.
         read_seconds: bound on waiting for the next byte.
-        attempts: failures in a row, without progress between them, after which reading is given up.
-        **places: where to begin, as for :class:`ResumingStream`.
+        attempts: failures in a row, without progress between them, after which to give up.
+        start: byte to begin at, as for :class:`~webdataset.storage.resumable_stream.ResumableStream`.
+        known: the version of the bytes before ``start``, likewise.
+        end: byte to end before, likewise.
 
     Raises:
         NotFound: status 404 or 410.
@@ -296,16 +249,18 @@ class HttpStream(ResumableStream):
         self,
         url: str,
         *,
-        storage_options: Any = None,
+        storage_options: object = None,
         headers: Mapping[str, str] | None = None,
         connect_seconds: float | None = None,
         read_seconds: float | None = None,
         attempts: int = ATTEMPTS,
-        **places: Any,
+        start: int = 0,
+        known: ObjectVersion | None = None,
+        end: int | None = None,
     ) -> None:
         timeouts = (connect_seconds or CONNECT_SECONDS, read_seconds or READ_SECONDS)
         source = HttpObject(url, storage_options, headers=headers, timeouts=timeouts)
-        super().__init__(source, attempts=attempts, **places)
+        super().__init__(source, attempts=attempts, start=start, known=known, end=end)
 
 
 def _is_recent(modified: str | None, now: str | None) -> bool:
@@ -317,47 +272,28 @@ def _is_recent(modified: str | None, now: str | None) -> bool:
         return False
 
 
-def _condition_headers(identity: ObjectVersion) -> dict[str, str]:
-    if identity.etag is not None:
-        return {"If-Match": identity.etag}
-    return {"If-Unmodified-Since": identity.modified or ""}
-
-
-def remote_object(url: str, storage_options: Any = None) -> HttpObject:
-    """Return the object of an ``http(s):`` url; see :mod:`webdataset.storage.open_url`."""
-    return HttpObject(url, storage_options)
-
-
-def create_upload(url: str, storage_options: Any = None, **options: Any) -> Any:
-    """Return a stream to a new object; see :class:`~webdataset.storage.backends.http.HttpUpload`."""
-    return HttpUpload(url, storage_options, **options)
-
-
 def gopen_http(
     url: str,
     mode: str = "rb",
     bufsize: int = 8192,  # noqa: ARG001  an opener's signature
-    *,
-    storage_options: Any = None,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> "HttpStream | HttpUpload":
     """Open an ``http:`` or ``https:`` url.
 
     Args:
         url: the url.
         mode: ``rb`` reads it, ``wb`` uploads it with PUT, both in this process.
         bufsize: of no meaning here.
-        storage_options: ``headers``, a mapping; ``token`` for ``Authorization: Bearer``; ``verify``, a file of
-            certificates to trust, or False.
-        **options: further arguments of :class:`HttpStream` or :class:`~webdataset.storage.backends.http.HttpUpload`.
+        **options: ``storage_options``: ``headers``, a mapping; ``token`` for ``Authorization: Bearer``; ``verify``, a
+            file of certificates to trust, or False. The others are arguments of :class:`HttpStream` or
+            :class:`HttpUpload`.
 
     Raises:
         NotFound: nothing is there.
         SourceError: the server refuses, or does not answer.
     """
-    if mode == "rb":
-        return HttpStream(url, storage_options=storage_options, **options)
-    return create_upload(url, storage_options, **options)
+    make: Callable[..., HttpStream | HttpUpload] = HttpStream if mode == "rb" else HttpUpload
+    return make(url, **options)
 
 
 UPLOAD_READ_SECONDS = 300.0
@@ -369,11 +305,11 @@ class HttpUpload(SinglePutUpload):
 
     Args:
         url: the url; ``user:password@`` in it becomes Basic authorization.
-        storage_options: options of this store: ``headers``, ``token``, ``verify``.
+        storage_options: ``headers``, ``token``, ``verify``.
         headers: further request headers.
         connect_seconds: bound on connecting.
-        read_seconds: bound on waiting for the answer once all is sent.
-        attempts: failures after which the upload is given up.
+        read_seconds: bound on waiting for the response once all is sent.
+        attempts: failures after which to give up.
 
     Raises:
         ConfigError: options that make no sense.
@@ -382,51 +318,51 @@ class HttpUpload(SinglePutUpload):
     def __init__(
         self,
         url: str,
-        storage_options: Any = None,
+        storage_options: object = None,
         *,
         headers: Mapping[str, str] | None = None,
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = UPLOAD_READ_SECONDS,
         attempts: int = ATTEMPTS,
     ) -> None:
-        self._asking = HttpSession(url, storage_options, headers)
+        self._session = HttpSession(url, storage_options, headers)
         self._timeouts = (connect_seconds, read_seconds)
         super().__init__(url, attempts)
 
     def _send_object(self) -> None:
         self._kept.seek(0)
-        body = _UploadBody(self._kept) if self._size else b""
-        response = self._asking.ask("PUT", {"Content-Length": str(self._size)}, self._timeouts, body)
+        body = cast("IO[bytes]", _UploadBody(self._kept)) if self._size else b""
+        response = self._session.ask("PUT", {"Content-Length": str(self._size)}, self._timeouts, body)
         if response.status >= 300:
-            raise self._asking.translate_refusal(response, upload=True)
-        if any(step.status == SEE_OTHER for step in response.retries.history):  # followed by a GET, without the body
+            raise self._session.translate_refusal(response, upload=True)
+        # 303 was followed by a GET, without the body
+        if http_client.was_redirected_by(response, SEE_OTHER):
             response.close()
             raise SourceError(
-                "the server led the upload to another page (status 303), so that nobody knows whether it was taken: "
-                "check the url, and the credentials",
+                "the server led the upload to another page (status 303), which does not say whether it took the "
+                "upload: check the url, and the credentials",
                 url=self.name,
             )
-        with contextlib.suppress(Exception):  # the answer was good; what follows it is of no interest
-            response.drain_conn()
-        response.release_conn()
+        http_client.release_connection(response)
 
 
 class _UploadBody:
-    """What urllib3 reads the body from, again from the start where a redirect is followed.
+    """What urllib3 reads the body from, again from the start where it follows a redirect.
 
-    Before each request it asks where the body begins, but after a redirect it does not go back there: asking does.
+    Before each request urllib3 calls ``tell``; after a redirect it does not seek back, so ``tell`` does.
     """
 
-    def __init__(self, kept: Any) -> None:
+    def __init__(self, kept: IO[bytes]) -> None:
         self._kept = kept
-
-    def read(self, size: int = -1) -> bytes:
-        content: bytes = self._kept.read(size)
-        return content
+        self.read = kept.read
 
     def tell(self) -> int:
         return self.seek(0)
 
-    def seek(self, place: int) -> int:
-        self._kept.seek(place)
-        return place
+    def seek(self, offset: int, /) -> int:
+        self._kept.seek(offset)
+        return offset
+
+
+remote_object = HttpObject
+create_upload = HttpUpload

@@ -1,59 +1,62 @@
 """The Hugging Face hub: reads and lists files of repositories, and uploads them with ``huggingface_hub``.
 
-The first response says which commit the revision is; all later requests name that commit, so that a branch that moves
-meanwhile does not mix two versions. Resuming a broken stream asks the hub again; positioned reads use its signed url
-for a minute, so that each does not cost two requests.
+The first response names the commit of the revision; all later requests name that commit, so that a branch that moves
+meanwhile never mixes two versions. Resuming a broken stream begins at the hub again; positioned reads use its signed
+url for a minute, so that each does not cost two requests.
 
 An upload is one commit, made when the stream is closed, which adds or replaces the file. How large files reach the
-hub (LFS, Xet) is up to that package, and it retries what fails. For many files use its own ``upload_large_folder``. A
-list comes page by page, in the order of the hub.
+hub (LFS, Xet) is up to that package, and it retries what fails. For many files use its own ``upload_large_folder``.
 """
 
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import NamedTuple
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.optional_imports import require
 from webdataset.core.redaction import redact
-from webdataset.storage import http_client
 from webdataset.storage.backends.huggingface_client import HubClient, HubFile, parse_url
 from webdataset.storage.backends.huggingface_client import service_id as service_id
 from webdataset.storage.backends.huggingface_client import split as split
-from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError
+from webdataset.storage.http_object import HttpAnswer, HttpRemoteObject, override_headers, parse_length, range_header
+from webdataset.storage.object_store import Checksums, ObjectVersion, RetryableError, refuse_folder
 from webdataset.storage.uploads import SinglePutUpload
 
 
-def list_keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
-    """Give the paths in a repository that begin with a text.
-
-    Args:
-        stem: ``hf://datasets/user/repo@revision/``, as the user writes it.
-        prefix: what paths begin with.
-        storage_options: ``token``, ``endpoint_url``.
-
-    Raises:
-        NotFound: no such repository, or revision.
-        SourceError: the hub refuses, or does not answer.
-    """
+def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
+    """Yield the paths in a repository that begin with a prefix, in the order of the hub."""
     hub, place = HubClient(storage_options, stem), parse_url(stem)
     folder = prefix.rpartition("/")[0]
     try:
-        for entry in hub.pages(f"{place.tree(folder)}?recursive=true&expand=false", place):
-            if entry.get("type") == "file" and str(entry.get("path", "")).startswith(prefix):
-                yield entry["path"]
+        paths = hub.list_files(f"{place.tree(folder)}?recursive=true&expand=false", place)
+        yield from (path for path in paths if path.startswith(prefix))
     except NotFound as error:
-        if "EntryNotFound" not in error.message:  # a folder that is not there holds nothing
+        # a folder that is not there holds nothing
+        if "EntryNotFound" not in error.message:
             raise
 
 
 SIGNED_SECONDS = 60.0
-"""How long a signed url is used for further ranges; the hub signs for longer."""
+"""How long to use a signed url for further ranges; the hub signs for longer."""
 
 
-class HubObject:
+class SignedFile(NamedTuple):
+    """Where the bytes of a file come from, for a while.
+
+    Args:
+        url: the signed url.
+        headers: what the hub said of the file.
+        until: when to ask the hub again, by the monotonic clock.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    until: float
+
+
+class HubObject(HttpRemoteObject):
     """One file of a repository.
 
     Args:
@@ -61,100 +64,70 @@ class HubObject:
         storage_options: ``token``, ``endpoint_url``.
 
     Attributes:
-        place: what is asked for; its revision is a commit once there was an answer.
+        place: the file; its revision is a commit after the first response.
 
     Raises:
         UsageError: the url names no file.
         ConfigError: options that make no sense.
     """
 
-    def __init__(self, url: str, storage_options: Any = None) -> None:
-        self.url = url
+    def __init__(self, url: str, storage_options: object = None) -> None:
+        super().__init__(url)
         self.hub = HubClient(storage_options, url)
         self.place = parse_url(url)
-        self._known: tuple[HubFile | None, float] = None, 0.0
-        if not self.place.path or self.place.path.endswith("/"):
-            raise UsageError(
-                "names no file: a url of the hub is hf://datasets/user/repo/path (wds.expand_urls lists a folder)",
-                url=url,
-            )
-
-    def failures(self) -> tuple[type[Exception], ...]:
-        """Return the errors that reading a body raises."""
-        return http_client.failures()
+        self._signed: SignedFile | None = None
+        refuse_folder(self.place.path, "a url of the hub is hf://datasets/user/repo/path", url, "file")
 
     def refresh(self) -> None:
         """Forget the signed url; the token is looked up each time."""
-        self._known = None, 0.0
+        self._signed = None
 
-    def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Ask the hub, and the server that it names; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: who the file was at first.
-            size: bytes wanted; None for all.
-
-        Raises:
-            Again: asking again may help.
-            NotFound: nothing is there.
-            ShardChanged: it has fewer bytes than asked for.
-            SourceError: the hub refuses.
-        """
-        headers = http_client.range_header(offset, size)
+    def request(self, offset: int, size: int | None, known: ObjectVersion | None) -> HttpAnswer:
+        """Ask the hub, and the server that it names; the headers are the hub's, and the range of that server."""
         if known is not None and known.version:
             self.place = self.place._replace(revision=known.version)
-        file = self._request_file(headers, again=known is not None and size is not None)
-        answer = _parse_answer(file)
-        promised = http_client.parse_length(file.headers.get("X-Linked-Size", "")) if file.elsewhere else None
-        if promised is not None and answer.identity.length not in (None, promised):
-            answer.body.close()
-            raise RetryableError(f"{answer.identity.length} bytes come, where the hub promises {promised}")
-        if answer.identity.version:
-            self.place = self.place._replace(revision=answer.identity.version)
-        return answer
+        file = self._request_file(range_header(offset, size), again=known is not None and size is not None)
+        response, headers = file.response, file.headers
+        if file.elsewhere:
+            span = {name: response.headers.get(name) for name in ("Content-Range", "Content-Length")}
+            headers = override_headers(headers, span)
+        else:
+            # a weak ETag of the hub names the content of the file all the same
+            etag = headers.get("ETag")
+            headers = override_headers(headers, {"X-Linked-Size": None, "ETag": etag and etag.removeprefix("W/")})
+        commit = headers.get("X-Repo-Commit")
+        if commit:
+            self.place = self.place._replace(revision=commit)
+        return HttpAnswer(response.status, headers, response)
+
+    def version(self, headers: Mapping[str, str], length: int | None) -> ObjectVersion:
+        """Return the file's ETag, and the commit; a length that the hub does not promise is refused."""
+        promised = parse_length(headers.get("X-Linked-Size", ""))
+        if None not in (promised, length) and promised != length:
+            raise RetryableError(f"{length} bytes come, where the hub promises {promised}")
+        etag = headers.get("X-Linked-Etag") or headers.get("ETag")
+        return ObjectVersion(etag, headers.get("X-Repo-Commit"), None, length)
+
+    def checksums(self, headers: Mapping[str, str], *, whole: bool) -> Checksums:  # noqa: ARG002  the hub names none
+        """Return none: the hub names none that a reader could compare."""
+        return Checksums()
 
     def _request_file(self, headers: Mapping[str, str], *, again: bool) -> HubFile:
-        """Ask; for one range after the other by the same signed url, while it is young and works."""
-        file, until = self._known
-        if again and file is not None and time.monotonic() < until:
-            found = self.hub.get_again(file, headers)
-            if found is not None:
-                return found
-        self._known = None, 0.0
+        """Request the file; one range after the other by the same signed url, while it is young and works."""
+        signed, self._signed = self._signed, None
+        if again and signed is not None and time.monotonic() < signed.until:
+            response = self.hub.get_signed(signed.url, headers)
+            if response is not None:
+                self._signed = signed
+                return HubFile(response, signed.headers, signed.url)
         file = self.hub.get(self.place.resolve(), headers, self.place)
         if file.elsewhere:
-            self._known = file._replace(response=None), time.monotonic() + SIGNED_SECONDS
+            self._signed = SignedFile(file.elsewhere, file.headers, time.monotonic() + SIGNED_SECONDS)
         return file
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Pickle without the signed url."""
-        return {**self.__dict__, "_known": (None, 0.0)}
-
-
-def _parse_answer(file: HubFile) -> ObjectResponse:
-    """Read which file it is from the hub's headers, and which part of it from those that came with the bytes."""
-    start, total, size = http_client.parse_body_range(file.response)
-    etag = file.headers.get("X-Linked-Etag") or file.headers.get("ETag") if file.elsewhere else _own_etag(file.headers)
-    return ObjectResponse(
-        file.response, start, ObjectVersion(etag, file.headers.get("X-Repo-Commit"), None, total), size
-    )
-
-
-def _own_etag(headers: Mapping[str, str]) -> str | None:
-    """Return the ETag of bytes that come from the hub itself; its weak ones name the file's content all the same."""
-    etag = headers.get("X-Linked-Etag") or headers.get("ETag")
-    return None if etag is None else etag.removeprefix("W/")
-
-
-def remote_object(url: str, storage_options: Any = None) -> HubObject:
-    """Return the object of a url; see :mod:`webdataset.storage.open_url`."""
-    return HubObject(url, storage_options)
-
-
-def create_upload(url: str, storage_options: Any = None, **options: Any) -> Any:
-    """Return a stream to a new file; see :class:`~webdataset.storage.backends.huggingface.HubUpload`."""
-    return HubUpload(url, storage_options, **options)
+        return {**self.__dict__, "_signed": None}
 
 
 _KINDS = {"datasets": "dataset", "spaces": "space", "models": "model"}
@@ -174,7 +147,7 @@ class HubUpload(SinglePutUpload):
         MissingExtra: huggingface_hub is not installed.
     """
 
-    def __init__(self, url: str, storage_options: Any = None, *, message: str | None = None) -> None:
+    def __init__(self, url: str, storage_options: object = None, *, message: str | None = None) -> None:
         self._hub = HubClient(storage_options, url)
         self._place = parse_url(url)
         if not self._place.path or self._place.path.endswith("/"):
@@ -184,10 +157,11 @@ class HubUpload(SinglePutUpload):
         super().__init__(url, attempts=1)
 
     def _send_object(self) -> None:
-        """Make the commit; the package sends again what fails."""
-        # without a token of ours the package must not look for one of its own: ours was looked for in the same places
+        """Make the commit; the package retries what fails."""
+        # without a token here the package must not look for one: it would look in the same places
         api = self._package.HfApi(endpoint=self._hub.endpoint, token=self._hub.token() or False)
-        with tempfile.TemporaryFile() as whole:  # the package tells files by their class
+        # the package tells files by their class
+        with tempfile.TemporaryFile() as whole:
             self._kept.seek(0)
             shutil.copyfileobj(self._kept, whole, _PIECE)
             whole.seek(0)
@@ -205,3 +179,7 @@ class HubUpload(SinglePutUpload):
             else:
                 return
         raise SourceError(f"the hub did not take the file: {reason}", url=self.name)
+
+
+remote_object = HubObject
+create_upload = HubUpload

@@ -1,26 +1,24 @@
 """Hugging Face locations, requests to the hub and the servers that it redirects to, and error translation.
 
 A url has the form of the hub's own file system: ``hf://datasets/user/repo@revision/path``. The revision is
-percent-decoded (``refs%2Fpr%2F1``), as ``huggingface_hub`` does; nothing in the path is.
+percent-decoded (``refs%2Fpr%2F1``), as by ``huggingface_hub``; nothing in the path is.
 
-The token goes to the address of the hub and nowhere else: the urls that it redirects to carry signatures of their
-own, and are requested without it. They expire soon, so that every attempt begins at the hub.
-
-A refused request raises ``RetryableError`` where a retry may help, else an error that says what to do.
+The token goes to the address of the hub and never elsewhere: the urls that the hub redirects to carry signatures of
+their own. They expire soon, so that every attempt begins at the hub.
 """
 
 import json
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
-from webdataset.storage.http_client import BUSY
+from webdataset.storage.http_client import ABSENT, BUSY, CHANGED, HttpResponse, Transport, translate_status
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import options_for, refuse_login
 from webdataset.storage.resumable_stream import parse_retry_after
@@ -35,46 +33,37 @@ _RESET = re.compile(r"\bt=(\d{1,5})\b")
 
 
 def translate_refusal(status: int, headers: Mapping[str, str], url: str, page: str) -> RetryableError | SourceError:
-    """Return the error to raise for an answer of the hub.
+    """Return the error to raise for a refusal of the hub.
 
     Args:
-        status: of the answer.
-        headers: of the answer.
-        url: what was asked for, as the user calls it.
+        status: of the response.
+        headers: of the response.
+        url: the url of the user.
         page: where people look at the repository.
     """
     code, reason = headers.get("X-Error-Code", ""), headers.get("X-Error-Message", "")
     text = redact(f"the hub answered {status}" + (f" {code}" if code else "") + (f": {reason[:300]}" if reason else ""))
-    if status in BUSY:
-        reset = _RESET.search(headers.get("RateLimit", "")) if status == 429 else None
-        wish = headers.get("Retry-After") or (reset[1] if reset else None)
-        return RetryableError(text, wait_seconds=parse_retry_after(wish, headers.get("Date")))
-    if status in (412, 416):
-        return object_changed_error(url, 0)
-    if code == "GatedRepo":
+    if code == "GatedRepo" and status not in BUSY | CHANGED:
         return SourceError(
             f"{text}; the repository is gated: accept its terms at {page}, and give a token of that account "
             "(hf auth login, or HF_TOKEN)",
             url=url,
         )
-    if code in _ABSENT or status in (404, 410):
+    if status not in BUSY | CHANGED and (code in _ABSENT or status in ABSENT):
         return NotFound(f"{text}; {_ABSENT.get(code, 'check repository, revision and path')}", url=url)
+    reset = _RESET.search(headers.get("RateLimit", "")) if status == 429 else None
+    if reset and not headers.get("Retry-After"):
+        headers = {"Retry-After": reset[1]}
     hint = {
-        401: "; the repository is private or does not exist, or the token is not valid: hf auth login, or HF_TOKEN",
-        403: f"; this token may not read it: see {page}, and the token's permissions",
+        401: "the repository is private or does not exist, or the token is not valid: hf auth login, or HF_TOKEN",
+        403: f"this token may not read it: see {page}, and the token's permissions",
     }.get(status, "")
-    return SourceError(text + hint, url=url)
+    return translate_status(status, headers, text, url=url, hint=hint)
 
 
 def translate_storage_refusal(status: int, headers: Mapping[str, str], url: str) -> RetryableError | SourceError:
-    """Return the error to raise for an answer of the server that has the bytes: its signed urls expire.
-
-    Args:
-        status: of the answer.
-        headers: of the answer.
-        url: what was asked for, as the user calls it.
-    """
-    if status in (412, 416):
+    """Return the error to raise for a refusal of the server that has the bytes: its signed urls expire."""
+    if status in CHANGED:
         return object_changed_error(url, 0)
     return RetryableError(
         f"the server that the hub names answered {status}",
@@ -99,7 +88,7 @@ class HubLocation(NamedTuple):
         kind: ``datasets``, ``spaces`` or ``models``.
         repo: ``user/name``, or ``name`` alone for the oldest repositories.
         revision: branch, tag or commit.
-        path: of the file in the repository; may be empty where the repository is meant.
+        path: of the file in the repository; empty for the repository itself.
     """
 
     kind: str
@@ -130,9 +119,6 @@ class HubLocation(NamedTuple):
 def parse_url(url: str) -> HubLocation:
     """Return what a url names.
 
-    Args:
-        url: the url.
-
     Raises:
         UsageError: it names no repository.
     """
@@ -148,7 +134,7 @@ def parse_url(url: str) -> HubLocation:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its path, and the path; see :mod:`webdataset.storage.open_url`."""
+    """Return a url up to its path, and the path."""
     path = parse_url(url).path
     return (url[: len(url) - len(path)], path) if path else (url, "")
 
@@ -159,25 +145,25 @@ _NEXT = re.compile(r"<([^>]*)>\s*;\s*rel=\"?next\"?")
 
 
 class HubFile(NamedTuple):
-    """An answer, and what the hub's own headers said on the way to it.
+    """A response, and what the hub's own headers said on the way to it.
 
     Args:
-        response: its body is still to be read; the status is below 300.
-        headers: of the hub's last answer: of the file, where the bytes come from elsewhere.
+        response: its body is unread; the status is below 300.
+        headers: of the hub's last response: of the file, where the bytes come from elsewhere.
         elsewhere: the signed url where the bytes come from; empty where it is the hub itself.
     """
 
-    response: Any
+    response: HttpResponse
     headers: Mapping[str, str]
     elsewhere: str
 
 
 class HubClient:
-    """The hub, as one dataset or one process knows it.
+    """Requests to the hub.
 
     Args:
-        storage_options: ``token``, ``endpoint_url``; what they leave out says the environment.
-        url: what is to be opened, for errors.
+        storage_options: ``token``, ``endpoint_url``; the environment fills in the others.
+        url: the url of the user, for errors.
 
     Attributes:
         endpoint: url, without a slash at its end.
@@ -186,7 +172,7 @@ class HubClient:
         ConfigError: options that make no sense.
     """
 
-    def __init__(self, storage_options: Any, url: str) -> None:
+    def __init__(self, storage_options: object, url: str) -> None:
         self._options = options_for("hf", storage_options, url)
         self._url = url
         self.endpoint = str(self._options.get("endpoint_url") or settings.HF_ENDPOINT.get()).rstrip("/")
@@ -195,15 +181,15 @@ class HubClient:
             raise ConfigError(f"HF_ENDPOINT is {self.endpoint!r}: the hub's url is http(s)://host", url=url)
 
     def get(self, path: str, headers: Mapping[str, str], place: HubLocation) -> HubFile:
-        """Ask the hub once, and whom it names.
+        """Request a file once, of the hub, and of the server that it redirects to.
 
         Args:
             path: of the url on the hub, or a whole url that the hub gave.
             headers: request headers.
-            place: what is asked for, for errors.
+            place: the file, for errors.
 
         Raises:
-            Again: asking again, at the hub, may help.
+            RetryableError: a retry, which begins at the hub, may help.
             NotFound: nothing is there.
             ShardChanged: a range that the file does not have.
             SourceError: the hub refuses.
@@ -227,79 +213,62 @@ class HubClient:
             raise translate_refusal(response.status, response.headers, self._url, self.endpoint + place.page())
         raise translate_storage_refusal(response.status, response.headers, self._url)
 
-    def get_again(self, file: HubFile, headers: Mapping[str, str]) -> HubFile | None:
-        """Ask the server that the hub named before, by the same signed url; None where it does not answer with bytes.
+    def get_signed(self, signed_url: str, headers: Mapping[str, str]) -> HttpResponse | None:
+        """Request more of a file by a signed url that the hub gave before; None where no bytes come.
 
         Args:
-            file: an earlier answer whose bytes came from elsewhere.
+            signed_url: where an earlier response came from.
             headers: request headers.
         """
         try:
-            response = self._send_request(file.elsewhere, headers)
+            response = self._send_request(signed_url, headers)
         except (RetryableError, SourceError):
             return None
         if response.status in (200, 206):
-            return file._replace(response=response)
+            return response
         response.close()
         return None
 
-    def pages(self, path: str, place: HubLocation) -> Any:
-        """Give what a list of the hub holds, page by page.
+    def list_files(self, path: str, place: HubLocation) -> Iterator[str]:
+        """Yield the paths of the files in a list of the hub.
 
         Args:
             path: of the url on the hub.
-            place: what is asked for, for errors.
-
-        Yields:
-            Values of JSON.
+            place: the repository, for errors.
 
         Raises:
             NotFound: no such repository, revision or folder.
             SourceError: the hub refuses, or does not answer.
         """
-        following: str | None = path
-        while following is not None:
-            page, link = self._page(following, place)
-            yield from page
+
+        def page(target: str | None) -> tuple[Iterable[str], str | None]:
+            entries, link = http_client.retry(lambda: self._fetch_page(target or path, place), self._url, lambda: None)
             found = _NEXT.search(link)
-            there = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
-            following = http_client.next_page(there, following, self._url)
+            following = None if found is None else urllib.parse.urljoin(self.endpoint + "/", found[1])
             if following is not None and not self._is_hub(following):
                 raise SourceError("the hub's list goes on at another address: not followed", url=self._url)
+            return (str(entry["path"]) for entry in entries if entry.get("type") == "file"), following
 
-    def _page(self, target: str, place: HubLocation) -> tuple[list[Any], str]:
-        def once() -> tuple[list[Any], str]:
-            answer = self.get(target, {"Accept": "application/json"}, place)
-            return self._parse(answer.response), answer.headers.get("Link", "")
+        return http_client.list_pages(page, self._url)
 
-        return http_client.retry(once, self._url, lambda: None)
-
-    def _parse(self, response: Any) -> list[Any]:
+    def _fetch_page(self, target: str, place: HubLocation) -> tuple[list[dict[str, object]], str]:
+        """Return the entries of a page, and its header ``Link``."""
+        file = self.get(target, {"Accept": "application/json"}, place)
         known: tuple[type[Exception], ...] = (*http_client.failures(), ValueError)
         try:
-            found = json.loads(response.read())
+            found = json.loads(file.response.read(-1))
         except known as error:
             failure = redact(f"{type(error).__name__}: {error}")
         else:
             if isinstance(found, list):
-                return found
+                return found, file.headers.get("Link", "")
             failure = "it is no list"
         finally:
-            response.close()
+            file.response.close()
         raise RetryableError(f"the answer is not what was asked for: {failure}")
 
-    def _send_request(self, target: str, headers: Mapping[str, str]) -> Any:
-        try:
-            return http_client.send(
-                "GET", target, headers, (http_client.CONNECT_SECONDS, http_client.READ_SECONDS), redirects=0
-            )
-        except http_client.no_answer_errors() as error:
-            reason = redact(str(getattr(error, "reason", None) or error))
-        if "CERTIFICATE_VERIFY_FAILED" in reason:
-            raise SourceError(f"the server's certificate is not trusted: {reason}", url=self._url)
-        raise RetryableError(
-            f"no answer from {_host_name(target)}: {reason}"
-        )  # here: the error of urllib3 shows the signed url
+    def _send_request(self, target: str, headers: Mapping[str, str]) -> HttpResponse:
+        return http_client.send_once("GET", target, headers, self._url, transport=Transport(service=_host_name(target)))
 
     def _is_hub(self, target: str) -> bool:
         """Tell whether a url is at the hub's own address: scheme, host and port."""
@@ -332,7 +301,7 @@ class HubClient:
         return (found or _token_from_file()).strip()
 
     def service(self) -> str:
-        """Return which hub this is where it is not the one of everybody."""
+        """Return the address of the hub, unless it is the public one."""
         return "" if self.endpoint == settings.HF_ENDPOINT.default else f"hf {self.endpoint}"
 
 
@@ -347,7 +316,7 @@ def _token_from_file() -> str:
 
 
 def _split_address(url: str) -> tuple[str, str | None, int | None] | None:
-    """Return scheme, host and port, or None for what is no url."""
+    """Return scheme, host and port; None for what is no url."""
     try:
         parts = urllib.parse.urlsplit(url)
         port = parts.port
@@ -360,6 +329,6 @@ def _host_name(url: str) -> str:
     return (_split_address(url) or ("", "?", 0))[1] or "?"
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return which hub serves a url, where it is not the one of everybody; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return the address of the hub, unless it is the public one."""
     return HubClient(storage_options, url).service()

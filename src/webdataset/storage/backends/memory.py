@@ -1,7 +1,6 @@
-"""Objects in the memory of this process: ``memory://name/key``.
+"""Objects in the memory of this process, ``memory://name/key``: for tests, demos and small shards; needs no package.
 
-For tests, demos and small shards that are made and read in one process; needs no package. Nothing is shared between
-processes and nothing outlives this one; a forked child begins with a copy of what its parent had.
+Nothing is shared between processes, and nothing outlives this one; a forked child begins with a copy.
 """
 
 import io
@@ -9,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from webdataset.core.errors import NotFound, UsageError
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, object_changed_error
@@ -38,7 +37,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _MemoryBody:
-    """A part of an object, read front to back; nothing is copied before it is asked for."""
+    """A part of an object, read front to back; nothing is copied before it is read."""
 
     def __init__(self, content: bytes, start: int, end: int) -> None:
         self._content, self._place, self._end = content, start, end
@@ -69,17 +68,7 @@ class MemoryObject:
         self._stem, self._key = _split_name(url)
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Give the object from ``offset`` on; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: who the object was at first.
-            size: bytes wanted; None for all.
-
-        Raises:
-            NotFound: nothing is there.
-            ShardChanged: it was replaced.
-        """
+        """Return the object from ``offset`` on; see :class:`~webdataset.storage.object_store.RemoteObject`."""
         with _lock:
             kept = _objects.get(self._stem, {}).get(self._key)
         if kept is None:
@@ -102,7 +91,7 @@ class MemoryObject:
 
 
 class MemoryUpload(io.BytesIO):
-    """A stream to a new object, which is there once the stream is closed.
+    """A stream to a new object, which exists once the stream is closed.
 
     Args:
         url: ``memory://name/key``.
@@ -140,7 +129,7 @@ class MemoryUpload(io.BytesIO):
             self.close()
 
     def __del__(self) -> None:
-        """Publish nothing: a forgotten stream may hold half of what was meant."""
+        """Publish nothing: a forgotten stream may hold half of an object."""
         self.abort()
 
 
@@ -152,35 +141,35 @@ def _split_name(url: str) -> tuple[str, str]:
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its key, and the key; see :mod:`webdataset.storage.open_url`."""
+    """Return a url up to its key, and the key."""
     match = _URL.match(url)
     if match is None:
         raise UsageError("a url in memory is memory://name/key", url=url)
     return "memory" + match[1][len("memory") :], match[2]
 
 
-def list_keys(stem: str, prefix: str, storage_options: Any = None) -> Iterator[str]:
-    """Give the keys under a name that begin with a text; see :mod:`webdataset.storage.open_url`."""
+def list_keys(stem: str, prefix: str, storage_options: object = None) -> Iterator[str]:
+    """Give the keys under a name that begin with a text."""
     options_for("memory", storage_options, stem)
     with _lock:
         found = [key for key in _objects.get(stem, ()) if key.startswith(prefix)]
     return iter(found)
 
 
-def remote_object(url: str, storage_options: Any = None) -> MemoryObject:
-    """Return the object of a url; see :mod:`webdataset.storage.open_url`."""
+def remote_object(url: str, storage_options: object = None) -> MemoryObject:
+    """Return the object of a url."""
     options_for("memory", storage_options, url)
     return MemoryObject(url)
 
 
-def create_upload(url: str, storage_options: Any = None, **_options: Any) -> MemoryUpload:
-    """Return a stream to a new object; see :mod:`webdataset.storage.open_url`."""
+def create_upload(url: str, storage_options: object = None, **_options: object) -> MemoryUpload:
+    """Return a stream to a new object."""
     options_for("memory", storage_options, url)
     return MemoryUpload(url)
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return nothing: the url says it all; see :class:`~webdataset.storage.object_store.Backend`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return nothing: the url determines the object."""
     options_for("memory", storage_options, url)
     return ""
 

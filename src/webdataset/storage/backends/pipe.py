@@ -1,15 +1,15 @@
 """Streams from and to commands: ``pipe:`` urls, and schemes that a command-line program serves.
 
-The exit status is always known before the reader sees the end: at the end of its output the child is *waited for*
+A reader never sees the end of the output before the exit status is known: at the end the stream *waits* for the child
 (asking whether it has ended already is a race, and loses data silently when the race is lost). Every child is reaped;
 closing early is silent and ends the child.
 
-A child that is no longer needed is ended with everything that it started: a shell that dies alone leaves its pipeline
-running. The child keeps our process group and terminal, so that ``ssh`` may ask for a password and Ctrl-C reaches it.
+Ending a child ends everything that it started: a shell that dies alone leaves its pipeline running. The child keeps
+our process group and terminal, so that ``ssh`` may ask for a password and Ctrl-C reaches it.
 
 ``curl``, and with ``WDS_GOPEN_BACKEND=cli`` also ``gsutil`` and ``ais``, serve urls of their schemes. Programs are
-started by a list of words, never through a shell, and a url with credentials is handed to curl over a descriptor, so
-that it does not stand in the process list.
+started by a list of words, never through a shell, and curl gets a url over a descriptor, so that credentials in it do
+not stand in the process list.
 """
 
 import contextlib
@@ -24,13 +24,16 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from webdataset.core.errors import CommandFailed, NotFound, SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage.open_url import refuse_if_strict
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 END_SECONDS = 1.0
 _PIPE_BYTES = 1 << 20
@@ -40,6 +43,8 @@ _STOP = getattr(signal, "SIGSTOP", 0)
 _CONTINUE = getattr(signal, "SIGCONT", 0)
 
 ChildProcess = subprocess.Popen[bytes]
+Command = str | Sequence[str]
+"""One line for the shell, or a list of words."""
 
 
 @functools.cache
@@ -47,14 +52,14 @@ def _find_bash() -> str | None:
     return shutil.which("bash")
 
 
-def start_child(command: Any, *, writing: bool, shell: bool = False, **options: Any) -> ChildProcess:
+def start_child(command: Command, *, writing: bool, shell: bool = False, **options: object) -> ChildProcess:
     """Start a child process with one pipe to or from it.
 
     Args:
         command: one line for the shell, or a list of words.
         writing: we write to its stdin; else we read its stdout.
-        shell: run ``command`` by the shell. Where bash exists it is used, with ``pipefail``: the status of
-            ``curl … | gunzip`` then tells that curl failed.
+        shell: run ``command`` by the shell: bash, where it exists, with ``pipefail``, so that the status of
+            ``curl … | gunzip`` tells that curl failed.
         **options: passed to ``subprocess.Popen``.
 
     Raises:
@@ -64,17 +69,18 @@ def start_child(command: Any, *, writing: bool, shell: bool = False, **options: 
     if shell and isinstance(command, str) and "executable" not in options and (bash := _find_bash()) is not None:
         command, shell = [bash, "-o", "pipefail", "-c", command], False
     options["stdin" if writing else "stdout"] = subprocess.PIPE
+    start: Callable[..., ChildProcess] = subprocess.Popen
     try:
-        child = subprocess.Popen(command, shell=shell, **options)  # noqa: S603  the user's own command
+        child = start(command, shell=shell, **options)
     except OSError as error:
         kind = NotFound if isinstance(error, FileNotFoundError) else SourceError
         raise kind(f"cannot start the command {redact_command(command)}: {error.strerror or error}") from error
-    if not writing:
+    if child.stdout is not None:
         _widen_pipe(child.stdout)
     return child
 
 
-def _widen_pipe(stream: Any) -> None:
+def _widen_pipe(stream: IO[bytes]) -> None:
     with contextlib.suppress(OSError, ImportError, ValueError):
         import fcntl  # noqa: PLC0415  absent on Windows
 
@@ -82,11 +88,7 @@ def _widen_pipe(stream: Any) -> None:
 
 
 def waiting_bytes(number: int) -> int:
-    """Return how many bytes can be read from a pipe at once, as far as the system tells.
-
-    Args:
-        number: the descriptor of our end.
-    """
+    """Return how many bytes can be read from a pipe at once, as far as the system tells."""
     try:
         import fcntl  # noqa: PLC0415  absent on Windows
         import termios  # noqa: PLC0415  likewise
@@ -97,11 +99,7 @@ def waiting_bytes(number: int) -> int:
 
 
 def has_no_writer(number: int) -> bool:
-    """Tell whether a pipe has no writer any more.
-
-    Args:
-        number: the descriptor of our end.
-    """
+    """Tell whether a pipe has no writer any more."""
     poll = getattr(select, "poll", None)
     if poll is None:
         return False
@@ -116,12 +114,12 @@ def shell_status(code: int | None) -> int | None:
 
 
 def end_child(child: ChildProcess) -> int:
-    """End a child that is no longer wanted, with all that it started, and reap it.
+    """End a child with all that it started, and reap it.
 
-    Theory. The family is frozen from the top while it is listed, so that nobody starts another process, reaps one (its
-    number could be given away), or takes the death of a neighbour for the end of its input and completes half an
-    upload. The signal reaches all of them before anyone wakes; the parents wake first, so that no shell is left to
-    report the deaths of its children.
+    Theory. The family is frozen from the top while it is listed, so that none of it starts another process, reaps one
+    (its number could be given away), or takes the death of a neighbour for the end of its input and completes half an
+    upload. The signal reaches all of them before any wakes; the parents wake first, so that no shell is left to report
+    the deaths of its children.
 
     Args:
         child: the process; it may have ended already.
@@ -156,9 +154,10 @@ def _signal_family(family: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def redact_command(command: Any) -> str:
+def redact_command(command: object) -> str:
     """Return a command as it may be shown: secrets removed, cut to 300 characters."""
-    text = command if isinstance(command, str) else " ".join(map(str, command)) if command else repr(command)
+    words = command if isinstance(command, Sequence) and command else [repr(command)]
+    text = command if isinstance(command, str) else " ".join(map(str, words))
     text = redact(text)
     return repr(text if len(text) <= 300 else f"{text[:297]}...")
 
@@ -192,12 +191,12 @@ class Pipe(io.BufferedIOBase):
 
     def __init__(
         self,
-        *args: Any,
+        *args: Command,
         mode: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         ignore_errors: bool = False,
         ignore_status: Iterable[int] = (),
-        **kw: Any,
+        **kw: object,
     ) -> None:
         super().__init__()
         self.ignore_errors = ignore_errors
@@ -212,7 +211,8 @@ class Pipe(io.BufferedIOBase):
             raise UsageError(f"Pipe needs a command and a mode of r, rb, w or wb, not {mode!r}")
         self._writing = mode.startswith("w")
         self.name = redact_command(args[0])
-        self.proc = start_child(*args, writing=self._writing, **kw)
+        start: Callable[..., ChildProcess] = start_child
+        self.proc = start(*args, writing=self._writing, **kw)
         self.stream: Any = self.proc.stdin if self._writing else self.proc.stdout
 
     def __repr__(self) -> str:
@@ -252,7 +252,7 @@ class Pipe(io.BufferedIOBase):
     def _coming(self, size: int) -> int:
         """Wait until ``size`` bytes are there, or no more come for a moment; return how many can be had at once.
 
-        More than one chunk is one large payload, of use to nobody before it is whole; a pipe holds less than that.
+        More than one chunk is one large payload, of no use before it is whole; a pipe holds less than that.
         """
         peek = getattr(self.stream, "peek", None)
         if peek is None:
@@ -279,17 +279,17 @@ class Pipe(io.BufferedIOBase):
             self.wait_for_child()
         return content
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Fill ``buffer``, fewer bytes only at the end; at the end as :meth:`read`."""
         count: int = self.stream.readinto(buffer)
-        if not count and len(buffer):
+        if not count and memoryview(buffer).nbytes:
             self.wait_for_child()
         return count
 
-    def readinto1(self, buffer: Any, /) -> int:
+    def readinto1(self, buffer: "WriteableBuffer", /) -> int:
         """Fill ``buffer`` by one system call; at the end as :meth:`read`."""
         count: int = self.stream.readinto1(buffer)
-        if not count and len(buffer):
+        if not count and memoryview(buffer).nbytes:
             self.wait_for_child()
         return count
 
@@ -302,7 +302,7 @@ class Pipe(io.BufferedIOBase):
 
     readLine = readline  # noqa: N815  upstream's spelling
 
-    def write(self, content: Any, /) -> int:
+    def write(self, content: "ReadableBuffer", /) -> int:
         """Send bytes to the command.
 
         Raises:
@@ -412,7 +412,7 @@ class Pipe(io.BufferedIOBase):
             log.warning("closing a forgotten pipe: %s", error)
 
 
-def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Pipe:
+def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> Pipe:
     """Open a ``pipe:`` url: everything after the colon is one line for the shell.
 
     Args:
@@ -430,11 +430,12 @@ def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) 
     """
     refuse_if_strict("gopen_pipe: unsafe_gopen is False, cannot open pipe URLs", url=url)
     options.setdefault("ignore_status", (BROKEN_PIPE_STATUS,))
-    return Pipe(url.removeprefix("pipe:"), mode=mode, shell=True, bufsize=bufsize, **options)  # noqa: S604
+    start: Callable[..., Pipe] = Pipe
+    return start(url.removeprefix("pipe:"), mode=mode, shell=True, bufsize=bufsize, **options)  # noqa: S604
 
 
 def set_options(
-    obj: Any,
+    obj: object,
     timeout: float | None = None,
     ignore_errors: bool | None = None,  # noqa: FBT001  upstream's signature
     ignore_status: list[int] | None = None,
@@ -475,7 +476,7 @@ _COMMANDS: dict[str, CommandWords] = {
 }
 
 
-def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Pipe:
+def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> Pipe:
     """Read or upload (PUT) a url by ``curl``.
 
     Args:
@@ -503,7 +504,7 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) 
         os.close(receiving)
 
 
-def gopen_command(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Pipe:
+def gopen_command(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> Pipe:
     """Read or write a ``gs:`` or ``ais:`` url by the provider's program.
 
     Args:
@@ -519,7 +520,7 @@ def gopen_command(url: str, mode: str = "rb", bufsize: int = 8192, **options: An
     return _run_program(_COMMANDS[url.partition(":")[0].lower()], url, mode, bufsize, options)
 
 
-def gopen_ais_program(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Pipe:
+def gopen_ais_program(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> Pipe:
     """Read or write a url by the program ``ais``, whatever its scheme; arguments as for :func:`gopen_command`.
 
     Raises:
@@ -529,15 +530,16 @@ def gopen_ais_program(url: str, mode: str = "rb", bufsize: int = 8192, **options
     return _run_program(_AIS, url, mode, bufsize, options)
 
 
-def _run_program(words: CommandWords, url: str, mode: str, bufsize: int, options: dict[str, Any]) -> Pipe:
+def _run_program(words: CommandWords, url: str, mode: str, bufsize: int, options: dict[str, object]) -> Pipe:
     chosen = words[mode.startswith("w")]
     return _start_pipe([word.format(url=url) for word in chosen], url, mode, bufsize, options)
 
 
-def _start_pipe(words: list[str], url: str, mode: str, bufsize: int, options: dict[str, Any]) -> Pipe:
+def _start_pipe(words: list[str], url: str, mode: str, bufsize: int, options: dict[str, object]) -> Pipe:
     options.setdefault("ignore_status", _READ_STATUS)
+    start: Callable[..., Pipe] = Pipe
     try:
-        pipe = Pipe(words, mode=mode, bufsize=bufsize, **options)
+        pipe = start(words, mode=mode, bufsize=bufsize, **options)
     except NotFound as error:
         other = "; or set AIS_ENDPOINT to the url of a gateway" if words[0] == "ais" else ""
         raise NotFound(f"this scheme needs the program {words[0]!r}, which is not installed{other}", url=url) from error

@@ -6,14 +6,9 @@ since it knows regions, redirects, access points, and what ``~/.aws/config`` may
 connection below it. It never retries by itself: the reader does, as for every scheme. No client survives a fork: two
 processes that share a connection would read each other's answers.
 
-Requests that may be sent twice (parts, lists, heads) are retried while that may help; expired credentials are looked
-up again. Errors of botocore become errors of this library: ``RetryableError`` where a retry may help, else one that
-says what to do. Nothing of the request is kept, and the original error is not chained: what the service sends back
-may quote the name of the key and the signature.
-
-In the DEBUG log records of botocore, which hold requests with their headers and answers of token services, every
-secret is replaced by ``***``. Records of other levels and other loggers are not changed. Parsing a url asks no
-service.
+Errors of botocore are never chained: what the service sends back may quote the name of the key and the signature. In
+botocore's DEBUG log records, which hold requests with their headers and responses of token services, every secret
+becomes ``***``. Parsing a url sends no request.
 """
 
 import contextlib
@@ -26,18 +21,22 @@ import threading
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, SourceError, UsageError, WebDatasetError
 from webdataset.core.fork_safety import PerProcessCache
 from webdataset.core.optional_imports import require
-from webdataset.storage.http_client import retry
+from webdataset.storage.http_client import BUSY, CHANGED, LogMask, retry
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import profile_for
 from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Profile
 from webdataset.storage.tls import plain_context
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.session import Session
 
 _ABSENT = frozenset(("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "NotFound"))
 _CHANGED = frozenset(("PreconditionFailed", "412", "InvalidRange", "416"))
@@ -47,7 +46,6 @@ _BUSY = frozenset((
     "InternalError", "BandwidthLimitExceeded", "RequestLimitExceeded", "RequestThrottled", "ServiceUnavailable",
 ))  # fmt: skip
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
-_BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
 _WAYS_OUT = {
     "AccessDenied": "these credentials may not do this; check the bucket's policy, or anonymous=true for public data",
     "InvalidAccessKeyId": "the service does not know this key: check which profile and endpoint are used",
@@ -88,11 +86,7 @@ _DOUBTFUL_CREDENTIALS = frozenset((
 
 
 def doubts_credentials(error: Exception) -> bool:
-    """Tell whether a service refused who asked, or nobody could: there may be other keys by now, where they come from.
-
-    Args:
-        error: an error of botocore.
-    """
+    """Tell whether a service refused the credentials, or there were none: by now there may be others."""
     if not _LOCAL.keys().isdisjoint(kind.__name__ for kind in type(error).__mro__):
         return True
     response = getattr(error, "response", None)
@@ -100,11 +94,7 @@ def doubts_credentials(error: Exception) -> bool:
 
 
 def response_status(error: Exception) -> int:
-    """Return the status of the answer that an error is about, 0 where there was none.
-
-    Args:
-        error: an error of botocore.
-    """
+    """Return the status of the answer that an error is about, 0 where there was none."""
     response = getattr(error, "response", None)
     facts = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
     return int(facts.get("HTTPStatusCode", 0))
@@ -117,9 +107,9 @@ def translate_error(
 
     Args:
         error: a ``ClientError``, ``BotoCoreError`` or the like.
-        url: the object as the user calls it.
+        url: the url of the user.
         offset: bytes of the object read before.
-        profile: what the request was made with; named where that may be the reason.
+        profile: of the request; named where that may be the reason.
     """
     by = f"; asked with {profile.description}" if profile is not None else ""
     response = getattr(error, "response", None)
@@ -128,7 +118,8 @@ def translate_error(
     kinds = {kind.__name__ for kind in type(error).__mro__}
     reason = f"{type(error).__name__}: {error}"
     hint = next((text for name, text in _LOCAL.items() if name in kinds), None)
-    if "header value" in reason or "codec can't encode" in reason:  # it would be quoted, and may be a secret
+    # it would be quoted, and may be a secret
+    if "header value" in reason or "codec can't encode" in reason:
         hint = _UNSENDABLE
     if hint is not None:
         return SourceError(hint + by, url=url)
@@ -142,16 +133,16 @@ def translate_error(
 
 
 def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: str) -> RetryableError | SourceError:
-    """Judge an answer of the service with an error status."""
+    """Translate a response of the service with an error status."""
     fault, facts = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, status = str(fault.get("Code", "")), int(facts.get("HTTPStatusCode", 0))
     reason = f"the service answered {status} {code}: {fault.get('Message', '')}".rstrip(": ")
-    if code in _BUSY or (status in _BUSY_STATUS and code not in _EXPIRED):
+    if code in _BUSY or (status in BUSY and code not in _EXPIRED):
         headers = facts.get("HTTPHeaders", {})
         return RetryableError(reason, wait_seconds=parse_retry_after(headers.get("retry-after"), headers.get("date")))
     if code in _EXPIRED:
         return RetryableError(f"{reason}; the credentials have expired", expired=True)
-    if code in _CHANGED or status in (412, 416):
+    if code in _CHANGED or status in CHANGED:
         return object_changed_error(url, offset)
     hint = _WAYS_OUT.get(code) or _WAYS_OUT.get(str(status))
     headers = facts.get("HTTPHeaders", {})
@@ -162,7 +153,7 @@ def _translate_answer(response: Mapping[str, Any], url: str, offset: int, by: st
 
 
 def _describe_redirect(headers: Mapping[str, str], hint: str | None) -> str:
-    """Say where a redirect leads; it is not followed, since the request is signed for one host by secret keys."""
+    """Describe a redirect, which is not followed: the request is signed for one host by secret keys."""
     region = headers.get("x-amz-bucket-region")
     if region:
         return f"{_WAYS_OUT['301']}: the service says {region!r}"
@@ -190,24 +181,15 @@ _BODY = re.compile(
 )
 
 
-class _BotocoreMask(logging.Filter):
-    """Rewrites records."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Replace what is secret; every record is kept."""
-        if record.levelno <= logging.DEBUG:
-            message = record.getMessage()
-            shown = _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", message))
-            if shown != message:
-                record.msg, record.args = shown, ()
-        return True
+def _mask_secrets(message: str) -> str:
+    return _BODY.sub(r"\g<name>***", _HEADER.sub(r"\g<name>***", message))
 
 
-_mask = _BotocoreMask()
+_mask = LogMask(_mask_secrets, logging.DEBUG)
 
 
 def mask_botocore_logs() -> None:
-    """Mask botocore's records in this process; called as often as one likes."""
+    """Mask botocore's log records in this process; further calls change nothing."""
     for name in LOGGERS:
         logging.getLogger(f"botocore.{name}").addFilter(_mask)
 
@@ -216,15 +198,13 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 CONNECTIONS = 16
 
-_clients: PerProcessCache[Any] = PerProcessCache()
+
+_clients: PerProcessCache["BaseClient"] = PerProcessCache()
 _request_state = threading.local()
 
 
 def import_botocore(part: str) -> ModuleType:
     """Import a part of botocore.
-
-    Args:
-        part: ``session``, ``config`` ….
 
     Raises:
         MissingExtra: it is not installed.
@@ -242,12 +222,12 @@ def failures() -> tuple[type[Exception], ...]:
     return (known.ClientError, known.BotoCoreError, known.HTTPClientError, OSError)
 
 
-def client_for(profile: Profile, url: str) -> Any:
+def client_for(profile: Profile, url: str) -> "BaseClient":
     """Return this process's client for a profile.
 
     Args:
-        profile: endpoint and credentials; what it leaves open is found by botocore.
-        url: what is to be opened, for errors.
+        profile: endpoint and credentials; botocore finds what it leaves open.
+        url: the url of the user, for errors.
 
     Raises:
         MissingExtra: botocore is not installed.
@@ -257,20 +237,17 @@ def client_for(profile: Profile, url: str) -> Any:
 
 
 def forget_client(profile: Profile) -> None:
-    """Let go of a profile's client, so that the next one looks for credentials anew.
-
-    Args:
-        profile: the profile.
-    """
+    """Discard a profile's client, so that the next one looks for credentials anew."""
     _clients.forget(profile)
 
 
-def _make_client(profile: Profile, url: str) -> Any:
-    """Make a client; of services other than AWS, buckets stand in the path unless somebody decided otherwise."""
-    known: tuple[type[Exception], ...] = (*failures(), ValueError)  # the latter: an endpoint that is no url
+def _make_client(profile: Profile, url: str) -> "BaseClient":
+    """Make a client; of services other than AWS, buckets stand in the path unless a setting says otherwise."""
+    # ValueError: an endpoint that is no url
+    known: tuple[type[Exception], ...] = (*failures(), ValueError)
     mask_botocore_logs()
     try:
-        session = import_botocore("session").Session(profile=profile.aws_profile)
+        session: Session = import_botocore("session").Session(profile=profile.aws_profile)
         session.user_agent_name = "webdataset"
         session.register_component("data_loader", _service_descriptions())
         if profile.access_key_id is not None and profile.secret_access_key is not None:
@@ -290,20 +267,23 @@ def _make_client(profile: Profile, url: str) -> Any:
 
 
 @functools.cache
-def _service_descriptions() -> Any:
+def _service_descriptions() -> object:
     """Return botocore's descriptions of services: 0.1 s to read, the same for all sessions, inherited over forks."""
-    return import_botocore("session").Session().get_component("data_loader")
+    found: object = import_botocore("session").Session().get_component("data_loader")
+    return found
 
 
-def _create_client(session: Any, profile: Profile, style: str | None) -> Any:
+def _create_client(session: "Session", profile: Profile, style: str | None) -> "BaseClient":
     config = import_botocore("config").Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=READ_SECONDS,
         max_pool_connections=CONNECTIONS,
         retries={"total_max_attempts": 1, "mode": "standard"},
         tcp_keepalive=True,
-        request_checksum_calculation="when_required",  # other services refuse checksums that they do not know
-        response_checksum_validation="when_required",  # the reader verifies, over all connections of one object
+        # other services refuse checksums that they do not know
+        request_checksum_calculation="when_required",
+        # the reader verifies, over all connections of one object
+        response_checksum_validation="when_required",
         **({"s3": {"addressing_style": style}} if style else {}),
         **({"signature_version": import_botocore("").UNSIGNED} if profile.anonymous else {}),
     )
@@ -321,19 +301,22 @@ def _create_client(session: Any, profile: Profile, style: str | None) -> Any:
     return client
 
 
-def _secure(client: Any) -> None:
+def _secure(client: "BaseClient") -> None:
     """Give a client's connections a context whose handshakes forks wait for; botocore has no argument for it."""
-    manager = getattr(getattr(client._endpoint, "http_session", None), "_manager", None)  # noqa: SLF001
+    endpoint = getattr(client, "_endpoint", None)
+    manager = getattr(getattr(endpoint, "http_session", None), "_manager", None)
     given = getattr(manager, "connection_pool_kw", {})
     if "ssl_context" in given:
         context = plain_context(importlib.import_module("urllib3"))
-        context.check_hostname = False  # as botocore's: urllib3 compares the name by itself then
+        # as botocore's: urllib3 compares the name by itself then
+        context.check_hostname = False
         given["ssl_context"] = context
 
 
-def _ca_bundle(session: Any) -> str | None:
+def _ca_bundle(session: "Session") -> str | None:
     """Return the certificates that the environment names, as for other https urls; None for botocore's own."""
-    if session.get_config_variable("ca_bundle"):  # AWS_CA_BUNDLE, or in ~/.aws/config
+    # AWS_CA_BUNDLE, or in ~/.aws/config
+    if session.get_config_variable("ca_bundle"):
         return None
     for named in (settings.REQUESTS_CA_BUNDLE.get(), settings.SSL_CERT_FILE.get()):
         path = settings.expand_home(named) if named else ""
@@ -342,8 +325,8 @@ def _ca_bundle(session: Any) -> str | None:
     return None
 
 
-def _refuse_nested_redirect(**_: Any) -> None:
-    """Let botocore ask for a bucket's region once: where that answer is a redirect, too, it would ask without end."""
+def _refuse_nested_redirect(**_: object) -> None:
+    """Let botocore request a bucket's region once: where that response is a redirect, too, it would never end."""
     if getattr(_request_state, "region", False):
         refusal: Exception = import_botocore("exceptions").ClientError(
             {"Error": {"Code": "301"}, "ResponseMetadata": {"HTTPStatusCode": 301, "HTTPHeaders": {}}}, "HeadBucket"
@@ -352,15 +335,16 @@ def _refuse_nested_redirect(**_: Any) -> None:
     _request_state.region = True
 
 
-def _allow_redirect(**_: Any) -> None:
+def _allow_redirect(**_: object) -> None:
     _request_state.region = False
 
 
-def _configured_style(session: Any) -> str | None:
+def _configured_style(session: "Session") -> str | None:
     """Return the addressing style that ``~/.aws/config`` names."""
     with contextlib.suppress(*failures()):
         section = session.get_scoped_config().get("s3")
-        return section.get("addressing_style") if isinstance(section, dict) else None
+        style = section.get("addressing_style") if isinstance(section, dict) else None
+        return style if isinstance(style, str) else None
     return None
 
 
@@ -372,11 +356,6 @@ def _is_aws(endpoint: str) -> bool:
 class S3Client:
     """Requests with one profile.
 
-    Args:
-        profile: service and credentials.
-        url: what the user calls it, for errors.
-        attempts: failures in a row after which a request is given up.
-
     Raises:
         MissingExtra: botocore is not installed.
     """
@@ -387,8 +366,8 @@ class S3Client:
         self._attempts = attempts
         self._failures = failures()
 
-    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Send a request until it is answered.
+    def call(self, name: str, **arguments: object) -> dict[str, Any]:
+        """Send a request until it has a response.
 
         Args:
             name: a method of botocore's client.
@@ -405,14 +384,15 @@ class S3Client:
             self._attempts,
         )
 
-    def _request(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, name: str, arguments: dict[str, object]) -> dict[str, Any]:
         client = client_for(self._profile, self._url)
         try:
             answer: dict[str, Any] = getattr(client, name)(**arguments)
         except self._failures as error:
             failure = translate_error(error, self._url, profile=self._profile)
             if doubts_credentials(error):
-                forget_client(self._profile)  # the next request looks for credentials anew
+                # the next request looks for credentials anew
+                forget_client(self._profile)
         else:
             return answer
         raise failure
@@ -429,20 +409,12 @@ _MEANT = re.compile(r"\?(?=versionId=)|%(?=(?:25)*3[fF]versionId=)", re.IGNORECA
 
 
 def parse_key(written: str) -> str:
-    """Return the key that a url names: as it stands, but ``%3FversionId=`` is ``?versionId=``.
-
-    Args:
-        written: what stands in the url.
-    """
+    """Return the key that a url names: as it stands, but ``%3FversionId=`` is ``?versionId=``."""
     return _WRITTEN.sub(lambda found: f"%{found[1][2:]}3F" if found[1] else "?", written)
 
 
 def escape_key(key: str) -> str:
-    """Return what names a key in a url; the opposite of :func:`key_of`.
-
-    Args:
-        key: the key.
-    """
+    """Return how a url writes a key; the opposite of :func:`parse_key`."""
     return _MEANT.sub(lambda found: "%3F" if found[0] == "?" else "%25", key)
 
 
@@ -452,7 +424,7 @@ class S3Location(NamedTuple):
     Args:
         profile: service and credentials.
         bucket: the bucket, or the ARN of an access point.
-        key: the object's key; see :func:`key_of`.
+        key: the object's key; see :func:`parse_key`.
         version: one version of it, or None for the latest.
     """
 
@@ -467,12 +439,8 @@ class S3Location(NamedTuple):
         return {"Bucket": self.bucket, "Key": self.key, **payer}
 
 
-def parse_url(url: str, storage_options: Mapping[str, Any] | None = None) -> S3Location:
+def parse_url(url: str, storage_options: object = None) -> S3Location:
     """Return the object that a url names.
-
-    Args:
-        url: the url.
-        storage_options: fields of the profile that a dataset gives.
 
     Raises:
         UsageError: no bucket, credentials in its place, or no such profile.

@@ -2,15 +2,14 @@
 
 Some requests are always in flight ahead of the reader, so that a distant server is as fast as a near one. Length and
 time of last change, in whole seconds, identify a file: that is all that SFTP says. A file that is replaced while it
-is open is read to its end as it was; one that is overwritten in place is noticed by its time, which is read again at
-the end.
+is open is read to its end as it was; one that is overwritten in place is noticed by its time, read again at the end.
 
-An upload appears when it is complete, and never before. It is written beside the final path, under a name of its own
-that begins with a dot, a few requests at a time, and renamed by the last one. Pieces that the server has not
-confirmed are kept: if the connection drops, they are written again to the same offset, over another connection.
+An upload never appears before it is complete. It is written beside the final path, under a name of its own that
+begins with a dot, and renamed by the last request. Pieces that the server has not confirmed are kept: if the
+connection drops, they are written again to the same offset, over another connection.
 
-A list walks through folders. Names that begin with a dot are left out, as by shells. Links to files count as files;
-links to folders are followed only where the depth is bounded.
+A list leaves out names that begin with a dot, as shells do. Links to files count as files; links to folders are
+followed only where the depth is bounded.
 """
 
 import asyncio
@@ -20,9 +19,9 @@ import os
 import posixpath
 import stat
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.seeds import random_seed
@@ -37,39 +36,30 @@ from webdataset.storage.backends.sftp_client import (
 )
 from webdataset.storage.backends.sftp_client import service_id as service_id
 from webdataset.storage.backends.sftp_client import split as split
+from webdataset.storage.http_client import retry
 from webdataset.storage.object_store import ObjectResponse, ObjectVersion, RetryableError, object_changed_error
 from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
 from webdataset.storage.uploads import AtomicUpload
 
+if TYPE_CHECKING:
+    from asyncssh import SFTPAttrs as SftpAttributes
+    from asyncssh import SFTPClientFile as SftpFile
+
 LISTING_SECONDS = 600.0
 
 
-def list_keys(stem: str, prefix: str, storage_options: Any = None, *, depth: int | None = None) -> Iterator[str]:
-    """Give the paths that begin with a text.
+def list_keys(stem: str, prefix: str, storage_options: object = None, *, depth: int | None = None) -> Iterator[str]:
+    """Yield the paths that begin with a prefix."""
+    login = parse_login(stem, storage_options)
 
-    Args:
-        stem: ``ssh://host/``, as the user writes it.
-        prefix: what paths begin with.
-        storage_options: options of this store.
-        depth: slashes that a path may have after the prefix; None for any number.
-
-    Raises:
-        NotFound: no such folder.
-        SourceError: the server refuses, or does not answer.
-        MissingExtra: asyncssh is not installed.
-    """
-    login, patience = parse_login(stem, storage_options), RetryBudget()
-    known = sftp_client.failures()
-    while True:
+    def find() -> list[str]:
         try:
-            return iter(sftp_client.run_coroutine(_find_paths(login, prefix, depth), LISTING_SECONDS))
-        except known as error:
+            return sftp_client.run_coroutine(_find_paths(login, prefix, depth), LISTING_SECONDS)
+        except sftp_client.failures() as error:
             failure = translate_error(error, stem + prefix, login)
-        if not isinstance(failure, RetryableError):
-            raise failure
-        if patience.spent():
-            raise SourceError(f"no answer after {ATTEMPTS} attempts: {failure}", url=stem + prefix)
-        patience.pause()
+        raise failure
+
+    return iter(retry(find, stem + prefix, lambda: None))
 
 
 async def _find_paths(login: SshLogin, prefix: str, depth: int | None) -> list[str]:
@@ -113,18 +103,14 @@ AHEAD = 6
 
 
 class SftpObject:
-    """One file, as the resuming reader asks for it.
-
-    Args:
-        url: the url as the user wrote it.
-        storage_options: options of this store.
+    """One file.
 
     Raises:
         UsageError: the url names no file.
         MissingExtra: asyncssh is not installed.
     """
 
-    def __init__(self, url: str, storage_options: Any = None) -> None:
+    def __init__(self, url: str, storage_options: object = None) -> None:
         self.url = url
         self.place = parse_url(url, storage_options)
         if self.place.path.endswith("/") or not split(url)[1]:
@@ -140,19 +126,7 @@ class SftpObject:
         sftp_client.run_coroutine(sftp_client.drop_session(self.place.login), sftp_client.READ_SECONDS)
 
     def open_at(self, offset: int, known: ObjectVersion | None, size: int | None = None) -> ObjectResponse:
-        """Open the file once; see :class:`~webdataset.storage.object_store.RemoteObject`.
-
-        Args:
-            offset: the first byte wanted.
-            known: who the file was at first.
-            size: bytes wanted; None for all.
-
-        Raises:
-            Again: asking again may help.
-            NotFound: nothing is there.
-            ShardChanged: it is another file by now.
-            SourceError: the server refuses.
-        """
+        """Open the file once; see :class:`~webdataset.storage.object_store.RemoteObject`."""
         patience = sftp_client.CONNECT_SECONDS + sftp_client.READ_SECONDS
         try:
             body, identity = sftp_client.run_coroutine(_open_reader(self.place, offset, size), patience)
@@ -168,7 +142,7 @@ class SftpObject:
 
 
 class SftpBody:
-    """A part of an open file, read front to back; the requests for what follows are on their way.
+    """A part of an open file, read front to back; requests for what follows are in flight.
 
     Args:
         place: the file.
@@ -177,14 +151,15 @@ class SftpBody:
         first: the first piece.
         span: where it begins, and where the part ends.
         whole: whether the part ends with the file.
-        identity: who the file is.
+        identity: the version of the file.
     """
 
     def __init__(
-        self, place: SftpLocation, session: sftp_client.SftpSession, handle: Any, first: bytes, span: tuple[int, int],
-        *, whole: bool, identity: ObjectVersion,
+        self, place: SftpLocation, session: sftp_client.SftpSession, handle: "SftpFile", first: bytes,
+        span: tuple[int, int], *, whole: bool, identity: ObjectVersion,
     ) -> None:  # fmt: skip
-        self._place, self._session, self._handle = place, session, handle
+        self._place, self._session = place, session
+        self._handle: SftpFile | None = handle
         self._whole, self._identity = whole, identity
         self._piece, self._used = first, 0
         self._asked = span[0] + len(first)
@@ -225,14 +200,18 @@ class SftpBody:
         return piece
 
     async def _fetch(self, offset: int, size: int) -> bytes:
-        piece: bytes = await self._handle.read(size, offset)
+        handle = self._handle
+        if handle is None:
+            raise ConnectionError("the file is closed")
+        piece = cast("bytes", await handle.read(size, offset))
         last = self._whole and offset + size == self._end
-        if len(piece) < size or (last and _parse_version(await self._handle.stat()) != self._identity):
-            raise ConnectionError("the file changed while it was being read")  # the reader asks again, and sees how
+        # the reader requests it again, and sees how it changed
+        if len(piece) < size or (last and _parse_version(await handle.stat()) != self._identity):
+            raise ConnectionError("the file changed while it was being read")
         return piece
 
     def close(self) -> None:
-        """Let go of the file; nothing is waited for."""
+        """Close the file, without waiting."""
         handle, self._handle = self._handle, None
         if handle is None or self._owner != os.getpid():
             return
@@ -242,32 +221,31 @@ class SftpBody:
         sftp_client.submit(_close_handle(handle))
 
 
-async def _close_handle(handle: Any) -> None:
+async def _close_handle(handle: "SftpFile") -> None:
     with contextlib.suppress(*sftp_client.failures()):
         await handle.close()
 
 
 async def _open_reader(place: SftpLocation, offset: int, size: int | None) -> tuple[SftpBody, ObjectVersion]:
-    """Open a file; its first piece and who it is are asked for together."""
+    """Open a file; request its first piece and its version together."""
     session = await sftp_client.session_for(place.login)
     handle = await _open_handle(session, place.path)
     try:
         first = FIRST_BYTES if size is None else min(size, PIECE_BYTES)
         facts, piece = await asyncio.gather(handle.stat(), handle.read(first, offset))
-    except BaseException:  # also where it was cancelled
+    except BaseException:  # cancellation, too
         await _close_handle(handle)
         raise
     identity = _parse_version(facts)
     length = identity.length or 0
     whole = size is None or offset + size >= length
     end = length if size is None else min(length, offset + size)
-    body = SftpBody(
-        place, session, handle, piece[: max(0, end - offset)], (offset, end), whole=whole, identity=identity
-    )
+    held = cast("bytes", piece)[: max(0, end - offset)]
+    body = SftpBody(place, session, handle, held, (offset, end), whole=whole, identity=identity)
     return body, identity
 
 
-async def _open_handle(session: sftp_client.SftpSession, path: str) -> Any:
+async def _open_handle(session: sftp_client.SftpSession, path: str) -> "SftpFile":
     """Open a file by its name as it stands, else with percent escapes decoded, as other clients take it."""
     try:
         return await session.files.open(path, "rb", encoding=None)
@@ -278,22 +256,11 @@ async def _open_handle(session: sftp_client.SftpSession, path: str) -> Any:
         return await session.files.open(decoded, "rb", encoding=None)
 
 
-def _parse_version(facts: Any) -> ObjectVersion:
+def _parse_version(facts: "SftpAttributes") -> ObjectVersion:
     return ObjectVersion(modified=f"{facts.mtime}.{facts.mtime_ns or 0:09}", length=facts.size)
 
 
-def remote_object(url: str, storage_options: Any = None) -> SftpObject:
-    """Return the object of a url; see :mod:`webdataset.storage.open_url`."""
-    return SftpObject(url, storage_options)
-
-
-def create_upload(url: str, storage_options: Any = None, **options: Any) -> Any:
-    """Return a stream to a new file; see :class:`~webdataset.storage.backends.sftp.SftpUpload`."""
-    return SftpUpload(url, storage_options, **options)
-
-
 BY_FOLDER = True
-"""Lists are made by walking through folders: ``keys`` takes the depth beyond which nothing can match."""
 
 
 AT_ONCE = 4
@@ -304,8 +271,8 @@ class SftpUpload(AtomicUpload):
 
     Args:
         url: the file.
-        storage_options: options of this store.
-        attempts: failures in a row after which the upload is given up.
+        storage_options: login and keys.
+        attempts: failures in a row after which to give up.
 
     Raises:
         UsageError: the url names no file.
@@ -314,7 +281,9 @@ class SftpUpload(AtomicUpload):
         MissingExtra: asyncssh is not installed.
     """
 
-    def __init__(self, url: str, storage_options: Any = None, *, attempts: int = ATTEMPTS, **_options: Any) -> None:
+    def __init__(
+        self, url: str, storage_options: object = None, *, attempts: int = ATTEMPTS, **_options: object
+    ) -> None:
         self._login, self._path = parse_url(url, storage_options)
         if self._path.endswith("/") or not split(url)[1]:
             raise UsageError("names no file: write ssh://[user@]host[:port]/path", url=url)
@@ -324,19 +293,19 @@ class SftpUpload(AtomicUpload):
         self._patience, self._attempts = RetryBudget(attempts), attempts
         self._buffer = bytearray()
         self._pending: collections.deque[tuple[int, bytes, Future[None]]] = collections.deque()
-        self._handle: Any = None
+        self._handle: SftpFile | None = None
         super().__init__(url)
-        self._retry(self._begin, "xb")
+        self._retry(lambda: self._begin("xb"))
 
     def _accept(self, view: memoryview) -> None:
-        """Take bytes; a full piece is sent while the next one fills."""
+        """Take bytes; a full piece goes out while the next one fills."""
         for start in range(0, len(view), PIECE_BYTES):
             self._buffer += view[start : start + PIECE_BYTES]
             if len(self._buffer) >= PIECE_BYTES:
                 self._send()
 
     def _send(self) -> None:
-        """Hand the buffer over; wait where enough pieces are on their way."""
+        """Send the buffer; wait while enough pieces are in flight."""
         offset = self._pending[-1][0] + len(self._pending[-1][1]) if self._pending else self._confirmed
         body, self._buffer = bytes(self._buffer), bytearray()
         self._pending.append((offset, body, self._submit_piece(offset, body)))
@@ -346,7 +315,7 @@ class SftpUpload(AtomicUpload):
     _confirmed = 0
 
     def _submit_piece(self, offset: int, body: bytes) -> Future[None]:
-        return sftp_client.submit(_write_piece(self._handle, offset, body))
+        return sftp_client.submit(_write_piece(self._opened(), offset, body))
 
     def _confirm(self) -> None:
         """Wait until the oldest piece is there; after a drop, write everything unconfirmed again."""
@@ -372,17 +341,21 @@ class SftpUpload(AtomicUpload):
             _open_writer(self._login, self._beside, mode), sftp_client.READ_SECONDS
         )
 
-    def _retry(self, attempt: Any, *words: Any) -> Any:
-        """Do something until it works, with patience.
+    def _opened(self) -> "SftpFile":
+        """Return the open file."""
+        if self._handle is None:
+            raise SourceError("this upload has no open file", url=self.name)
+        return self._handle
 
-        Raises:
-            SourceError: the server refuses, or does not answer.
-        """
+    def _retry(self, attempt: Callable[[], object]) -> None:
+        """Retry something until it works; keep what fails for good, for ``close``."""
         while True:
             try:
-                return attempt(*words)
+                attempt()
             except self._failures as error:
                 failure = translate_error(error, self.name, self._login)
+            else:
+                return
             if not isinstance(failure, RetryableError):
                 self._broken = failure
                 raise failure
@@ -392,81 +365,55 @@ class SftpUpload(AtomicUpload):
             sftp_client.submit(sftp_client.drop_session(self._login))
             self._patience.pause()
 
-    def close(self) -> None:
-        """Publish the file.
-
-        Raises:
-            SourceError: the server refuses, now or earlier; nothing is published.
-        """
-        if self.closed:
-            return
-        if self._owner != os.getpid():  # a copy in a forked process: the upload belongs to its parent
-            super().close()
-            return
-        try:
-            self._finish()
-        except BaseException:  # an interrupt, too, must not leave anything behind
-            self.abort()
-            raise
-        super().close()
-
-    def _finish(self) -> None:
-        """Send what is left, and publish."""
-        if self._broken is not None:
-            raise self._broken
+    def _publish(self) -> None:
         if self._buffer:
             self._send()
         while self._pending:
             self._confirm()
-        self._retry(self._publish)
+        self._retry(self._rename)
 
-    def _publish(self) -> None:
-        done = _publish_file(self._login, self._handle, (self._beside, self._path), self._size)
+    def _rename(self) -> None:
+        done = _publish_file(self._login, self._opened(), (self._beside, self._path), self._size)
         sftp_client.run_coroutine(done, sftp_client.READ_SECONDS)
 
-    def abort(self) -> None:
-        """Stop the upload; nothing is published, and what was sent is removed."""
-        if self.closed:
+    def _discard(self) -> None:
+        if self._handle is None:
             return
-        if self._owner == os.getpid() and self._handle is not None:
-            for _, _, future in self._pending:
-                future.cancel()
-            with contextlib.suppress(*self._failures):
-                sftp_client.run_coroutine(
-                    _remove_file(self._login, self._handle, self._beside), sftp_client.CONNECT_SECONDS
-                )
-        super().close()
+        for _, _, future in self._pending:
+            future.cancel()
+        removal = _remove_file(self._login, self._handle, self._beside)
+        with contextlib.suppress(*self._failures):
+            sftp_client.run_coroutine(removal, sftp_client.CONNECT_SECONDS)
 
 
-async def _open_writer(login: Any, path: str, mode: str) -> Any:
+async def _open_writer(login: SshLogin, path: str, mode: str) -> "SftpFile":
     session = await sftp_client.session_for(login)
     try:
         return await session.files.open(path, mode, encoding=None)
-    except sftp_client.import_asyncssh().SFTPFileAlreadyExists:  # an answer was lost, and this is our own
+    # a response was lost, and this is our own
+    except sftp_client.import_asyncssh().SFTPFileAlreadyExists:
         return await session.files.open(path, "r+b", encoding=None)
 
 
-async def _write_piece(handle: Any, offset: int, body: bytes) -> None:
+async def _write_piece(handle: "SftpFile", offset: int, body: bytes) -> None:
     await handle.write(body, offset)
 
 
-async def _publish_file(login: Any, handle: Any, paths: tuple[str, str], size: int) -> None:
-    """Give the file its name, once all of it is there.
-
-    Raises:
-        Exception: one of ``sessions.failures()``.
-    """
+async def _publish_file(login: SshLogin, handle: "SftpFile", paths: tuple[str, str], size: int) -> None:
+    """Give the file its name, once all of it is there."""
     known = sftp_client.import_asyncssh()
     beside, path = paths
     session = await sftp_client.session_for(login)
-    with contextlib.suppress(known.Error, OSError):  # of a connection that is gone, or a server that cannot
+    # the connection is gone, or the server cannot
+    with contextlib.suppress(known.Error, OSError):
         await handle.fsync()
     with contextlib.suppress(known.Error, OSError):
         await handle.close()
     try:
         there = (await session.files.stat(beside)).size
     except known.SFTPNoSuchFile:
-        if (await session.files.stat(path)).size == size:  # renamed already: the answer was lost
+        # renamed already: the response was lost
+        if (await session.files.stat(path)).size == size:
             return
         raise
     if there != size:
@@ -479,8 +426,12 @@ async def _publish_file(login: Any, handle: Any, paths: tuple[str, str], size: i
         await session.files.rename(beside, path)
 
 
-async def _remove_file(login: Any, handle: Any, path: str) -> None:
+async def _remove_file(login: SshLogin, handle: "SftpFile", path: str) -> None:
     session = await sftp_client.session_for(login)
     with contextlib.suppress(sftp_client.import_asyncssh().Error, OSError):
         await handle.close()
     await session.files.remove(path)
+
+
+remote_object = SftpObject
+create_upload = SftpUpload

@@ -1,7 +1,7 @@
 """SFTP locations and logins, sessions of asyncssh, the event loop that runs them, and error translation.
 
 A url is ``ssh://[user[:password]@]host[:port]/path``. Hosts and users are words: a name that begins with ``-``, or
-holds what a shell understands, is refused here, since the user's own ``~/.ssh/config`` may hand both to a command
+holds what a shell understands, is refused, since the user's own ``~/.ssh/config`` may hand both to a command
 (``ProxyCommand``, ``Match exec``). The path is taken as it stands: nothing in it is decoded; ``/~/`` at its beginning
 is the home folder on that machine.
 
@@ -13,7 +13,6 @@ One event loop in one thread runs all sessions: asyncssh needs a loop, and reade
 starts the thread. A forked child begins anew: what it inherited is kept untouched, since closing it would close the
 connection of its parent.
 
-A failed request raises ``RetryableError`` where a retry may help, else an error that says what to do.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ import urllib.parse
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from webdataset.core.errors import NotFound, SourceError, UsageError
 from webdataset.core.optional_imports import require
@@ -35,6 +34,9 @@ from webdataset.core.redaction import redact
 from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for
 from webdataset.storage.s3_profile import Secret
+
+if TYPE_CHECKING:
+    from asyncssh import SFTPClient, SSHClientConnection
 
 _URL = re.compile(r"(?P<stem>(?:ssh|sftp|scp)://(?P<netloc>[^/?#]*)/)(?P<path>.*)", re.IGNORECASE | re.DOTALL)
 _NETLOC = re.compile(r"(?:(?P<login>.*)@)?(?P<host>\[[^]]+\]|[^:@]*)(?::(?P<port>\d{1,5}))?", re.DOTALL)
@@ -78,7 +80,7 @@ class SftpLocation(NamedTuple):
 
 
 def split(url: str) -> tuple[str, str]:
-    """Return a url up to its path, and the path without the slash before it; see :mod:`webdataset.storage.open_url`."""
+    """Return a url up to its path, and the path without the slash before it."""
     match = _URL.fullmatch(url)
     if match is None:
         raise UsageError("a url of a file on another machine is ssh://[user@]host[:port]/path", url=url)
@@ -94,12 +96,8 @@ def server_path(key: str) -> str:
     return (key[2:] or ".") if key.startswith("~/") else f"/{key}"
 
 
-def parse_url(url: str, storage_options: Any = None) -> SftpLocation:
+def parse_url(url: str, storage_options: object = None) -> SftpLocation:
     """Return the file that a url names.
-
-    Args:
-        url: the url.
-        storage_options: options of this store.
 
     Raises:
         UsageError: no such url, or a host or user that is no word.
@@ -111,12 +109,8 @@ def parse_url(url: str, storage_options: Any = None) -> SftpLocation:
     return SftpLocation(parse_login(stem, storage_options), server_path(key))
 
 
-def parse_login(stem: str, storage_options: Any = None) -> SshLogin:
+def parse_login(stem: str, storage_options: object = None) -> SshLogin:
     """Return the account that a url's beginning names.
-
-    Args:
-        stem: a url up to its path.
-        storage_options: options of this store.
 
     Raises:
         UsageError: a host, port or user that is none.
@@ -157,14 +151,14 @@ def _split_login(text: str | None) -> tuple[str | None, Secret | None]:
     return urllib.parse.unquote(name) or None, hidden
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
-    """Return whose files a url is about: user, host and port; see :mod:`webdataset.storage.open_url`."""
+def service_id(url: str, storage_options: object = None) -> str:
+    """Return whose files a url is about: user, host and port."""
     login = parse_login(split(url)[0], storage_options)
     return f"{login.username or ''}@{login.host}:{login.port or ''}"
 
 
 _WAYS_OUT = {
-    "PermissionDenied": "the server lets nobody in with these credentials: check the user's name, load the key into "
+    "PermissionDenied": "the server refuses these credentials: check the user's name, load the key into "
     "the agent, or give key_filename (and passphrase), or password, in storage_options",
     "KeyImportError": "a private key cannot be read: give its passphrase in storage_options, or load it into the agent",
     "KeyEncryptionError": "a private key cannot be decrypted: the passphrase is wrong",
@@ -183,13 +177,7 @@ _LATER = (2, 4)  # RFC 4254, 5.1: connect failed, resource shortage
 
 
 def translate_error(error: Exception, url: str, login: SshLogin) -> RetryableError | SourceError:
-    """Return the error to raise in place of another.
-
-    Args:
-        error: what asyncssh or the system raised.
-        url: the file as the user calls it.
-        login: where, and as which user.
-    """
+    """Return the error to raise in place of another."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     reason = redact(f"{type(error).__name__}: {error}".rstrip(": "))
     if "HostKeyNotVerifiable" in kinds:
@@ -216,7 +204,7 @@ def translate_error(error: Exception, url: str, login: SshLogin) -> RetryableErr
 log = logging.getLogger("webdataset")
 T = TypeVar("T")
 
-_inherited_loops: list[Any] = []
+_inherited_loops: list[object] = []
 _running: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 _lock = threading.Lock()
@@ -245,26 +233,18 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def _log_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Take note of what asyncssh's own tasks have to say when a connection is lost: their reader knows it already."""
+    """Log what asyncssh's own tasks raise when a connection is lost: their reader knows it already."""
     error = context.get("exception")
     log.debug("ssh: %s", redact(f"{context.get('message')}: {type(error).__name__}: {error}"))
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Start a coroutine; return its future.
-
-    Args:
-        work: the coroutine.
-    """
+    """Start a coroutine; return its future."""
     return asyncio.run_coroutine_threadsafe(work, event_loop())
 
 
 def run_coroutine(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """Run a coroutine to its end.
-
-    Args:
-        work: the coroutine.
-        seconds: how long it may take.
 
     Raises:
         TimeoutError: it took longer, and was stopped.
@@ -304,7 +284,7 @@ WINDOW_BYTES = 16 << 20
 PACKET_BYTES = 1 << 17
 
 _sessions: dict[SshLogin, "asyncio.Task[SftpSession]"] = {}
-_inherited_sessions: list[Any] = []
+_inherited_sessions: list[object] = []
 
 
 def _forget_sessions() -> None:
@@ -324,7 +304,7 @@ class SftpSession:
         files: its SFTP client.
     """
 
-    def __init__(self, connection: Any, files: Any) -> None:
+    def __init__(self, connection: "SSHClientConnection", files: "SFTPClient") -> None:
         self.connection = connection
         self.files = files
 
@@ -352,9 +332,6 @@ def failures() -> tuple[type[Exception], ...]:
 async def session_for(login: SshLogin) -> SftpSession:
     """Return this process's session for an account; made where there is none that works.
 
-    Args:
-        login: the account.
-
     Raises:
         Exception: one of :func:`failures`.
     """
@@ -367,11 +344,11 @@ async def session_for(login: SshLogin) -> SftpSession:
 
 
 async def drop_session(login: SshLogin, session: SftpSession | None = None) -> None:
-    """Let go of a session that does not answer.
+    """Discard a session that does not answer.
 
     Args:
         login: the account.
-        session: the one concerned; another that has taken its place stays. None for any.
+        session: the session; another that has replaced it stays. None for any.
     """
     task = _sessions.get(login)
     if task is None or not task.done() or task.cancelled() or task.exception() is not None:
