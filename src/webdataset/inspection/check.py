@@ -13,6 +13,7 @@ from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.index.build import shard_urls
 from webdataset.inspection.findings import CheckReport, Finding, ShardReport
 from webdataset.inspection.key_checks import KnownKeys
+from webdataset.inspection.reader_profiles import ProfileSet
 from webdataset.inspection.recorded_digests import DigestTally, RecordedDigests, find_recorded, load_wids_digests
 from webdataset.inspection.shard_check import CheckRules, ShardCheck
 from webdataset.storage.open_url import open_stream
@@ -128,6 +129,7 @@ class ListCheck:
         self._rules = rules
         self._listed = listed
         self._digests = digests
+        self._profiles = ProfileSet(profiles)
         self._known = KnownKeys(10 * rules.most_keys)
         self._urls: list[str] = []
         self._missing: set[str] = set()
@@ -144,7 +146,7 @@ class ListCheck:
         """
         name = os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else repr(url)
         self._urls.append(name)
-        checked = ShardCheck(name, self._rules, self._known, self._urls, self._missing)
+        checked = ShardCheck(name, self._rules, self._known, self._urls, self._missing, self._observer())
         recorded = find_recorded(name, self._listed, storage_options=storage_options) if self._digests else []
         tally = DigestTally(recorded) if recorded else None
         try:
@@ -160,7 +162,11 @@ class ListCheck:
         if tally is not None:
             tally.compare(checked.findings)
         self._compare(checked)
+        self._profiles.end_shard(checked)
         return checked.report()
+
+    def _observer(self) -> ProfileSet | None:
+        return self._profiles if self._profiles.profiles else None
 
     def _compare(self, checked: ShardCheck) -> None:
         """Tell how a shard differs from those before it."""

@@ -91,11 +91,16 @@ _TABLE: Final = (
     ("not-checked", "note", "Fields of this extension were not decoded: a package is missing.", "Install the extra that the message names."),
     ("wrong-digest", "error", "The shard's digest is not the one that its index file records.", "Copy the shard again, or write the index again."),
     ("wrong-size", "error", "The shard's size is not the one that its index file records.", "Copy the shard again, or write the index again."),
-    ("refused-hf", "error", "Hugging Face datasets refuses the shard or reads other samples.", "Read the message."),
-    ("refused-dali", "error", "DALI's webdataset reader refuses the shard or reads other samples.", "Read the message."),
-    ("refused-energon", "error", "Energon refuses the shard or reads other samples.", "Read the message."),
-    ("refused-ray", "error", "Ray Data refuses the shard or reads other samples.", "Read the message."),
-    ("refused-grain", "error", "An indexed source (wds.IndexedDataset) cannot serve the shard to Grain.", "Read the message."),
+    ("refused-hf", "error", "Hugging Face datasets refuses the shard.", "Read the message."),
+    ("differs-hf", "warning", "Hugging Face datasets reads other samples or fields.", "Read the message."),
+    ("refused-dali", "error", "DALI's webdataset reader refuses the shard.", "Read the message."),
+    ("differs-dali", "warning", "DALI's webdataset reader reads other samples or fields.", "Read the message."),
+    ("refused-energon", "error", "Energon refuses the shard.", "Read the message."),
+    ("differs-energon", "warning", "Energon reads other samples or fields.", "Read the message."),
+    ("refused-ray", "error", "Ray Data refuses the shard.", "Read the message."),
+    ("differs-ray", "warning", "Ray Data reads other samples or fields.", "Read the message."),
+    ("refused-grain", "error", "Grain, over wds.IndexedDataset, refuses the shard.", "Read the message."),
+    ("differs-grain", "warning", "Grain, over wds.IndexedDataset, reads other samples or fields.", "Read the message."),
 )  # fmt: skip
 
 KINDS: Final[dict[str, FindingKind]] = {row[0]: FindingKind(*row) for row in _TABLE}
