@@ -9,6 +9,7 @@ an error; they fail where a payload is cut.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -147,6 +148,7 @@ class RayProfile(TarfileProfile):
 
     name = "ray"
     reader = "Ray Data"
+    _ARRAYS: Final = frozenset("jpg png ppm pgm pbm pnm npy".split())
     _DECODED: Final = frozenset("txt text cls cls2 jpg png ppm pgm pbm pnm json npy mp".split())
 
     def __init__(self) -> None:
@@ -154,6 +156,8 @@ class RayProfile(TarfileProfile):
         self._seen: set[int] = set()
         self._key: str | None = None
         self._fields: set[str] = set()
+        self._samples = 0
+        self._arrays: Counter[str] = Counter()
 
     def take_member(self, name: str, place: MemberPosition) -> None:
         """Group as it does: a key that comes again, and a field that stands twice, are errors."""
@@ -168,6 +172,9 @@ class RayProfile(TarfileProfile):
             if self._key is not None and len(self._seen) < _MOST_KEYS:
                 self._seen.add(hash(self._key))
             self._key, self._fields = key, set()
+            self._samples += 1
+        if field.rpartition(".")[2] in self._ARRAYS and len(self._arrays) < _MOST_FIELDS:
+            self._arrays[field] += 1
         if field in self._fields:
             self._refuse("the name stands twice in the sample", place.offset, name)
         self._fields.add(field)
@@ -195,17 +202,17 @@ class RayProfile(TarfileProfile):
             self._refuse("the field does not decode", place.offset, place.name)
 
     def judge_shard(self, check: "ShardCheck") -> None:
-        """Tell of names that it does not open."""
+        """Tell of arrays that not all samples have."""
+        for field, count in self._arrays.items():
+            if count < self._samples:
+                self._refuse(f"{field!r} decodes to arrays, and {self._samples - count} samples lack it", 0)
         super().judge_shard(check)
-        self._seen, self._key, self._fields = set(), None, set()
-        if not check.url.partition("?")[0].endswith(".tar"):
-            self._predictions = []
-            self._refuse("it opens files that end in .tar only")
-        elif check.compression is not None and not check.findings.counts["bad-compression"]:
-            return
+        self._seen, self._key, self._fields, self._samples = set(), None, set(), 0
+        self._arrays.clear()
 
 
 _MOST_KEYS: Final = 1_000_000
+_MOST_FIELDS: Final = 4096
 
 
 class EnergonProfile(TarfileProfile):
