@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +13,10 @@ from support import check_payloads
 from webdataset.testing import archives
 from webdataset.testing.archives import member
 
+Members = list[tuple[str, bytes]]
 
-def rows(count, **fields):
+
+def rows(count: int, **fields: Any) -> Members:
     """``count`` samples; a field is bytes, or a function of the sample's number that may give None."""
     made = []
     for number in range(count):
@@ -23,24 +27,24 @@ def rows(count, **fields):
     return made
 
 
-def _good(extension):
+def _good(extension: str) -> bytes:
     return check_payloads.good(extension, random.Random(3))
 
 
-def _array(number):
+def _array(number: int) -> bytes:
     made = io.BytesIO()
     np.save(made, np.zeros(3, np.float32 if number % 2 else np.int64))
     return made.getvalue()
 
 
-def _json(value):
+def _json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def shapes():
+def shapes() -> dict[str, list[bytes | Members]]:
     """Name to shards, each a list of members or the bytes of an archive."""
     jpg, txt = _good("jpg"), b"words"
-    made = {
+    made: dict[str, bytes | Members] = {
         "plain": rows(8, jpg=jpg, txt=txt),
         "json": rows(8, jpg=jpg, json=lambda n: _json({"n": n, "s": "x"})),
         "numbers": rows(8, cls=lambda n: b"%d" % n),
@@ -49,9 +53,17 @@ def shapes():
         "third lacks": rows(8, jpg=jpg, txt=lambda n: txt if n != 2 else None),
         "sixth lacks": rows(8, jpg=jpg, txt=lambda n: txt if n != 5 else None),
         "late field": rows(8, jpg=jpg, txt=lambda n: txt if n > 5 else None),
-        "order differs": [pair for n in range(6) for pair in [(f"{n}.jpg", jpg), (f"{n}.txt", txt)][:: 1 if n % 2 else -1]],
+        "order differs": [
+            pair for n in range(6) for pair in [(f"{n}.jpg", jpg), (f"{n}.txt", txt)][:: 1 if n % 2 else -1]
+        ],
         "interleaved": [("0.txt", txt), ("1.txt", txt), ("0.cls", b"1"), ("1.cls", b"2")],
-        "interleaved late": [*rows(6, txt=txt, cls=b"1"), ("a.txt", txt), ("b.txt", txt), ("a.cls", b"1"), ("b.cls", b"2")],
+        "interleaved late": [
+            *rows(6, txt=txt, cls=b"1"),
+            ("a.txt", txt),
+            ("b.txt", txt),
+            ("a.cls", b"1"),
+            ("b.cls", b"2"),
+        ],
         "duplicate": [("0.txt", txt), ("0.txt", txt)],
         "duplicate late": [*rows(7, txt=txt), ("x.txt", txt), ("x.txt", txt)],
         "upper case": rows(6, JPG=jpg, txt=txt),
@@ -106,27 +118,33 @@ def shapes():
         "cut in payload": archives.by_hand(rows(6, bin=b"x" * 3000))[: 512 * 9],
         "joined": archives.by_hand(rows(3, txt=txt)) + archives.by_hand([("9.txt", txt)]),
         "bad header": _struck(archives.by_hand(rows(6, txt=txt))),
-        "hard link": archives.archive(*(member(b"%d.txt" % n, txt) for n in range(3)), archives.header(b"4.txt", 0, kind=b"1", linkname=b"0.txt")),  # fmt: skip
-        "symbolic link": archives.archive(*(member(b"%d.txt" % n, txt) for n in range(3)), archives.header(b"4.txt", 0, kind=b"2", linkname=b"0.txt")),  # fmt: skip
-        "sparse": archives.archive(*(archives.old_gnu_sparse(b"%d.bin" % n, bytes(2000) + b"x" * 500, [(2000, 500)]) for n in range(6))),  # fmt: skip
+        "hard link": archives.archive(
+            *(member(b"%d.txt" % n, txt) for n in range(3)), archives.header(b"4.txt", 0, kind=b"1", linkname=b"0.txt")
+        ),  # fmt: skip
+        "symbolic link": archives.archive(
+            *(member(b"%d.txt" % n, txt) for n in range(3)), archives.header(b"4.txt", 0, kind=b"2", linkname=b"0.txt")
+        ),  # fmt: skip
+        "sparse": archives.archive(
+            *(archives.old_gnu_sparse(b"%d.bin" % n, bytes(2000) + b"x" * 500, [(2000, 500)]) for n in range(6))
+        ),  # fmt: skip
         "empty shard": archives.by_hand([]),
         "nothing": b"",
         "gzip": gzip.compress(archives.by_hand(rows(6, txt=txt))),
     }
-    lists = {name: [content] for name, content in made.items()}
+    lists: dict[str, list[bytes | Members]] = {name: [content] for name, content in made.items()}
     lists["second lacks"] = [rows(6, txt=txt, cls=b"1"), [("b.txt", txt)]]
     lists["second has more"] = [rows(6, txt=txt), [("b.txt", txt), ("b.cls", b"1")]]
     lists["second bad"] = [rows(6, json=b"{}"), [("b.json", b"{")]]
     return lists
 
 
-def _struck(archive):
+def _struck(archive: bytes) -> bytes:
     changed = bytearray(archive)
     changed[512 * 4 + 3] ^= 1
     return bytes(changed)
 
 
-def write(shards, folder):
+def write(shards: list[bytes | Members], folder: Path) -> list[Path]:
     """Write the shards of one shape; return their paths."""
     paths = []
     for number, content in enumerate(shards):
@@ -135,4 +153,3 @@ def write(shards, folder):
         paths.append(folder / f"{number}.tar{ending}")
         paths[-1].write_bytes(packed)
     return paths
-

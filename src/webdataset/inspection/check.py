@@ -124,7 +124,12 @@ class ListCheck:
     """
 
     def __init__(
-        self, rules: CheckRules, listed: Mapping[str, RecordedDigests], profiles: Iterable[str] = (), *, digests: bool = True
+        self,
+        rules: CheckRules,
+        listed: Mapping[str, RecordedDigests],
+        profiles: Iterable[str] = (),
+        *,
+        digests: bool = True,
     ) -> None:
         self._rules = rules
         self._listed = listed
@@ -146,7 +151,9 @@ class ListCheck:
         """
         name = os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else repr(url)
         self._urls.append(name)
-        checked = ShardCheck(name, self._rules, self._known, self._urls, self._missing, self._observer())
+        checked = ShardCheck(
+            name, self._rules, self._known, self._urls, missing=self._missing, observer=self._observer()
+        )
         recorded = find_recorded(name, self._listed, storage_options=storage_options) if self._digests else []
         tally = DigestTally(recorded) if recorded else None
         try:

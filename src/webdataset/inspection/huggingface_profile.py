@@ -33,7 +33,7 @@ class _Conflict(Exception):
     """Types that Arrow does not merge."""
 
 
-def find_type(value: Any) -> Any:
+def find_type(value: Any) -> Any:  # noqa: PLR0911  one line a type
     """Return the type that Arrow finds for a value.
 
     Args:
@@ -77,7 +77,7 @@ def merge_types(one: Any, other: Any, *, numbers: bool = False) -> Any:
     Raises:
         _Conflict: there is none.
     """
-    if one == other or other == "null":
+    if other in (one, "null"):
         return one
     if one == "null":
         return other
@@ -233,7 +233,10 @@ class HuggingFaceProfile(TarfileProfile):
                 return
             if field not in self._features:
                 self._differ(
-                    f"it drops the field {field!r}, which the first samples lack", place.offset, place.name, once=f"new {field}"
+                    f"it drops the field {field!r}, which the first samples lack",
+                    place.offset,
+                    place.name,
+                    once=f"new {field}",
                 )
                 continue
             try:

@@ -104,7 +104,7 @@ class ReaderProfile(MemberObserver):
     def _differ(self, message: str, offset: int | None = None, member: str | None = None, *, once: str = "") -> None:
         self._predict("differs", message, offset, member, once)
 
-    def _predict(self, code: str, message: str, offset: int | None, member: str | None, once: str) -> None:  # noqa: PLR0917  as above
+    def _predict(self, code: str, message: str, offset: int | None, member: str | None, once: str) -> None:
         if once and once in self._told:
             return
         self._told.add(once)
@@ -148,8 +148,8 @@ class RayProfile(TarfileProfile):
 
     name = "ray"
     reader = "Ray Data"
-    _ARRAYS: Final = frozenset("jpg png ppm pgm pbm pnm npy".split())
-    _DECODED: Final = frozenset("txt text cls cls2 jpg png ppm pgm pbm pnm json npy mp".split())
+    _ARRAYS: Final = frozenset(["jpg", "png", "ppm", "pgm", "pbm", "pnm", "npy"])
+    _DECODED: Final = _ARRAYS | frozenset(["txt", "text", "cls", "cls2", "json", "mp"])
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,13 +178,18 @@ class RayProfile(TarfileProfile):
         if field in self._fields:
             self._refuse("the name stands twice in the sample", place.offset, name)
         self._fields.add(field)
+        self._judge_name(name, field, place)
+
+    def _judge_name(self, name: str, field: str, place: MemberPosition) -> None:
+        """Find what it does about a member by its name."""
         if field != field.lower():
             self._differ(f"it keeps the capitals of {field!r}", place.offset, name, once=field)
         if any("\udc80" <= each <= "\udcff" for each in name):
             self._refuse("a name is not UTF-8", place.offset, name)
         extension = field.rpartition(".")[2]
         if extension in _PICKLES:
-            self._refuse(f"it refuses to load .{extension} without RAY_DATA_WEBDATASET_ALLOW_UNSAFE_DESERIALIZATION=1", place.offset, name, once="pickle")  # fmt: skip
+            setting = "RAY_DATA_WEBDATASET_ALLOW_UNSAFE_DESERIALIZATION=1"
+            self._refuse(f"it refuses to load .{extension} without {setting}", place.offset, name, once="pickle")
         elif extension in self._DECODED and not place.size and extension not in ("txt", "text"):
             self._refuse("the field has no bytes, and does not decode", place.offset, name)
 
@@ -263,7 +268,9 @@ class DaliProfile(ReaderProfile):
         elif any(each.isspace() for each in field):
             self._refuse("an index cannot hold an extension with blanks", place.offset, name)
         elif len(os.fsencode(name)) > _LONGEST_NAME:
-            self._differ("it misreads PAX names of more than 255 bytes without an index", place.offset, name, once="long")
+            self._differ(
+                "it misreads PAX names of more than 255 bytes without an index", place.offset, name, once="long"
+            )
 
     def judge_shard(self, check: "ShardCheck") -> None:
         """Tell of compression, sparse members, damage, and keys that come again."""

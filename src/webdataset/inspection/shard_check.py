@@ -24,7 +24,11 @@ from webdataset.tar.walker import MemberPosition
 
 PIECE_BYTES: Final = 1 << 20
 _SKIP_BYTES: Final = 1 << 18  # fewer bytes are read, not stepped over
-_ODD: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]")  # fmt: skip
+# what any of the patterns below finds, as one
+_ODD: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
+    r"|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]"
+)
 _PARENT: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
 _ABSOLUTE: Final = re.compile(r"^/|^[A-Za-z]:[/\\]")
 _STRANGE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]|^ |[ ](?:/|$)|/[ ]")
@@ -128,6 +132,7 @@ class ShardCheck:
         rules: CheckRules,
         known: KnownKeys | None = None,
         urls: list[str] | None = None,
+        *,
         missing: set[str] | None = None,
         observer: MemberObserver | None = None,
     ) -> None:
@@ -299,6 +304,7 @@ class ShardCheck:
                 self._note("empty-member", "it has no bytes", offset=place.offset, member=name)
             elif (check is not None and decoding) or (observer is not None and observer.wants_payload(place)):
                 self._fetch(place, check if decoding else None, piece, base)
+
     def _judge_extension(self, name: str, extension: str, place: MemberPosition) -> FieldCheck | None:
         """Return how fields of an extension are checked; tell of one that is none, or has capitals."""
         key, field = base_plus_ext(name)
@@ -320,7 +326,9 @@ class ShardCheck:
         if place.sparse:
             return
         if place.size > self._rules.most_field_bytes:
-            self._note("too-large", f"{place.size} bytes, which are not decoded", offset=place.offset, member=place.name)
+            self._note(
+                "too-large", f"{place.size} bytes, which are not decoded", offset=place.offset, member=place.name
+            )
             return
         start = place.payload - base
         stop = start + place.size
@@ -462,7 +470,9 @@ class ShardCheck:
         ended = walk.end_at(length)
         if walk.error is not None:
             if walk.zero_blocks >= MARK:
-                self._note("trailing-garbage", "bytes after its end mark belong to nothing", offset=length - length % BLOCK)
+                self._note(
+                    "trailing-garbage", "bytes after its end mark belong to nothing", offset=length - length % BLOCK
+                )
                 return
             missing = max(0, walk.position - length)
             self._note(
@@ -501,7 +511,9 @@ class ShardCheck:
 
     def _judge_own_name(self) -> None:
         path = self.url.partition("?")[0].lower()
-        stated = next((kind for kind, ends in _SUFFIXES.items() if path.endswith(tuple(f".{end}" for end in ends))), None)
+        stated = next(
+            (kind for kind, ends in _SUFFIXES.items() if path.endswith(tuple(f".{end}" for end in ends))), None
+        )
         named = stated is not None or path.endswith(".tar")
         if named and not self._stopped and self._length and stated != self.compression:
             found = self.compression or "no compression"
