@@ -106,7 +106,8 @@ def iterate_checks(
         raise UsageError("most_findings and most_keys: at least 1")
     found = shard_urls(urls, storage_options)
     listed = {} if index is None else load_wids_digests(index, storage_options=storage_options)
-    checker = ListCheck(CheckRules(decode, most_findings, most_keys), listed, profiles, digests=digests)
+    rules = CheckRules(decode, most_findings, most_keys)
+    checker = ListCheck(rules, listed, profiles, digests=digests, alone=len(found) == 1)
     return (checker.check(url, storage_options) for url in found)
 
 
@@ -118,6 +119,7 @@ class ListCheck:
         listed: sizes and digests that an index records.
         profiles: names of other readers.
         digests: look for index files beside the shards.
+        alone: there is one shard, whose keys are compared with no other's.
 
     Raises:
         UsageError: an unknown profile.
@@ -130,12 +132,13 @@ class ListCheck:
         profiles: Iterable[str] = (),
         *,
         digests: bool = True,
+        alone: bool = False,
     ) -> None:
         self._rules = rules
         self._listed = listed
         self._digests = digests
         self._profiles = ProfileSet(profiles)
-        self._known = KnownKeys(10 * rules.most_keys)
+        self._known = None if alone else KnownKeys(10 * rules.most_keys)
         self._urls: list[str] = []
         self._missing: set[str] = set()
         self._compressions: Counter[str | None] = Counter()

@@ -29,6 +29,8 @@ _ODD: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
     r"|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]"
 )
+# between names, "|/" stands: a name that starts with a slash or a dot gives "|//" or "|/."
+_RARE: Final = re.compile(r"[\\ :]|\.\.|//|/\.")
 _PARENT: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
 _ABSOLUTE: Final = re.compile(r"^/|^[A-Za-z]:[/\\]")
 _STRANGE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]|^ |[ ](?:/|$)|/[ ]")
@@ -290,9 +292,11 @@ class ShardCheck:
             self._group(members)
 
     def _inspect(self, places: list[MemberPosition], piece: bytes, base: int) -> None:
-        """Look at names and contents."""
-        odd, checks, observer = _ODD.search, self._checks, self._observer
-        decoding = self._rules.decode
+        """Look at names and contents, one by one where there is something to see."""
+        observer, decoding = self._observer, self._rules.decode
+        if not decoding and observer is None and self._are_plain(places):
+            return
+        odd, checks = _ODD.search, self._checks
         for place in places:
             name = place.name
             if odd(name) is not None:
@@ -304,6 +308,16 @@ class ShardCheck:
                 self._note("empty-member", "it has no bytes", offset=place.offset, member=name)
             elif (check is not None and decoding) or (observer is not None and observer.wants_payload(place)):
                 self._fetch(place, check if decoding else None, piece, base)
+
+    def _are_plain(self, places: list[MemberPosition]) -> bool:
+        """Tell whether names and sizes of members are surely such that nothing is to be said about them."""
+        names = [place[0] for place in places]
+        joined = "|/".join(("", *names))
+        if not joined.isascii() or not joined.isprintable() or _RARE.search(joined) is not None:
+            return False
+        known = self._checks.keys()
+        dots = {name[name.find(".", name.rfind("/") + 1) :] for name in names}
+        return all(dot[1:] in known and dot[0] == "." for dot in dots) and all(place[3] for place in places)
 
     def _judge_extension(self, name: str, extension: str, place: MemberPosition) -> FieldCheck | None:
         """Return how fields of an extension are checked; tell of one that is none, or has capitals."""
