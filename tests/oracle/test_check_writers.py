@@ -47,7 +47,13 @@ def samples(style="plain", count=12):
     for number in range(count):
         sample = {field: check_payloads.good(field, rng) for field in fields}
         if style == "img2dataset":
-            meta = {"url": "http://x/1.jpg", "key": keys(number), "status": "success", "error_message": None, "width": 24}
+            meta = {
+                "url": "http://x/1.jpg",
+                "key": keys(number),
+                "status": "success",
+                "error_message": None,
+                "width": 24,
+            }
             sample["json"] = json.dumps(meta, indent=4).encode()
             sample["jpg"] += b""
         made.append((keys(number), sample))

@@ -69,14 +69,20 @@ class Base:
         self.rng = rng
         self.style = rng.choice(self.STYLES)
         count = rng.randint(6, 11)
-        extensions = rng.choice((("jpg", "json", "txt"), ("png", "cls"), ("npy", "json", "cls"), ("bin", "txt", "msgpack")))
+        extensions = rng.choice(
+            (("jpg", "json", "txt"), ("png", "cls"), ("npy", "json", "cls"), ("bin", "txt", "msgpack"))
+        )
         self.samples = {
             f"{'train/' if rng.random() < 0.3 else ''}{index:06d}": {
                 extension: check_payloads.good(extension, rng) for extension in extensions
             }
             for index in range(count)
         }
-        self.members = [(key, field, self.pack(f"{key}.{field}", payload)) for key, fields in self.samples.items() for field, payload in fields.items()]  # fmt: skip
+        self.members = [
+            (key, field, self.pack(f"{key}.{field}", payload))
+            for key, fields in self.samples.items()
+            for field, payload in fields.items()
+        ]
 
     def pack(self, name: str, payload: bytes) -> bytes:
         """Return a member in the style of this shard."""
@@ -126,7 +132,15 @@ def operator(make: Operator) -> Operator:
     return make
 
 
-def one(base: Base, content: bytes, *truths: Truth, suffix: str = ".tar", also: str = "", whole: dict[str, Fields] | None = None, unread: bool = False) -> Variant:  # fmt: skip
+def one(
+    base: Base,
+    content: bytes,
+    *truths: Truth,
+    suffix: str = ".tar",
+    also: str = "",
+    whole: dict[str, Fields] | None = None,
+    unread: bool = False,
+) -> Variant:
     """Return a variant of one shard."""
     return Variant(base.style, [(f"a{suffix}", content)], list(truths), frozenset(also.split()), whole, unread)
 
@@ -156,58 +170,87 @@ def variants(seed: int) -> Iterator[Variant]:
 
 
 @operator
-def _no_end_mark(base):
+def _no_end_mark(base: Base) -> Variant:
     last = base.members[-1][0]
     end = len(base.archive(end=b""))
-    return one(base, base.archive(end=b""), Truth("no-end-mark", end), Truth("interrupted-sample", key=last), whole=base.samples)  # fmt: skip
+    return one(
+        base,
+        base.archive(end=b""),
+        Truth("no-end-mark", end),
+        Truth("interrupted-sample", key=last),
+        whole=base.samples,
+    )
 
 
 @operator
-def _short_end_mark(base):
-    return one(base, base.archive(end=bytes(BLOCK)), Truth("short-end-mark", len(base.archive(end=b""))), whole=base.samples)  # fmt: skip
+def _short_end_mark(base: Base) -> Variant:
+    return one(
+        base, base.archive(end=bytes(BLOCK)), Truth("short-end-mark", len(base.archive(end=b""))), whole=base.samples
+    )
 
 
 @operator
-def _cut_in_payload(base):
+def _cut_in_payload(base: Base) -> Variant:
     index = base.inner()
     start = base.header_offset(index) + BLOCK
     key, field, _ = base.members[index]
     stop = start + base.rng.randrange(len(base.samples[key][field]))
     before = list(base.samples)[: list(base.samples).index(key)]
-    return one(base, base.archive()[:stop], Truth("cut", stop), also="interrupted-sample ragged-sample misleading-name", whole={k: base.samples[k] for k in before}, unread=True)  # fmt: skip
+    return one(
+        base,
+        base.archive()[:stop],
+        Truth("cut", stop),
+        also="interrupted-sample ragged-sample misleading-name",
+        whole={k: base.samples[k] for k in before},
+        unread=True,
+    )
 
 
 @operator
-def _cut_in_header(base):
+def _cut_in_header(base: Base) -> Variant:
     index = base.inner()
     stop = base.header_offset(index) + base.rng.randrange(1, BLOCK)
     before = list(base.samples)[: list(base.samples).index(base.members[index][0])]
-    return one(base, base.archive()[:stop], Truth("cut", stop), also="interrupted-sample ragged-sample", whole={k: base.samples[k] for k in before}, unread=True)  # fmt: skip
+    return one(
+        base,
+        base.archive()[:stop],
+        Truth("cut", stop),
+        also="interrupted-sample ragged-sample",
+        whole={k: base.samples[k] for k in before},
+        unread=True,
+    )
 
 
 @operator
-def _cut_between(base):
+def _cut_between(base: Base) -> Variant:
     index = base.inner()
     stop = base.offset(index)
     before = list(base.samples)[: list(base.samples).index(base.members[index][0])]
-    return one(base, base.archive()[:stop], Truth("no-end-mark", stop), Truth("interrupted-sample", key=base.members[index - 1][0]), also="ragged-sample", whole={k: base.samples[k] for k in before})  # fmt: skip
+    return one(
+        base,
+        base.archive()[:stop],
+        Truth("no-end-mark", stop),
+        Truth("interrupted-sample", key=base.members[index - 1][0]),
+        also="ragged-sample",
+        whole={k: base.samples[k] for k in before},
+    )
 
 
 @operator
-def _garbage_after_end(base):
+def _garbage_after_end(base: Base) -> Variant:
     noise = base.rng.randbytes(base.rng.choice((100, BLOCK, 5000)))
     return one(base, base.archive() + noise, Truth("trailing-garbage"), whole=base.samples)
 
 
 @operator
-def _joined(base):
+def _joined(base: Base) -> Variant:
     other = base.pack("zz/1.txt", b"more")
     content = base.archive() + other + END
     return one(base, content, Truth("joined-archives", len(base.archive())), also="ragged-sample", whole=base.samples)
 
 
 @operator
-def _lone_zero_block(base):
+def _lone_zero_block(base: Base) -> Variant:
     index = base.inner()
     blocks = base.blocks()
     blocks.insert(index, bytes(BLOCK))
@@ -215,12 +258,12 @@ def _lone_zero_block(base):
 
 
 @operator
-def _only_end_mark(base):
+def _only_end_mark(base: Base) -> Variant:
     return one(base, END, Truth("empty-shard"))
 
 
 @operator
-def _nothing(base):
+def _nothing(base: Base) -> Variant:
     return one(base, b"", Truth("empty-file"))
 
 
@@ -238,37 +281,58 @@ def _neighbours(base: Base, index: int) -> set[str]:
 
 
 @operator
-def _flipped_header(base):
+def _flipped_header(base: Base) -> Variant:
     index = base.inner()
     at = base.header_offset(index) + base.rng.choice((3, 5, 105, 124, 130, 149, 156, 200))
     content = bytearray(base.archive())
     content[at] ^= 0x41
     whole = base.without(*_neighbours(base, index))
-    return one(base, bytes(content), Truth("bad-header", base.header_offset(index)), also=_struck(base, index), whole=whole, unread=True)
+    return one(
+        base,
+        bytes(content),
+        Truth("bad-header", base.header_offset(index)),
+        also=_struck(base, index),
+        whole=whole,
+        unread=True,
+    )
 
 
 @operator
-def _zeroed_header(base):
+def _zeroed_header(base: Base) -> Variant:
     index = base.inner()
     start = base.offset(index)
     content = bytearray(base.archive())
     content[start : start + BLOCK] = bytes(BLOCK)
     whole = base.without(*_neighbours(base, index))
-    return one(base, bytes(content), Truth("lone-zero-block", start), also=_struck(base, index) + " name-conflict", whole=whole, unread=base.style != "pax-times")  # fmt: skip
+    return one(
+        base,
+        bytes(content),
+        Truth("lone-zero-block", start),
+        also=_struck(base, index) + " name-conflict",
+        whole=whole,
+        unread=base.style != "pax-times",
+    )
 
 
 @operator
-def _noise_inserted(base):
+def _noise_inserted(base: Base) -> Variant:
     index = base.inner()
     blocks = base.blocks()
     blocks.insert(index, base.rng.randbytes(base.rng.choice((BLOCK, 700, 3 * BLOCK))))
     whole = base.without(*_neighbours(base, index))
     codes = "wrong-file"
-    return one(base, base.archive(blocks), Truth("bad-header", base.offset(index)), also=f"{codes} {_struck(base, index)}", whole=whole, unread=True)  # fmt: skip
+    return one(
+        base,
+        base.archive(blocks),
+        Truth("bad-header", base.offset(index)),
+        also=f"{codes} {_struck(base, index)}",
+        whole=whole,
+        unread=True,
+    )
 
 
 @operator
-def _block_deleted(base):
+def _block_deleted(base: Base) -> Variant:
     wide = [at for at, (key, field, _) in enumerate(base.members[:-1]) if len(base.samples[key][field]) > BLOCK]
     if not wide:
         base.samples["w"] = {"bin": base.rng.randbytes(3000)}
@@ -278,17 +342,24 @@ def _block_deleted(base):
     start = base.header_offset(index) + BLOCK
     content = base.archive()
     content = content[:start] + content[start + BLOCK :]
-    whole = base.without(*_neighbours(base, index), *(base.members[index + 2 : index + 3] and [base.members[index + 2][0]]))
-    return one(base, content, Truth("bad-header"), also=f"bad-extension cut bad-image bad-array bad-json bad-text bad-structure {_struck(base, index)}", whole=whole, unread=True)  # fmt: skip
+    whole = base.without(*_neighbours(base, index), *(key for key, _, _ in base.members[index + 2 : index + 3]))
+    return one(
+        base,
+        content,
+        Truth("bad-header"),
+        also=f"bad-extension cut bad-image bad-array bad-json bad-text bad-structure {_struck(base, index)}",
+        whole=whole,
+        unread=True,
+    )
 
 
 @operator
-def _no_tar(base):
+def _no_tar(base: Base) -> Variant:
     return one(base, base.rng.randbytes(20_000), Truth("wrong-file"), Truth("bad-header", 0), unread=True)
 
 
 @operator
-def _zip(base):
+def _zip(base: Base) -> Variant:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("a.txt", "text")
@@ -296,12 +367,12 @@ def _zip(base):
 
 
 @operator
-def _html(base):
+def _html(base: Base) -> Variant:
     return one(base, b"<!DOCTYPE html><html><body>Sign in</body></html>" * 40, Truth("wrong-file", 0), unread=True)
 
 
 @operator
-def _parquet(base):
+def _parquet(base: Base) -> Variant:
     return one(base, b"PAR1" + base.rng.randbytes(4000) + b"PAR1", Truth("wrong-file", 0), unread=True)
 
 
@@ -309,35 +380,65 @@ def _parquet(base):
 
 
 @operator
-def _gzip_cut(base):
+def _gzip_cut(base: Base) -> Variant:
     whole = gzip.compress(base.archive())
-    return one(base, whole[: len(whole) * 2 // 3], Truth("bad-compression"), suffix=".tar.gz", also="interrupted-sample ragged-sample empty-shard", whole={}, unread=True)  # fmt: skip
+    return one(
+        base,
+        whole[: len(whole) * 2 // 3],
+        Truth("bad-compression"),
+        suffix=".tar.gz",
+        also="interrupted-sample ragged-sample empty-shard",
+        whole={},
+        unread=True,
+    )
 
 
 @operator
-def _gzip_bit(base):
+def _gzip_bit(base: Base) -> Variant:
     whole = bytearray(gzip.compress(base.archive()))
     whole[len(whole) - 6] ^= 1
-    return one(base, bytes(whole), Truth("bad-compression"), suffix=".tar.gz", also="interrupted-sample ragged-sample", whole={}, unread=True)  # fmt: skip
+    return one(
+        base,
+        bytes(whole),
+        Truth("bad-compression"),
+        suffix=".tar.gz",
+        also="interrupted-sample ragged-sample",
+        whole={},
+        unread=True,
+    )
 
 
 @operator
-def _gzip_trailing(base):
-    return one(base, gzip.compress(base.archive()) + b"trailing bytes", Truth("trailing-garbage"), suffix=".tar.gz", whole=base.samples)  # fmt: skip
+def _gzip_trailing(base: Base) -> Variant:
+    return one(
+        base,
+        gzip.compress(base.archive()) + b"trailing bytes",
+        Truth("trailing-garbage"),
+        suffix=".tar.gz",
+        whole=base.samples,
+    )
 
 
 @operator
-def _xz_cut(base):
-    return one(base, lzma.compress(base.archive())[:-20], Truth("bad-compression"), suffix=".tar.xz", also="interrupted-sample ragged-sample", whole={}, unread=True)  # fmt: skip
+def _xz_cut(base: Base) -> Variant:
+    return one(
+        base,
+        lzma.compress(base.archive())[:-20],
+        Truth("bad-compression"),
+        suffix=".tar.xz",
+        also="interrupted-sample ragged-sample",
+        whole={},
+        unread=True,
+    )
 
 
 @operator
-def _compressed_under_tar(base):
+def _compressed_under_tar(base: Base) -> Variant:
     return one(base, bz2.compress(base.archive()), Truth("misleading-name"), whole=base.samples)
 
 
 @operator
-def _tar_under_gz(base):
+def _tar_under_gz(base: Base) -> Variant:
     return one(base, base.archive(), Truth("misleading-name"), suffix=".tar.gz", whole=base.samples)
 
 
@@ -355,39 +456,41 @@ _AFTER = "ragged-sample bad-text bad-header interrupted-sample no-extension bad-
 
 
 @operator
-def _pax_size_over_header(base):
+def _pax_size_over_header(base: Base) -> Variant:
     payload = base.rng.randbytes(700)
     content, at, _ = _with(base, archives.sized_by_pax(b"conflict.bin", payload, claimed=100))
     return one(base, content, Truth("size-conflict", at, "conflict"), also=_AFTER)
 
 
 @operator
-def _pax_size_under_header(base):
+def _pax_size_under_header(base: Base) -> Variant:
     content, at, _ = _with(base, pax_header([(b"size", b"512")]) + member(b"conflict.bin", b"x" * 1500))
     return one(base, content, Truth("size-conflict", at, "conflict"), also=_AFTER, unread=True)
 
 
 @operator
-def _pax_size_zero_in_header(base):
+def _pax_size_zero_in_header(base: Base) -> Variant:
     content, at, _ = _with(base, archives.sized_by_pax(b"conflict.bin", b"y" * 900, claimed=0))
     return one(base, content, Truth("size-conflict", at, "conflict"), also=_AFTER)
 
 
 @operator
-def _pax_path_conflict(base):
+def _pax_path_conflict(base: Base) -> Variant:
     content, at, _ = _with(base, pax_member(b"right.bin", b"12", stored_name=b"other.bin"))
     return one(base, content, Truth("name-conflict", at, "right"), also=_AFTER)
 
 
 @operator
-def _gnu_name_conflict(base):
-    parts = member(b"././@LongLink", b"right.bin\0", kind=b"L", magic=archives.GNU) + member(b"other.bin", b"1", magic=archives.GNU)  # fmt: skip
+def _gnu_name_conflict(base: Base) -> Variant:
+    parts = member(b"././@LongLink", b"right.bin\0", kind=b"L", magic=archives.GNU) + member(
+        b"other.bin", b"1", magic=archives.GNU
+    )
     content, at, _ = _with(base, parts)
     return one(base, content, Truth("name-conflict", at, "right"), also=_AFTER)
 
 
 @operator
-def _pax_and_gnu_names(base):
+def _pax_and_gnu_names(base: Base) -> Variant:
     gnu = member(b"././@LongLink", b"gnu.bin\0", kind=b"L", magic=archives.GNU)
     pax = pax_header([(b"path", b"pax.bin")])
     first, second = (gnu, pax) if base.rng.random() < 0.5 else (pax, gnu)
@@ -396,52 +499,67 @@ def _pax_and_gnu_names(base):
 
 
 @operator
-def _global_path(base):
+def _global_path(base: Base) -> Variant:
     content, at, _ = _with(base, pax_header([(b"path", b"all.bin")], everywhere=True))
     return one(base, content, Truth("global-override", at), also=_AFTER + " duplicate-field wrong-content")
 
 
 @operator
-def _global_size(base):
+def _global_size(base: Base) -> Variant:
     content, at, _ = _with(base, pax_header([(b"size", b"512")], everywhere=True))
-    return one(base, content, Truth("global-override", at), also=_AFTER + " size-conflict bad-image bad-array bad-structure bad-number trailing-garbage lone-zero-block duplicate-field cut bad-extension", unread=True)  # fmt: skip
+    return one(
+        base,
+        content,
+        Truth("global-override", at),
+        also=_AFTER + " size-conflict bad-image bad-array bad-structure bad-number trailing-garbage lone-zero-block "
+        "duplicate-field cut bad-extension",
+        unread=True,
+    )
 
 
 @operator
-def _global_link(base):
+def _global_link(base: Base) -> Variant:
     content, at, _ = _with(base, pax_header([(b"linkpath", b"else.bin")], everywhere=True))
     return one(base, content, Truth("global-override", at), also=_AFTER)
 
 
 @operator
-def _malformed_record(base):
+def _malformed_record(base: Base) -> Variant:
     body = base.rng.choice((b"99 path=a\n", b"x path=a\n", b"8 path=a\n", b"11 size=-1\n", b"13 size=1e99\n"))
     content, at, _ = _with(base, member(b"PaxHeaders/0", body, kind=b"x") + member(b"c.bin", b"1"))
     return one(base, content, Truth("bad-extension", at), also=_AFTER, whole={}, unread=True)
 
 
 @operator
-def _zeroed_records(base):
+def _zeroed_records(base: Base) -> Variant:
     content, at, _ = _with(base, member(b"PaxHeaders/0", bytes(30), kind=b"x") + member(b"c.bin", b"1"))
     return one(base, content, Truth("bad-extension", at), also=_AFTER, unread=True)
 
 
 @operator
-def _empty_long_name(base):
-    content, at, _ = _with(base, member(b"././@LongLink", b"\0" * 20, kind=b"L", magic=archives.GNU) + member(b"c.bin", b"1"))  # fmt: skip
+def _empty_long_name(base: Base) -> Variant:
+    content, at, _ = _with(
+        base, member(b"././@LongLink", b"\0" * 20, kind=b"L", magic=archives.GNU) + member(b"c.bin", b"1")
+    )
     return one(base, content, Truth("bad-extension", at), also=_AFTER, unread=True)
 
 
 @operator
-def _endless_chain(base):
+def _endless_chain(base: Base) -> Variant:
     content, at, _ = _with(base, pax_header([(b"path", b"c.bin")]) * 70 + member(b"c.bin", b"1"))
     return one(base, content, Truth("limit", at), also=_AFTER, unread=True)
 
 
 @operator
-def _sparse(base):
+def _sparse(base: Base) -> Variant:
     body = bytes(3000) + b"x" * 1000
     kind = base.rng.choice(("old", "0.0", "0.1", "1.0"))
-    packed = archives.old_gnu_sparse(b"s.bin", body, [(3000, 1000)]) if kind == "old" else archives.pax_sparse(b"s.bin", body, [(3000, 1000)], version=kind)  # fmt: skip
+    packed = (
+        archives.old_gnu_sparse(b"s.bin", body, [(3000, 1000)])
+        if kind == "old"
+        else archives.pax_sparse(b"s.bin", body, [(3000, 1000)], version=kind)
+    )
     content, at, _ = _with(base, packed)
-    return one(base, content, Truth("sparse-member", at, "s"), also="ragged-sample", whole=base.samples | {"s": {"bin": body}})  # fmt: skip
+    return one(
+        base, content, Truth("sparse-member", at, "s"), also="ragged-sample", whole=base.samples | {"s": {"bin": body}}
+    )

@@ -7,11 +7,12 @@ import pickle
 import random
 import struct
 import wave
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from webdataset.core.optional_imports import import_if_available
+from webdataset.core.optional_imports import require
 
 
 def _image(rng: random.Random, kind: str) -> bytes:
@@ -52,12 +53,12 @@ def _wav(rng: random.Random) -> bytes:
 def _flac(rng: random.Random) -> bytes:
     made = io.BytesIO()
     samples = np.frombuffer(rng.randbytes(8000), np.int16)
-    import_if_available("soundfile").write(made, samples, 8000, format="FLAC")
+    require("soundfile", extra="audio", purpose="tests").write(made, samples, 8000, format="FLAC")
     return made.getvalue()
 
 
 def _mp4(rng: random.Random) -> bytes:
-    av, made = import_if_available("av"), io.BytesIO()
+    av, made = require("av", extra="media", purpose="tests"), io.BytesIO()
     with av.open(made, "w", format="mp4") as container:
         stream = container.add_stream("mpeg4", rate=5)
         stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
@@ -84,7 +85,7 @@ def good(extension: str, rng: random.Random) -> bytes:
         extension: of the field.
         rng: decides the content.
     """
-    makers = {
+    makers: dict[str, Callable[[], bytes]] = {
         "jpg": lambda: _image(rng, "JPEG"),
         "png": lambda: _image(rng, "PNG"),
         "webp": lambda: _image(rng, "WEBP"),
@@ -96,8 +97,8 @@ def good(extension: str, rng: random.Random) -> bytes:
         "npy": lambda: _npy(rng),
         "npz": lambda: _npz(rng),
         "bin": lambda: rng.randbytes(rng.choice((1, 511, 512, 513, 4000, 60_000))),
-        "msgpack": lambda: import_if_available("msgpack").packb(_structure(rng)),
-        "cbor": lambda: import_if_available("cbor2").dumps(_structure(rng)),
+        "msgpack": lambda: require("msgpack", extra="records", purpose="tests").packb(_structure(rng)),
+        "cbor": lambda: require("cbor2", extra="records", purpose="tests").dumps(_structure(rng)),
         "pkl": lambda: pickle.dumps(_structure(rng)),
         "wav": lambda: _wav(rng),
         "flac": lambda: _flac(rng),

@@ -104,7 +104,9 @@ SCHEMAS: Final[dict[str, Any]] = {
     type=click.Choice(_SEVERITIES),
     help="The least severity that is listed, and that makes the exit status 1.",
 )
-@click.option("--most", default=100, show_default=True, type=click.IntRange(min=1), help="Findings of a kind and shard.")
+@click.option(
+    "--most", default=100, show_default=True, type=click.IntRange(min=1), help="Findings of a kind and shard."
+)
 @click.option("--fix", metavar="FOLDER", help="Write repaired copies of the shards that need one, and repair.json.")
 @click.option("--force", is_flag=True, help="With --fix: replace files that are there.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; see 'wds schema check'.")
@@ -164,7 +166,7 @@ def check_command(
 
 
 def _count_severities(counts: Counter[str]) -> dict[str, int]:
-    from webdataset.inspection.findings import KINDS  # noqa: PLC0415  after --help
+    from webdataset.inspection.finding_kinds import KINDS  # noqa: PLC0415  after --help
 
     found = dict.fromkeys(("errors", "warnings", "notes"), 0)
     for code, count in counts.items():
@@ -189,7 +191,7 @@ def _write_report(report: "ShardReport", listed: tuple[str, ...]) -> None:
 
 
 def _severity_of(code: str) -> str:
-    from webdataset.inspection.findings import KINDS  # noqa: PLC0415  after --help
+    from webdataset.inspection.finding_kinds import KINDS  # noqa: PLC0415  after --help
 
     return KINDS[code].severity
 
@@ -216,4 +218,6 @@ def _write_repair(done: "ShardRepair") -> None:
         said.append(f"{console.summarize_counts({'members': len(done.dropped)})} left out")
     if done.doubtful is not None:
         said.append(f"{len(done.doubtful_keys)} beside damage in {console.escape_name(done.doubtful)}")
-    console.write_line(f"{console.escape_name(done.url)}: repaired copy {console.escape_name(done.output or '')}: {', '.join(said)}")
+    console.write_line(
+        f"{console.escape_name(done.url)}: repaired copy {console.escape_name(done.output or '')}: {', '.join(said)}"
+    )

@@ -13,6 +13,7 @@ from webdataset.core.errors import UsageError, WebDatasetError
 from webdataset.index.build import shard_urls
 from webdataset.inspection.findings import CheckReport, Finding, ShardReport
 from webdataset.inspection.key_checks import KnownKeys
+from webdataset.inspection.reader_profiles import ProfileSet
 from webdataset.inspection.recorded_digests import DigestTally, RecordedDigests, find_recorded, load_wids_digests
 from webdataset.inspection.shard_check import CheckRules, ShardCheck
 from webdataset.storage.open_url import open_stream
@@ -105,7 +106,8 @@ def iterate_checks(
         raise UsageError("most_findings and most_keys: at least 1")
     found = shard_urls(urls, storage_options)
     listed = {} if index is None else load_wids_digests(index, storage_options=storage_options)
-    checker = ListCheck(CheckRules(decode, most_findings, most_keys), listed, profiles, digests=digests)
+    rules = CheckRules(decode, most_findings, most_keys)
+    checker = ListCheck(rules, listed, profiles, digests=digests, alone=len(found) == 1)
     return (checker.check(url, storage_options) for url in found)
 
 
@@ -117,18 +119,26 @@ class ListCheck:
         listed: sizes and digests that an index records.
         profiles: names of other readers.
         digests: look for index files beside the shards.
+        alone: there is one shard, whose keys are compared with no other's.
 
     Raises:
         UsageError: an unknown profile.
     """
 
     def __init__(
-        self, rules: CheckRules, listed: Mapping[str, RecordedDigests], profiles: Iterable[str] = (), *, digests: bool = True
+        self,
+        rules: CheckRules,
+        listed: Mapping[str, RecordedDigests],
+        profiles: Iterable[str] = (),
+        *,
+        digests: bool = True,
+        alone: bool = False,
     ) -> None:
         self._rules = rules
         self._listed = listed
         self._digests = digests
-        self._known = KnownKeys(10 * rules.most_keys)
+        self._profiles = ProfileSet(profiles)
+        self._known = None if alone else KnownKeys(10 * rules.most_keys)
         self._urls: list[str] = []
         self._missing: set[str] = set()
         self._compressions: Counter[str | None] = Counter()
@@ -144,7 +154,9 @@ class ListCheck:
         """
         name = os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else repr(url)
         self._urls.append(name)
-        checked = ShardCheck(name, self._rules, self._known, self._urls, self._missing)
+        checked = ShardCheck(
+            name, self._rules, self._known, self._urls, missing=self._missing, observer=self._observer()
+        )
         recorded = find_recorded(name, self._listed, storage_options=storage_options) if self._digests else []
         tally = DigestTally(recorded) if recorded else None
         try:
@@ -160,7 +172,11 @@ class ListCheck:
         if tally is not None:
             tally.compare(checked.findings)
         self._compare(checked)
+        self._profiles.end_shard(checked)
         return checked.report()
+
+    def _observer(self) -> ProfileSet | None:
+        return self._profiles if self._profiles.profiles else None
 
     def _compare(self, checked: ShardCheck) -> None:
         """Tell how a shard differs from those before it."""

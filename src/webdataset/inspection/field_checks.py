@@ -21,7 +21,9 @@ from webdataset.tar.header import describe_content
 _ADDRESS: Final = re.compile(r"<_io\.BytesIO object at 0x[0-9a-f]+>")
 _COMPRESSION: Final = frozenset(["gz", "bz2", "xz", "zst"])
 # Pillow knows that they are images, and needs other programs to decode them
-_NOT_DECODED: Final = frozenset("bufr grib hdf wmf emf eps ps fit fits im pcd fli flc gbr mpg mpeg".split())
+_NOT_DECODED: Final = frozenset(
+    ("bufr", "grib", "hdf", "wmf", "emf", "eps", "ps", "fit", "fits", "im", "pcd", "fli", "flc", "gbr", "mpg", "mpeg")
+)
 _TABLES: Final = {
     "bad-text": "txt text transcript",
     "bad-number": "cls cls2 index inx id",
@@ -141,26 +143,26 @@ def check_field(check: FieldCheck, data: bytes) -> FieldFault | None:
         check: of the field's name.
         data: its bytes.
     """
-    for kind in check.compression:
-        try:
+    try:
+        for kind in check.compression:
             data = decompress(data, kind, settings.MAX_FIELD_BYTES.get())
-        except FieldTooLarge as error:
-            return FieldFault("too-large", describe_error(error))
-        except MissingExtra as error:
-            return FieldFault("not-checked", describe_error(error))
-        except Exception as error:  # noqa: BLE001  whatever a decompressor raises is the finding
-            return FieldFault("bad-compressed-field", describe_error(error))
+    except Exception as error:  # noqa: BLE001  whatever a decompressor raises is the finding
+        return FieldFault(_name_fault(error, "bad-compressed-field"), describe_error(error))
     try:
         check.decode(data)
-    except MissingExtra as error:
-        return FieldFault("not-checked", describe_error(error))
-    except FieldTooLarge as error:
-        return FieldFault("too-large", describe_error(error))
-    except UnsafeContent as error:
-        return FieldFault("unsafe-pickle" if check.code == "bad-pickle" else check.code, describe_error(error))
     except Exception as error:  # noqa: BLE001  whatever a decoder raises is the finding
-        return FieldFault(check.code, _explain(check, data, error))
+        code = _name_fault(error, check.code)
+        return FieldFault(code, _explain(check, data, error) if code == check.code else describe_error(error))
     return _compare_start(check.extension, data)
+
+
+def _name_fault(error: Exception, code: str) -> str:
+    """Return the code of what a decoder raised."""
+    if isinstance(error, MissingExtra):
+        return "not-checked"
+    if isinstance(error, FieldTooLarge):
+        return "too-large"
+    return "unsafe-pickle" if isinstance(error, UnsafeContent) and code == "bad-pickle" else code
 
 
 def _explain(check: FieldCheck, data: bytes, error: Exception) -> str:

@@ -134,7 +134,9 @@ class HeaderWalk(TarWalker):
         if extension.sparse:
             return  # its header holds the name of a stand-in
         if pax is not None and gnu is not None and pax != gnu.rstrip(b"/"):
-            self._note("name-conflict", "its PAX header and its GNU header state different names", offset=first, member=name)
+            self._note(
+                "name-conflict", "its PAX header and its GNU header state different names", offset=first, member=name
+            )
             return
         said = pax if pax is not None else gnu
         if said is None or len(said) >= _SHORT or _ASCII_NAME.fullmatch(said) is None:

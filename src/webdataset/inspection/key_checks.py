@@ -167,7 +167,9 @@ class KeyCheck:
     def _repeat(self, key: str, offset: int, names: Fields, before: int) -> None:
         earlier = next((fields for fields, number in self._groups.items() if number == before), ())
         if set(earlier) == set(names):
-            self._findings.add("repeated-key", f"the key {key!r} comes again with the same fields", key=key, offset=offset)
+            self._findings.add(
+                "repeated-key", f"the key {key!r} comes again with the same fields", key=key, offset=offset
+            )
             return
         self._findings.add(
             "split-sample",

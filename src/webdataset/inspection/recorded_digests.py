@@ -60,13 +60,17 @@ class DigestTally:
         found = {name: digest.hexdigest() for name, digest in self._digests.items()}
         for each in self._recorded:
             if each.size_bytes is not None and each.size_bytes != self._size_bytes:
-                findings.add("wrong-size", f"{each.place} records {each.size_bytes} bytes, there are {self._size_bytes}")
+                findings.add(
+                    "wrong-size", f"{each.place} records {each.size_bytes} bytes, there are {self._size_bytes}"
+                )
             for name, digest in each.hashes.items():
                 if digest.lower() != found[name]:
                     findings.add("wrong-digest", f"{each.place} records {name} {digest}, it is {found[name]}")
 
 
-def find_recorded(url: str, listed: Mapping[str, RecordedDigests], *, storage_options: Any = None) -> list[RecordedDigests]:
+def find_recorded(
+    url: str, listed: Mapping[str, RecordedDigests], *, storage_options: Any = None
+) -> list[RecordedDigests]:
     """Return what is recorded of a shard, beside it and in an index of the list.
 
     Args:
@@ -76,7 +80,7 @@ def find_recorded(url: str, listed: Mapping[str, RecordedDigests], *, storage_op
     """
     found = [listed[name]] if (name := _last_part(url)) in listed else []
     place = files_json.index_name(url)
-    if place != url and url != "-" and "?" not in url and not url.startswith("pipe:"):
+    if url not in (place, "-") and "?" not in url and not url.startswith("pipe:"):
         content = _read(place, storage_options)
         if content is not None:
             try:

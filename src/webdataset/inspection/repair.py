@@ -32,16 +32,17 @@ from webdataset.tar.builder import END_MARK, PADDING, MemberStyle, make_header_m
 from webdataset.tar.header import Limits
 from webdataset.tar.walker import MemberPosition
 
-REPAIRED: Final = frozenset(
-    (
-        "no-end-mark short-end-mark cut bad-header bad-extension limit lone-zero-block joined-archives trailing-garbage "
-        "bad-compression interrupted-sample split-sample duplicate-field hard-link symbolic-link special-member "
-        "unknown-type sparse-member size-conflict name-conflict global-override"
-    ).split()
-)
+_STRUCTURE: Final = """
+    no-end-mark short-end-mark cut bad-header bad-extension limit lone-zero-block joined-archives trailing-garbage
+    bad-compression interrupted-sample split-sample duplicate-field hard-link symbolic-link special-member
+    unknown-type sparse-member size-conflict name-conflict global-override
+"""
+REPAIRED: Final = frozenset(_STRUCTURE.split())
 """Codes of findings that a repaired copy does not have."""
 
-_DAMAGE: Final = frozenset("no-end-mark cut bad-header bad-extension limit lone-zero-block bad-compression unreadable".split())  # fmt: skip
+_DAMAGE: Final = frozenset(
+    ["no-end-mark", "cut", "bad-header", "bad-extension", "limit", "lone-zero-block", "bad-compression", "unreadable"]
+)
 _PIECE_BYTES: Final = 1 << 20
 _MOST: Final = 1 << 20
 _ENDINGS: Final = (".gz", ".bz2", ".xz", ".zst")
@@ -138,7 +139,10 @@ def repair_shards(
         AlreadyExists: a copy is there already.
         SourceError: the folder cannot be written to.
     """
-    found = [os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else url for url in shard_urls(urls, storage_options)]  # fmt: skip
+    found = [
+        os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else url
+        for url in shard_urls(urls, storage_options)
+    ]
     target = Path(folder)
     names = [_name_copy(str(url)) for url in found]
     _check_names(found, names, target, force=force)
@@ -282,7 +286,9 @@ class _Repair:
             if offset in self._record.targets and place.payload == offset:
                 target = latest.get(self._record.targets[offset])
                 if target is None:
-                    self._dropped.append((name, offset, f"a hard link to {self._record.targets[offset]!r}, which is not before it"))
+                    self._dropped.append(
+                        (name, offset, f"a hard link to {self._record.targets[offset]!r}, which is not before it")
+                    )
                     continue
                 self._links[offset] = target
             elif place.payload + place.size > self._report.size_bytes and not place.sparse:

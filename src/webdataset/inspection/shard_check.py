@@ -24,7 +24,13 @@ from webdataset.tar.walker import MemberPosition
 
 PIECE_BYTES: Final = 1 << 20
 _SKIP_BYTES: Final = 1 << 18  # fewer bytes are read, not stepped over
-_ODD: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]")  # fmt: skip
+# what any of the patterns below finds, as one
+_ODD: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
+    r"|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]"
+)
+# between names, "|/" stands: a name that starts with a slash or a dot gives "|//" or "|/."
+_RARE: Final = re.compile(r"[\\ :]|\.\.|//|/\.")
 _PARENT: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
 _ABSOLUTE: Final = re.compile(r"^/|^[A-Za-z]:[/\\]")
 _STRANGE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]|^ |[ ](?:/|$)|/[ ]")
@@ -128,6 +134,7 @@ class ShardCheck:
         rules: CheckRules,
         known: KnownKeys | None = None,
         urls: list[str] | None = None,
+        *,
         missing: set[str] | None = None,
         observer: MemberObserver | None = None,
     ) -> None:
@@ -285,9 +292,11 @@ class ShardCheck:
             self._group(members)
 
     def _inspect(self, places: list[MemberPosition], piece: bytes, base: int) -> None:
-        """Look at names and contents."""
-        odd, checks, observer = _ODD.search, self._checks, self._observer
-        decoding = self._rules.decode
+        """Look at names and contents, one by one where there is something to see."""
+        observer, decoding = self._observer, self._rules.decode
+        if not decoding and observer is None and self._are_plain(places):
+            return
+        odd, checks = _ODD.search, self._checks
         for place in places:
             name = place.name
             if odd(name) is not None:
@@ -299,6 +308,17 @@ class ShardCheck:
                 self._note("empty-member", "it has no bytes", offset=place.offset, member=name)
             elif (check is not None and decoding) or (observer is not None and observer.wants_payload(place)):
                 self._fetch(place, check if decoding else None, piece, base)
+
+    def _are_plain(self, places: list[MemberPosition]) -> bool:
+        """Tell whether names and sizes of members are surely such that nothing is to be said about them."""
+        names = [place[0] for place in places]
+        joined = "|/".join(("", *names))
+        if not joined.isascii() or not joined.isprintable() or _RARE.search(joined) is not None:
+            return False
+        known = self._checks.keys()
+        dots = {name[name.find(".", name.rfind("/") + 1) :] for name in names}
+        return all(dot[1:] in known and dot[0] == "." for dot in dots) and all(place[3] for place in places)
+
     def _judge_extension(self, name: str, extension: str, place: MemberPosition) -> FieldCheck | None:
         """Return how fields of an extension are checked; tell of one that is none, or has capitals."""
         key, field = base_plus_ext(name)
@@ -320,7 +340,9 @@ class ShardCheck:
         if place.sparse:
             return
         if place.size > self._rules.most_field_bytes:
-            self._note("too-large", f"{place.size} bytes, which are not decoded", offset=place.offset, member=place.name)
+            self._note(
+                "too-large", f"{place.size} bytes, which are not decoded", offset=place.offset, member=place.name
+            )
             return
         start = place.payload - base
         stop = start + place.size
@@ -462,7 +484,9 @@ class ShardCheck:
         ended = walk.end_at(length)
         if walk.error is not None:
             if walk.zero_blocks >= MARK:
-                self._note("trailing-garbage", "bytes after its end mark belong to nothing", offset=length - length % BLOCK)
+                self._note(
+                    "trailing-garbage", "bytes after its end mark belong to nothing", offset=length - length % BLOCK
+                )
                 return
             missing = max(0, walk.position - length)
             self._note(
@@ -501,7 +525,9 @@ class ShardCheck:
 
     def _judge_own_name(self) -> None:
         path = self.url.partition("?")[0].lower()
-        stated = next((kind for kind, ends in _SUFFIXES.items() if path.endswith(tuple(f".{end}" for end in ends))), None)
+        stated = next(
+            (kind for kind, ends in _SUFFIXES.items() if path.endswith(tuple(f".{end}" for end in ends))), None
+        )
         named = stated is not None or path.endswith(".tar")
         if named and not self._stopped and self._length and stated != self.compression:
             found = self.compression or "no compression"

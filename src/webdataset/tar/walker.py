@@ -123,37 +123,57 @@ class TarWalker(TarScanner):
         admit = self.admit
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
+        append = self._places.append
+        new = tuple.__new__
+        # the last member: name, size, where it and its bytes start
+        passed: tuple[str | None, int, int, int] | None = None
         # offset of a PAX header that says nothing about the member after it
         lead = -1
-        while end - pos >= BLOCK:
-            head = buf[pos : pos + 156]
-            tail = buf[pos + 156 : pos + BLOCK]
-            if tail == plain_tail:
-                size = size_of(head[124:136], -1)
-                if size < 0 or adler32(head) & 0xFFFF != expect(head[148:156]):
-                    size = self._learn(head, self._tail, self._tail_sum, self._expected, base + pos)
-                name = (head[:100] if head[99] else head).partition(b"\0")[0]
-                path: str | None = directory + name.decode("utf-8", "surrogateescape")
-                offset, lead = base + pos if lead < 0 else lead, -1
-                if admit is not None and path is not None:
-                    self.struck = offset
-                    path = admit(path)
-                    self.struck = None
-                pos = self._pass(MemberBody(0x30, path, size, offset), pos + BLOCK)
-            elif tail == pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
-                lead = base + pos
-                pos += 2 * BLOCK
-                continue
-            else:
-                if lead >= 0:
-                    self._first, self._chain, lead = lead, 1, -1
-                pos = self._header(head + tail, buf, pos, base, members)
-                if self._body is not None:
-                    return pos
-                plain_tail, pax_tail, expect, directory = self._fast()
+        try:
+            while end - pos >= BLOCK:
+                head = buf[pos : pos + 156]
+                tail = buf[pos + 156 : pos + BLOCK]
+                if tail == plain_tail:
+                    size = size_of(head[124:136], -1)
+                    if size < 0 or adler32(head) & 0xFFFF != expect(head[148:156]):
+                        size = self._learn(head, self._tail, self._tail_sum, self._expected, base + pos)
+                    name = (head[:100] if head[99] else head).partition(b"\0")[0]
+                    path: str | None = directory + name.decode("utf-8", "surrogateescape")
+                    offset, lead = base + pos if lead < 0 else lead, -1
+                    if admit is not None and path is not None:
+                        self.struck = offset
+                        path = admit(path)
+                        self.struck = None
+                    pos += BLOCK
+                    if path is not None:
+                        append(new(MemberPosition, (path, offset, base + pos, size, False)))
+                    passed = path, size, offset, base + pos
+                    pos += size + 511 & -512
+                elif tail == pax_tail and lead < 0 and self._indifferent(buf, head, pos, base):
+                    lead = base + pos
+                    pos += 2 * BLOCK
+                    continue
+                else:
+                    if lead >= 0:
+                        self._first, self._chain, lead = lead, 1, -1
+                    if passed is not None:
+                        self._note_last(*passed)
+                        passed = None
+                    pos = self._header(head + tail, buf, pos, base, members)
+                    if self._body is not None:
+                        return pos
+                    plain_tail, pax_tail, expect, directory = self._fast()
+        finally:
+            if passed is not None:
+                self._note_last(*passed)
         if lead >= 0:
             self._first, self._chain = lead, 1
         return pos
+
+    def _note_last(self, name: str | None, size: int, offset: int, payload: int) -> None:
+        """Take note of the member that the fast path has passed last."""
+        self._last, self._last_stop = MemberBody(0x30, name, size, offset), payload + size
+        self.end = payload + (size + 511 & -512)
 
     def _given_count(self, members: list[Member]) -> int:  # noqa: ARG002  it gives places instead
         return len(self._places)

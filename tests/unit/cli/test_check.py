@@ -19,7 +19,9 @@ def shards(tmp_path):
     """A good shard, one with a broken field and no end mark, one cut."""
     good = archives.by_hand(GOOD)
     (tmp_path / "good.tar").write_bytes(good)
-    (tmp_path / "bad.tar").write_bytes(archives.by_hand([("5.txt", b"x"), ("5.json", b"{"), ("6.txt", b"y"), ("6.json", b"1")], end=b""))  # fmt: skip
+    (tmp_path / "bad.tar").write_bytes(
+        archives.by_hand([("5.txt", b"x"), ("5.json", b"{"), ("6.txt", b"y"), ("6.json", b"1")], end=b"")
+    )
     (tmp_path / "cut.tar").write_bytes(good[:2000])
     return tmp_path
 
@@ -32,7 +34,9 @@ def test_no_findings(shards):
 
 def test_findings(shards):
     """One line a finding, with url, offset, severity, code and member; status 1."""
-    lines = run_wds("check", "bad.tar", "good.tar", status=exit_status.NONE_FOUND, cwd=shards).stdout.decode().splitlines()
+    lines = (
+        run_wds("check", "bad.tar", "good.tar", status=exit_status.NONE_FOUND, cwd=shards).stdout.decode().splitlines()
+    )
     assert lines[0].startswith("bad.tar:1024: error: bad-json: ")
     assert lines[0].endswith("[5.json]")
     assert lines[-1] == "2 shards, 4 samples: 3 errors, 0 warnings, 0 notes"
@@ -48,7 +52,9 @@ def test_what_was_not_read_is_said(shards):
 
 def test_json(shards):
     """One object a shard, as the schema says, whose offsets and keys programs can use."""
-    values = json_lines(run_wds("check", "--json", *(shards / f"{name}.tar" for name in ("bad", "good", "cut")), status=1))
+    values = json_lines(
+        run_wds("check", "--json", *(shards / f"{name}.tar" for name in ("bad", "good", "cut")), status=1)
+    )
     validator = jsonschema.Draft202012Validator(find_schemas()["check"])
     for value in values:
         validator.validate(value)

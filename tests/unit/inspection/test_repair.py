@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import webdataset as wds
 from support import check_corpus, check_corpus_fields
-from webdataset.core.errors import AlreadyExists, UsageError
 from webdataset.core.error_handlers import ignore_and_continue
+from webdataset.core.errors import AlreadyExists, UsageError
 from webdataset.inspection.check import check_shards
 from webdataset.inspection.repair import REPAIRED, repair_shards
 from webdataset.testing import archives, damage
@@ -39,10 +39,10 @@ def repaired(content, folder, name="a.tar"):
     return done, samples_of(done.output), samples_of(done.doubtful)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", check_corpus.names())
 def test_corpus(name, seed, tmp_path):
-    """Every sample that the damage has not touched is in the copy or beside it; the copy has no such finding any more."""
+    """Every untouched sample is in the copy or beside it; the copy has no such finding any more."""
     variant = check_corpus.make(name, seed)
     if len([file for file, _ in variant.files if ".tar" in file]) > 1 or variant.whole is None:
         variant = check_corpus.make("no_end_mark", seed)
@@ -60,7 +60,7 @@ ARCHIVES = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(ARCHIVES)), st.sampled_from(sorted(damage.OPERATORS)), st.integers(0, 10**6))
 def test_nothing_readable_is_lost(tmp_path_factory, seed, operator, place):
     """What the reader gives of a damaged shard, and every sample whose bytes are as they were, is in a copy."""
@@ -86,7 +86,7 @@ def test_nothing_readable_is_lost(tmp_path_factory, seed, operator, place):
             assert (whole | doubtful).get(key) == fields, description
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(ARCHIVES)),
     st.sampled_from(["flip_header_bit", "cut", "insert_noise", "insert_zeros"]),
