@@ -24,6 +24,9 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Look": {
         "ls": ("ls", "List samples, or members."),
         "head": ("ls", "Show the first samples, field by field."),
+        "info": ("info", "Count samples, and say which fields they have and how large these are."),
+        "grep": ("grep", "Find the samples for which an expression holds."),
+        "diff": ("grep", "Compare two datasets sample by sample."),
     },
     "Trust": {},
     "Make": {},
