@@ -198,8 +198,8 @@ def test_any_text_is_an_expression_or_refused(text):
 
 
 WORDS = (
-    "json|.width|txt|cls|(|)|[|]|any| for x in |x|1|'a'|+|*| and | in |like|,|size|max|==|<|-| not |len| if | else |None"
-    "|[0]|.lower()"
+    "json|.width|txt|cls|(|)|[|]|any| for x in |x|1|'a'|+|*| and | in |like|,|size|max|==|<|-| not |len"
+    "| if | else |None|[0]|.lower()"
 ).split("|")
 
 
