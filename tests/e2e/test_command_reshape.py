@@ -321,3 +321,25 @@ def test_memory_is_bounded(here, command):
     large = peak_kilobytes(*command, "-M", str(limit), "-o", "big-out.tar", "big.tar", cwd=here)
     assert (large - small) * 1024 < 3 * limit
     run_wds("diff", "-q", "big.tar", "big-out.tar", cwd=here)
+
+
+def test_create_and_read_back(here):
+    """A folder becomes shards that tar unpacks to the same files; the same folder gives the same bytes."""
+    (here / "in/deep").mkdir(parents=True)
+    for number in range(5):
+        (here / f"in/deep/f{number}.bin").write_bytes(os.urandom(1000))
+    run_wds("create", "-o", "c-%d.tar", "-c", "2", "in", cwd=here)
+    run_wds("create", "-o", "d-%d.tar", "-c", "2", "in/", cwd=here)
+    assert [(here / f"c-{n}.tar").read_bytes() for n in range(3)] == [
+        (here / f"d-{n}.tar").read_bytes() for n in range(3)
+    ]
+    shell("mkdir out; for shard in c-*.tar; do tar -xf $shard -C out; done", here)
+    assert subprocess.run(["diff", "-r", "in", "out"], cwd=here, check=False).returncode == 0
+
+
+def test_create_from_a_pipe(here):
+    """The recipe of the help text: names by find and awk."""
+    script = """find . -name 's-*.tar' | sort | awk '{printf "%06d.bin %s\\n", NR, $0}' | wds create -o all.tar -"""
+    done = shell(script + "; wds ls -l all.tar", here)
+    assert len(done.stdout.splitlines()) == 3
+    assert b"000001" in done.stdout

@@ -30,6 +30,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Trust": {},
     "Make": {
+        "create": ("create", "Make shards of folders, tables and recipes."),
         "cat": ("cat", "Join shards into one, or write the bytes of fields."),
         "split": ("cat", "Cut shards into numbered ones of so many samples or bytes."),
         "select": ("cat", "Keep some samples and fields, and rename fields."),

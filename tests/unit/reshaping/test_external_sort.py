@@ -73,7 +73,7 @@ def test_values_without_order_are_errors_of_the_sample():
     """NaN and objects have no order."""
     for value in (float("nan"), {"a": 1}):
         with pytest.raises(SampleError, match="no order"):
-            list(sort_samples([sample(1)], lambda _, value=value: value))
+            list(sort_samples([sample(1)], lambda _: value))
 
 
 def test_limit_is_checked():

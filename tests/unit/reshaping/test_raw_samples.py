@@ -35,7 +35,7 @@ def read_back(content):
         ]
 
 
-NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=120)
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=120)
 
 
 @given(
