@@ -27,6 +27,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "info": ("info", "Count samples, and say which fields they have and how large these are."),
         "grep": ("grep", "Find the samples for which an expression holds."),
         "diff": ("grep", "Compare two datasets sample by sample."),
+        "show": ("show", "Show samples in the terminal: images, texts, documents."),
     },
     "Trust": {},
     "Make": {
