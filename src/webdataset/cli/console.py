@@ -20,6 +20,8 @@ from webdataset.core import settings
 
 _NAMED = {7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 92: "\\\\"}
 _ESCAPES = {code: _NAMED.get(code, f"\\{code:03o}") for code in (*range(32), 92, *range(127, 160))}
+CONTROLS = {code: text for code, text in _ESCAPES.items() if code not in (9, 92)}
+"""For ``str.translate``: what control characters in a text become; tabs and backslashes stay."""
 _UNITS = ("", "k", "M", "G", "T", "P")
 _TICK_SECONDS = 0.2
 

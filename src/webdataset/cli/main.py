@@ -24,11 +24,24 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Look": {
         "ls": ("ls", "List samples, or members."),
         "head": ("ls", "Show the first samples, field by field."),
+        "info": ("info", "Count samples, and say which fields they have and how large these are."),
+        "grep": ("grep", "Find the samples for which an expression holds."),
+        "diff": ("grep", "Compare two datasets sample by sample."),
+        "show": ("show", "Show samples in the terminal: images, texts, documents."),
     },
     "Trust": {
         "check": ("check", "Tell what is wrong with shards; write repaired copies."),
     },
-    "Make": {},
+    "Make": {
+        "create": ("create", "Make shards of folders, tables and recipes."),
+        "cat": ("cat", "Join shards into one, or write the bytes of fields."),
+        "split": ("cat", "Cut shards into numbered ones of so many samples or bytes."),
+        "select": ("cat", "Keep some samples and fields, and rename fields."),
+        "reshard": ("reshard", "Write all samples to N shards, in order or shuffled."),
+        "shuffle": ("reshard", "Write samples in random order, with bounded memory."),
+        "sort": ("reshard", "Write samples sorted by an expression, with bounded memory."),
+        "join": ("reshard", "Join datasets by key."),
+    },
     "Other": {
         "index": ("index", "Make, change and show shard indexes (wids JSON)."),
         "schema": ("schema", "Print the JSON schema of a command's --json output."),
@@ -125,7 +138,8 @@ def wds() -> None:
     Examples:
       wds info train-{000..099}.tar
       wds ls -l shard.tar | head
-      wds cat shard.tar --key 0001 --field json
+      wds cat --key 0001 --field json shard.tar
+      wds reshard --shards 10 --shuffle -o new-%04d.tar 'old-*.tar'
     """
 
 

@@ -98,6 +98,7 @@ class _HeaderWatch:
     def __init__(self) -> None:
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._globals: dict[bytes, bytes] = {}
+        self._joins: deque[int] = deque()
 
     def feed(self, piece: bytes, offset: int) -> None:
         """Take the next bytes.
@@ -111,9 +112,13 @@ class _HeaderWatch:
     def finish(self, length: int | None, compression: str | None) -> None:
         """Do nothing at the end of the shard."""
 
-    def restart(self) -> None:
-        """Forget global records: another archive begins in the same shard."""
-        self._globals = {}
+    def join(self, offset: int) -> None:
+        """Take note that another archive begins in the same shard, to which global records do not reach.
+
+        Args:
+            offset: where it starts.
+        """
+        self._joins.append(offset)
 
     def header(self, name: str, size: int, offset: int) -> bytes:
         """Return the header blocks of a member.
@@ -124,6 +129,9 @@ class _HeaderWatch:
             offset: where its first header starts; not before that of the member asked for last.
         """
         pieces = self._pieces
+        while self._joins and self._joins[0] <= offset:
+            self._joins.popleft()
+            self._globals = {}
         while pieces and pieces[0][0] + len(pieces[0][1]) <= offset:
             pieces.popleft()
         start, piece = pieces[0]
@@ -208,6 +216,25 @@ def _make_plain_header(name: str, size: int, block: bytes, records: dict[bytes, 
     return extended + plain if told else plain
 
 
+def rename_member(member: RawMember, name: str) -> RawMember:
+    """Return a member under another name, with the mode, owner, times and other records that it has.
+
+    Args:
+        member: as it stands in a shard.
+        name: its new full name.
+    """
+    position = 0
+    records: dict[bytes, bytes] = {}
+    header = member.header
+    while (kind := header[position + 156]) in _EXTENDED:
+        length = parse_number(header[position + 124 : position + 136], "size", position)
+        if kind in PAX_LOCAL:
+            records.update(parse_pax_records(header[position + BLOCK : position + BLOCK + length], position))
+        position += BLOCK + (length + 511 & -512)
+    block = header[position : position + BLOCK]
+    return RawMember(name, _make_plain_header(name, len(member.payload), block, records), member.payload)
+
+
 def read_members(url: Any, reading: Reading | None = None) -> Iterator[RawMember]:
     """Yield the files of a shard in their order.
 
@@ -232,11 +259,11 @@ def _read_with_offsets(url: Any, reading: Reading) -> Iterator[tuple[RawMember, 
     reader = ShardReader({"url": url if isinstance(url, str) else str(url), "stream": stream}, rules)
     join = reader.scanner._join  # noqa: SLF001  the one place that knows of joined archives
 
-    def restart(offset: int) -> None:
-        watch.restart()
+    def note_join(offset: int) -> None:
+        watch.join(offset)
         join(offset)
 
-    reader.scanner._join = restart  # type: ignore[method-assign]  # noqa: SLF001
+    reader.scanner._join = note_join  # type: ignore[method-assign]  # noqa: SLF001
     try:
         for members in reader.member_lists():
             for some in reader.resolve(members):

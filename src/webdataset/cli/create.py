@@ -1,0 +1,39 @@
+"""``wds create``: shards of files, of tables and of recipes."""
+
+from itertools import chain
+from typing import Any, Final
+
+import click
+
+from webdataset.cli.outputs import WRITTEN, ShardOutputs, shard_output_options
+from webdataset.reshaping.creation import check_sources, create_samples
+
+SCHEMAS: Final[dict[str, Any]] = {"create": WRITTEN}
+
+
+@click.command("create")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "-t",
+    "--type",
+    "kind",
+    type=click.Choice(["folder", "csv", "tsv", "jsonl", "recipe"]),
+    help="What sources are; without it, the name decides (a recipe where it says nothing).",
+)
+@click.option("-b", "--base", metavar="FOLDER", help="What names of files in tables and recipes are relative to.")
+@shard_output_options
+def create_command(sources: tuple[str, ...], *, output: ShardOutputs, kind: Any, base: str | None) -> None:
+    """Make shards of folders, of tables (CSV, TSV, JSON lines), and of recipes as tarp has them.
+
+    In a folder, the files of one key (the name up to its first dot) are a sample. In a table, each column is a field:
+    'txt' holds the text itself, '@jpg' the name of a file, '__key__' the key (else rows are numbered); names of files
+    are relative to the table. In a recipe, each line is NAME SOURCE, where SOURCE is a path or url, text:... or
+    pipe:COMMAND.
+
+    Examples:
+      wds create -o images.tar photos/
+      wds create -o train-%06d.tar -s 1GB captions.tsv
+      find . -name '*.jpg' | awk '{print NR ".jpg", $0}' | wds create -o all.tar -
+    """
+    check_sources(sources)
+    output.write(chain.from_iterable(create_samples(source, kind, base=base) for source in sources), "writing")

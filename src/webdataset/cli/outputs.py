@@ -1,0 +1,258 @@
+"""What commands write: nothing is replaced without ``--force``, and each file appears whole or not at all."""
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from webdataset.cli import console
+from webdataset.core.errors import AlreadyExists, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from webdataset.cli.inputs import Inputs
+    from webdataset.reshaping.raw_writer import RawShardSeries
+    from webdataset.samples.raw_samples import RawSample
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--force`` and ``--dry-run`` to a command.
+
+    Args:
+        command: takes ``force`` and ``dry_run``.
+    """
+    force = click.option("-F", "--force", is_flag=True, help="Replace what is there already.")
+    dry_run = click.option("-n", "--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+    return functools.reduce(lambda inner, option: option(inner), (dry_run, force), command)
+
+
+WRITTEN: Final[dict[str, Any]] = {
+    "description": "One line a shard that was written.",
+    "type": "object",
+    "required": ["shard", "samples"],
+    "properties": {"shard": {"type": "string"}, "samples": {"type": "integer", "minimum": 0}},
+    "additionalProperties": False,
+}
+"""The schema of what commands that write shards print with ``--json``."""
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+
+
+class SizeType(click.ParamType[int]):
+    """A number of bytes: ``100000``, ``500M``, ``1.5GB`` (thousands), ``2GiB`` (1024s)."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes that a text says."""
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value.strip())
+        if match is None or not float(match[1]):
+            self.fail(f"{value!r} is no size: write a number of bytes, or 500M, 1.5GB, 2GiB", param, ctx)
+        power = " kmgtp".index(match[2].lower() or " ")
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def shard_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of commands that write shards; the command gets ``output`` (:class:`ShardOutputs`).
+
+    Args:
+        command: takes ``output`` as keyword.
+    """
+    options = [
+        click.option("-o", "--output", "target", metavar="OUT", help=_OUTPUT_HELP),
+        click.option("-c", "--max-count", type=click.IntRange(min=1), metavar="N", help="Samples in a numbered shard."),
+        click.option("-s", "--max-size", type=SizeType(), help="Bytes of a numbered shard: 500M, 2GiB."),
+        click.option("-z", "--compress", type=click.Choice(["gz", "bz2", "xz", "zst", "none"]), help=_COMPRESS_HELP),
+        click.option("--level", type=int, metavar="N", help="Level of the compression."),
+        click.option("-F", "--force", is_flag=True, help="Replace what is there already."),
+        click.option("-n", "--dry-run", is_flag=True, help="Say what would be written, and write nothing."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a shard written."),
+    ]
+
+    @functools.wraps(command)
+    def call(*arguments: Any, **given: Any) -> Any:
+        names = ("target", "max_count", "max_size", "compress", "level", "force", "dry_run", "as_json")
+        output = ShardOutputs(**{name: given.pop(name) for name in names})
+        return command(*arguments, output=output, **given)
+
+    return functools.reduce(lambda inner, option: option(inner), reversed(options), call)
+
+
+_OUTPUT_HELP = "A shard, a pattern for numbered shards (out-%06d.tar), a url, or - for standard output."
+_COMPRESS_HELP = "Compression; without it, the name decides."
+
+
+class ShardOutputs:
+    """Where a command writes shards, and how.
+
+    Args:
+        target: a path, a pattern, a url or ``-``; None where the command line names none.
+        max_count: samples in a numbered shard.
+        max_size: bytes of a numbered shard.
+        compress: ``gz``, ``bz2``, ``xz``, ``zst``, ``none``, or None for what the name says.
+        level: of the compression.
+        force: replace what is there.
+        dry_run: write nothing.
+        as_json: print what was written.
+
+    Raises:
+        UsageError: JSON and a shard both on standard output.
+    """
+
+    def __init__(
+        self,
+        target: str | None,
+        max_count: int | None,
+        max_size: int | None,
+        compress: str | None,
+        level: int | None,
+        *,
+        force: bool,
+        dry_run: bool,
+        as_json: bool,
+    ) -> None:
+        if as_json and target == "-" and not dry_run:
+            raise UsageError("--json and the shard cannot both be on standard output: give -o FILE")
+        self.target, self.max_count, self.max_size = target, max_count, max_size
+        self.compress: str | bool | None = False if compress == "none" else compress
+        self.level, self.force, self.dry_run, self.as_json = level, force, dry_run, as_json
+
+    def open(self) -> "RawShardSeries":
+        """Return the writer; nothing is written over without ``--force``.
+
+        Raises:
+            AlreadyExists: a shard is there.
+            UsageError: there is no target, or options make no sense together.
+        """
+        from webdataset.reshaping.raw_writer import RawShardSeries  # noqa: PLC0415  after --help
+
+        if self.target is None:
+            raise UsageError("name what to write: -o FILE, -o out-%06d.tar for numbered shards, -o - for stdout")
+        return RawShardSeries(
+            self.target,
+            max_samples=self.max_count,
+            max_bytes=self.max_size,
+            compress=self.compress,
+            level=self.level,
+            check=functools.partial(check_target, force=self.force or self.dry_run),
+            dry_run=self.dry_run,
+        )
+
+    def write(self, samples: "Iterable[RawSample]", label: str) -> None:
+        """Write samples, and say what was written.
+
+        Args:
+            samples: as they stand.
+            label: what is done, for the progress.
+        """
+        with console.Progress(label) as progress, self.open() as series:
+            for sample in samples:
+                series.write(sample)
+                progress.advance()
+        self.report(series)
+
+    def report(self, series: "RawShardSeries") -> None:
+        """Say what was written: as JSON, in a dry run, or where standard error is a terminal.
+
+        Args:
+            series: the writer, closed.
+        """
+        for name, count in series.shards:
+            if self.as_json:
+                console.write_json({"shard": name, "samples": count})
+            elif self.dry_run or sys.stderr.isatty():
+                verb = "would write" if self.dry_run else "wrote"
+                console.say(f"{verb} {name} ({count} sample{'s' * (count != 1)})")
+
+
+def read_inputs(inputs: "Inputs", **rules: Any) -> "Iterator[RawSample]":
+    """Yield the samples of all shards, and say which files belong to no sample.
+
+    Args:
+        inputs: the shards.
+        **rules: fields of :class:`~webdataset.samples.sample_reader.Reading`.
+    """
+    from webdataset.samples.raw_samples import RawSamples  # noqa: PLC0415  after --help
+
+    for url in inputs:
+        samples = RawSamples(url, inputs.reading(**rules))
+        yield from samples
+        if samples.loose_count:
+            named = ", ".join(map(console.escape_name, samples.loose))
+            more = ", ..." if samples.loose_count > len(samples.loose) else ""
+            console.say(f"warning: {url}: left out {samples.loose_count} files of no sample: {named}{more}")
+
+
+def check_target(target: str, *, force: bool) -> None:
+    """Refuse to replace what is there, and to write an archive to a terminal.
+
+    Args:
+        target: a path, a url, or ``-``.
+        force: replace what is there.
+
+    Raises:
+        AlreadyExists: something is there, and ``force`` is false.
+        UsageError: standard output is a terminal.
+    """
+    from webdataset.storage.open_url import find_backend, open_url, rewrite_url  # noqa: PLC0415  after --help
+    from webdataset.writing.local_file import is_special  # noqa: PLC0415
+    from webdataset.writing.outputs import local_path  # noqa: PLC0415
+
+    if target == "-":
+        if sys.stdout.isatty():
+            raise UsageError("an archive is not written to a terminal: give -o FILE, or a pipe")
+        return
+    if force:
+        return
+    path = local_path(target)
+    if path is not None:
+        import os  # noqa: PLC0415
+
+        there = os.path.lexists(path) and not is_special(path)
+    elif find_backend(rewrite_url(target)) is None:
+        there = False  # a command, or an opener of the user's: whether it replaces anything, it alone knows
+    else:
+        try:
+            with open_url(target) as stream:
+                stream.read(1)
+            there = True
+        except NotFound:
+            there = False
+    if there:
+        raise AlreadyExists("this is there already: give another name, or --force to replace it", url=target)
+
+
+def write_text_file(target: str, text: str, *, force: bool, dry_run: bool) -> None:
+    """Write a text, whole or not at all.
+
+    Args:
+        target: a path or url; ``-`` is standard output.
+        text: the text.
+        force: replace what is there.
+        dry_run: say so only.
+
+    Raises:
+        AlreadyExists: something is there, and ``force`` is false.
+        SourceError: it cannot be written.
+    """
+    from webdataset.writing.outputs import open_output  # noqa: PLC0415  after --help
+
+    if target == "-":
+        console.write_line(text.rstrip("\n"))
+        return
+    check_target(target, force=force)
+    content = text.encode("utf-8", "surrogateescape")
+    if dry_run:
+        console.say(f"would write {target} ({len(content)} bytes)")
+        return
+    output = open_output(target)
+    try:
+        output.write((content,), len(content))
+        output.commit()
+    except BaseException:  # whatever it is: nothing may stay behind
+        output.abort()
+        raise

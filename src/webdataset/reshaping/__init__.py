@@ -1,0 +1,10 @@
+"""Layer 8: shards made from shards, and from files and tables; the engines of the commands that write.
+
+Samples pass through as they stand (:mod:`webdataset.samples.raw_samples`): names, modes, times and PAX records of their
+members stay, byte by byte.
+
+* ``raw_writer``: shards of raw samples, one or numbered ones
+* ``external_sort``: sorting and shuffling with bounded memory
+* ``selection``: which samples and fields stay, and under which names; ``join``: fields of several datasets by key
+* ``creation``: samples of files, tables and recipes
+"""

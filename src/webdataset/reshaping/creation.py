@@ -1,0 +1,223 @@
+"""Makes samples of files: of folders, of tables whose columns are fields, and of recipes that name each member.
+
+* A folder: each file is a member, named by its path in the folder; files of one key are a sample.
+* A table (CSV, TSV, JSON lines): each row is a sample. A column is a field of its name; ``@jpg`` holds the name of the
+  file that becomes the field ``jpg``; ``__key__`` is the key, without which rows are numbered.
+* A recipe: each line is a member: its name, blanks, and where its bytes come from: a path or url, ``text:...`` or
+  ``pipe:command``, as ``tarp create`` has them.
+
+Members get the mode, owner and time that the library's writers give, so that the same input gives the same bytes.
+Files are read one at a time.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from webdataset.core.errors import FormatError, SampleError, UsageError
+from webdataset.samples.grouping import base_plus_ext, is_meta
+from webdataset.samples.raw_samples import RawMember, RawSample
+from webdataset.shards.urls import check_document_url, join_url, parent_folder
+from webdataset.storage.open_url import open_url
+from webdataset.tar.builder import EPOCH, MemberStyle, make_header_maker
+
+Kind = Literal["folder", "csv", "tsv", "jsonl", "recipe"]
+_ENDINGS: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_KEY = "__key__"
+_make_header = make_header_maker(MemberStyle(mtime=EPOCH))
+
+
+def choose_kind(source: str) -> Kind:
+    """Return what a source is: a folder, a table by its ending, else a recipe.
+
+    Args:
+        source: a path or url.
+    """
+    if "://" not in source and Path(source).is_dir():
+        return "folder"
+    return _ENDINGS.get(os.path.splitext(source.split("?", maxsplit=1)[0])[1].lower(), "recipe")  # noqa: PTH122  also of urls
+
+
+def create_samples(source: str, kind: Kind | None = None, *, base: str | None = None) -> Iterator[RawSample]:
+    """Yield the samples that a source describes.
+
+    Args:
+        source: a folder; or a table or recipe: a path, a url or ``-``.
+        kind: what it is; None chooses by :func:`choose_kind`.
+        base: what names of files in a table or recipe are relative to; by default the folder of a table, and the
+            working directory for a recipe.
+
+    Raises:
+        SourceError: a file cannot be read.
+        FormatError: a line of a table or recipe that makes no sense; the message has its number.
+        SampleError: a name that no sample can have, or a key that comes twice in a row.
+    """
+    kind = kind or choose_kind(source)
+    if kind == "folder":
+        return _group(_list_folder(source), source)
+    if kind == "recipe":
+        return _group(_read_recipe(source, "" if base is None else base), source)
+    return _read_rows(source, kind, parent_folder(source) if base is None else base)
+
+
+def make_member(name: str, payload: bytes) -> RawMember:
+    """Return a member as the library's writers make it.
+
+    Args:
+        name: its full name.
+        payload: its bytes.
+    """
+    return RawMember(name, _make_header(name, len(payload)), payload)
+
+
+def _group(members: Iterable[tuple[str, str]], source: str) -> Iterator[RawSample]:
+    """Read members, of one sample at a time."""
+    groups = groupby(members, key=lambda named: _split_name(named[0], source)[0])
+    for number, (key, group) in enumerate(groups):
+        fields: list[str] = []
+        read: list[RawMember] = []
+        for name, place in group:
+            field = _split_name(name, source)[1].lower()
+            if field in fields:
+                raise SampleError(f"the field {field!r} stands twice in the sample", key=key, url=source)
+            fields.append(field)
+            read.append(make_member(name, _read_place(place)))
+        yield RawSample(key, tuple(read), tuple(fields), source, number)
+
+
+def _split_name(name: str, source: str) -> tuple[str, str]:
+    key, extension = base_plus_ext(name)
+    if key is None or extension is None or is_meta(name) or not extension:
+        raise SampleError(f"{name!r} belongs to no sample: names of members are KEY.FIELD", url=source)
+    return key, extension
+
+
+def _read_place(place: str) -> bytes:
+    if place.startswith("text:"):
+        return place[5:].encode("utf-8", "surrogateescape")
+    with open_url(place) as stream:
+        content: bytes = stream.read()
+        return content
+
+
+def _list_folder(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield name and path of each file, the files of one key together, sorted; those without an ending are left out."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for file in files:
+            path = os.path.join(place, file)  # noqa: PTH118  bytes of names stay
+            name = os.path.relpath(path, folder).replace(os.sep, "/")
+            if base_plus_ext(name)[0] is not None and not file.startswith("."):
+                found.append((name, path))
+    found.sort(key=lambda named: _split_name(named[0], folder))
+    # an absolute path is no url, whatever stands in the names
+    return ((name, os.path.abspath(path)) for name, path in found)  # noqa: PTH100  symbolic links stay
+
+
+def _locate(place: str, base: str | None, source: str) -> str:
+    """Return where a document says that bytes are; one from the network may not name files and commands here.
+
+    Raises:
+        UnsafeSpec: it does.
+    """
+    return place if place.startswith("text:") else check_document_url(join_url(base, place), source)
+
+
+def _read_recipe(source: str, base: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_read_lines(source), 1):
+        if not line.strip():
+            continue
+        name, *rest = line.split(None, 1)
+        if not rest:
+            raise FormatError(f"line {number} of the recipe has no source: write NAME SOURCE", url=source)
+        yield name, _locate(rest[0].rstrip("\r\n"), base, source)
+
+
+def _read_lines(source: str) -> Iterator[str]:
+    with open_url(source) as stream:
+        rest = b""
+        while piece := stream.read(1 << 16):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "surrogateescape") + "\n"
+        if rest:
+            yield rest.decode("utf-8", "surrogateescape")
+
+
+def _read_rows(source: str, kind: Kind, base: str | None) -> Iterator[RawSample]:
+    rows = _parse_json_rows(source) if kind == "jsonl" else _parse_table_rows(source, "," if kind == "csv" else "\t")
+    last: str | None = None
+    for number, (line, row) in enumerate(rows):
+        key = str(row.get(_KEY, f"{number:09}"))
+        if key == last:
+            raise SampleError(f"the key comes twice in a row, in line {line}", key=key, url=source)
+        last = key
+        members: dict[str, RawMember] = {}
+        for column, value in row.items():
+            field = column.removeprefix("@")
+            if column == _KEY or value is None or (value == "" and column != field):
+                continue
+            name = f"{key}.{field}"
+            if _split_name(name, source) != (key, field) or field.lower() in members:
+                raise SampleError(f"{field!r} in line {line} cannot be a field of the key {key!r}", url=source)
+            payload = _read_place(_locate(str(value), base, source)) if column != field else _encode(value)
+            members[field.lower()] = make_member(name, payload)
+        if not members:
+            raise FormatError(f"line {line} has no field", url=source)
+        yield RawSample(key, tuple(members.values()), tuple(members), source, number)
+
+
+def _encode(value: Any) -> bytes:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _parse_json_rows(source: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(_read_lines(source), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise FormatError(f"line {number} is no JSON: {error}", url=source) from error
+        if not isinstance(row, dict):
+            raise FormatError(f"line {number} is no JSON object", url=source)
+        yield number, row
+
+
+def _parse_table_rows(source: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    reader = csv.reader(_read_lines(source), delimiter=delimiter, strict=True)
+    try:
+        header = next(reader, None)
+        if not header:
+            raise FormatError("the table is empty: its first line names the fields", url=source)
+        if len(set(header)) < len(header) or "" in header:
+            raise FormatError(f"the first line names a column twice, or not at all: {header}", url=source)
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise FormatError(
+                    f"line {reader.line_num} has {len(row)} columns, the first line has {len(header)}", url=source
+                )
+            yield reader.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise FormatError(f"line {reader.line_num}: {error}", url=source) from error
+
+
+def check_sources(sources: Iterable[str]) -> None:
+    """Refuse standard input twice.
+
+    Args:
+        sources: as typed.
+
+    Raises:
+        UsageError: standard input is named twice.
+    """
+    if list(sources).count("-") > 1:
+        raise UsageError("standard input can be read only once: give '-' one time")

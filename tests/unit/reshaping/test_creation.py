@@ -1,0 +1,118 @@
+"""Samples of folders, tables and recipes."""
+
+import json
+
+import pytest
+
+from webdataset.core.errors import FormatError, NotFound, SampleError, UnsafeSpec, UsageError
+from webdataset.reshaping.creation import check_sources, choose_kind, create_samples
+from webdataset.storage.open_url import open_url
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with a few files in a folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "files/deep").mkdir(parents=True)
+    for name in ("a-1.txt", "a.txt", "a.jpg", "deep/b.seg.png", "README", ".hidden.txt"):
+        (tmp_path / "files" / name).write_bytes(name.encode())
+    return tmp_path
+
+
+def outline(*arguments, **options):
+    """Key and payloads of the samples of a source."""
+    return [(sample.key, sample.payloads()) for sample in create_samples(*arguments, **options)]
+
+
+def test_kinds(here):
+    """Folders and the endings of tables are recognised; everything else is a recipe."""
+    assert [choose_kind(name) for name in ("files", "x.csv", "x.TSV", "s3://b/x.jsonl?v=1", "-", "x.txt")] == [
+        "folder", "csv", "tsv", "jsonl", "recipe", "recipe",
+    ]  # fmt: skip
+
+
+def test_folder(here):
+    """Files of one key stand together, also where their names do not sort so; others are left out."""
+    assert outline("files") == [
+        ("a", {"jpg": b"a.jpg", "txt": b"a.txt"}),
+        ("a-1", {"txt": b"a-1.txt"}),
+        ("deep/b", {"seg.png": b"deep/b.seg.png"}),
+    ]
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t")])
+def test_table(here, name, delimiter):
+    """Columns are fields, @columns name files beside the table, __key__ the key; quotes are those of CSV."""
+    rows = [["__key__", "txt", "@jpg"], ["k1", '"two\nlines, ""quoted"""', "a.jpg"], ["k2", "", ""]]
+    (here / "files" / name).write_text("\n".join(delimiter.join(row) for row in rows) + "\n")
+    assert outline(f"files/{name}") == [("k1", {"txt": b'two\nlines, "quoted"', "jpg": b"a.jpg"}), ("k2", {"txt": b""})]
+
+
+def test_table_without_keys_is_numbered(here):
+    """Rows without a key get one that sorts; --base says where files are."""
+    (here / "t.csv").write_text("cls,@txt\n3,a.txt\n4,a-1.txt\n")
+    assert outline("t.csv", base="files") == [
+        ("000000000", {"cls": b"3", "txt": b"a.txt"}),
+        ("000000001", {"cls": b"4", "txt": b"a-1.txt"}),
+    ]
+
+
+def test_json_lines(here):
+    """Texts are written as they are, other values as JSON, null not at all."""
+    lines = [{"__key__": "k", "txt": "é", "json": {"a": [1]}, "cls": 3, "no": None}, {"@txt": "files/a.txt"}]
+    (here / "t.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
+    assert outline("t.jsonl") == [
+        ("k", {"txt": "é".encode(), "json": b'{"a": [1]}', "cls": b"3"}),
+        ("000000001", {"txt": b"a.txt"}),
+    ]
+
+
+def test_recipe_of_tarp(here):
+    """The recipe that tarp's documentation has: files, texts and commands, in the order of the lines."""
+    (here / "r.txt").write_text(
+        "a.txt /dev/null\na.more.txt text:more\n\nb.txt pipe:echo b\nb.more.txt  text:two words \n"
+    )
+    assert outline("r.txt") == [
+        ("a", {"txt": b"", "more.txt": b"more"}),
+        ("b", {"txt": b"b\n", "more.txt": b"two words "}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "said"),
+    [
+        ("r", "a.txt\n", FormatError, "line 1 of the recipe has no source"),
+        ("r", "README files/README\n", SampleError, "belongs to no sample"),
+        ("r", "a.txt text:1\na.TXT text:2\n", SampleError, "twice in the sample"),
+        ("r", "a.txt none\n", NotFound, "none"),
+        ("t.csv", "", FormatError, "table is empty"),
+        ("t.csv", "a,a\n1,2\n", FormatError, "names a column twice"),
+        ("t.csv", "a,b\n1\n", FormatError, "line 2 has 1 columns"),
+        ("t.csv", 'a,b\n1,"2\n', FormatError, "line 2"),
+        ("t.csv", "__key__,a\nk,1\nk,2\n", SampleError, "twice in a row, in line 3"),
+        ("t.csv", "__key__,a\nk.x,1\n", SampleError, "cannot be a field of the key"),
+        ("t.csv", "__key__\nk\n", FormatError, "has no field"),
+        ("t.jsonl", "[1]\n", FormatError, "no JSON object"),
+        ("t.jsonl", "{\n", FormatError, "line 1 is no JSON"),
+    ],
+)
+def test_errors_name_the_line(here, name, text, error, said):
+    """What makes no sense is an error that says where."""
+    (here / name).write_text(text)
+    with pytest.raises(error, match=said):
+        outline(name)
+
+
+def test_recipe_from_the_network_names_neither_files_nor_commands():
+    """A recipe that came from elsewhere cannot read this machine's files into a shard, nor run anything."""
+    for place in ("pipe:id", "/etc/hostname"):
+        with open_url("memory://recipes/r.txt", "wb") as stream:
+            stream.write(f"a.txt {place}\n".encode())
+        with pytest.raises(UnsafeSpec):
+            outline("memory://recipes/r.txt")
+
+
+def test_standard_input_once():
+    """Standard input cannot be two sources."""
+    with pytest.raises(UsageError, match="only once"):
+        check_sources(["-", "-"])
