@@ -39,7 +39,7 @@ _HOMES = {
     "writer": "DocumentWriter RecordShardWriter RecordWriter ShardWriter TarWriter numpy_dumps torch_dumps",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {*(home for home in _HOMES if "." not in home), "config", "gopen", "pytorch", "tenbin", "testing"}
+_MODULES = {*(home for home in _HOMES if "." not in home), "config", "gopen", "pytorch", "states", "tenbin", "testing"}
 _HINTS = {
     "Dataset": ": write wds.WebDataset(urls)",
     "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",

@@ -268,6 +268,8 @@ class ElasticRun:
         self.meter: Any = None  # times the stages, where it is given before the first item
         self.outcomes: Any = None  # is told what became of the samples, where it is given before the first item
         self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
+        # makes the stages that are run of those of the plan, where it is given before the first item
+        self.rewrite: Callable[[Sequence[Any]], list[Any]] | None = None
 
     def _cursor(self) -> StreamCursor:
         return self._started or self._begin(None)
@@ -279,6 +281,8 @@ class ElasticRun:
     def _take_up(self, plan: ElasticPlan) -> StreamCursor:
         outcomes = Outcomes() if self.outcomes is None else self.outcomes
         plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
+        if self.rewrite is not None:
+            plan = replace(plan, stages=self.rewrite(plan.stages))
         place = self._place or process_context()
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)

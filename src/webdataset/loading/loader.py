@@ -405,6 +405,11 @@ class Loader:
         """How many batches workers may be ahead by, and how many bytes these may take."""
         return self._ahead
 
+    @property
+    def batching(self) -> BatchMaker:
+        """How batches are made."""
+        return self._batching
+
     def explain(self) -> str:
         """Describe the dataset, its bounds of memory, the workers, and what waits between them and the consumer.
 
