@@ -27,6 +27,9 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Trust": {},
     "Make": {},
+    "Run": {
+        "state": ("state", "Show a saved state, trace which samples a run delivers, move a state on."),
+    },
     "Other": {
         "index": ("index", "Make, change and show shard indexes (wids JSON)."),
         "schema": ("schema", "Print the JSON schema of a command's --json output."),
@@ -48,6 +51,8 @@ def load_command(name: str) -> click.Command:
     """
     module = importlib.import_module(f"{__package__}.{list_commands()[name][0]}")
     command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
+    for inner in getattr(command, "commands", {}).values():
+        keep_examples(inner)
     return keep_examples(command)
 
 

@@ -29,6 +29,7 @@ from webdataset.stages.base import (
     Run,
     Stage,
     collate_batch,
+    stage_title,
 )
 from webdataset.stages.batch import Batched, Unbatched
 from webdataset.stages.mix import Mixture
@@ -126,7 +127,13 @@ def trace_stages(stages: Sequence[Any], *, values: bool = False) -> TracedPipeli
     head = _trace_source(inner[begin], values=last > begin)
     found = [*inner[:begin], head.stages[0]]
     found += [_trace_stage(stage, values=place <= last) for place, stage in enumerate(inner) if place > begin]
-    return TracedPipeline(found, [*head.deciding, *(repr(inner[place]) for place in deciding)])
+    return TracedPipeline(found, [*head.deciding, *(_name_stage(inner[place]) for place in deciding)])
+
+
+def _name_stage(stage: Any) -> str:
+    """Return a stage as text: its function where it has one of a user's."""
+    function = getattr(stage, "function", None)
+    return repr(stage) if function is None else stage_title(str(getattr(stage, "name", "stage")), function)
 
 
 def _find_first_samples(stages: Sequence[Any]) -> int:
