@@ -53,6 +53,8 @@ def load_dataset(  # noqa: PLR0917  one value for each option
     streams: int | None = None,
     storage_profile: str | None = None,
     split: str | None = None,
+    *,
+    by_sample: bool = False,
 ) -> Any:
     """Return the dataset that arguments name.
 
@@ -65,20 +67,23 @@ def load_dataset(  # noqa: PLR0917  one value for each option
         streams: of an elastic dataset.
         storage_profile: that shards are opened with.
         split: of a dataset specification.
+        by_sample: cut shards between workers.
 
     Raises:
         UsageError: a function that cannot be called, or options that belong to shards.
     """
     if len(arguments) == 1 and is_function_name(arguments[0]):
-        if any(option is not None for option in (shard_shuffle, shuffle, batch, streams, storage_profile, split)):
+        options = (shard_shuffle, shuffle, batch, streams, storage_profile, split)
+        if by_sample or any(option is not None for option in options):
             raise UsageError(f"{arguments[0]} makes the dataset itself: leave out the options that are for shards")
         return call_function(arguments[0])
     from webdataset.fluent.dataset import WebDataset  # noqa: PLC0415  after --help
-    from webdataset.shards.split import split_by_node  # noqa: PLC0415
+    from webdataset.shards.split import split_by_node, split_by_sample  # noqa: PLC0415
 
     inputs = expand_inputs(arguments, storage_profile=storage_profile, split=split)
     # streams are shared out without a splitter; a state of the usual dataset is then one of this dataset
     splitting: dict[str, Any] = {"nodesplitter": split_by_node, "empty_check": False} if streams is None else {}
+    splitting |= {"nodesplitter": split_by_sample, "workersplitter": None} if by_sample else {}
     order = {"shardshuffle": shard_shuffle or False, "seed": seed}
     dataset: Any = WebDataset(list(inputs.urls), **order, **splitting, storage_options=inputs.storage_options)
     dataset = dataset if shuffle is None else dataset.shuffle(shuffle)

@@ -28,6 +28,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Trust": {},
     "Make": {},
     "Run": {
+        "plan": ("plan", "Say what each rank and worker will read, and warn of what is uneven."),
         "state": ("state", "Show a saved state, trace which samples a run delivers, move a state on."),
     },
     "Other": {

@@ -11,13 +11,12 @@ rewritten so that it gives keys (:mod:`webdataset.flow.key_tracing`); its items 
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby, islice
 from typing import Any
 
 from webdataset.core import settings
-from webdataset.core.distributed import WorkerContext, thread_context, worker_info_override
+from webdataset.core.distributed import WorkerContext, use_place
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import loaded_module
 from webdataset.flow.elastic_pipeline import ElasticMixin
@@ -431,23 +430,6 @@ def _group(pieces: Iterator[tuple[int, TracedItem, int | None]], delivery: Deliv
 def _join(pieces: list[tuple[int, TracedItem, int | None]]) -> Batch:
     workers = {worker for _, _, worker in pieces}
     return [item for _, item, _ in pieces], workers.pop() if len(workers) == 1 else None
-
-
-@contextmanager
-def use_place(place: WorkerContext, *, in_loader: bool = False) -> Iterator[None]:
-    """Run the block as another worker of another rank.
-
-    Args:
-        place: which.
-        in_loader: it is a worker of a loader of this library.
-    """
-    before, replaced = thread_context.worker, worker_info_override.replaced
-    thread_context.worker = (place.worker, place.num_workers) if in_loader else None
-    worker_info_override.replaced = lambda group=None: tuple(place)  # type: ignore[assignment]  # noqa: ARG005
-    try:
-        yield
-    finally:
-        thread_context.worker, worker_info_override.replaced = before, replaced
 
 
 def iterate_in_place(dataset: Any, place: WorkerContext, *, in_loader: bool = False) -> Iterator[Any]:
