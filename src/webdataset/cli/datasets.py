@@ -84,8 +84,8 @@ def load_dataset(  # noqa: PLR0917  one value for each option
     # streams are shared out without a splitter; a state of the usual dataset is then one of this dataset
     splitting: dict[str, Any] = {"nodesplitter": split_by_node, "empty_check": False} if streams is None else {}
     splitting |= {"nodesplitter": split_by_sample, "workersplitter": None} if by_sample else {}
-    order = {"shardshuffle": shard_shuffle or False, "seed": seed}
-    dataset: Any = WebDataset(list(inputs.urls), **order, **splitting, storage_options=inputs.storage_options)
+    splitting |= {"shardshuffle": shard_shuffle or False, "seed": seed, "storage_options": inputs.storage_options}
+    dataset: Any = WebDataset(list(inputs.urls), **splitting)
     dataset = dataset if shuffle is None else dataset.shuffle(shuffle)
     dataset = dataset if batch is None else dataset.batched(batch, collation_fn=None)
     return dataset if streams is None else dataset.elastic(streams)

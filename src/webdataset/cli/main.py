@@ -29,6 +29,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Make": {},
     "Run": {
         "plan": ("plan", "Say what each rank and worker will read, and warn of what is uneven."),
+        "config": ("config", "Check how urls are opened: profile, endpoint, credentials, proxy."),
         "state": ("state", "Show a saved state, trace which samples a run delivers, move a state on."),
     },
     "Other": {
