@@ -17,7 +17,7 @@ from laws import FUNCTIONS, code_lines, docstring_lines
 PACKAGE = "webdataset"
 COMPATIBILITY = re.compile(
     "autodecode|cache|cborsiterators|compat|config|extradatasets|filters|gopen|handlers|mix|pipeline|pytorch|"
-    "shardlists|specs|tariterators|tenbin|utils|writer|bench|downloader|multi|typecheck"
+    "shardlists|specs|states|tariterators|tenbin|utils|writer|bench|downloader|multi|typecheck"
 )
 PARTICIPLE = re.compile(
     "said|told|found|kept|held|shut|sent|read|written|drawn|taken|given|made|lent|begun|gone|known|met|shown|built|put|"

@@ -42,7 +42,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _ROOT = [*(home for home in _HOMES if "." not in home), "config", "gopen", "pytorch", "tenbin", "testing"]
-_MODULES = {**dict(zip(_ROOT, _ROOT, strict=True)), "errors": "core.errors"}
+_MODULES = {**dict(zip(_ROOT, _ROOT, strict=True)), "errors": "core.errors", "states": "loading.states"}
 _HINTS = {
     "Dataset": ": write wds.WebDataset(urls)",
     "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",

@@ -19,6 +19,7 @@ from . import (
     pytorch as pytorch,
     shardlists as shardlists,
     specs as specs,
+    states as states,
     tariterators as tariterators,
     tenbin as tenbin,
     testing as testing,

@@ -42,6 +42,11 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "sort": ("reshard", "Write samples sorted by an expression, with bounded memory."),
         "join": ("reshard", "Join datasets by key."),
     },
+    "Run": {
+        "plan": ("plan", "Say what each rank and worker will read, and warn of what is uneven."),
+        "config": ("config", "Check how urls are opened: profile, endpoint, credentials, proxy."),
+        "state": ("state", "Show a saved state, trace which samples a run delivers, move a state on."),
+    },
     "Other": {
         "index": ("index", "Make, change and show shard indexes (wids JSON)."),
         "schema": ("schema", "Print the JSON schema of a command's --json output."),
@@ -63,6 +68,8 @@ def load_command(name: str) -> click.Command:
     """
     module = importlib.import_module(f"{__package__}.{list_commands()[name][0]}")
     command: click.Command = getattr(module, f"{name.replace('-', '_')}_command")
+    for inner in getattr(command, "commands", {}).values():
+        keep_examples(inner)
     return keep_examples(command)
 
 

@@ -280,6 +280,23 @@ worker_info_override = Override[Callable[..., tuple[int, int, int, int]]]()
 """What a program has put in the place of ``utils.pytorch_worker_info``."""
 
 
+@contextmanager
+def use_place(place: WorkerContext, *, in_loader: bool = False) -> Iterator[None]:
+    """Run the block as another worker of another rank.
+
+    Args:
+        place: which.
+        in_loader: it is a worker of a loader of this library.
+    """
+    before, replaced = thread_context.worker, worker_info_override.replaced
+    thread_context.worker = (place.worker, place.num_workers) if in_loader else None
+    worker_info_override.replaced = lambda group=None: place  # noqa: ARG005
+    try:
+        yield
+    finally:
+        thread_context.worker, worker_info_override.replaced = before, replaced
+
+
 def worker_context(group: object = None) -> WorkerContext:
     """Return rank, world size, worker and number of workers of this process, as the program says where it does.
 

@@ -6,6 +6,7 @@
 * ``epochs``: seeds, and epoch numbers in worker processes
 * ``elastic``, ``virtual_stream``, ``stream_stages``: reading in virtual streams; ``elastic_pipeline``: its pipeline
 * ``elastic_state``: the JSON state of an elastic dataset, and its checks; ``fingerprint``: does a state fit a dataset
+* ``key_tracing``: the keys that a pipeline gives, without decoding; ``state_description``: what a saved state says
 * ``equal_epochs``: equally many items on every rank
 * ``outcomes``, ``pass_checks``: checks at the end of a pass
 * ``explain``, ``timing``, ``shuffle_quality``: what a pipeline does, how long it takes, how well it shuffles

@@ -261,6 +261,8 @@ class ElasticRun(Generic[Output]):
             None  # is told what became of the samples, where it is given before the first item
         )
         self.declared: tuple[Any, int] | None = None  # a pipeline and its length, to be compared with the pass
+        # makes the stages that are run of those of the plan, where it is given before the first item
+        self.rewrite: Callable[[Sequence[Any]], list[Any]] | None = None
 
     def _cursor(self) -> StreamCursor:
         return self._started or self._begin(None)
@@ -273,6 +275,8 @@ class ElasticRun(Generic[Output]):
         own = Outcomes() if self.outcomes is None else None
         outcomes = own or self.outcomes
         plan = replace(plan, run=replace(plan.run, meter=self.meter, outcomes=outcomes))
+        if self.rewrite is not None:
+            plan = replace(plan, stages=self.rewrite(plan.stages))
         place = self._place or process_context()
         if plan.bounds.fixed and plan.bounds.items is not None and place.world_size <= plan.streams:
             check_equal_ranks(plan.streams, plan.bounds.items, place.world_size)

@@ -409,6 +409,11 @@ class Loader:
         """How many batches workers may be ahead by, and how many bytes these may take."""
         return self._ahead
 
+    @property
+    def batching(self) -> BatchMaker:
+        """How batches are made."""
+        return self._batching
+
     def explain(self) -> str:
         """Describe the dataset, its memory bounds and the workers in lines of text; read nothing, start no worker."""
         from webdataset.flow.explain import explain  # noqa: PLC0415  it knows all stages, and is seldom asked

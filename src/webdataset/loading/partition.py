@@ -180,7 +180,7 @@ class PipelineAdapter(_StatelessAdapter[DataPipeline]):
 
     def share(self, beginning: EpochStart, worker: int, workers: int) -> StridedShare:
         """Return the samples that the pipeline gives this worker: all to the first, where it does not split."""
-        if workers > 1 and not _is_split(self.dataset):
+        if workers > 1 and not is_split(self.dataset):
             if worker:
                 return _make_empty_share()
             workers = _act_alone()
@@ -194,15 +194,19 @@ class PipelineAdapter(_StatelessAdapter[DataPipeline]):
         return StridedShare(iter(dataset), worker, workers, meter=meter, outcomes=outcomes)
 
 
-def _is_split(dataset: object) -> bool:
-    """Tell whether a dataset gives every worker something else: a share of its own, or draws of its own."""
+def is_split(dataset: object) -> bool:
+    """Tell whether a dataset gives every worker something else: a share of its own, or draws of its own.
+
+    Args:
+        dataset: anything.
+    """
     return isinstance(dataset, DataPipeline) and any(map(_is_splitter, expand_stages(dataset.pipeline)))
 
 
 def _is_splitter(stage: object) -> bool:
     if isinstance(stage, Mixture):
-        return all(_is_split(source) or _is_splitter(source) for source in stage.datasets)
-    if isinstance(stage, ResampledShards) or _is_split(stage):
+        return all(is_split(source) or _is_splitter(source) for source in stage.datasets)
+    if isinstance(stage, ResampledShards) or is_split(stage):
         return True
     # split_by_node, and a stage that shares out between ranks alone, give the same to all workers of a rank
     return bool(getattr(stage, "splits", False)) and stage is not split_by_node and getattr(stage, "workers", True)
