@@ -19,7 +19,6 @@ from . import (
     pytorch as pytorch,
     shardlists as shardlists,
     specs as specs,
-    states as states,
     tariterators as tariterators,
     tenbin as tenbin,
     testing as testing,
@@ -27,6 +26,7 @@ from . import (
     writer as writer,
 )
 from .core import errors as errors
+from .loading import states as states
 from .autodecode import (
     Continue as Continue,
     Decoder as Decoder,
