@@ -12,7 +12,7 @@ from a state of the other one, and has that state itself at every item.
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import reraise_exception
@@ -210,7 +210,7 @@ def _trace_stage(stage: Any, *, values: bool) -> Any:
         return batched
     if isinstance(stage, Unbatched):
         unbatched = copy.copy(stage)
-        unbatched.rows = _RowTracer(stage.rows if values else None)
+        unbatched.rows = cast("Callable[[object], Iterable[object]]", _RowTracer(stage.rows if values else None))
         return unbatched
     if isinstance(stage, FilterFunction) and stage.f in _ONE_TO_ONE_FUNCTIONS:
         return TracedStage(stage) if values else PassItems(repr(stage))

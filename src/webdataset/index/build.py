@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -335,7 +335,7 @@ def _decompress(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _Ha
     warn_trailing(os.fsdecode(url), decompressor)
 
 
-def shard_urls(shards: object, storage_options: Mapping[str, object] | None = None) -> list[Any]:
+def shard_urls(shards: object, storage_options: object = None) -> list[Any]:
     """Return the urls of some shards, given as ``WebDataset`` takes them.
 
     Args:

@@ -126,7 +126,7 @@ def _read_index(
     name: str | os.PathLike[str],
     most: int,
     level: str | None,
-    storage_options: Mapping[str, object] | None,
+    storage_options: object,
     *,
     beside: bool = False,
 ) -> bytes:
@@ -254,7 +254,7 @@ def _parse_counts(document: object, place: str | None) -> dict[str, int]:
     return found
 
 
-def _read_counts(place: str, reading: Reading, storage_options: Mapping[str, object] | None) -> dict[str, int]:
+def _read_counts(place: str, reading: Reading, storage_options: object) -> dict[str, int]:
     stream = open_stream(place, level=reading.trust, storage_options=storage_options)
     try:
         content = b""

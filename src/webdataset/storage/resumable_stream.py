@@ -42,7 +42,7 @@ from webdataset.storage.parallel_ranges import ParallelRanges
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from webdataset.storage.streams import Stream
+    from webdataset.storage.object_store import ObjectBody
 
 ATTEMPTS = 8
 FIRST_SECONDS = 0.1
@@ -178,7 +178,7 @@ class ResumableStream(io.RawIOBase):
         self._latency_seconds = 0.0
         self._parallel: ParallelRanges | None = None
         self._interrupted = threading.Event()
-        self._body: Stream | None = None
+        self._body: ObjectBody | None = None
         self._owner = os.getpid()
         self._broken: SourceError | None = None
         answer = self._first(known)
@@ -381,7 +381,7 @@ class ResumableStream(io.RawIOBase):
         answer.body.close()
         raise RetryableError("the server answered with something else than the bytes that it was asked for")
 
-    def _skip_head(self, body: "Stream", count: int) -> bool:
+    def _skip_head(self, body: "ObjectBody", count: int) -> bool:
         """Read past what is known already of an answer that holds the whole object."""
         while count:
             try:
@@ -394,7 +394,7 @@ class ResumableStream(io.RawIOBase):
             count -= len(piece)
         return True
 
-    def _resume(self, cause: Exception | None, *, idle: bool) -> "Stream":
+    def _resume(self, cause: Exception | None, *, idle: bool) -> "ObjectBody":
         """Request the rest of the same object, or raise."""
         self._drop()
         if self._interrupted.is_set():
@@ -409,16 +409,16 @@ class ResumableStream(io.RawIOBase):
         self._patience.progress(self._received)
         return self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
 
-    def _return(self) -> "Stream":
+    def _return(self) -> "ObjectBody":
         """Request the rest after parallel ranges: nothing has failed, so there is no pause."""
         try:
-            body: Stream = self._request(self._received, self.identity).body
+            body: ObjectBody = self._request(self._received, self.identity).body
         except RetryableError:
             return self._resume(None, idle=True)
         self._body = body
         return body
 
-    def _reconnect(self, problem: str) -> "Stream":
+    def _reconnect(self, problem: str) -> "ObjectBody":
         wish: RetryableError | None = None
         while not self._patience.spent():
             self._wait(wish)
@@ -428,7 +428,7 @@ class ResumableStream(io.RawIOBase):
                 wish, problem = error, str(error)
                 continue
             self.resumes += 1
-            body: Stream = answer.body
+            body: ObjectBody = answer.body
             self._body = body
             return body
         raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {problem}")

@@ -184,7 +184,7 @@ class BorrowedStream:
     def __init__(self, stream: object) -> None:
         self.kept = stream
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         """Pass on to the stream."""
         if name == "kept":
             raise AttributeError(name)

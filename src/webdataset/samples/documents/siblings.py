@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from webdataset.core.errors import SampleError, WebDatasetError
+from webdataset.core.json_types import Address
 from webdataset.samples.documents.document import member_stem, parent_key, parent_keys
 
 Sample = Mapping[str, Any]
@@ -27,7 +28,7 @@ class WaitingSample(NamedTuple):
     """A sample that waits; ``number`` came before it, and ``address`` is None unless the run is tracked."""
 
     number: int
-    address: object
+    address: Address
     sample: Sample
 
 
@@ -81,7 +82,7 @@ class DocumentGroup:
         return bool(self.open) or self.all
 
     @property
-    def addresses(self) -> list[object]:
+    def addresses(self) -> list[Address]:
         """The addresses of its items."""
         return [item.address for item in self.items]
 
@@ -154,7 +155,7 @@ class SiblingCollector:
         self._loose: dict[str, dict[int, WaitingSample]] = {}
         self._stems: dict[str, WaitingSample] = {}
 
-    def feed(self, address: object, sample: Sample) -> None:
+    def feed(self, address: Address, sample: Sample) -> None:
         """Take a sample, and its address in a tracked run; what it decides is in ``ready``."""
         item = WaitingSample(self._number, address, sample)
         self._number += 1
