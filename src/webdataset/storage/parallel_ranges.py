@@ -39,12 +39,7 @@ _refusal_times: dict[str, float] = {}
 
 
 class ParallelRanges:
-    """The further connections of one stream.
-
-    Args:
-        identity: the version of the object.
-        open_part: opens the bytes from one offset up to another.
-        url: the object's.
+    """The further connections of one stream; ``open_part`` opens the bytes from one offset up to another.
 
     Attributes:
         ranges: number of ranges requested so far.
