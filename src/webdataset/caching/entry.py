@@ -106,7 +106,7 @@ class CacheLookup(ABC):
     def open_source(self) -> tuple[Any, Any]:
         """Open it without the cache; return the stream, None where there is none, and what gave it."""
         if self.source is None:
-            return open_resolved(self.resolved), None
+            return open_directly(self.resolved), None
         opening = iter(self.source([self.shard], reraise_exception))
         return next(opening, {}).get("stream"), opening
 
@@ -252,7 +252,7 @@ class CacheLookup(ABC):
         return stream, opening
 
 
-def open_resolved(resolved: ResolvedUrl) -> Any:
+def open_directly(resolved: ResolvedUrl) -> Any:
     """Open the source of a shard.
 
     Args:
@@ -262,8 +262,8 @@ def open_resolved(resolved: ResolvedUrl) -> Any:
         SourceError: it cannot be opened.
     """
     try:
-        return resolved.open(raw=True)
-    except Exception as error:
+        return resolved.open_stream()
+    except Exception as error:  # raised again, with its place
         with_location(error, url=resolved.url, stage="url_opener")
         raise
 

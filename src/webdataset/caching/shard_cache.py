@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from webdataset.caching import metadata, names
-from webdataset.caching.entry import CacheEntry, SourceOpener, open_resolved
+from webdataset.caching.entry import CacheEntry, SourceOpener, open_directly
 from webdataset.caching.eviction import Quota, remove_leftovers
 from webdataset.caching.locks import TemporaryDownload, Unwritable
 from webdataset.caching.names import EntryPaths
@@ -237,7 +237,7 @@ class ShardCache:
         archives: bool = True,
         resolve: Resolver | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Open each shard, from the cache where it can be.
+        """Open each shard, from the cache where it can be; yield the dicts with ``stream``.
 
         Args:
             shards: dicts with ``url``.
@@ -249,11 +249,7 @@ class ShardCache:
                 bring the next two shards while one is read. ``source`` is called in threads then.
             archives: whether shards are tar archives: what does not begin as one is an error, and not kept. Others
                 are kept where their length is told.
-            resolve: says what a url leads to, once for each shard; what it leads to is opened in place of calling
-                ``source``.
-
-        Yields:
-            The dicts with ``stream``.
+            resolve: says what a url leads to; that is opened in place of calling ``source``.
 
         Raises:
             WebDatasetError: what the handler does not step over.
@@ -270,25 +266,21 @@ class ShardCache:
         coming = CachePrefetcher(iter(shards), opening, 0 if self.complete or self.validator else prefetch, resolve)
         try:
             while (place := coming.next()) is not None:
-                shard, plain = place.shard, None
+                shard = place.shard
                 try:
                     resolved = place.resolved or _resolve(shard, resolve)
                     near = (place.begun and place.begun.take()) or opening(shard, resolved)
-                    if near is None and direct and resolved is not None:
-                        plain = {**shard, "stream": open_resolved(resolved)}
+                    plain = _open_plain(shard, resolved) if near is None and direct else None
                 except Exception as error:  # noqa: BLE001  the handler decides
                     if not should_continue(
                         handler, with_location(error, url=str(shard["url"]), stage="cache"), "opening"
                     ):
                         return
                     continue
-                if plain is not None:
-                    yield plain
-                elif near is None:
-                    yield from source([shard], asked)
-                else:
+                if near is not None:
                     coming.watch(near["stream"])
-                    yield near
+                found = near or plain
+                yield from source([shard], asked) if found is None else (found,)
                 if not answers[-1]:
                     return
         finally:
@@ -423,6 +415,10 @@ def local_path(url: Any, *, level: str | None = None) -> str | None:
         level: the trust level in force.
     """
     return resolve_url(url, level=level).path if isinstance(url, str | os.PathLike) else None
+
+
+def _open_plain(shard: dict[str, Any], resolved: ResolvedUrl | None) -> dict[str, Any] | None:
+    return None if resolved is None else {**shard, "stream": open_directly(resolved)}
 
 
 def _resolve(shard: Any, resolve: Resolver) -> ResolvedUrl | None:
