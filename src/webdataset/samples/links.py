@@ -174,13 +174,7 @@ class LinkResolver:
     def resolve(
         self, members: list[Member], payloadless: Sequence[PayloadlessMember], names: MemberNames
     ) -> Iterator[list[Member]]:
-        """Yield lists of members with those that links lead to, each list before the next link is looked at.
-
-        Args:
-            members: (name, payload, offset).
-            payloadless: links and members of unknown types among them.
-            names: knows the samples' names; has been given the lists before.
-        """
+        """Yield lists of members with those that links lead to, each list before the next link is looked at."""
         first = 0
         for entry in payloadless:
             if entry.place > first:
@@ -261,10 +255,7 @@ class LinkResolver:
 def open_random_access(url: str | os.PathLike[str], reading: object, length: int | None = None) -> ReadAt | None:
     """Open a shard once more, to read it anywhere; None where it is compressed, or read front to back only.
 
-    Args:
-        url: the shard.
-        reading: the rules of reading.
-        length: bytes of it, or None; another length is another shard.
+    None, too, where it is not ``length`` bytes long: another length is another shard.
     """
     from webdataset.storage.random_access import open_ranges  # noqa: PLC0415  most shards have no links
 

@@ -72,11 +72,7 @@ _WAY_OUT = "leave it out with select_files, or set WDS_MAX_MEMBER_BYTES to what 
 
 
 def check_member_size(body: MemberBody, stored: Callable[[], int | None] = lambda: None) -> None:
-    """Raise where a member's size is out of proportion.
-
-    Args:
-        body: the member, before its bytes are taken.
-        stored: gives the bytes of the shard, where it is compressed, or None.
+    """Raise where a member's size is out of proportion; ``stored`` gives the bytes of a compressed shard.
 
     Raises:
         LimitExceeded: its size passes ``WDS_MAX_MEMBER_BYTES``, or what there is.
@@ -98,12 +94,7 @@ def check_member_size(body: MemberBody, stored: Callable[[], int | None] = lambd
 
 
 def check_member_growth(body: MemberBody | None, grown: int, taken: int) -> None:
-    """Raise where a member has grown out of proportion to the compressed bytes that were read so far.
-
-    Args:
-        body: the member in progress.
-        grown: bytes of it that have come.
-        taken: compressed bytes of the shard that were read.
+    """Raise where a member in progress has grown out of proportion to the compressed bytes that were read so far.
 
     Raises:
         LimitExceeded: it has grown a hundredfold.

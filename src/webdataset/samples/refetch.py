@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def refetch(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
-    """Yield the samples at some addresses.
-
-    Args:
-        shard: dict with ``url`` and ``stream``.
-        reading: how the shard is read.
-        wanted: addresses in it, by rising offset.
+    """Yield the samples at some addresses of an opened shard, by rising offset.
 
     Raises:
         FlowError: at one of them there is no sample: the shard has changed.

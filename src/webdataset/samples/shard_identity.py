@@ -62,13 +62,7 @@ def sum_size(size: int | None) -> int:
 
 
 def matches_sample(check: int, key_sum: int, size: int | None) -> bool:
-    """Tell whether a saved check is that of a key in a shard of some size; an unknown size contradicts none.
-
-    Args:
-        check: from 0 to 63.
-        key_sum: of the sample that stands at the place now.
-        size: of the shard now, or None.
-    """
+    """Tell whether a saved check is that of a key sum in a shard of some size; an unknown size contradicts none."""
     return size is None or check in {(key_sum ^ sum_size(size)) & CHECK, key_sum & CHECK}
 
 
@@ -78,13 +72,7 @@ def is_lenient() -> bool:
 
 
 def changed_shard_error(url: str, what: str, cause: BaseException | None = None) -> StateMismatch:
-    """Return the error about a shard that is not the one that the state was saved of.
-
-    Args:
-        url: the shard.
-        what: how that shows.
-        cause: an error that it shows by.
-    """
+    """Return the error about a shard that is not the one that the state was saved of; ``what`` says how that shows."""
     error = StateMismatch(f"the shard was replaced since the state was saved: {what}; {_WAYS_OUT}", url=url)
     error.__cause__ = cause
     return error
@@ -113,13 +101,7 @@ def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warne
 
 
 def compare_traces(saved: object, now: object, url: str, warned: set[str]) -> None:
-    """Compare how far a replay has read with how far the run had when the state was saved.
-
-    Args:
-        saved: what ``trace`` methods returned then: nested lists and dictionaries.
-        now: the same of the replay.
-        url: of a shard that the replay reads, for the message.
-        warned: what this run has warned of already.
+    """Compare what ``trace`` methods return for a replay with what they returned when the state was saved.
 
     Raises:
         StateMismatch: the replay has read other samples.

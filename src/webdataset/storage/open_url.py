@@ -39,12 +39,7 @@ if TYPE_CHECKING:
 
 
 def refuse_if_strict(action: str, *, level: str | None = None, url: str | None = None) -> None:
-    """Raise if trust is strict.
-
-    Args:
-        action: what is refused; begins with the name of the function.
-        level: a trust level that a dataset or call names.
-        url: for the message.
+    """Raise, with ``action`` as the message's start, if trust is strict, by itself or by a dataset's ``level``.
 
     Raises:
         UsageError: trust is strict.
@@ -56,11 +51,7 @@ def refuse_if_strict(action: str, *, level: str | None = None, url: str | None =
 
 
 def rewrite_url(url: str, *, level: str | None = None) -> str:
-    """Return the url to open in place of ``url``.
-
-    Args:
-        url: a url or a local path.
-        level: a trust level that a dataset names.
+    """Return the url to open in place of ``url``; ``level`` is a trust level that a dataset names.
 
     Raises:
         UsageError: a variable that cannot be read, or rewriting under strict trust.
@@ -134,12 +125,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def make_opener(name: str, *, scheme: str = "") -> Opener:
-    """Return the opener of a backend, for ``gopen_schemes``.
-
-    Args:
-        name: the backend's module.
-        scheme: what the opener is named after; the module by default.
-    """
+    """Return the opener of a backend's module, for ``gopen_schemes``; ``scheme`` is what it is named after."""
 
     def opener(
         url: str,
@@ -268,12 +254,7 @@ gopen_schemes: dict[str, Opener] = {
 
 
 def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener | None:
-    """Return what opens a rewritten url, or None for a local path.
-
-    Args:
-        url: a url or path.
-        schemes: scheme to opener; the live ``gopen_schemes`` by default.
-    """
+    """Return what opens a rewritten url, or None for a local path; ``schemes`` is ``gopen_schemes`` by default."""
     served = gopen_schemes if schemes is None else schemes
     match = _SCHEME.match(url)
     chosen = None if match is None else _environment_opener(match[1].lower(), served)
@@ -541,13 +522,7 @@ def open_stream(
     schemes: Mapping[str, Opener] | None = None,
     storage_options: object = None,
 ) -> Stream:
-    """Open a url for the shard reader, which reads it in large pieces.
-
-    Args:
-        url: as for :func:`resolve_url`, and so are the rest.
-        level: a trust level that a dataset names.
-        schemes: scheme to opener.
-        storage_options: see :mod:`webdataset.storage.profile_selection`.
+    """Open a url for the shard reader; arguments as for :func:`resolve_url`.
 
     Raises:
         UsageError: an unknown scheme, or something that trust forbids.

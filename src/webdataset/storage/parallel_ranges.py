@@ -39,12 +39,7 @@ _refusal_times: dict[str, float] = {}
 
 
 class ParallelRanges:
-    """The further connections of one stream.
-
-    Args:
-        identity: the version of the object.
-        open_part: opens the bytes from one offset up to another.
-        url: the object's.
+    """The further connections of one stream; ``open_part`` opens the bytes from one offset up to another.
 
     Attributes:
         ranges: number of ranges requested so far.
@@ -68,9 +63,8 @@ class ParallelRanges:
 
     @classmethod
     def worthwhile(cls, identity: ObjectVersion, url: str) -> bool:
-        """Tell whether an object is long enough, and its version provable, to be read in parts."""
-        long = identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
-        return long and _refusal_times.get(_server_of(url), 0.0) < time.monotonic()
+        """Tell whether a large object can be read in parts: by its version, unless its server refused that lately."""
+        return identity.provable() and _refusal_times.get(_server_of(url), 0.0) < time.monotonic()
 
     def note(self, offset: int, moments: tuple[float, float, float], given_bytes: int, latency_seconds: float) -> None:
         """Record a read, and decide how many connections there should be.

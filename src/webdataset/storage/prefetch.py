@@ -206,10 +206,6 @@ class Lookahead(Generic[B]):
 
     The list is asked under a lock. A look ahead that would have to wait for the lock is left out: no thread waits for
     another, and a list that reads shards itself does not wait for itself.
-
-    Args:
-        shards: the list.
-        resolve: resolves the url of a shard.
     """
 
     def __init__(self, shards: Iterator[Shard], resolve: Resolver) -> None:
@@ -377,10 +373,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
     def open(self, resolved: ResolvedUrl, task: PrefetchTask | None, *, look: bool) -> PrefetchedStream:
         """Return the stream of a shard whose turn has come; one that failed ahead of its turn is opened anew.
 
-        Args:
-            resolved: what its url leads to.
-            task: what has opened it ahead of its turn, if anything.
-            look: begin to open what comes next at once; else when it is read.
+        ``look`` begins to open what comes next at once; else that begins when the stream is read.
 
         Raises:
             SourceError: it cannot be opened.

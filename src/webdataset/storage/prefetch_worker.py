@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 
 class Reservation:
-    """Bytes and perhaps a connection of a budget, given back in two steps or one; a forked child holds none.
-
-    Args:
-        budget: what granted them.
-        size_bytes: how many bytes may be held.
-    """
+    """Bytes and perhaps a connection of a budget, given back in two steps or one; a forked child holds none."""
 
     __slots__ = ("_budget", "_connections", "_owner", "_size", "size_bytes")
 

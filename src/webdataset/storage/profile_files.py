@@ -42,11 +42,7 @@ class ProfileDefinitions(NamedTuple):
 
 
 def read_toml(path: Path, *, travels: bool = True) -> ProfileDefinitions:
-    """Return what a configuration file defines.
-
-    Args:
-        path: the file.
-        travels: the processes of this user all read it.
+    """Return what a configuration file defines; ``travels``: the processes of this user all read it.
 
     Raises:
         ConfigError: it cannot be read, or has a mistake, which is named by ``file:line``.
@@ -60,13 +56,7 @@ def read_toml(path: Path, *, travels: bool = True) -> ProfileDefinitions:
 def parse_definitions(
     tree: Mapping[str, object], origin: str, lines: LineNumbers, *, travels: bool
 ) -> ProfileDefinitions:
-    """Return what a parsed configuration, with secrets hidden, defines.
-
-    Args:
-        tree: its tables.
-        origin: the file's name.
-        lines: path of a key to its line.
-        travels: see :func:`read_toml`.
+    """Return what the tables of a parsed configuration, with secrets hidden, define.
 
     Raises:
         ConfigError: a mistake.
@@ -308,13 +298,10 @@ def read_profile_variables(name: str) -> Mapping[str, object]:
 
 
 def override_fields(profile: Profile, fields: Mapping[str, object], origin: str) -> Profile:
-    """Return a profile with some fields replaced.
+    """Return a profile with some fields replaced, which come from ``origin``.
 
-    Args:
-        profile: the profile.
-        fields: field to value. Where one of them says who asks (keys, ``aws_profile``, ``anonymous``), all that the
-            profile has of these is dropped: keys of two places are never mixed.
-        origin: where the fields come from.
+    Where a field says who asks (keys, ``aws_profile``, ``anonymous``), all that the profile has of these is dropped:
+    keys of two places are never mixed.
 
     Raises:
         ConfigError: an unknown field, or one that makes no sense.

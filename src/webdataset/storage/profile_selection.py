@@ -106,12 +106,7 @@ def check_options(given: object) -> StorageOptions | None:
 
 
 def options_for(store: str, given: object, url: str | None = None) -> dict[str, Any]:
-    """Return the options of one store; texts that are secrets are revealed by ``.reveal()``.
-
-    Args:
-        store: a name in :data:`OPTION_NAMES`.
-        given: storage options, checked or as the user gave them.
-        url: for messages.
+    """Return the options of one store of :data:`OPTION_NAMES`; texts that are secrets are revealed by ``.reveal()``.
 
     Raises:
         ConfigError: an option of another store.
@@ -319,10 +314,6 @@ def has_route(url: str) -> bool:
 
 def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]:
     """Return the profile that a url of S3 is opened with, and the url as ``s3://bucket/key``.
-
-    Args:
-        url: a url for which :func:`is_s3` is true.
-        storage_options: options of the dataset.
 
     Raises:
         ConfigError: no such profile, a configuration file with a mistake, options that make no sense.

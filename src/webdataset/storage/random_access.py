@@ -288,12 +288,7 @@ class LocalRanges:
 
 
 def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str | None:
-    """Return the local path that a url leads to after rewriting, or None where it is not local.
-
-    Args:
-        url: a url or path.
-        level: a trust level that a dataset names.
-    """
+    """Return the local path that a url leads to after rewriting, or None where it is not local."""
     return resolve_url(url, level=level).path if isinstance(url, str) else os.fsdecode(url)
 
 
@@ -305,7 +300,7 @@ def open_ranges(
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
-        storage_options: what urls of stores are opened with; see :mod:`webdataset.storage.profile_selection`.
+        storage_options: see :mod:`webdataset.storage.profile_selection`.
 
     Raises:
         NoRandomAccess: a scheme, or a server, that gives bytes front to back only.

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from webdataset.core.errors import ShortRead, SourceError
 from webdataset.core.redaction import redact
 from webdataset.core.seeds import random_seed
+from webdataset.storage import parallel_ranges
 from webdataset.storage.object_store import (
     LosslessBody,
     ObjectResponse,
@@ -188,7 +189,8 @@ class ResumableStream(io.RawIOBase):
         self._crc32, self._summing = (None, update_crc32) if start else self.vouched
         self._sum = 0
         self._body = answer.body
-        if end is None and ParallelRanges.worthwhile(answer.identity, source.url):
+        large = (self.length or 0) >= 2 * parallel_ranges.ALIGNMENT_BYTES
+        if end is None and large and ParallelRanges.worthwhile(answer.identity, source.url):
             self._parallel = ParallelRanges(answer.identity, _part_opener(source, answer.identity), source.url)
         self._left = time.monotonic()
 

@@ -306,7 +306,7 @@ def make_profile(
         at: field to place, for messages.
 
     Raises:
-        ConfigError: an unknown field, a value that makes no sense, fields that contradict each other.
+        ConfigError: an unknown field, a value that makes no sense, or fields that contradict each other.
     """
     place = at or (lambda _field: origin)
     found: dict[str, Any] = {}
@@ -336,12 +336,7 @@ def _find_contradiction(found: Mapping[str, object]) -> tuple[str, str] | None:
 
 
 def make_route(fields: Mapping[str, Any], *, origin: str = "python", at: Callable[[str], str] | None = None) -> Route:
-    """Return a route made of fields as the user wrote them.
-
-    Args:
-        fields: ``match``, ``profile``, ``target``.
-        origin: where it was defined.
-        at: field to place, for messages.
+    """Return a route made of fields as the user wrote them; ``at`` places a field in messages.
 
     Raises:
         ConfigError: an unknown field, or a value that makes no sense.

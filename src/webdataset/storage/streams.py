@@ -103,14 +103,8 @@ class FileIdentity(NamedTuple):
     def check(self, descriptor: int, url: str, offset: int | None = None) -> None:
         """Raise where an open file has been written to since it was opened.
 
-        A file that takes the name of this one does not matter: the open file stays as it is. Nor do further names,
-        owners and permissions. Where a file system keeps times of whole seconds, or caches them (NFS), a change within
-        that time is seen late.
-
-        Args:
-            descriptor: the file.
-            url: what the user calls it.
-            offset: how far it has been read, in bytes.
+        A file that takes the name of this one does not matter, nor do further names, owners and permissions. Where a
+        file system keeps times of whole seconds, or caches them (NFS), a change within that time is seen late.
 
         Raises:
             ShardChanged: it is larger, smaller or younger than it was.
@@ -338,17 +332,7 @@ def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
 
 
 def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
-    """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes.
-
-    Args:
-        path: the file.
-        mode: ``rb`` or ``wb``.
-
-    Raises:
-        NotFound: no such file.
-        SourceError: it cannot be opened.
-        UsageError: no file can have this name.
-    """
+    """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes; raises as :func:`open_raw`."""
     try:
         stream = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
     except OSError as error:

@@ -164,10 +164,7 @@ class MemberStyle:
 
 
 def parse_format(spec: int | str | None) -> TarFormat:
-    """Return the format that ``spec`` means.
-
-    Args:
-        spec: ``tarfile.USTAR_FORMAT``, ``GNU_FORMAT``, ``PAX_FORMAT`` or their names, "ustar", "gnu", "pax", or None.
+    """Return the format that a name, a constant of ``tarfile``, or None means.
 
     Raises:
         UsageError: there is no such format.
@@ -186,9 +183,6 @@ def parse_format(spec: int | str | None) -> TarFormat:
 
 def check_style(style: MemberStyle) -> MemberStyle:
     """Return the style, with a whole mtime where its format keeps no fractions.
-
-    Args:
-        style: as the user gave it.
 
     Raises:
         UsageError: a field that the format cannot hold.
@@ -252,21 +246,10 @@ def member_header(
     gname: str = "",
     format: int | str | None = None,  # noqa: A002  tarfile's word
 ) -> bytes:
-    """Return all header blocks of one regular file.
+    """Return all header blocks of one regular file: 512 bytes, or more where records go before the header.
 
-    Args:
-        name: the member's name; bytes that are not UTF-8 as surrogate escapes.
-        size: payload in bytes.
-        mtime: modification time in seconds since 1970.
-        mode: permission bits.
-        uid: number of the owning user.
-        gid: number of the owning group.
-        uname: name of the owning user.
-        gname: name of the owning group.
-        format: see :func:`tar_format`.
-
-    Returns:
-        512 bytes, or more where records go before the header.
+    Bytes of the name that are not UTF-8 are surrogate escapes; ``size`` is the payload's; the other arguments are the
+    fields of :class:`MemberStyle`.
 
     Raises:
         SampleError: a name or size that the format cannot hold, or no name of a file.
@@ -277,9 +260,6 @@ def member_header(
 
 def make_header_maker(style: MemberStyle) -> HeaderMaker:
     """Return ``f(name, size) -> header blocks`` for members of one style; it raises as :func:`member_header` does.
-
-    Args:
-        style: what the members share.
 
     Raises:
         UsageError: a field that the style's format cannot hold.

@@ -60,12 +60,7 @@ class Header(NamedTuple):
 
 
 def parse_number(field: bytes, what: str, offset: int) -> int:
-    """Read a number field of 8 or 12 bytes: octal text, or base-256.
-
-    Args:
-        field: its bytes.
-        what: its name, for the message.
-        offset: byte offset of the header.
+    """Read the number field ``what`` of the header at ``offset``: octal text, or base-256.
 
     Raises:
         BadHeader: neither, or negative.
@@ -128,11 +123,7 @@ def describe_content(block: bytes) -> str | None:
 
 
 def parse_header(block: bytes, offset: int) -> Header:
-    """Read one header block; its name has the ustar prefix where there is one.
-
-    Args:
-        block: 512 bytes, not all zero.
-        offset: its byte offset in the stream, for messages.
+    """Read one header block that is not all zero; its name has the ustar prefix where there is one.
 
     Raises:
         BadHeader: the checksum disagrees or a number cannot be read.

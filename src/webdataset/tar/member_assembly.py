@@ -43,10 +43,10 @@ class MemberBody(NamedTuple):
     """A body that is being collected.
 
     Args:
-        kind: type byte of its header; every kind of member's payload counts as regular.
+        kind: type byte of its header; payload of every kind counts as regular.
         name: the member's name; None: to be thrown away.
         size: bytes of it in the stream.
-        offset: where its first header stands.
+        offset: where its first header starts.
         layout: how to expand it, where it is sparse.
         stored: bytes of payload that follow the blocks of an old GNU sparse map.
     """

@@ -71,13 +71,7 @@ def parse_record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Spars
 
 
 def expand_sparse(layout: SparseMap, stored: bytes, offset: int, limit: int) -> bytes:
-    """Put the stored pieces between their holes.
-
-    Args:
-        layout: the map.
-        stored: the bytes in the archive.
-        offset: byte offset of the header, for messages.
-        limit: largest size allowed, in bytes.
+    """Put the stored pieces between their holes, up to ``limit`` bytes.
 
     Raises:
         BadHeader: pieces that overlap, overrun the member or do not match the stored bytes.

@@ -51,11 +51,6 @@ INLINE = ImageLocation("inline")
 def locate_images(sample: Mapping[str, Any], outline: Outline, rules: DocumentRules) -> list[ImageLocation]:
     """Return the place of each slot's image, as far as the sample's names tell; siblings are yet to be found.
 
-    Args:
-        sample: holds the JSON, and maybe images.
-        outline: what the JSON says.
-        rules: the layout.
-
     Raises:
         SampleError: fields whose order does not tell which image is which.
     """
@@ -214,14 +209,7 @@ class DocumentParts(NamedTuple):
 
 
 def collect_images(gathered: DocumentParts, rules: DocumentRules) -> list[PlacedImage] | None:
-    """Return a document's images, in order.
-
-    Args:
-        gathered: all that belongs to it.
-        rules: policies and limits.
-
-    Returns:
-        The images, or None where the rules leave the document out.
+    """Return a document's images, in order, or None where the rules leave the document out.
 
     Raises:
         MissingImage: an image is not there, and that is an error.

@@ -70,7 +70,7 @@ def parse_outline(record: object, place: str = "before") -> Outline | None:
 
     Args:
         record: what the JSON holds.
-        place: where an image stands that is matched to a text, ``before`` or ``after`` it.
+        place: an image that is matched to a text stands ``before`` or ``after`` it.
 
     Raises:
         SampleError: a document whose lists do not fit each other; ``field`` says where.
