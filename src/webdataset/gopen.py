@@ -12,7 +12,6 @@ from typing import Any
 
 from webdataset.core.lazy_modules import LazyModule
 from webdataset.storage.open_url import (
-    ForeignOpener,
     ResolvedUrl,
     gopen_ais,
     gopen_command,
@@ -27,7 +26,7 @@ from webdataset.storage.open_url import (
     resolve_url,
     rewrite_url,
 )
-from webdataset.storage.streams import Stream, length_known, open_buffered, path_of
+from webdataset.storage.streams import ForeignOpener, Stream, length_known, open_buffered, path_of
 
 __all__ = [
     "Pipe",  # noqa: F822  served by __getattr__
@@ -111,7 +110,7 @@ def open_stream(url: Any, *, trust: str | None = None, storage_options: Any = No
         NotFound: nothing is there.
         SourceError: it cannot be opened.
     """
-    stream: Stream = resolve_shard(url, trust=trust, storage_options=storage_options).open(raw=True)
+    stream: Stream = resolve_shard(url, trust=trust, storage_options=storage_options).open_stream()
     return stream
 
 

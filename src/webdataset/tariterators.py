@@ -55,7 +55,7 @@ def tar_file_iterator(
     Args:
         fileobj: object with ``read(n)``; closed at the end.
         skip_meta: pattern of names to leave out; None keeps all.
-        handler: asked where the stream fails; false ends quietly, true too (there is nothing behind the fault).
+        handler: asked where the stream fails; false ends quietly, true too (nothing follows the fault).
         select_files: member name to bool.
         rename_files: member name to member name, applied first.
     """
@@ -114,7 +114,7 @@ class TarSamples(ReadShards):
     reading: Reading
 
     def open_shards(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Open shards with whatever ``url_opener`` is now, through the cache if there is one."""
+        """Open shards with ``url_opener`` as it is now, through the cache if there is one."""
         names = ("trust", "storage_options", "prefetch")
         rules = [(name, getattr(self.reading, name)) for name in names]
         options: dict[str, Any] = {name: rule for name, rule in rules if rule is not None}

@@ -21,7 +21,7 @@ from webdataset.core.errors import ConfigError, NoRandomAccess, NotFound, ShortR
 from webdataset.storage import resumable_stream
 from webdataset.storage.backends import aistore_client as clusters
 from webdataset.storage.listing import list_urls
-from webdataset.storage.open_url import find_opener, service_id
+from webdataset.storage.open_url import find_opener, resolve_url
 from webdataset.storage.random_access import open_ranges
 from webdataset.testing.archives import of_samples
 
@@ -199,7 +199,7 @@ def test_use_ais_for(cluster, monkeypatch, url, provider):
     assert cluster.found("bucket", "y", provider=provider).content == b"new"
     with open_ranges(url) as ranges:
         assert ranges.read_at(1, 3) == b"ehi"
-    assert service_id(url) == f"ais {cluster.endpoints[0]}"
+    assert resolve_url(url).service_id() == f"ais {cluster.endpoints[0]}"
     with pytest.raises(ConfigError, match="does not apply"):
         drained(url, storage_options={"profile": "mine"})
     monkeypatch.setenv("USE_AIS_FOR", "http")
@@ -332,9 +332,12 @@ def test_shards_written_and_read_again(cluster, tmp_path):
     dataset = wds.WebDataset("ais://bucket/train-*.tar", shardshuffle=False, cache_dir=str(tmp_path)).decode()
     for _ in range(2):
         assert [sample["txt"] for sample in dataset] == [f"caption {number}" for number in range(100)]
-    assert service_id("ais://b/x") == f"ais {cluster.endpoints[0]}"
-    assert service_id("ais://b/x", {"endpoint_url": "http://other"}) == "ais http://other"
-    assert TOKEN not in service_id("ais://b/x", {"endpoint_url": "http://other", "token": TOKEN})
+    assert resolve_url("ais://b/x").service_id() == f"ais {cluster.endpoints[0]}"
+    assert resolve_url("ais://b/x", storage_options={"endpoint_url": "http://other"}).service_id() == "ais http://other"
+    assert (
+        TOKEN
+        not in resolve_url("ais://b/x", storage_options={"endpoint_url": "http://other", "token": TOKEN}).service_id()
+    )
 
 
 def test_no_secret_is_shown(cluster, caplog):

@@ -14,7 +14,7 @@ from support.readings import drained
 from webdataset.core.errors import NotFound, UsageError
 from webdataset.index.indexed_shard import IndexedShard
 from webdataset.storage.listing import list_urls
-from webdataset.storage.open_url import open_url, service_id
+from webdataset.storage.open_url import open_url, resolve_url
 from webdataset.storage.random_access import open_ranges
 from webdataset.testing import archives, documents
 from webdataset.testing.archives import of_samples
@@ -146,7 +146,7 @@ def test_a_cached_dataset(store, tmp_path):
     for _ in range(2):
         dataset = wds.WebDataset(url, shardshuffle=False, cache_dir=str(tmp_path))
         assert [sample["txt"] for sample in dataset] == [b"first"]
-    assert store.running.endpoint in service_id(url)
+    assert store.running.endpoint in resolve_url(url).service_id()
 
 
 @pytest.mark.parametrize("rest", ["", "bucket", "bucket/", "/key", "bucket/folder/"])

@@ -18,7 +18,7 @@ from webdataset.storage import http_client
 from webdataset.storage.backends.huggingface import remote_object
 from webdataset.storage.backends.huggingface_client import HubClient
 from webdataset.storage.listing import list_urls
-from webdataset.storage.open_url import service_id
+from webdataset.storage.open_url import resolve_url
 from webdataset.storage.random_access import open_ranges
 from webdataset.testing.archives import of_samples
 
@@ -127,8 +127,8 @@ def test_shards(hub, tmp_path):
         assert [sample["__key__"] for sample in dataset] == ["a0", "a1", "a2", "b0", "b1", "b2"]
     with wds.IndexedShard("hf://datasets/me/data/s/b.tar") as indexed:
         assert indexed[2]["txt"] == b"2" * 900
-    assert service_id(URL) == f"hf {hub.endpoint}"
-    assert service_id(URL, {"endpoint_url": "https://huggingface.co/"}) == ""
+    assert resolve_url(URL).service_id() == f"hf {hub.endpoint}"
+    assert resolve_url(URL, storage_options={"endpoint_url": "https://huggingface.co/"}).service_id() == ""
 
 
 @pytest.mark.parametrize(

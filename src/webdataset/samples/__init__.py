@@ -1,1 +1,17 @@
-"""Layer 3: groups the members of shards into samples, and writes samples back as members."""
+"""Layer 3: opens shards, groups their members into samples, and keeps track of where each sample stands.
+
+* ``shard_opener``: urls to opened shards, the next ones ahead of their turn
+* ``sample_reader``: opened shards to samples; the rules of reading; the position
+* ``shard_reader``: one tar shard; the seekable source; the verdict about its end
+* ``records``: one shard of records without tar
+* ``grouping``: members to samples; names to key and extension
+* ``members``: members as dicts, for groupers of other programs
+* ``split_samples``: samples whose members do not stand next to each other
+* ``links``: hard links, and members without a payload
+* ``member_sizes``: bounds on the size of one member
+* ``address``: where a sample stands
+* ``shard_identity``: is a shard still the one that a state was saved of
+* ``refetch``: samples by address
+* ``aistore_batches``: samples that AIStore assembles
+* ``documents``: interleaved documents
+"""

@@ -18,7 +18,7 @@ class Address(NamedTuple):
 
 
 class CheckedAddress(NamedTuple):
-    """One sample's place in a run, with a number that another sample at this place would hardly have.
+    """An :class:`Address`, with a number that another sample at this place would hardly have.
 
     Args:
         shard: as in :class:`Address`.

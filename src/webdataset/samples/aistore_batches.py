@@ -6,7 +6,6 @@ never left out silently.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from webdataset.core.error_handlers import Handler
 from webdataset.core.errors import BadHeader, NotFound, ShortRead, UsageError
@@ -25,7 +24,7 @@ Field = tuple[BatchEntry, str, str]
 
 
 def group_entries(entries: Iterable[BatchEntry], keys: Keys) -> Iterator[list[Field]]:
-    """Give the entries of one sample after the other: those in a row with one object or folder, and one key.
+    """Yield the entries of one sample after the other: those in a row with one object or folder, and one key.
 
     Args:
         entries: in the order wanted.
@@ -58,16 +57,13 @@ def _continues_sample(field: Field, sample: list[Field]) -> bool:
     return all(extension != other for _, _, other in sample)
 
 
-def batch_samples(samples: list[list[Field]], storage_options: Any, handler: Handler) -> Iterator[Sample]:
+def batch_samples(samples: list[list[Field]], storage_options: object, handler: Handler) -> Iterator[Sample]:
     """Read samples by one batch.
 
     Args:
         samples: the fields of each.
         storage_options: what the cluster is asked with.
         handler: asked about a sample of which something does not exist; true leaves it out.
-
-    Yields:
-        Samples.
 
     Raises:
         NotFound: something does not exist, and the handler does not step over it.
@@ -97,7 +93,7 @@ def _make_sample(first: BatchEntry, key: str, fields: dict[str, bytes | None]) -
 def batch_contents(
     batch: AistoreBatch, attempts: int = ATTEMPTS, scanner: Callable[[], TarScanner] = TarScanner
 ) -> Iterator[bytes | None]:
-    """Give the content of each entry of a batch, None for what does not exist.
+    """Yield the content of each entry of a batch, None for what does not exist.
 
     Args:
         batch: the entries.
@@ -106,7 +102,7 @@ def batch_contents(
 
     Raises:
         ShortRead: the stream broke off, several times.
-        TarError: what comes is no tar stream, or not of what was asked for.
+        TarError: what comes is no tar stream, or not of what was requested.
         SourceError: the cluster refuses, or does not answer.
     """
     patience, done, received = RetryBudget(attempts), 0, 0

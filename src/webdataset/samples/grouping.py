@@ -21,14 +21,13 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 
 def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
-    """Split a member's name at the first dot of its last component.
+    """Split a member's full name at the first dot of its last component.
+
+    ``a/b.c/d.tar.gz`` gives ``("a/b.c/d", "tar.gz")``; a name that belongs to no sample (without a dot, or hidden at
+    the top level) gives (None, None).
 
     Args:
-        path: the member's full name.
-
-    Returns:
-        (key, extension): ``("a/b.c/d", "tar.gz")`` for ``a/b.c/d.tar.gz``; (None, None) for a name that belongs to no
-        sample: without a dot, or hidden at the top level.
+        path: the name.
     """
     slash = path.rfind("/")
     dot = path.find(".", slash + 1)
@@ -40,10 +39,10 @@ def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
 
 
 def last_dot(path: str) -> tuple[str, str] | tuple[None, None]:
-    """Split a member's name at the last dot of its last component (for keys that hold dots themselves).
+    """Split a member's name at the last dot of its last component, for keys that hold dots.
 
     Args:
-        path: the member's full name.
+        path: the name.
 
     Returns:
         (key, extension), or (None, None) as for :func:`base_plus_ext`.
@@ -56,16 +55,14 @@ def last_dot(path: str) -> tuple[str, str] | tuple[None, None]:
 
 
 def is_meta(path: str, pattern: re.Pattern[str] | str | None = _META) -> bool:
-    """Tell whether a name is metadata of the shard: ``__name__`` at the top level, or below such a folder.
-
-    Args:
-        path: the member's full name.
-        pattern: what such names start with; None: no name is metadata.
-    """
+    """Tell whether a name is metadata of the shard: ``__name__`` at the top level, or below such a folder."""
     return pattern is not None and re.match(pattern, path) is not None
 
 
 Sample = dict[str, Any]
+
+Shard = dict[str, Any]
+"""A shard of a list: ``url``, and ``stream`` once it is open; a list may add ``number``, ``share``, ``part``."""
 Keys = Callable[[str], tuple[str, str] | tuple[None, None]]
 Duplicates = Literal["error", "first", "last", "new"]
 POLICIES = ("error", "first", "last", "new")
@@ -98,15 +95,18 @@ class Grouper:
     ) -> None:
         if duplicates not in POLICIES:
             raise UsageError(f"duplicates={duplicates!r} is not one of {', '.join(POLICIES)}")
-        self._keys = copy.copy(keys) if hasattr(keys, "restart") else keys  # one that remembers is copied
+        # one that remembers is copied
+        self._keys = copy.copy(keys) if hasattr(keys, "restart") else keys
         self._lcase = lcase
         self._suffixes = suffixes
         self._duplicates = duplicates
-        self._fields: dict[str, str] = {}  # extensions for the short way: kept, and never metadata
+        # extensions for the short way: kept, and never metadata
+        self._fields: dict[str, str] = {}
         self._seen = self._fields.get
         self._plain = keys is base_plus_ext
         self._marked_bad = False
-        self._odd = False  # a field that is not among those for the short way
+        # a field that is not among those for the short way
+        self._odd = False
         self._every: frozenset[str] = frozenset()
         self._counted = 0
         self.offsets: list[int] = []
@@ -115,11 +115,7 @@ class Grouper:
         self.open({})
 
     def open(self, stamp: Sample) -> None:
-        """Begin a shard.
-
-        Args:
-            stamp: what every sample of it carries, such as ``__url__``.
-        """
+        """Begin a shard; every sample of it carries ``stamp``, such as ``__url__``."""
         restart = getattr(self._keys, "restart", None)
         if restart is not None:
             restart()
@@ -136,15 +132,9 @@ class Grouper:
         return self._key if self._sample is not None else None
 
     def add(self, members: list[Member], first: int = 0) -> list[Sample]:
-        """Group some members.
+        """Group members, from index ``first`` on; return the samples that are complete: all but the one in progress.
 
-        Args:
-            members: the members, in order.
-            first: index to start at.
-
-        Returns:
-            The samples that are complete: all but the one in progress. Stops at a duplicate under ``error``; then
-            ``fault`` says so, and ``add(members, taken)`` goes on behind it.
+        Stops at a duplicate under ``error``; then ``fault`` says so, and ``add(members, taken)`` continues after it.
         """
         done: list[Sample] = []
         self.offsets = []
@@ -157,7 +147,8 @@ class Grouper:
                 if field is not None and sample is not None and field not in sample:
                     sample[field] = payload
                     continue
-            elif self._plain:  # a new key with an extension seen before: what _longer does, without the calls
+            # a new key with an extension seen before: what _longer does, without the calls
+            elif self._plain:
                 slash = name.rfind("/")
                 dot = name.find(".", slash + 1)
                 field = seen(name[dot + 1 :])
@@ -180,7 +171,7 @@ class Grouper:
         self._sample = sample
         return done
 
-    def _longer(self, name: str, payload: Any, offset: int, done: list[Sample]) -> bool:
+    def _longer(self, name: str, payload: object, offset: int, done: list[Sample]) -> bool:
         """Take a member that needs more than a lookup; return False at a duplicate that is an error."""
         if name.startswith("__") and is_meta(name):
             return True
@@ -188,7 +179,8 @@ class Grouper:
         if key is None or ext is None:
             return True
         field = self._field(ext)
-        if field == "__key__" or field in self._stamp:  # metadata of ours: no member may replace it
+        # metadata of ours: no member may replace it
+        if field == "__key__" or field in self._stamp:
             return self._refuse(
                 key,
                 field,
@@ -250,11 +242,7 @@ class Grouper:
         self.offsets.append(self._start)
 
     def split(self, name: str) -> tuple[str, str] | None:
-        """Return key and field of a member, or None where it belongs to no sample; nothing is remembered.
-
-        Args:
-            name: the member's name.
-        """
+        """Return key and field of a member, or None where it belongs to no sample; nothing is remembered."""
         if is_meta(name):
             return None
         keys = copy.copy(self._keys) if hasattr(self._keys, "restart") else self._keys
@@ -264,25 +252,15 @@ class Grouper:
         field = ext.lower() if self._lcase else ext
         return None if self._suffixes is not None and field not in self._suffixes else (key, field)
 
-    def get_content(self, name: str, key: str) -> Any:
-        """Return what the sample in progress has of a member, or None; also where its key is another.
-
-        Args:
-            name: the member's name.
-            key: the key of the sample that asks.
-        """
+    def get_content(self, name: str, key: str) -> object:
+        """Return what the sample in progress has of a member, or None; None, too, where its key is not ``key``."""
         place = self.split(name)
         if place is None or self._sample is None or not place[0] == self._key == key or place[1].startswith("__"):
             return None
         return self._sample.get(place[1])
 
     def announce(self, name: str, done: list[Sample]) -> None:
-        """Take note which member comes next: a sample that it does not belong to is complete before it is read.
-
-        Args:
-            name: the member's name.
-            done: the list that ``add`` returned; gets the sample.
-        """
+        """Note which member comes next: a sample that it does not belong to is complete, and added to ``done``."""
         if self._sample is None or name.startswith((self._prefix, "__")):
             return
         key, ext = self._keys(name)
@@ -302,7 +280,8 @@ class Grouper:
         self._flush(done)
         stamped = self.stamped
         self.open({})
-        self.stamped = stamped  # the last sample has been given, and not been looked at
+        # the last sample has been given, and not been looked at
+        self.stamped = stamped
         return done
 
     def abandon(self) -> str | None:
@@ -312,10 +291,6 @@ class Grouper:
         return key
 
 
-def valid_sample(sample: Any) -> bool:
-    """Tell whether this is a sample: a dict with something in it and no true ``__bad__``.
-
-    Args:
-        sample: anything.
-    """
+def valid_sample(sample: object) -> bool:
+    """Tell whether this is a sample: a dict with something in it and no true ``__bad__``."""
     return isinstance(sample, dict) and len(sample) > 0 and not sample.get("__bad__", False)

@@ -15,9 +15,10 @@ read. Bytes are read once for links to one member that follow each other closely
 """
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from webdataset.core.errors import WebDatasetError
 from webdataset.core.redaction import redact
@@ -25,7 +26,7 @@ from webdataset.core.tracebacks import warn_user
 from webdataset.samples.member_sizes import check_member_size
 from webdataset.tar.compression import detect_compression
 from webdataset.tar.header import HARD_LINK, SYMBOLIC_LINK, Limits
-from webdataset.tar.member_assembly import PayloadlessMember
+from webdataset.tar.member_assembly import Member, PayloadlessMember
 from webdataset.tar.scanner import TarScanner
 from webdataset.tar.walker import MemberPosition, TarWalker
 
@@ -44,18 +45,13 @@ class MemberNames(Protocol):
         """Return key and field of a member, or None where it belongs to no sample."""
         ...
 
-    def get_content(self, name: str, key: str) -> Any:
+    def get_content(self, name: str, key: str) -> object:
         """Return what the sample in progress has of a member, or None; also where its key is another."""
         ...
 
 
 class LinkTargets:
-    """Finds the members that hard links lead to.
-
-    Args:
-        read_at: reads the shard.
-        limits: bounds on headers and sparse members.
-    """
+    """Finds the members that hard links lead to; ``read_at`` reads the shard."""
 
     def __init__(self, read_at: ReadAt, limits: Limits) -> None:
         self._read_at = read_at
@@ -69,11 +65,7 @@ class LinkTargets:
         self._found: dict[int, int] = {}
 
     def place(self, target: str, before: int) -> MemberPosition | None:
-        """Return where the last member of a name lies, or None where there is none.
-
-        Args:
-            target: the name, as it stands in the archive.
-            before: where the link's first header starts, in bytes.
+        """Return where the last member of a name lies before a link's first header, or None where there is none.
 
         Raises:
             SourceError: the shard cannot be read.
@@ -127,10 +119,7 @@ class LinkTargets:
         return None
 
     def payload(self, place: MemberPosition) -> bytes | None:
-        """Return a member's bytes, or None where they are not whole.
-
-        Args:
-            place: where it lies.
+        """Return the bytes of a member, or None where they are not whole.
 
         Raises:
             SourceError: the shard cannot be read.
@@ -183,15 +172,9 @@ class LinkResolver:
         self._key: str | None = None
 
     def resolve(
-        self, members: list[Any], payloadless: Sequence[PayloadlessMember], names: MemberNames
-    ) -> Iterator[list[Any]]:
-        """Yield lists of members with those that links lead to, each list before the next link is looked at.
-
-        Args:
-            members: (name, payload, offset).
-            payloadless: links and members of unknown types among them.
-            names: knows the samples' names; has been given the lists before.
-        """
+        self, members: list[Member], payloadless: Sequence[PayloadlessMember], names: MemberNames
+    ) -> Iterator[list[Member]]:
+        """Yield lists of members with those that links lead to, each list before the next link is looked at."""
         first = 0
         for entry in payloadless:
             if entry.place > first:
@@ -236,7 +219,7 @@ class LinkResolver:
                 return place
             return self._bytes(place, key, self._targets)
         except (OSError, WebDatasetError):
-            # whatever the source says: it is told of as left out
+            # the warning counts it as left out
             return None
 
     def _bytes(self, place: MemberPosition, key: str, targets: LinkTargets) -> bytes | None:
@@ -269,13 +252,10 @@ class LinkResolver:
         )
 
 
-def open_random_access(url: Any, reading: Any, length: int | None = None) -> ReadAt | None:
+def open_random_access(url: str | os.PathLike[str], reading: object, length: int | None = None) -> ReadAt | None:
     """Open a shard once more, to read it anywhere; None where it is compressed, or read front to back only.
 
-    Args:
-        url: the shard.
-        reading: the rules of reading.
-        length: bytes of it, or None; another length is another shard.
+    None, too, where it is not ``length`` bytes long: another length is another shard.
     """
     from webdataset.storage.random_access import open_ranges  # noqa: PLC0415  most shards have no links
 
@@ -290,13 +270,8 @@ def open_random_access(url: Any, reading: Any, length: int | None = None) -> Rea
     return None
 
 
-def make_read_at(stream: Any, here: Callable[[], int]) -> ReadAt:
-    """Return what reads a stream anywhere, and leaves it where it stands.
-
-    Args:
-        stream: one that can seek.
-        here: tells where it stands.
-    """
+def make_read_at(stream: IO[bytes], here: Callable[[], int]) -> ReadAt:
+    """Return what reads a seekable stream anywhere, and leaves it where ``here`` says that it stands."""
 
     def read_at(offset: int, size: int) -> bytes:
         stood = here()

@@ -21,8 +21,8 @@ _GROUPS = Path("/sys/fs/cgroup")
 def available_memory_bytes() -> int | None:
     """Return how many more bytes one object of this process may take; None where it is unknown.
 
-    Three quarters of the machine's memory, or of its container's, are the most; a limit on the address space
-    (``ulimit -v``) leaves what is not taken yet.
+    At most three quarters of the machine's memory, or of its container's; a limit on the address space (``ulimit -v``)
+    leaves what is not taken yet.
     """
     shared = [*_machine_memory(), *_container_limits()]
     most = [total * 3 // 4 for total in shared] + list(_process_limits())
@@ -32,7 +32,8 @@ def available_memory_bytes() -> int | None:
 def _machine_memory() -> Iterator[int]:
     try:
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # another system
+    # another system
+    except (AttributeError, OSError, ValueError):
         return
 
 
@@ -65,16 +66,13 @@ def _process_limits() -> Iterator[int]:
 
 
 FREE_BYTES = 128 << 20
-MOST_GROWTH = 100  # times; gzip reaches 1032 on zeros, bz2 and zst far more, videos 1
+# times; gzip reaches 1032 on zeros, bz2 and zst far more, videos 1
+MOST_GROWTH = 100
 _WAY_OUT = "leave it out with select_files, or set WDS_MAX_MEMBER_BYTES to what a member may take"
 
 
 def check_member_size(body: MemberBody, stored: Callable[[], int | None] = lambda: None) -> None:
-    """Raise where a member's size is out of proportion.
-
-    Args:
-        body: the member, before its bytes are taken.
-        stored: gives the bytes of the shard, where it is compressed, or None.
+    """Raise where a member's size is out of proportion; ``stored`` gives the bytes of a compressed shard.
 
     Raises:
         LimitExceeded: its size passes ``WDS_MAX_MEMBER_BYTES``, or what there is.
@@ -96,12 +94,7 @@ def check_member_size(body: MemberBody, stored: Callable[[], int | None] = lambd
 
 
 def check_member_growth(body: MemberBody | None, grown: int, taken: int) -> None:
-    """Raise where a member grows out of proportion to the compressed bytes that were read so far.
-
-    Args:
-        body: the member in progress.
-        grown: bytes of it that have come.
-        taken: compressed bytes of the shard that were read.
+    """Raise where a member in progress has grown out of proportion to the compressed bytes that were read so far.
 
     Raises:
         LimitExceeded: it has grown a hundredfold.
@@ -115,13 +108,7 @@ def check_member_growth(body: MemberBody | None, grown: int, taken: int) -> None
 
 
 def member_size_error(body: MemberBody, size: int, reason: str) -> Exception:
-    """Return the error for a member that is too large.
-
-    Args:
-        body: the member.
-        size: the bytes that it would take.
-        reason: what the size is compared with.
-    """
+    """Return the error for a member that would take ``size`` bytes, too many by what ``reason`` says."""
     return errors.LimitExceeded(
         f"member {body.name!r} declares {size} bytes, {reason}", field=body.name, offset=body.offset
     )

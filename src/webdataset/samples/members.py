@@ -5,13 +5,14 @@ object of its own, so that this library's grouper knows the border even when the
 written for webdataset 0.2 see what they always saw.
 """
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue, with_location
-from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, is_meta
+from webdataset.samples.grouping import Grouper, Keys, Sample, Shard, base_plus_ext, is_meta
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import ShardReader, StopReading
 from webdataset.samples.split_samples import FinishedKeys, check_policy, track_keys
@@ -22,16 +23,13 @@ class ShortUrl(str):
 
     __slots__ = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Travel as a plain string."""
         return str, (str(self),)
 
 
 class OpenedUrl:
     """The url of a shard that was opened, as its members carry it.
-
-    Args:
-        url: the url.
 
     Attributes:
         text: a plain ``str``, one object for each time a shard is opened.
@@ -56,11 +54,7 @@ class OpenedUrls:
         self._lock = threading.Lock()
 
     def add(self, url: str) -> OpenedUrl:
-        """Take note of a shard that is opened.
-
-        Args:
-            url: its url.
-        """
+        """Note a shard that is opened."""
         opened = OpenedUrl(url)
         with self._lock:
             self._known[id(opened.text)] = opened
@@ -68,12 +62,8 @@ class OpenedUrls:
                 self._known.popitem(last=False)
         return opened
 
-    def find(self, url: Any) -> OpenedUrl | None:
-        """Return the shard whose members carry an object, or None where it is none of these shards.
-
-        Args:
-            url: what stands in ``__url__``.
-        """
+    def find(self, url: object) -> OpenedUrl | None:
+        """Return the shard whose members carry this object as ``__url__``, or None where it is none of these shards."""
         opened = self._known.get(id(url))
         return opened if opened is not None and opened.text is url else None
 
@@ -81,7 +71,9 @@ class OpenedUrls:
 _opened_urls = OpenedUrls()
 
 
-def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__[^/]*__($|/)") -> Iterator[Sample]:
+def shard_members(
+    shard: Shard, reading: Reading, skip_meta: "str | re.Pattern[str] | None" = r"__[^/]*__($|/)"
+) -> Iterator[Sample]:
     """Yield one opened shard's members as ``{"fname", "data"}``.
 
     Args:
@@ -106,9 +98,7 @@ def shard_members(shard: dict[str, Any], reading: Reading, skip_meta: Any = r"__
         reader.close()
 
 
-def expanded_members(
-    shards: Iterable[dict[str, Any]], reading: Reading, eof_value: Any = None
-) -> Iterator[dict[str, Any]]:
+def expanded_members(shards: Iterable[Shard], reading: Reading, eof_value: object = None) -> Iterator[Sample]:
     """Yield the members of all shards, each with its ``__url__``.
 
     Args:
@@ -131,11 +121,11 @@ def expanded_members(
         else:
             opened.ended = True
         if eof_value is not None:
-            yield eof_value
+            yield cast("Sample", eof_value)
 
 
 def group_members(
-    members: Iterable[dict[str, Any]],
+    members: Iterable[Sample],
     *,
     keys: Keys = base_plus_ext,
     lcase: bool = True,
@@ -155,11 +145,7 @@ def group_members(
         duplicates: see :class:`~webdataset.samples.grouping.Grouper`.
         split_samples: ``error``, ``warn`` or ``ignore`` parts of samples; see
             :class:`~webdataset.samples.sample_reader.Reading`. Members that do not come out of this library's expander
-            may be
-            of any number of shards under one url: their keys may come again.
-
-    Yields:
-        Samples.
+            may be of any number of shards under one url: their keys may come again.
     """
     grouping = _MemberGrouper(
         Grouper(keys=keys, lcase=lcase, suffixes=suffixes, duplicates=duplicates),
@@ -193,13 +179,7 @@ class _KeyRules(NamedTuple):
 
 
 class _MemberGrouper:
-    """Groups members that come one by one.
-
-    Args:
-        grouper: makes samples.
-        rules: which keys samples have, and may have again.
-        handler: asked about members and samples that are wrong.
-    """
+    """Groups members that come one by one."""
 
     def __init__(self, grouper: Grouper, rules: _KeyRules, handler: Handler) -> None:
         check_policy(rules.split_samples)
@@ -207,12 +187,13 @@ class _MemberGrouper:
         self._rules = rules
         self._handler = handler
         self._finished: FinishedKeys | None = None
-        self._url: Any = grouper  # no url is this object
+        # no url is this object
+        self._url: object = grouper
         self._opened: OpenedUrl | None = None
 
-    def border(self, member: dict[str, Any]) -> list[Sample]:
+    def border(self, member: Sample) -> list[Sample]:
         """Return the last sample of a shard where a member is of the next one, and begin that."""
-        url: Any = member.get("__url__") if member else self._grouper
+        url: object = member.get("__url__") if member else self._grouper
         if url is self._url:
             return []
         samples = self.end()
@@ -220,10 +201,10 @@ class _MemberGrouper:
         self._url = url
         self._opened = _opened_urls.find(url)
         self._grouper.open({name: value for name, value in member.items() if name.startswith("__")} if member else {})
-        self._finished = None if self._opened is None else track_keys(url, self._rules, self._grouper)
+        self._finished = None if self._opened is None else track_keys(str(url), self._rules, self._grouper)
         return samples
 
-    def take(self, member: dict[str, Any]) -> list[Sample]:
+    def take(self, member: Sample) -> list[Sample]:
         """Return the sample that ends before a member, if one does."""
         try:
             samples = self._grouper.add([(member["fname"], member["data"], 0)])

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 from webdataset.core.error_handlers import Handler, reraise_exception, with_location
 from webdataset.core.errors import FormatError, Truncated, UsageError, WebDatasetError
 from webdataset.samples.address import Address
+from webdataset.samples.grouping import Shard
 from webdataset.samples.shard_reader import warn_trailing
 from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.profile_selection import check_storage_options
 from webdataset.tar.compression import Decompressor, detect_compression
 
-LIMIT_BYTES = 128 << 20  # reading takes about three times as much memory
+# reading takes about three times as much memory
+LIMIT_BYTES = 128 << 20
 _CHUNK = 256 * 1024
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 
@@ -73,26 +75,15 @@ class RecordReading(PicklesProfiles):
         if self.items not in ("any", "samples") or self.limit_bytes < 1:
             raise UsageError(f"items={self.items!r} is 'samples' or 'any', limit_bytes={self.limit_bytes} is positive")
 
-    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "RecordReader":
-        """Return the reader of one shard.
-
-        Args:
-            shard: dict with ``url`` and ``stream``.
-            start: address of the item to start at.
-        """
+    def reader(self, shard: Shard, start: Address | None = None) -> "RecordReader":
+        """Return the reader of one opened shard, which begins at the item at ``start``."""
         return RecordReader(shard, self, start)
 
 
 class RecordReader:
-    """One record shard being read.
+    """One record shard being read; arguments as for :class:`~webdataset.samples.shard_reader.ShardReader`."""
 
-    Args:
-        shard: dict with ``url`` and ``stream``; ``__…__`` entries go into every sample.
-        reading: how to read.
-        start: address of the item to start at.
-    """
-
-    def __init__(self, shard: dict[str, Any], reading: RecordReading, start: Address | None = None) -> None:
+    def __init__(self, shard: Shard, reading: RecordReading, start: Address | None = None) -> None:
         self.url = str(shard["url"])
         self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
@@ -133,14 +124,16 @@ class RecordReader:
         """Yield the shard's bytes, decompressed, from the start offset on."""
         read = self.stream.read
         piece = read(_CHUNK)
-        while 0 < len(piece) < 16:  # enough to tell a compression
+        # enough to tell a compression
+        while 0 < len(piece) < 16:
             more = read(_CHUNK)
             if not more:
                 break
             piece += more
         kind = detect_compression(piece)
         if kind == "bz2" and piece[4:10] not in _BZIP2:
-            kind = None  # an item may start with these three letters
+            # an item may start with these three letters
+            kind = None
         if kind is not None:
             pieces = self._decompress(kind, piece)
         elif self._start and self._seek_start():
@@ -200,7 +193,7 @@ class RecordReader:
             close()
 
 
-def _item_type_error(item: Any, offset: int) -> FormatError:
+def _item_type_error(item: object, offset: int) -> FormatError:
     return FormatError(
         f"the item at byte {offset} is of type {type(item).__name__}, and samples are dicts; pass items='any' to read "
         "such items too",

@@ -7,11 +7,11 @@ once, from the first address to the last. The stream is always closed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from webdataset.core.errors import FlowError
 from webdataset.samples.address import Address
-from webdataset.samples.grouping import Grouper, Sample
+from webdataset.samples.grouping import Grouper, Sample, Shard
 from webdataset.samples.sample_reader import Reading
 from webdataset.samples.shard_reader import SeekableSource, can_seek, check_end_mark
 from webdataset.storage.streams import stream_length
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
     from webdataset.samples.links import LinkResolver, ReadAt
 
 
-def refetch(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
-    """Yield the samples at some addresses.
-
-    Args:
-        shard: dict with ``url`` and ``stream``.
-        reading: how the shard is read.
-        wanted: addresses in it, by rising offset.
+def refetch(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
+    """Yield the samples at some addresses of an opened shard, by rising offset.
 
     Raises:
         FlowError: at one of them there is no sample: the shard has changed.
@@ -49,7 +44,7 @@ def refetch(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> I
 
 
 def _refetch_each(
-    going: SeekableSource, shard: dict[str, Any], reading: Reading, wanted: Sequence[Address]
+    going: SeekableSource, shard: Shard, reading: Reading, wanted: Sequence[Address]
 ) -> Iterator[tuple[Address, Sample]]:
     # the fields in the order in which the reader of a whole shard puts them
     stamp = {"__url__": str(shard["url"])} | {name: part for name, part in shard.items() if name.startswith("__")}
@@ -74,7 +69,7 @@ def _refetch_each(
     links.tell()
 
 
-def _open_random_access(going: SeekableSource, shard: dict[str, Any], reading: Reading) -> "ReadAt | None":
+def _open_random_access(going: SeekableSource, shard: Shard, reading: Reading) -> "ReadAt | None":
     from webdataset.samples.links import make_read_at, open_random_access  # noqa: PLC0415  as above
 
     if can_seek(going.stream):
@@ -89,10 +84,7 @@ def _open_random_access(going: SeekableSource, shard: dict[str, Any], reading: R
 def _read_first(  # noqa: PLR0917  one value each
     going: SeekableSource, scanner: TarScanner, grouper: Grouper, links: "LinkResolver", reading: Reading, url: str
 ) -> list[Sample]:
-    """Read up to the end of one sample; return it, alone or with the next one.
-
-    A member that the handler stepped over when the sample was given is stepped over again.
-    """
+    """Read up to the end of one sample; return it, alone or with the next one, stepping over what the handler did."""
     samples: list[Sample] = []
     while not samples:
         piece = going.read(scanner.least)
@@ -119,8 +111,9 @@ def _read_first(  # noqa: PLR0917  one value each
     return samples
 
 
-def _read_through(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
-    if type(reading) is Reading:  # what was delivered once is delivered again
+def _read_through(shard: Shard, reading: Reading, wanted: Sequence[Address]) -> Iterator[tuple[Address, Sample]]:
+    # what was delivered once is delivered again
+    if type(reading) is Reading:
         reading = replace(reading, split_samples="ignore")
     reader = reading.reader(shard, wanted[0])
     missing = {address.offset: address for address in wanted}
@@ -139,5 +132,5 @@ def _read_through(shard: dict[str, Any], reading: Any, wanted: Sequence[Address]
     raise _missing_sample_error(next(iter(missing.values())), shard)
 
 
-def _missing_sample_error(address: Address, shard: dict[str, Any]) -> FlowError:
+def _missing_sample_error(address: Address, shard: Shard) -> FlowError:
     return FlowError(f"no sample at {address}: the shards have changed since the snapshot", url=str(shard["url"]))

@@ -12,19 +12,21 @@ import functools
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue
 from webdataset.core.errors import StaleIndex, UsageError
 from webdataset.core.seeds import hash_seed
 from webdataset.samples.address import Address, CheckedAddress
-from webdataset.samples.grouping import Grouper, Keys, Sample, base_plus_ext, is_meta
+from webdataset.samples.grouping import Grouper, Keys, Sample, Shard, base_plus_ext, is_meta
 from webdataset.samples.shard_identity import CHECK, ShardIdentity, sum_size, sum_text
 from webdataset.samples.shard_reader import ReadingRules, ShardReader, StopReading, Watch
 from webdataset.samples.split_samples import check_policy
 from webdataset.storage.profile_pickling import PicklesProfiles
 from webdataset.storage.streams import stream_identity
 from webdataset.tar.header import Limits
+
+T = TypeVar("T")
 
 
 class Position:
@@ -51,8 +53,10 @@ class Position:
         self.failures = 0
         self.reader: Any = None
         self.tracked = tracked
-        self._keys: list[str | None] = []  # of the present list, None for a sample without one
-        self._chain = 0  # sum of the keys before the present list, of all shards of the run
+        # of the present list, None for a sample without one
+        self._keys: list[str | None] = []
+        # sum of the keys before the present list, of all shards of the run
+        self._chain = 0
         self._identity: ShardIdentity | None = None
         self._size_sum: int | None = None
         self._url = ""
@@ -127,10 +131,11 @@ class Position:
         self._chain, self._keys = _chain_keys(self._chain, self._keys), []
 
 
-def _list_keys(samples: list[Any]) -> list[str | None]:
+def _list_keys(samples: list[Sample]) -> list[str | None]:
     try:
         return [sample["__key__"] for sample in samples]
-    except (KeyError, TypeError, IndexError):  # records need not be samples
+    # records need not be samples
+    except (KeyError, TypeError, IndexError):
         return [sample.get("__key__") if isinstance(sample, dict) else None for sample in samples]
 
 
@@ -141,8 +146,8 @@ def _chain_keys(chain: int, keys: list[str | None]) -> int:
 
 
 def take_share(
-    lists: Iterator[tuple[list[Any], list[int]]], shard: dict[str, Any], resumed: int | None
-) -> Iterator[tuple[list[Any], list[int]]]:
+    lists: Iterator[tuple[list[T], list[int]]], shard: Shard, resumed: int | None
+) -> Iterator[tuple[list[T], list[int]]]:
     """Return the lists of samples that a reader makes, without those that belong to other streams or workers.
 
     Args:
@@ -159,18 +164,11 @@ def take_share(
 
 
 def _take_range(
-    lists: Iterator[tuple[list[Any], list[int]]], start: int, stop: int, count: int, resumed: int | None
-) -> Iterator[tuple[list[Any], list[int]]]:
-    """Yield the samples ``[start, stop)`` of a shard that is said to hold ``count``.
-
-    Whoever reads the shard's last samples sees whether that is so, before the last of them are given: behind these,
-    nobody may ask for more.
-
-    Raises:
-        StaleIndex: it holds another number.
-    """
+    lists: Iterator[tuple[list[T], list[int]]], start: int, stop: int, count: int, resumed: int | None
+) -> Iterator[tuple[list[T], list[int]]]:
+    """Yield the samples ``[start, stop)``; the last ones only once the shard's count is seen to be ``count``."""
     here = 0 if resumed is None else start + resumed
-    held: list[tuple[list[Any], list[int]]] = []
+    held: list[tuple[list[T], list[int]]] = []
     try:
         for samples, offsets in lists:
             low, high = max(start - here, 0), max(stop - here, 0)
@@ -185,7 +183,7 @@ def _take_range(
                 yield kept
             if here >= stop and stop < count:
                 return
-    except Exception:  # whatever the shard's end is like, its samples are good
+    except Exception:  # its samples are good, however the shard ends
         yield from held
         raise
     if here != count:
@@ -195,8 +193,8 @@ def _take_range(
 
 
 def _take_every(
-    lists: Iterator[tuple[list[Any], list[int]]], first: int, step: int
-) -> Iterator[tuple[list[Any], list[int]]]:
+    lists: Iterator[tuple[list[T], list[int]]], first: int, step: int
+) -> Iterator[tuple[list[T], list[int]]]:
     for samples, offsets in lists:
         kept = samples[first::step]
         starts = offsets[first::step]
@@ -228,7 +226,7 @@ class ReadingOptions(TypedDict, total=False):
     addresses: bool
     limits: Limits
     observer: Callable[[str, Any], Watch] | None
-    storage_options: Any
+    storage_options: object
     prefetch: int | None
 
 
@@ -275,7 +273,7 @@ class Reading(PicklesProfiles):
     limits: Limits = field(default_factory=Limits)
     cache: Any = None
     observer: Callable[[str, Any], Watch] | None = None
-    storage_options: Any = None
+    storage_options: object = None
     prefetch: int | None = None
 
     def __post_init__(self) -> None:
@@ -289,7 +287,7 @@ class Reading(PicklesProfiles):
 
             object.__setattr__(self, "storage_options", profile_selection.check_storage_options(self.storage_options))
 
-    def reader(self, shard: dict[str, Any], start: Address | None = None) -> "ShardReader":
+    def reader(self, shard: Shard, start: Address | None = None) -> "ShardReader":
         """Return the reader of one shard, which begins at the sample at ``start``."""
         return ShardReader(shard, self, start)
 
@@ -305,7 +303,8 @@ class Reading(PicklesProfiles):
 
         def admit_name(name: str) -> str | None:
             if rename is not None:
-                if is_meta(name):  # metadata is known by the name in the archive
+                # metadata is known by the name in the archive
+                if is_meta(name):
                     return None
                 name = rename(name)
             return name if select is None or select(name) else None
@@ -325,7 +324,7 @@ def configure_allocator() -> None:
 
 
 def read_samples(
-    shards: Iterable[dict[str, Any]],
+    shards: Iterable[Shard],
     reading: ReadingRules,
     position: Position | None = None,
     start: Address | None = None,

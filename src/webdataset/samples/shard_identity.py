@@ -12,7 +12,7 @@ A mismatch is a warning or StateMismatch; a replaced shard is never read on sile
 """
 
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import StateMismatch
@@ -20,7 +20,8 @@ from webdataset.core.redaction import redact
 from webdataset.core.seeds import hash_seed
 from webdataset.core.tracebacks import warn_user
 
-CHECK = 63  # the bits of a check
+# the bits of a check
+CHECK = 63
 _WAYS_OUT = (
     "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn goes on behind as many samples of it as "
     "were given"
@@ -40,21 +41,12 @@ class ShardIdentity(NamedTuple):
 
     @classmethod
     def of(cls, size: int | None, validator: str | None) -> "ShardIdentity":
-        """Return the identity of a stored object.
-
-        Args:
-            size: in bytes.
-            validator: as the store writes it.
-        """
+        """Return the identity of a stored object, from its size in bytes and its validator as the store writes it."""
         return cls(size, None if validator is None else hash_seed("validator", validator) >> 11)
 
 
-def sum_key(sample: Any) -> int:
-    """Return the CRC-32 of a sample's key; 0 where it has none.
-
-    Args:
-        sample: of any type.
-    """
+def sum_key(sample: object) -> int:
+    """Return the CRC-32 of a sample's key; 0 where it has none."""
     key = sample.get("__key__") if isinstance(sample, dict) else None
     return 0 if key is None else sum_text(str(key))
 
@@ -70,15 +62,7 @@ def sum_size(size: int | None) -> int:
 
 
 def matches_sample(check: int, key_sum: int, size: int | None) -> bool:
-    """Tell whether a saved check is that of a key in a shard of some size.
-
-    The size may not have been known when the check was made.
-
-    Args:
-        check: from 0 to 63.
-        key_sum: of the sample that stands at the place now.
-        size: of the shard now; None where it is not known, which no check contradicts.
-    """
+    """Tell whether a saved check is that of a key sum in a shard of some size; an unknown size contradicts none."""
     return size is None or check in {(key_sum ^ sum_size(size)) & CHECK, key_sum & CHECK}
 
 
@@ -88,13 +72,7 @@ def is_lenient() -> bool:
 
 
 def changed_shard_error(url: str, what: str, cause: BaseException | None = None) -> StateMismatch:
-    """Return the error about a shard that is not the one that the state was saved of.
-
-    Args:
-        url: of the shard.
-        what: how that shows.
-        cause: an error that it shows by.
-    """
+    """Return the error about a shard that is not the one that the state was saved of; ``what`` says how that shows."""
     error = StateMismatch(f"the shard was replaced since the state was saved: {what}; {_WAYS_OUT}", url=url)
     error.__cause__ = cause
     return error
@@ -106,13 +84,7 @@ def warn_changed_shard(url: str, error: Exception) -> None:
 
 
 def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warned: set[str]) -> None:
-    """Compare which object a shard was read from with the one that is read now.
-
-    Args:
-        url: of the shard.
-        saved: what the state holds.
-        now: what is read now.
-        warned: what this run has warned of already.
+    """Compare which object a shard was read from with the one that is read now; a warning is given once.
 
     Raises:
         StateMismatch: the sizes differ.
@@ -128,21 +100,15 @@ def compare_identities(url: str, saved: ShardIdentity, now: ShardIdentity, warne
     )
 
 
-def compare_traces(saved: Any, now: Any, url: str, warned: set[str]) -> None:
-    """Compare how far a replay has read with how far the run had when the state was saved.
-
-    Args:
-        saved: what ``trace`` methods returned then: nested lists and dictionaries.
-        now: the same of the replay.
-        url: of a shard that the replay reads, for the message.
-        warned: what this run has warned of already.
+def compare_traces(saved: object, now: object, url: str, warned: set[str]) -> None:
+    """Compare what ``trace`` methods return for a replay with what they returned when the state was saved.
 
     Raises:
         StateMismatch: the replay has read other samples.
     """
     if saved == now:
         return
-    pairs: list[tuple[Any, Any]] = []
+    pairs: list[tuple[object, object]] = []
     if isinstance(saved, dict) and isinstance(now, dict) and saved.keys() == now.keys():
         if "keys" in saved and all(saved[name] == now[name] for name in ("at", "keys", "shard")):
             compare_identities(url, ShardIdentity(*saved["object"]), ShardIdentity(*now["object"]), warned)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from webdataset.core import settings
 from webdataset.core.error_handlers import Handler, reraise_exception, should_continue, with_location
 from webdataset.core.errors import UsageError
+from webdataset.samples.grouping import Shard
 from webdataset.storage.open_url import ResolvedUrl, resolve_url
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ _END: Any = object()
 
 
 def open_shards(
-    shards: Iterable[dict[str, Any]],
+    shards: Iterable[Shard],
     handler: Handler = reraise_exception,
     *,
     resolve: Callable[..., ResolvedUrl] = resolve_url,
     prefetch: int | None = None,
-    **options: Any,
-) -> Iterator[dict[str, Any]]:
+    **options: object,
+) -> Iterator[Shard]:
     """Open each shard.
 
     Args:
@@ -64,7 +65,7 @@ def open_shards(
                 if ahead is None and limit_bytes >= FEWEST_BYTES and resolved.remote:
                     ahead = _make_prefetcher(listed, resolve, limit_bytes)
                 if ahead is None or not resolved.remote:
-                    stream = resolved.open(raw=True)
+                    stream = resolved.open_stream()
                 else:
                     stream = ahead.open(resolved, task, look=not first)
             except Exception as error:  # noqa: BLE001  the handler decides
@@ -78,13 +79,13 @@ def open_shards(
             ahead.close()
 
 
-def _should_continue(handler: Handler, error: Exception, shard: Any) -> bool:
+def _should_continue(handler: Handler, error: Exception, shard: object) -> bool:
     url = shard.get("url") if isinstance(shard, dict) else None
     located = with_location(error, url=str(url) if url is not None else None, stage="url_opener")
     return should_continue(handler, located, "opening")
 
 
-def _resolve_shard(shard: Any, resolve: Callable[..., ResolvedUrl]) -> ResolvedUrl:
+def _resolve_shard(shard: object, resolve: Callable[..., ResolvedUrl]) -> ResolvedUrl:
     if not isinstance(shard, dict) or "url" not in shard:
         raise UsageError(f"expected a shard as {{'url': …}}, got {shard!r}")
     return resolve(shard["url"])

@@ -22,7 +22,7 @@ from webdataset.core.errors import NoRandomAccess, WebDatasetError
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.samples.address import Address
-from webdataset.samples.grouping import Grouper, Sample
+from webdataset.samples.grouping import Grouper, Keys, Sample, Shard
 from webdataset.samples.split_samples import FinishedKeys, PassedHeaders, track_keys
 from webdataset.storage.streams import stream_identity, stream_length
 from webdataset.tar.compression import Decompressor, detect_compression
@@ -62,10 +62,7 @@ def check_end_mark(url: str, offset: int, *, chosen: str | None) -> None:
 def warn_unusual_join(url: str, archive: MemberAssembly, *, chosen: str | None) -> None:
     """Warn of what no usual writer leaves in an archive, and what other programs read differently.
 
-    Args:
-        url: the shard.
-        archive: what read it, to its end.
-        chosen: ``ignore`` says nothing of zero blocks.
+    ``chosen`` as ``ignore`` says nothing of zero blocks.
     """
     if archive.doubt is not None and chosen != "ignore":
         offset, zeros = archive.doubt
@@ -82,12 +79,7 @@ def warn_unusual_join(url: str, archive: MemberAssembly, *, chosen: str | None) 
 
 
 def warn_trailing(url: str, decompressor: Decompressor) -> None:
-    """Warn of bytes after a compressed stream that are not part of it, and were ignored.
-
-    Args:
-        url: the shard.
-        decompressor: what decompressed it, to its end.
-    """
+    """Warn of bytes after a compressed stream that are not part of it, and were ignored."""
     if decompressor.trailing is not None:
         warn_user(
             f"{redact(url)}: the {decompressor.kind} stream ends before compressed byte {decompressor.trailing}; the "
@@ -96,29 +88,27 @@ def warn_trailing(url: str, decompressor: Decompressor) -> None:
         )
 
 
-RESTART_BYTES = 256 * 1024  # what may be read in the time that one more request takes
+# what may be read in the time that one more request takes
+RESTART_BYTES = 256 * 1024
 _PIECE = 1 << 18
 
 
-def can_seek(stream: Any) -> bool:
+def can_seek(stream: object) -> bool:
     """Tell whether a stream can seek."""
     seekable = getattr(stream, "seekable", None)
     return seekable is not None and bool(seekable())
 
 
 class SeekableSource:
-    """A stream, and where it stands.
-
-    Args:
-        stream: a stream at its first byte.
+    """A stream from its first byte on, and where it stands.
 
     Attributes:
         stream: what to read from; another one after a request of its own.
         offset: of the next byte.
     """
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    def __init__(self, stream: object) -> None:
+        self.stream: Any = stream
         self.offset = 0
         self._seeks = can_seek(stream)
         self._restarts = not self._seeks and getattr(stream, "reopen_at", None) is not None
@@ -136,13 +126,10 @@ class SeekableSource:
     def to(self, offset: int) -> None:
         """Go to an offset.
 
-        Args:
-            offset: of the next byte to read.
-
         Raises:
-            NoRandomAccess: it lies behind, and the source cannot go back.
+            NoRandomAccess: it lies before this one, and the source cannot go back.
             Truncated: the source ends before it.
-            SourceError: the store refuses, or the object is another one by now.
+            SourceError: the store refuses, or the object was replaced.
         """
         if offset == self.offset:
             return
@@ -197,7 +184,7 @@ class ReadingRules(Protocol):
         """Whether to add ``__address__`` to every sample."""
         ...
 
-    def reader(self, shard: dict[str, Any], start: Address | None = None) -> SampleListReader:
+    def reader(self, shard: Shard, start: Address | None = None) -> SampleListReader:
         """Return the reader of one shard, which begins at the sample at ``start``."""
         ...
 
@@ -206,16 +193,11 @@ class Watch(Protocol):
     """What looks on while one shard is read."""
 
     def feed(self, piece: bytes, offset: int) -> None:
-        """Take bytes of the tar stream, and where they start; bytes that nobody read are left out."""
+        """Take bytes of the tar stream, and where they start; bytes that were not read are left out."""
         ...
 
     def finish(self, length: int | None, compression: str | None) -> None:
-        """Take note that the shard has been read to its end, without fault.
-
-        Args:
-            length: bytes of the shard as it is stored, or None where it is unknown.
-            compression: how it is compressed, or None.
-        """
+        """Note that the shard was read to its end without fault: its stored bytes, where known, and its compression."""
         ...
 
 
@@ -233,7 +215,7 @@ class TarReadingRules(ReadingRules, Protocol):
         ...
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> Keys:
         """Splits a name into key and extension."""
         ...
 
@@ -273,11 +255,12 @@ class ShardReader:
         start: address of the sample to start at.
     """
 
-    def __init__(self, shard: dict[str, Any], reading: TarReadingRules, start: Address | None = None) -> None:
+    def __init__(self, shard: Shard, reading: TarReadingRules, start: Address | None = None) -> None:
         self.url = str(shard["url"])
         self.path = shard.get("__local_path__")
         self.stream = shard["stream"]
-        self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
+        # what is there, where a pipe is slow
+        self._read = getattr(self.stream, "read_some", self.stream.read)
         self.reading = reading
         self.scanner = TarScanner(reading.admit(), reading.limits)
         self.scanner.weigh = self._weigh
@@ -290,23 +273,25 @@ class ShardReader:
         self._start = start.offset if start is not None else 0
         self._rising = bool(shard.get("rising", True))
         self._compression: str | None = None
-        self._ended = False  # what comes now are the shard's last samples
+        # what comes now are the shard's last samples
+        self._ended = False
         # files that other code opened do not look after themselves
         foreign = type(getattr(self.stream, "kept", self.stream)) in (io.FileIO, io.BufferedReader)
         self._opened = stream_identity(self.stream) if foreign else None
         self._watch: Watch | None = None
-        if reading.observer is not None and not self._start:  # one that is resumed cannot be observed whole
+        # one that is resumed cannot be observed whole
+        if reading.observer is not None and not self._start:
             try:
                 self._watch = reading.observer(self.url, reading)
-            except BaseException:  # whatever it is: nobody else would close the stream
+            except BaseException:  # nothing else would close the stream
                 self.close()
                 raise
 
     @property
     def rising(self) -> bool:
-        """Whether the keys of the shard rise, up to here and, where it was taken up in its middle, as far as is known.
+        """Whether the keys of the shard rise, up to here and, after a resume in its middle, as far as is known.
 
-        A state keeps this: who takes the shard up with ``rising`` False in its dict looks up the keys before at once.
+        A state keeps this: a run that resumes with ``rising`` False looks up the keys before at once.
         """
         return self._rising and (self.finished is None or self.finished.rising)
 
@@ -369,11 +354,7 @@ class ShardReader:
         return samples
 
     def resolve(self, members: list[Member]) -> Iterator[list[Member]]:
-        """Yield the members given last with those that hard links among them lead to, in several lists.
-
-        Args:
-            members: as ``member_lists`` gave them.
-        """
+        """Yield the members given last with those that hard links among them lead to, in several lists."""
         payloadless, self.scanner.payloadless = self.scanner.payloadless, []
         if not payloadless:
             yield members
@@ -401,10 +382,7 @@ class ShardReader:
         return open_random_access(self.url, self.reading, stream_length(self.stream)) if ours and self._named else None
 
     def _attach_last_header(self) -> Iterator[list[Member]]:
-        """Yield the lists of members; where an error strikes inside a member, its header still ends the sample before.
-
-        So the same samples come before an error, however the bytes came.
-        """
+        """Yield the lists of members; a header before an error still ends the sample before, however the bytes came."""
         try:
             yield from self.member_lists()
         except Exception:  # whatever it is: it is raised again, after the sample
@@ -465,12 +443,14 @@ class ShardReader:
         else:
             read = self._read
             piece = read(scanner.want)
-            while 0 < len(piece) < 512:  # enough to tell a compression from a tar header
+            # enough to tell a compression from a tar header
+            while 0 < len(piece) < 512:
                 more = read(512 - len(piece))
                 if not more:
                     break
                 piece += more
-            self._compression = kind = detect_compression(piece)
+            # the mark of a tar header: nothing compressed has it there
+            self._compression = kind = None if piece[257:262] == b"ustar" else detect_compression(piece)
             if kind is not None:
                 yield from self._drop_before_start(self._decompress(kind, piece))
                 return
@@ -484,7 +464,8 @@ class ShardReader:
         scanner = self.scanner
         while piece:
             yield piece
-            del piece  # large payloads: what is not held can be used again
+            # large payloads: what is not held can be used again
+            del piece
             if scanner.admit is not None and scanner.skippable > SEEK_WORTHWHILE:
                 self._step_over(scanner.skippable - 1)
             piece = read(scanner.want)
@@ -542,7 +523,8 @@ class ShardReader:
         going.to(0 if compressed else self._start)
         if going.stream is not self.stream:
             self.stream = going.stream
-            self._read = getattr(self.stream, "read_some", self.stream.read)  # what is there, where a pipe is slow
+            # what is there, where a pipe is slow
+            self._read = getattr(self.stream, "read_some", self.stream.read)
         if not compressed:
             self.scanner.offset = self._start
         return not compressed

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from webdataset.core.errors import SplitSample, UsageError
 from webdataset.core.redaction import redact
@@ -29,10 +29,15 @@ from webdataset.samples.grouping import Grouper, Sample
 from webdataset.tar.member_assembly import Member
 from webdataset.tar.walker import TarWalker
 
+if TYPE_CHECKING:
+    from webdataset.samples.shard_reader import TarReadingRules
+
 POLICIES = ("error", "warn", "ignore")
 MOST_BYTES = 16 << 20
-_STRING_BYTES = 64  # of a key, besides its characters
-_ENTRY_BYTES = 80  # of its entry in a dict
+# of a key, besides its characters
+_STRING_BYTES = 64
+# of its entry in a dict
+_ENTRY_BYTES = 80
 
 _key_of = itemgetter("__key__")
 Fields = frozenset[str]
@@ -47,16 +52,13 @@ class SplitSampleRules(Protocol):
         ...
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> object:
         """Splits a name into key and extension."""
         ...
 
 
 def check_policy(policy: str) -> None:
-    """Raise unless a text says what to do about parts of samples.
-
-    Args:
-        policy: ``error``, ``warn`` or ``ignore``.
+    """Raise unless a text says what to do about parts of samples: ``error``, ``warn`` or ``ignore``.
 
     Raises:
         UsageError: it is none of these.
@@ -66,12 +68,9 @@ def check_policy(policy: str) -> None:
 
 
 def track_keys(url: str, rules: SplitSampleRules, grouper: Grouper) -> "FinishedKeys | None":
-    """Return what remembers the keys of a shard, or None where nobody wants that.
+    """Return what remembers the keys of a shard, or None where no rule asks for it.
 
-    Args:
-        url: the shard.
-        rules: how it is read. A rule of keys that remembers members (of interleaved documents) judges them itself.
-        grouper: makes the samples.
+    A rule of keys that remembers members (of interleaved documents) judges them itself.
     """
     if rules.split_samples == "ignore" or hasattr(rules.keys, "restart"):
         return None
@@ -82,7 +81,7 @@ class _Repeats(NamedTuple):
     """What came again: how often, and where first."""
 
     times: int
-    key: Any
+    key: object
     offset: int
 
     def describe(self) -> str:
@@ -104,9 +103,9 @@ class FinishedKeys:
         most_bytes: about how much memory keys may take; the oldest are forgotten beyond it.
 
     Attributes:
-        repeats: samples whose key came before with the same fields; None where there are none.
-        parts: samples whose key came before with other fields, where these are no errors; None where there are none.
-        silent: whether another one, who sees the same samples, tells of them.
+        repeats: samples whose key came before with the same fields, or None.
+        parts: samples whose key came before with other fields, where these are no errors, or None.
+        silent: whether another reader of the same samples reports them.
         look_up: gives what is before an offset, where the shard's headers can be read again; or None.
     """
 
@@ -120,11 +119,12 @@ class FinishedKeys:
         self._refuse = refuse
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._last: Any = ""
-        self._rising: deque[tuple[list[Any], list[Fields] | Fields]] = deque()
-        self._new: set[Any] | None = None  # without fields, once keys do not rise
-        self._older: set[Any] = set()
-        self._known: dict[Any, Fields] | None = None
+        self._last: object = ""
+        self._rising: deque[tuple[list[object], list[Fields] | Fields]] = deque()
+        # without fields, once keys do not rise
+        self._new: set[object] | None = None
+        self._older: set[object] = set()
+        self._known: dict[object, Fields] | None = None
         self._fields: dict[tuple[str, ...], Fields] = {}
 
     @property
@@ -133,15 +133,11 @@ class FinishedKeys:
         return self._known is None and self._new is None
 
     def add(self, samples: list[Sample], offsets: list[int]) -> list[tuple[int, SplitSample]]:
-        """Take the next samples.
-
-        Args:
-            samples: complete ones, at least one.
-            offsets: where each starts, in bytes.
+        """Take the next complete samples, at least one, and where each starts.
 
         Returns:
             The index of each that is a part of a sample delivered before, and the error to raise; none, unless parts
-            are errors.
+                are errors.
         """
         keys = list(map(_key_of, samples))
         previous, self._last = self._last, keys[-1]
@@ -157,25 +153,21 @@ class FinishedKeys:
         return self._compare_keys(known, previous, keys, samples, offsets)
 
     def follow(self, look_up: "LookUp", offset: int | None = None) -> None:
-        """Take note that the shard's headers can be read again, or have been.
+        """Note that the shard's headers can be read again, or have been.
 
         Args:
-            look_up: called with an offset, gives what is before it. It is called once a key does not rise.
+            look_up: called with an offset, gives what is before it; called once a key does not rise.
             offset: begin with what is before it now, since it may not rise itself; it is not asked again.
         """
         self.look_up = look_up
         if offset is not None:
             self.load_all_keys(offset)
 
-    def load_all_keys(self, offset: int) -> dict[Any, Fields]:
-        """Return the keys before an offset with their fields, and go on with these.
-
-        Args:
-            offset: of the next sample, in bytes.
-        """
+    def load_all_keys(self, offset: int) -> dict[object, Fields]:
+        """Return the keys before the sample at an offset, with their fields, and continue with these."""
         if self._known is not None:
             return self._known
-        known: dict[Any, Fields] = {}
+        known: dict[object, Fields] = {}
         if self.look_up is not None:
             known = self.look_up(offset).load_all_keys(offset)
         for keys, fields in self._rising:
@@ -186,14 +178,14 @@ class FinishedKeys:
         self._known = known
         return known
 
-    def _keep(self, keys: list[Any], samples: list[Sample]) -> None:
-        """Keep keys that rise, with their fields: nobody could look them up."""
+    def _keep(self, keys: list[object], samples: list[Sample]) -> None:
+        """Keep keys that rise, with their fields: they cannot be looked up."""
         self._rising.append((keys, self._fields_of(samples)))
         self._bytes += _estimate_bytes(keys)
         while self._bytes > self._most_bytes and len(self._rising) > 1:
             self._bytes -= _estimate_bytes(self._rising.popleft()[0])
 
-    def _all_new(self, keys: list[Any], offset: int) -> bool:
+    def _all_new(self, keys: list[object], offset: int) -> bool:
         """Tell whether no key came before; their fields can be looked up."""
         new = self._new
         if new is None:
@@ -209,7 +201,12 @@ class FinishedKeys:
         return len(new) == count
 
     def _compare_keys(
-        self, known: dict[Any, Fields], previous: Any, keys: list[Any], samples: list[Sample], offsets: list[int]
+        self,
+        known: dict[object, Fields],
+        previous: object,
+        keys: list[object],
+        samples: list[Sample],
+        offsets: list[int],
     ) -> list[tuple[int, SplitSample]]:
         """Compare keys and fields with those before."""
         fields = self._fields_of(samples)
@@ -226,7 +223,7 @@ class FinishedKeys:
         return found
 
     def _judge_samples(
-        self, known: dict[Any, Fields], previous: Any, pairs: Iterable[tuple[Any, Fields]], offsets: list[int]
+        self, known: dict[object, Fields], previous: object, pairs: Iterable[tuple[object, Fields]], offsets: list[int]
     ) -> list[tuple[int, SplitSample]]:
         """Judge samples one by one, since the key of some came before."""
         found: list[tuple[int, SplitSample]] = []
@@ -234,7 +231,8 @@ class FinishedKeys:
             before = known.get(key)
             if before is None:
                 known[key] = names
-            elif key == previous:  # begun anew on purpose, under duplicates="new"
+            # begun anew on purpose, under duplicates="new"
+            elif key == previous:
                 pass
             elif before == names:
                 self.repeats = _count_repeat(self.repeats, key, offsets[index])
@@ -248,7 +246,8 @@ class FinishedKeys:
     def _fields_of(self, samples: list[Sample]) -> list[Fields] | Fields:
         """Return the fields of each sample, or of all of them where they are alike."""
         every = self._grouper.every_field()
-        if every is not None and sum(map(len, samples)) == every[1] * len(samples):  # none can be longer
+        # none can be longer
+        if every is not None and sum(map(len, samples)) == every[1] * len(samples):
             return every[0]
         known = self._fields
         found = []
@@ -279,19 +278,20 @@ class FinishedKeys:
             )
 
 
-def _pair_fields(keys: list[Any], fields: list[Fields] | Fields) -> Iterable[tuple[Any, Fields]]:
+def _pair_fields(keys: list[object], fields: list[Fields] | Fields) -> Iterable[tuple[object, Fields]]:
     return zip(keys, repeat(fields) if isinstance(fields, frozenset) else fields, strict=False)
 
 
-def _keys_rise(previous: Any, keys: list[Any]) -> bool:
+def _keys_rise(previous: object, keys: list[Any]) -> bool:
     """Tell whether all keys are greater than those before; only ``duplicates="new"`` gives one twice in a row."""
     try:
         return bool(keys[0] > previous) and sorted(keys) == keys
-    except TypeError:  # a user's rule makes keys of another kind
+    # a user's rule makes keys of another kind
+    except TypeError:
         return False
 
 
-def _estimate_bytes(keys: list[Any]) -> int:
+def _estimate_bytes(keys: list[object]) -> int:
     """Return about how much memory keys take: those of one list are of about one length."""
     longest = max(
         len(key) if isinstance(key, str) else _STRING_BYTES for key in (keys[0], keys[len(keys) // 2], keys[-1])
@@ -299,17 +299,17 @@ def _estimate_bytes(keys: list[Any]) -> int:
     return (_STRING_BYTES + longest) * len(keys)
 
 
-def _count_repeat(seen: _Repeats | None, key: Any, offset: int) -> _Repeats:
+def _count_repeat(seen: _Repeats | None, key: object, offset: int) -> _Repeats:
     return _Repeats(1, key, offset) if seen is None else seen._replace(times=seen.times + 1)
 
 
-def _split_sample_error(key: Any, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
+def _split_sample_error(key: object, before: Fields, names: Fields, url: str, offset: int) -> SplitSample:
     return SplitSample(
         f"a sample in parts: {_format_names(names)} does not stand next to {_format_names(before)}, which was "
         "delivered before as "
         "a sample of its own. Write the members of a sample one after another (tar --sort=name), or pass "
         "split_samples='warn' or 'ignore' to read parts as samples",
-        key=key, url=url, offset=offset if offset >= 0 else None,
+        key=cast("str", key), url=url, offset=offset if offset >= 0 else None,
     )  # fmt: skip
 
 
@@ -319,19 +319,14 @@ def _format_names(names: Fields) -> str:
 
 
 _LARGE = 1 << 18
-_FAR = 1 << 14  # between two headers: what lies between them is not read
+# between two headers: what lies between them is not read
+_FAR = 1 << 14
 
 
 class PassedHeaders:
-    """The headers before an offset.
+    """The headers before the offset ``stop`` of a shard."""
 
-    Args:
-        url: the shard.
-        reading: how it is read.
-        stop: offset of the header to stop before.
-    """
-
-    def __init__(self, url: str, reading: Any, stop: int) -> None:
+    def __init__(self, url: str, reading: "TarReadingRules", stop: int) -> None:
         self._walk = TarWalker(reading.admit(), reading.limits)
         self._grouper = reading.grouper()
         self._grouper.open({"__url__": url})
@@ -339,12 +334,7 @@ class PassedHeaders:
         self._stop = stop
 
     def feed(self, piece: bytes, offset: int) -> None:
-        """Take some bytes of the tar stream.
-
-        Args:
-            piece: the bytes; those behind the stop are left out.
-            offset: where they start; at most where the next header does.
-        """
+        """Take bytes of the tar stream, from an offset on that is at most where the next header starts."""
         places = self._walk.walk(piece[: self._stop - offset], offset)
         members: list[Member] = [(place.name, b"", place.offset) for place in places]
         samples = self._grouper.add(members)
@@ -362,11 +352,10 @@ class PassedHeaders:
             self._finished.add(samples, self._grouper.offsets)
         return self._finished
 
-    def walk_headers(self, stream: Any) -> FinishedKeys:
-        """Return the keys, found by going from header to header; the stream stands where it stood.
+    def walk_headers(self, stream: IO[bytes]) -> FinishedKeys:
+        """Return the keys, found by going from header to header of a shard that is not compressed.
 
-        Args:
-            stream: a source that can seek, of a shard that is not compressed.
+        The seekable stream stands afterwards where it stood.
         """
         place = stream.tell()
         size = _LARGE

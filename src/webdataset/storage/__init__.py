@@ -1,10 +1,21 @@
 """Layer 2: opens a url as a stream of bytes, and writes streams to urls; knows nothing of tar or samples.
 
-* ``open_url``: url to backend. ``streams``: what a stream is; local files. ``listing``: folders and wildcards.
-* ``object_store``: the protocol of a backend. ``resumable_stream``, ``parallel_ranges``, ``random_access``: its
-  readers.
-* ``uploads``: atomic, single-put, multipart. ``http_client``, ``tls``: connections, requests, retries.
-* ``prefetch``, ``prefetch_worker``: reading ahead.
-* ``s3_profile``, ``profile_files``, ``profile_registry``, ``profile_selection``, ``profile_pickling``: credentials.
-* ``backends``: one kind of storage each.
+* ``open_url``: url to opener and backend, once; the table ``gopen_schemes``; rewriting
+* ``streams``: what a stream is; its length and identity; local files
+* ``object_store``: the protocol of a backend; versions, checksums, errors that may be retried
+* ``resumable_stream``: one object front to back, with retries; the retry policy
+* ``parallel_ranges``: one object over several connections
+* ``random_access``: positioned reads of files and objects
+* ``listing``: folders and wildcards
+* ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
+* ``prefetch_worker``: the reading thread, its budget, the read rate
+* ``uploads``: atomic, single-put and multipart uploads
+* ``http_client``: connections, requests, retries
+* ``tls``: TLS contexts that a fork does not break
+* ``s3_profile``: profiles, routes, secrets
+* ``profile_files``: profiles from TOML, petrel, megfile, AWS and variables
+* ``profile_registry``: what is defined now, in Python and in files
+* ``profile_selection``: the profile that opens a url; storage options
+* ``profile_pickling``: objects that take their profiles to another process
+* ``backends``: one kind of storage each
 """

@@ -6,49 +6,40 @@ are tried.
 """
 
 import re
-from typing import Any
 
 from webdataset.core.errors import NotFound, UsageError
-from webdataset.storage.open_url import find_opener, load_backend
+from webdataset.storage.open_url import Backend, find_backend, load_backend
 
 _WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:name|args|pipeline)|latest-ver)=)")
 _PIECES = re.compile(
     r"(?P<any>\*\*/?)|(?P<some>\*)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>[^]]+|\][^]]*)\]|(?P<text>.)", re.DOTALL
 )
-_UNLISTED = frozenset(("http",))  # the web has no lists; not imported to be asked
+# the web has no lists; not imported to be asked
+_UNLISTED = frozenset(("http",))
 
 
 def can_list(url: str) -> bool:
-    """Tell whether a url's scheme can list objects.
-
-    Args:
-        url: a url or path, rewritten already.
-    """
+    """Tell whether the scheme of a rewritten url can list objects."""
     if "://" not in url or url[:5].lower() in ("http:", "https"):
         return False
-    store = getattr(find_opener(url), "store", None)
+    store = find_backend(url)
     return store is not None and store not in _UNLISTED
 
 
 def is_pattern(url: str) -> bool:
-    """Tell whether a url stands for a list of objects.
-
-    Args:
-        url: a url of a store that can list.
-    """
+    """Tell whether a url of a store stands for a list of objects."""
     return url.endswith("/") or _WILD.search(url) is not None
 
 
-def list_urls(url: str, storage_options: Any = None) -> list[str] | None:
-    """Return the urls of the objects that a folder or a pattern stands for, or None for any other url.
+def list_urls(url: str, storage_options: object = None) -> list[str] | None:
+    """Return the sorted urls of the objects that a folder or a pattern stands for; None for any other url.
+
+    Keys that end with ``/`` (markers of folders) are left out.
 
     Args:
-        url: ``s3://bucket/folder/`` gives every object under it; ``s3://bucket/train-*.tar`` those whose keys match.
-            It is rewritten already.
+        url: rewritten; ``s3://bucket/folder/`` gives every object under it, ``s3://bucket/train-*.tar`` those whose
+            keys match.
         storage_options: what a dataset says about its storage.
-
-    Returns:
-        The urls, sorted by key; keys that end with ``/`` (markers of folders) are left out.
 
     Raises:
         NotFound: no object matches.
@@ -58,12 +49,13 @@ def list_urls(url: str, storage_options: Any = None) -> list[str] | None:
     """
     if not can_list(url) or not is_pattern(url):
         return None
-    store = load_backend(find_opener(url).store)  # type: ignore[union-attr]
+    store = load_backend(find_backend(url) or "")
     if not hasattr(store, "list_keys"):
         return None
     stem, key = store.split(url)
     wild = _WILD.search(key)
-    if wild is None and key and not key.endswith("/"):  # what looks wild is the host: [::1]
+    # what looks wild is the host: [::1]
+    if wild is None and key and not key.endswith("/"):
         return None
     prefix = key[: wild.start()] if wild else key
     names = store.list_keys(stem, prefix, storage_options, **_depth_bound(store, key, prefix))
@@ -78,7 +70,7 @@ def list_urls(url: str, storage_options: Any = None) -> list[str] | None:
     return [stem + name for name in sorted(found)]
 
 
-def _depth_bound(store: Any, key: str, prefix: str) -> dict[str, int]:
+def _depth_bound(store: Backend, key: str, prefix: str) -> dict[str, int]:
     """Return how deep a store that walks through folders has to go: nothing further down can match."""
     if not getattr(store, "BY_FOLDER", False) or "**" in key or key == prefix:
         return {}

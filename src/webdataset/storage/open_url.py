@@ -1,33 +1,18 @@
 """Opens a url, a path, ``-`` or an open object as a stream, by the backend of its scheme.
 
-A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names
-with ``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is
-added or replaced.
+A text is a url only if it begins with a scheme that has an opener; everything else is a local path, so that names with
+``#``, ``?``, ``;``, spaces and colons work. ``gopen_schemes`` is live: the next open honours an entry that is added or
+replaced. :func:`resolve_url` decides what a url leads to; a shard is resolved once, when its turn comes, and the
+:class:`ResolvedUrl` goes from the list of shards through prefetch and cache to its stream.
 
-A backend is a module of :mod:`webdataset.storage.backends` with
-
-* ``remote_object(url, storage_options)``: the :class:`~webdataset.storage.object_store.RemoteObject` of a url;
-* ``create_upload(url, storage_options, **options)``: a writable stream whose ``close`` publishes the object, whose
-  ``abort`` does not, and which is a context manager that chooses between them;
-* ``split(url)``: the url up to the key of the object, and the key (may be empty); absent where nothing can be listed;
-* ``list_keys(stem, prefix, storage_options)``: the keys below ``stem`` (from ``split``) that begin with a text;
-* ``service_id(url, storage_options)``: which service and account this is, without secrets, for the names of copies;
-  absent where the url determines it;
-* ``BY_FOLDER``: True where ``list_keys`` walks through folders; it then takes ``depth``, beyond which nothing
-  matches.
-
-Everything else is written once, above the backends: waiting and retries (``resumable_stream``), positioned reads
-(``random_access``), several connections, the cache, folders and wildcards (``listing``).
-
-Rewriting: ``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
+``WDS_REWRITE``, then ``GOPEN_REWRITE``, change a url before it is opened. Each holds
 ``regex=replacement;regex=replacement``; a regex must match at the start, and the first that changes the url wins. The
 replacement may be a ``pipe:`` command, since the environment belongs to the user. Strict trust forbids commands, url
 rewriting and, through ``gopen``, local files.
 
-Backends are imported when the first url of theirs is opened. A forked worker has what its parent has imported; what
-is missing each worker imports again, while its threads open shards. :func:`load_openers` therefore imports the
-backends of a list of urls in the process that starts the workers. It opens nothing, and ignores what cannot be
-imported: opening such a url raises the error.
+A backend is imported when its first url is opened. A forked worker has what its parent imported; the rest each worker
+imports again, while its threads open shards. :func:`load_openers` therefore imports the backends of a list of urls in
+the process that starts the workers. It opens nothing, and ignores what cannot be imported: opening such a url raises.
 """
 
 import contextlib
@@ -35,11 +20,10 @@ import functools
 import importlib
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from webdataset.core import settings, trust
 from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
@@ -47,19 +31,15 @@ from webdataset.core.fork_safety import fork_lock
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.storage import streams
-from webdataset.storage.streams import BorrowedStream, Stream
+from webdataset.storage.streams import ForeignOpener, Opener, Stream, borrow_stream
 
 if TYPE_CHECKING:
     from webdataset.storage.object_store import RemoteObject
+    from webdataset.storage.uploads import AtomicUpload
 
 
 def refuse_if_strict(action: str, *, level: str | None = None, url: str | None = None) -> None:
-    """Raise if trust is strict.
-
-    Args:
-        action: what is asked for and refused; begins with the name of the function.
-        level: a trust level that a dataset or call names.
-        url: the url concerned.
+    """Raise, with ``action`` as the message's start, if trust is strict, by itself or by a dataset's ``level``.
 
     Raises:
         UsageError: trust is strict.
@@ -71,11 +51,7 @@ def refuse_if_strict(action: str, *, level: str | None = None, url: str | None =
 
 
 def rewrite_url(url: str, *, level: str | None = None) -> str:
-    """Return the url to open in place of ``url``.
-
-    Args:
-        url: a url or a local path.
-        level: a trust level that a dataset names; ``strict`` refuses to rewrite.
+    """Return the url to open in place of ``url``; ``level`` is a trust level that a dataset names.
 
     Raises:
         UsageError: a variable that cannot be read, or rewriting under strict trust.
@@ -116,27 +92,49 @@ def _parse_rules(name: str, text: str) -> tuple[tuple[re.Pattern[str], str], ...
     return tuple(rules)
 
 
-Opener = Callable[..., Any]
+class Backend(Protocol):
+    """A module of :mod:`webdataset.storage.backends`.
+
+    ``split`` and ``list_keys`` are absent where nothing can be listed; ``service_id`` where the url says it all. A
+    backend whose ``list_keys`` walks through folders has ``BY_FOLDER = True``, and takes a ``depth`` beyond which
+    nothing matches.
+    """
+
+    def remote_object(self, url: str, storage_options: object = None, /) -> "RemoteObject":
+        """Return the object of a url."""
+        ...
+
+    def create_upload(self, url: str, storage_options: object = None, /, **options: object) -> "AtomicUpload":
+        """Return a stream to a new object: ``close`` publishes it, ``abort`` does not; as a context manager, either."""
+        ...
+
+    def split(self, url: str, /) -> tuple[str, str]:
+        """Return the url up to the key of the object, and the key, which may be empty."""
+        ...
+
+    def list_keys(self, stem: str, prefix: str, storage_options: object = None, /, **options: int) -> Iterable[str]:
+        """Return the keys below a ``stem`` of ``split`` that begin with a text."""
+        ...
+
+    def service_id(self, url: str, storage_options: object = None, /) -> str:
+        """Return which service and account this is, without secrets, for the names of copies."""
+        ...
+
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def make_opener(name: str, *, scheme: str = "") -> Opener:
-    """Return the opener of a store, for ``gopen_schemes``.
-
-    Args:
-        name: the store's module in ``backends``.
-        scheme: what the opener is named after; the module by default.
-    """
+    """Return the opener of a backend's module, for ``gopen_schemes``; ``scheme`` is what it is named after."""
 
     def opener(
         url: str,
         mode: str = "rb",
         bufsize: int = 8192,  # noqa: ARG001  an opener's signature
         *,
-        storage_options: Any = None,
+        storage_options: object = None,
         **options: Any,
-    ) -> Any:
+    ) -> "Stream | AtomicUpload":
         refuse_unnameable(url, name)
         store = load_backend(name)
         if mode == "rb":
@@ -153,11 +151,7 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
 
 
 def refuse_unnameable(url: str, name: str) -> None:
-    """Refuse a url that is no text: names of files may hold any bytes, names of objects may not.
-
-    Args:
-        url: the url.
-        name: the store's module in ``backends``.
+    """Refuse a url that is no Unicode text: names of files may hold any bytes, names of objects may not.
 
     Raises:
         UsageError: half a surrogate pair, which stands for a byte of a file's name.
@@ -168,14 +162,11 @@ def refuse_unnameable(url: str, name: str) -> None:
         )
 
 
-def load_backend(name: str) -> Any:
-    """Return a store's module.
-
-    Args:
-        name: its name in ``backends``.
-    """
-    with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
-        return importlib.import_module(f"{__package__}.backends.{name}")
+def load_backend(name: str) -> Backend:
+    """Return the module of a backend, imported."""
+    # a module that a thread imports at a fork would stay locked in the child
+    with fork_lock:
+        return cast("Backend", importlib.import_module(f"{__package__}.backends.{name}"))
 
 
 ENTRY_POINTS = "webdataset.storage"
@@ -193,8 +184,9 @@ _BY_CURL = frozenset(("http", "https", "sftp", "scp"))
 def _make_lazy_opener(module: str, name: str) -> Opener:
     """Return an opener that imports its module when it is first called."""
 
-    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
-        with fork_lock:  # a module that a thread imports at a fork would stay locked in the child
+    def opener(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> object:
+        # a module that a thread imports at a fork would stay locked in the child
+        with fork_lock:
             home = importlib.import_module(f"{__package__}.backends.{module}")
         return getattr(home, name)(url, mode, bufsize, **options)
 
@@ -204,7 +196,7 @@ def _make_lazy_opener(module: str, name: str) -> Opener:
     return opener
 
 
-def gopen_error(url: str, *_arguments: Any, **_options: Any) -> Any:
+def gopen_error(url: str, *_arguments: object, **_options: object) -> NoReturn:
     """Refuse a url whose scheme is not served (the ``__default__`` entry).
 
     Raises:
@@ -262,12 +254,7 @@ gopen_schemes: dict[str, Opener] = {
 
 
 def find_opener(url: str, schemes: Mapping[str, Opener] | None = None) -> Opener | None:
-    """Return what opens a url, or None for a local path.
-
-    Args:
-        url: a url or path, rewritten already.
-        schemes: scheme to opener; the live ``gopen_schemes`` by default.
-    """
+    """Return what opens a rewritten url, or None for a local path; ``schemes`` is ``gopen_schemes`` by default."""
     served = gopen_schemes if schemes is None else schemes
     match = _SCHEME.match(url)
     chosen = None if match is None else _environment_opener(match[1].lower(), served)
@@ -299,10 +286,7 @@ def _has_route(url: str) -> bool:
 
 
 def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | None:
-    """Return what the environment has a scheme opened by: AIStore, or a program; None where it says nothing.
-
-    An opener that is not of this library was put there by the user, and stays.
-    """
+    """Return AIStore's or a program's opener where the environment asks for one; a user's own entry stays."""
     found = served.get(scheme)
     if found is not None and not getattr(found, "__module__", "").startswith(str(__package__)):
         return None
@@ -314,18 +298,20 @@ def _environment_opener(scheme: str, served: Mapping[str, Opener]) -> Opener | N
     return served.get("ais") if through_ais else None
 
 
-def is_local(url: str) -> bool:
-    """Tell whether a url or path names a local file.
+def find_backend(target: str) -> str | None:
+    """Return the backend that opens a url that is rewritten already; None for a file, a command, a user's opener."""
+    name: str | None = getattr(find_opener(target), "store", None)
+    return name
 
-    Args:
-        url: a url or path, as the user wrote it.
-    """
+
+def is_local(url: str) -> bool:
+    """Tell whether a url or path, as it stands, names a local file."""
     return url != "-" and find_opener(url) is None
 
 
 def _is_fsspec_scheme(scheme: str) -> bool:
-    """Tell whether fsspec is to open what nobody else here serves."""
-    return bool(load_backend("fsspec_store").serves(scheme))
+    """Tell whether fsspec is to open a scheme that nothing else here serves."""
+    return bool(cast("Any", load_backend("fsspec_store")).serves(scheme))
 
 
 @functools.cache
@@ -340,35 +326,9 @@ def _plugin_opener(scheme: str) -> Opener | None:
     return None
 
 
-class ForeignOpener:
-    """Opens what this library has no say in: a stream that is open already, a url by a program's own ``gopen``.
-
-    Args:
-        give: mode to stream.
-    """
-
-    __slots__ = ("give",)
-
-    def __init__(self, give: Callable[[str], Any]) -> None:
-        self.give = give
-
-    def __call__(self, _url: str, mode: str = "rb", *_arguments: Any, **_options: Any) -> Any:
-        """Return the stream."""
-        return self.give(mode)
-
-
-def _borrow(stream: Any, mode: str) -> BorrowedStream:
-    """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now."""
-    if stream is None:
-        return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
-    if not hasattr(stream, "read" if mode == "rb" else "write"):
-        raise UsageError(f"a url is a str or a Path, not {type(stream).__name__}")
-    return BorrowedStream(stream)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ResolvedUrl:
-    """A url after rewriting, and what opens it: decided once for each shard, and passed on to all who ask.
+    """A url after rewriting, and what opens it.
 
     Args:
         url: the url or path, as the user wrote it.
@@ -376,14 +336,14 @@ class ResolvedUrl:
         opener: opens it; None for a local file.
         level: a trust level that a dataset names.
         storage_options: what a dataset says about its storage.
-        verbatim: the user gave a Path, which no rule rewrites: its name is never taken for a url.
+        verbatim: the user gave a Path, which no rule rewrote: its name is never taken for a url.
     """
 
     url: str
     target: str
     opener: "Opener | None" = None
     level: str | None = None
-    storage_options: Any = None
+    storage_options: object = None
     verbatim: bool = False
 
     def __repr__(self) -> str:
@@ -419,17 +379,21 @@ class ResolvedUrl:
         is_url = not self.verbatim and self.target[:5].lower() == "file:"
         return streams.path_of(self.target) if is_url else self.target
 
-    def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: Any) -> Any:
-        """Open it; arguments as for :func:`open_url`.
+    def open_stream(self) -> Stream:
+        """Open it for the shard reader: local files come unbuffered, and are allowed under strict trust.
 
         Raises:
-            UsageError: something that trust forbids, or options that its opener does not take.
+            UsageError: an unknown scheme, or something that trust forbids.
             NotFound: nothing is there.
             SourceError: it cannot be opened.
         """
+        return cast("Stream", self.open(raw=True))
+
+    def open(self, mode: str = "rb", bufsize: int = 8192, *, raw: bool = False, **options: object) -> IO[bytes]:
+        """Open it; arguments and errors as for :func:`open_url`."""
         opener, target = self.opener, self.target
         if isinstance(opener, ForeignOpener):
-            return opener(target, mode)
+            return cast("IO[bytes]", opener(target, mode))
         path = self.path
         if settings.GOPEN_VERBOSE.get():
             log.warning("gopen %s %s", redact(path or target), mode)
@@ -440,13 +404,13 @@ class ResolvedUrl:
         if self.storage_options is not None:
             options["storage_options"] = self.storage_options
         self.refuse_lost_options(options.get("storage_options"))
-        return opener(target, mode, bufsize, **options)
+        return cast("IO[bytes]", opener(target, mode, bufsize, **options))
 
-    def refuse_lost_options(self, storage_options: Any) -> None:
-        """Raise where storage options would be lost.
+    def refuse_lost_options(self, storage_options: object) -> None:
+        """Raise where what opens this url would ignore storage options.
 
         Raises:
-            UsageError: there are some, and what opens this url takes none.
+            UsageError: it would.
         """
         if storage_options is not None and not self.local and self.backend is None:
             raise UsageError(
@@ -481,11 +445,11 @@ class ResolvedUrl:
 
 
 def resolve_url(
-    url: Any,
+    url: object,
     *,
     level: str | None = None,
     schemes: Mapping[str, Opener] | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
 ) -> ResolvedUrl:
     """Return what a url leads to: it is rewritten, and its opener is found; nothing is opened.
 
@@ -501,11 +465,11 @@ def resolve_url(
     """
     if not isinstance(url, str):
         if hasattr(url, "read") or hasattr(url, "write"):
-            return ResolvedUrl(repr(url), "-", ForeignOpener(functools.partial(_borrow, url)), level)
+            return ResolvedUrl(repr(url), "-", ForeignOpener(functools.partial(borrow_stream, url)), level)
         if not isinstance(url, os.PathLike):
             raise UsageError(f"a url is a str or a Path, not {type(url).__name__}")
     elif url == "-":
-        return ResolvedUrl(url, url, ForeignOpener(functools.partial(_borrow, None)), level)
+        return ResolvedUrl(url, url, ForeignOpener(functools.partial(borrow_stream, None)), level)
     given = os.fsdecode(url)
     target = rewrite_url(given, level=level)
     verbatim = target == given and not isinstance(url, str)
@@ -514,15 +478,15 @@ def resolve_url(
 
 
 def open_url(
-    url: Any,
+    url: object,
     mode: str = "rb",
     bufsize: int = 8192,
     *,
     schemes: Mapping[str, Opener] | None = None,
     raw: bool = False,
     level: str | None = None,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> IO[bytes]:
     """Open a url, a path, ``-``, or pass on an object that is open.
 
     Args:
@@ -530,7 +494,7 @@ def open_url(
         mode: ``rb`` or ``wb``.
         bufsize: bytes; handed to the scheme's opener.
         schemes: scheme to opener; the live ``gopen_schemes`` by default.
-        raw: for the shard reader: local files come unbuffered, and are allowed under strict trust.
+        raw: as for :meth:`ResolvedUrl.open_stream`.
         level: a trust level that a dataset names.
         **options: handed to the scheme's opener; local files have none.
 
@@ -544,40 +508,21 @@ def open_url(
     return resolve_url(url, level=level, schemes=schemes).open(mode, bufsize, raw=raw, **options)
 
 
-def remote_object(target: str, storage_options: Any = None) -> "RemoteObject | None":
-    """Return the object of a url that is rewritten already; see :meth:`ResolvedUrl.remote_object`."""
-    return ResolvedUrl(target, target, find_opener(target), storage_options=storage_options).remote_object()
-
-
-def service_id(target: str, storage_options: Any = None) -> str:
-    """Return the service of a url that is rewritten already; see :meth:`ResolvedUrl.service_id`."""
-    return ResolvedUrl(target, target, find_opener(target), storage_options=storage_options).service_id()
-
-
-def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> Any:
+def _open_local(path: str, mode: str, *, raw: bool, level: str | None) -> IO[bytes]:
     if raw:
-        return streams.open_raw(path)
+        return cast("IO[bytes]", streams.open_raw(path))
     refuse_if_strict("gopen: unsafe_gopen is False, cannot open local files", level=level, url=path)
     return streams.open_buffered(path, mode)
 
 
 def open_stream(
-    url: Any,
+    url: object,
     *,
     level: str | None = None,
     schemes: Mapping[str, Opener] | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
 ) -> Stream:
-    """Open a url for the shard reader.
-
-    Args:
-        url: a url, a path, ``-``, or an object with ``read`` (which stays open when the stream is closed).
-        level: a trust level that a dataset names.
-        schemes: scheme to opener; the live ``gopen_schemes`` by default.
-        storage_options: what urls of stores are opened with; see :mod:`webdataset.storage.profile_selection`.
-
-    Returns:
-        A stream to be read in large pieces; see :func:`webdataset.storage.streams.length_known`.
+    """Open a url for the shard reader; arguments as for :func:`resolve_url`.
 
     Raises:
         UsageError: an unknown scheme, or something that trust forbids.
@@ -585,19 +530,15 @@ def open_stream(
         SourceError: it cannot be opened.
     """
     resolved = resolve_url(url, level=level, schemes=schemes, storage_options=storage_options)
-    stream: Stream = resolved.open(raw=True)
-    return stream
+    return resolved.open_stream()
 
 
-_MOST_URLS = 100  # a list has few schemes, and they show early
+# a list has few schemes, and they show early
+_MOST_URLS = 100
 
 
-def load_openers(urls: Iterable[Any]) -> None:
-    """Load what opens some urls.
-
-    Args:
-        urls: as they stand in a list of shards; one of each scheme is looked at, among the first hundred.
-    """
+def load_openers(urls: Iterable[object]) -> None:
+    """Load what opens the urls of a list: one of each scheme, among the first hundred."""
     seen = set()
     for url in islice(urls, _MOST_URLS):
         if isinstance(url, str):
@@ -612,7 +553,7 @@ def load_openers(urls: Iterable[Any]) -> None:
                 _load_opener(opener)
 
 
-def _load_opener(opener: Any) -> None:
+def _load_opener(opener: Opener | None) -> None:
     backend = getattr(opener, "backend", None)
     if backend is not None:
         with contextlib.suppress(MissingExtra):

@@ -17,10 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.storage.object_store import ObjectVersion
 from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, close_tasks, prefetch_budget
+
+if TYPE_CHECKING:
+    from webdataset.storage.streams import Stream
 
 ALIGNMENT_BYTES = 8 << 20
 LONGEST_BYTES = 32 << 20
@@ -28,22 +32,17 @@ ATTEMPTS = 4
 PATIENT_SHARE = 0.1
 REFUSED_SECONDS = 60.0
 
-PartOpener = Callable[[int, int], object]
+PartOpener = Callable[[int, int], "Stream"]
 
 
 _refusal_times: dict[str, float] = {}
 
 
 class ParallelRanges:
-    """The further connections of one stream.
-
-    Args:
-        identity: who the object is.
-        open_part: gives the stream of the bytes from one offset up to another.
-        url: of the object.
+    """The further connections of one stream; ``open_part`` opens the bytes from one offset up to another.
 
     Attributes:
-        ranges: ranges asked for so far.
+        ranges: number of ranges requested so far.
     """
 
     def __init__(self, identity: ObjectVersion, open_part: PartOpener, url: str) -> None:
@@ -52,7 +51,8 @@ class ParallelRanges:
         self._open_part = open_part
         self._most = settings.CONNECTIONS.get()
         self._pace = ReadRate()
-        self._lock = threading.RLock()  # a finaliser may want to stop what is being begun
+        # a finaliser may want to stop what is being begun
+        self._lock = threading.RLock()
         self._parts: deque[PrefetchTask] = deque()
         self._ends: deque[int] = deque()
         self._rest = memoryview(b"")
@@ -63,20 +63,15 @@ class ParallelRanges:
 
     @classmethod
     def worthwhile(cls, identity: ObjectVersion, url: str) -> bool:
-        """Tell whether an object is long enough, and known well enough, to be read in parts.
-
-        Args:
-            identity: who it is.
-            url: where it lies.
-        """
+        """Tell whether an object is long enough, and its version provable, to be read in parts."""
         long = identity.provable() and (identity.length or 0) >= 2 * ALIGNMENT_BYTES
         return long and _refusal_times.get(_server_of(url), 0.0) < time.monotonic()
 
     def note(self, offset: int, moments: tuple[float, float, float], given_bytes: int, latency_seconds: float) -> None:
-        """Take note of a read, and decide how many connections there should be.
+        """Record a read, and decide how many connections there should be.
 
         Args:
-            offset: where the reader stands now.
+            offset: the reader's, after the read.
             moments: when the read before ended, when this one began and ended.
             given_bytes: what it gave.
             latency_seconds: how long the store took to answer a request.
@@ -122,11 +117,13 @@ class ParallelRanges:
                 grant.shrink(self._part_bytes - (end - start))
                 try:
                     part = PrefetchTask(lambda: self._open_part(start, end), end - start, grant, self._done, exact=True)  # noqa: B023
-                except RuntimeError:  # no more threads
+                # no more threads
+                except RuntimeError:
                     grant.release()
                     break
                 self._running += 1
-                if self._ended:  # a finaliser has run in between
+                # a finaliser has run in between
+                if self._ended:
                     part.close()
                     break
                 self._parts.append(part)
@@ -148,30 +145,23 @@ class ParallelRanges:
             self._launch()
 
     def bound(self, offset: int, size: int) -> int:
-        """Return how many of ``size`` bytes the first connection should give.
-
-        Args:
-            offset: where the reader stands.
-            size: bytes wanted.
-        """
+        """Return how many of ``size`` bytes from ``offset`` on the first connection should give."""
         return min(size, self._boundary - offset) if self._active else size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the ranges, ``b""`` where the stream should read by itself.
-
-        Args:
-            offset: where the reader stands.
-            size: bytes wanted.
-        """
+        """Return bytes of the ranges; ``b""`` where the stream should read by itself."""
         if not self._active or offset < self._boundary:
             return b""
-        if not self._alone:  # the first connection is given up for one more range
+        # the first connection is given up for one more range
+        if not self._alone:
             self._alone = True
             self._launch()
         while not self._rest:
-            with self._lock:  # a thread may be adding one at this moment
+            # a thread may be adding one at this moment
+            with self._lock:
                 self._active = bool(self._parts)
-            if not self._active:  # no room for further ones: the first connection goes on, for now
+            # no room for further ones: the first connection goes on, for now
+            if not self._active:
                 return b""
             piece = self._parts[0].piece()
             if piece is None:
@@ -193,11 +183,12 @@ class ParallelRanges:
             _refusal_times[self._place] = time.monotonic() + REFUSED_SECONDS
 
     def _leave_range(self) -> None:
-        """Leave a range behind."""
+        """Finish a range, and request further ones."""
         with self._lock:
             part = self._parts.popleft()
             self._ends.popleft()
-        part.stream.close()
+        if part.stream is not None:
+            part.stream.close()
         part.release()
         self._launch()
 

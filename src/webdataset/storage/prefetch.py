@@ -12,36 +12,41 @@ decides what is begun for a shard, how far ahead and when.
 """
 
 import contextlib
-import functools
 import io
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from webdataset.core.errors import SourceError
 from webdataset.storage.open_url import ResolvedUrl
 from webdataset.storage.prefetch_worker import PrefetchTask, ReadRate, Reservation, close_tasks, prefetch_budget
 
-FIRST_LOOK = 3  # whoever takes one sample and leaves has read twice
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from webdataset.storage.streams import Stream
+
+# a reader that takes one sample and leaves has read twice
+FIRST_LOOK = 3
 
 
 class PrefetchedStream(io.RawIOBase):
-    """A stream, part of which may have been read already. What it does not know itself, the stream is asked.
+    """A stream, part of which may have been read already; attributes that it lacks are the stream's.
 
     Args:
         stream: an open stream.
-        pace: takes note of the waiting.
-        look: called when the third read begins, and again from time to time: one may open what comes next.
-        asked: when somebody began to open ``stream``, unless it was ``task``.
+        pace: records how long reads wait.
+        look: called when the third read begins, and again from time to time, to open what comes next.
+        asked: when opening ``stream`` began, unless ``task`` opened it.
         task: what has been reading ``stream``; its turn has come.
     """
 
     def __init__(
         self,
-        stream: Any,
+        stream: "Stream",
         pace: ReadRate,
         look: Callable[[], None] | None = None,
         asked: float | None = None,
@@ -56,7 +61,7 @@ class PrefetchedStream(io.RawIOBase):
         self._given = self._reads = 0
         self._left = time.monotonic()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Pass on to the stream."""
         if name == "ahead_of":
             raise AttributeError(name)
@@ -132,10 +137,11 @@ class PrefetchedStream(io.RawIOBase):
         """Return the rest."""
         return b"".join(iter(lambda: self.read(1 << 20), b""))
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end."""
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
+        view = memoryview(buffer).cast("B")
+        content = self.read(len(view))
+        view[: len(content)] = content
         return len(content)
 
     def readable(self) -> bool:
@@ -165,7 +171,7 @@ Resolver = Callable[[Any], ResolvedUrl]
 
 
 class Closable(Protocol):
-    """What is begun for a shard, and left when nobody wants it."""
+    """What is begun for a shard, and left when it is not wanted."""
 
     def close(self) -> None:
         """Leave it."""
@@ -178,8 +184,8 @@ class UpcomingShard(NamedTuple, Generic[B]):
     """A shard whose turn will come.
 
     Args:
-        shard: the dict, or whatever stands in its place.
-        resolved: what its url leads to; None where its turn came before anything asked, or where resolving it failed.
+        shard: the dict, or what stands in its place.
+        resolved: what its url leads to; None where nothing asked before its turn, or resolving it failed.
         begun: what opens it already, or None.
         failure: what the list raised instead of a shard, or None.
     """
@@ -198,19 +204,16 @@ class UpcomingShard(NamedTuple, Generic[B]):
 class Lookahead(Generic[B]):
     """A list of shards that is looked at ahead of time.
 
-    It is asked under a lock. A look ahead that would have to wait for that is left out: so no thread waits for another,
-    and a list that reads shards itself does not wait for itself.
-
-    Args:
-        shards: the list.
-        resolve: resolves the url of a shard.
+    The list is asked under a lock. A look ahead that would have to wait for the lock is left out: no thread waits for
+    another, and a list that reads shards itself does not wait for itself.
     """
 
     def __init__(self, shards: Iterator[Shard], resolve: Resolver) -> None:
         self._shards = shards
         self._resolve = resolve
         self._waiting: deque[UpcomingShard[B]] = deque()
-        self._current: B | None = None  # of the shard whose turn it is
+        # of the shard whose turn it is
+        self._current: B | None = None
         self._ended = self._closed = False
         self._lock = threading.Lock()
         self._owner = os.getpid()
@@ -230,7 +233,7 @@ class Lookahead(Generic[B]):
         return coming
 
     def _alone(self, look: Callable[[], None]) -> None:
-        """Look ahead, unless other code does so, or asks the list, at this moment; or nobody goes on with it."""
+        """Look ahead, unless other code does so, or asks the list, at this moment, or the list is closed."""
         self._reset_after_fork()
         lock = self._lock
         if not self._closed and lock.acquire(blocking=False):
@@ -264,17 +267,12 @@ class Lookahead(Generic[B]):
         return coming
 
     def _note(self, waiting: deque[UpcomingShard[B]], number: int, begun: B) -> None:
-        """Keep what was begun beside its shard; under the lock.
-
-        Args:
-            waiting: what waited before it was begun.
-            number: the shard's in that.
-            begun: what opens it.
-        """
+        """Keep what was begun beside the shard with this number; under the lock."""
         try:
             waiting[number] = waiting[number]._replace(begun=begun)
         finally:
-            if self._closed:  # a finaliser may have run in between
+            # a finaliser may have run in between
+            if self._closed:
                 begun.close()
 
     def _left(self) -> list[B]:
@@ -299,7 +297,11 @@ CALM_SECONDS = 2.0
 
 
 class ShardPrefetcher(Lookahead[PrefetchTask]):
-    """A list of shards that is looked at ahead of time.
+    """Opens the next shards of a list while one is read, and reads them ahead within a budget.
+
+    While the reader starves, a thread that has read a shard begins another one at once, so that connections stay busy.
+    Shards of up to 48 MiB are read whole, since each request costs its latency; of larger ones enough is read that
+    their further connections (:mod:`~webdataset.storage.parallel_ranges`) find the time to begin.
 
     Args:
         shards: the list.
@@ -321,10 +323,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         self._longest = 0
 
     def take(self, end: object) -> tuple[Shard, ResolvedUrl | None, PrefetchTask | None]:
-        """Return the shard whose turn has come, what its url leads to and what has opened it, where that is known.
-
-        Args:
-            end: stands for the shard at the end of the list.
+        """Return the shard whose turn has come (``end`` after the last), its resolved url and its task, if any.
 
         Raises:
             Exception: what the list raises.
@@ -348,7 +347,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
             self._alone(self._begin_all)
 
     def _ask_ahead(self) -> None:
-        """Ask the list for what may come next; behind one that is not opened ahead there is no need to look."""
+        """Ask the list for what may come next; after one that is not opened ahead there is no need to look."""
         waiting = self._waiting
         while len(waiting) < self._depth and (not waiting or waiting[-1].remote):
             if self._look_further() is None:
@@ -362,7 +361,8 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
                 self._longest = max(self._longest, coming.begun.length or 0)
             else:
                 task = self._start_prefetch(coming.resolved)
-                if task is None:  # no room, or none that is opened ahead
+                # no room, or none that is opened ahead
+                if task is None:
                     return
                 self._note(waiting, number, task)
 
@@ -371,14 +371,9 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         close_tasks(self._left())
 
     def open(self, resolved: ResolvedUrl, task: PrefetchTask | None, *, look: bool) -> PrefetchedStream:
-        """Return the stream of a shard whose turn has come.
+        """Return the stream of a shard whose turn has come; one that failed ahead of its turn is opened anew.
 
-        One that could not be opened ahead of its turn is opened now: whatever it says now is what it says.
-
-        Args:
-            resolved: what its url leads to.
-            task: what has opened it ahead of its turn, if anything.
-            look: begin to open what comes next at once; else when it is read.
+        ``look`` begins to open what comes next at once; else that begins when the stream is read.
 
         Raises:
             SourceError: it cannot be opened.
@@ -396,7 +391,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
                 task.release()
                 task = None
         if stream is None:
-            stream = resolved.open(raw=True)
+            stream = resolved.open_stream()
         ended = time.monotonic()
         self.pace.note(began, began, ended, 0)
         return PrefetchedStream(stream, self.pace, self.look, began, task)
@@ -414,8 +409,9 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
         if grant is None:
             return None
         try:
-            return PrefetchTask(functools.partial(resolved.open, raw=True), size_bytes, grant, self._go_on)
-        except RuntimeError:  # no more threads
+            return PrefetchTask(resolved.open_stream, size_bytes, grant, self._go_on)
+        # no more threads
+        except RuntimeError:
             grant.release()
             return None
 

@@ -18,22 +18,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core import settings
 from webdataset.core.fork_safety import ForkSafeRLock
 
+if TYPE_CHECKING:
+    from webdataset.storage.streams import Stream
+
 
 class Reservation:
-    """Bytes and perhaps a connection, to be given back in two steps or one; in a forked child they count no more.
-
-    Args:
-        budget: who granted them.
-        size_bytes: how many bytes may be held.
-
-    Attributes:
-        size_bytes: as granted.
-    """
+    """Bytes and perhaps a connection of a budget, given back in two steps or one; a forked child holds none."""
 
     __slots__ = ("_budget", "_connections", "_owner", "_size", "size_bytes")
 
@@ -42,11 +37,7 @@ class Reservation:
         self._budget, self._connections, self._owner = budget, 1, os.getpid()
 
     def grow(self, size_bytes: int) -> bool:
-        """Ask for more bytes, and for a connection where it was given back; tells whether they are granted.
-
-        Args:
-            size_bytes: how many more.
-        """
+        """Request more bytes, and a connection where it was given back; tells whether they are granted."""
         if self._owner != os.getpid():
             return False
         with self._budget.lock:
@@ -63,11 +54,7 @@ class Reservation:
         return self._size
 
     def shrink(self, size_bytes: int) -> None:
-        """Give back some of the bytes: they have been read, or never will be.
-
-        Args:
-            size_bytes: how many.
-        """
+        """Give back some of the bytes: they have been read, or never will be."""
         self._give(size_bytes, 0)
 
     def release_connection(self) -> None:
@@ -80,7 +67,8 @@ class Reservation:
 
     def _give(self, size_bytes: int, connections: int) -> None:
         if self._owner == os.getpid():
-            with self._budget.lock:  # the reader and the thread both give back, each what it knows of
+            # the reader and the thread both give back, each what it knows of
+            with self._budget.lock:
                 size_bytes, connections = min(size_bytes, self._size), min(connections, self._connections)
                 self._size -= size_bytes
                 self._connections -= connections
@@ -92,7 +80,7 @@ class PrefetchBudget:
     """Bytes and connections of one process.
 
     Attributes:
-        lock: held while they are counted; the thread that holds it may be interrupted by a finaliser that gives back.
+        lock: held while they are counted; a finaliser that gives back may interrupt the thread that holds it.
         size_bytes: granted now.
         connections: granted now.
     """
@@ -102,7 +90,7 @@ class PrefetchBudget:
         self.size_bytes = self.connections = 0
 
     def take(self, size_bytes: int, *, spare: int = 0) -> Reservation | None:
-        """Return a grant of bytes and a connection, or None where the process has no room.
+        """Return a reservation of bytes and a connection, or None where the process has no room.
 
         Args:
             size_bytes: bytes to be held at most.
@@ -111,13 +99,7 @@ class PrefetchBudget:
         return Reservation(self, size_bytes) if self.more(size_bytes, 1, spare=spare) else None
 
     def more(self, size_bytes: int, connections: int, *, spare: int = 0) -> bool:
-        """Count bytes and connections as taken, if there is room; tells whether there is.
-
-        Args:
-            size_bytes: how many.
-            connections: how many, perhaps none.
-            spare: as for :meth:`take`.
-        """
+        """Count bytes and connections as taken, if there is room; tells whether there is."""
         most, widest = settings.PREFETCH_BYTES.get(), settings.CONNECTIONS.get() - 1 + spare
         with self.lock:
             if self.size_bytes + size_bytes > most or (connections and self.connections + connections > widest):
@@ -143,7 +125,8 @@ if hasattr(os, "register_at_fork"):
 
 
 try:
-    from _queue import Empty, SimpleQueue  # those of ``queue``, which loads more
+    # those of ``queue``, which loads more
+    from _queue import Empty, SimpleQueue
 except ImportError:
     from queue import Empty, SimpleQueue
 
@@ -158,20 +141,18 @@ class PrefetchTask:
 
     Args:
         opener: gives the stream; called in the thread.
-        limit_bytes: how much is read ahead; of a stream that is known to be longer, :data:`OF_LARGE_BYTES`: the rest
-            can be had over several connections when its turn comes.
+        limit_bytes: how much is read ahead; of a stream known to be longer, :data:`OF_LARGE_BYTES`: the rest can come
+            over several connections when its turn comes.
         grant: given back as the bytes go.
         done: called in the thread when it has read to the bound or the end.
         exact: read to the bound, however long the stream says that it is.
 
     Attributes:
         stream: the stream, once it is open.
-        length: bytes of the stream, once it is open, or None where it does not say.
-        grant: what may be held.
+        length: bytes of the stream, or None where it is not open or does not say.
         whole: whether all of the stream has been read.
         refused: what opening raised, or None.
         failure: what reading raised, or None.
-        given_bytes: what was taken of it so far.
         latency_seconds: between asking for it and its first bytes.
 
     Raises:
@@ -180,14 +161,14 @@ class PrefetchTask:
 
     def __init__(
         self,
-        opener: Callable[[], Any],
+        opener: "Callable[[], Stream]",
         limit_bytes: int,
         grant: Reservation,
         done: Callable[["PrefetchTask"], None] | None = None,
         *,
         exact: bool = False,
     ) -> None:
-        self.stream: Any = None
+        self.stream: Stream | None = None
         self.refused: BaseException | None = None
         self.failure: BaseException | None = None
         self.given_bytes = 0
@@ -210,11 +191,11 @@ class PrefetchTask:
         self._done = done
         self._start(self._run, opener)
 
-    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
         self._thread = threading.Thread(target=run, args=arguments, name="webdataset-ahead", daemon=True)
         self._thread.start()
 
-    def _run(self, opener: Callable[[], Any]) -> None:
+    def _run(self, opener: "Callable[[], Stream]") -> None:
         began = time.monotonic()
         try:
             self.stream = stream = opener()
@@ -231,7 +212,8 @@ class PrefetchTask:
 
     def _go_on(self) -> None:
         try:
-            self._read_pieces(self.stream)
+            if self.stream is not None:
+                self._read_pieces(self.stream)
         finally:
             self._over()
 
@@ -245,7 +227,7 @@ class PrefetchTask:
         if done is not None:
             done(self)
 
-    def _fit(self, stream: Any) -> None:
+    def _fit(self, stream: "Stream") -> None:
         """Plan for no more than the stream holds."""
         length = getattr(stream, "length", None)
         if isinstance(length, int) and not self._exact:
@@ -262,7 +244,7 @@ class PrefetchTask:
             return limit_bytes
         return self.length if self.length <= limit_bytes else min(limit_bytes, OF_LARGE_BYTES)
 
-    def _read_pieces(self, stream: Any, began: float | None = None) -> None:
+    def _read_pieces(self, stream: "Stream", began: float | None = None) -> None:
         read = getattr(stream, "read_some", stream.read)
         try:
             while self._left > 0 and not self._enough:
@@ -288,11 +270,7 @@ class PrefetchTask:
         return self._thread.is_alive()
 
     def extend(self, limit_bytes: int) -> None:
-        """Read further ahead than was planned, if there is room and anything left.
-
-        Args:
-            limit_bytes: how much of the stream in all, as for the beginning.
-        """
+        """Read further ahead, up to ``limit_bytes`` of the stream in all, if there is room and anything left."""
         more = self._fitting(limit_bytes) - self._planned
         if more <= 0 or self._enough or self.whole or self.refused or self.failure or not self.grant.grow(more):
             return
@@ -304,21 +282,22 @@ class PrefetchTask:
             self._resume()
 
     def _resume(self) -> None:
-        """Start the thread again, behind what it has read."""
+        """Start the thread again, after what it has read."""
         read, self._pieces = self._pieces, SimpleQueue()
         while (piece := read.get()) is not None:
             self._pieces.put(piece)
         try:
             self._start(self._go_on)
-        except RuntimeError:  # no more threads
+        # no more threads
+        except RuntimeError:
             self._over()
 
     def claim(self) -> None:
-        """Say that the turn has come: the thread reads no further than it must, and its connection is the reader's."""
+        """Say that the turn has come: the thread reads no further than it must; its connection becomes the reader's."""
         self._enough = True
         self.grant.release_connection()
 
-    def take(self) -> Any:
+    def take(self) -> "Stream | None":
         """Return the stream once it is open, None if it was refused."""
         self.claim()
         self._opened.wait()
@@ -330,14 +309,15 @@ class PrefetchTask:
         """Return the next piece that the thread has read, or None where there are no more; waits for the thread."""
         content = self._pieces.get()
         if content is None:
-            self._done = None  # the thread that waits for it may hold it
+            # the thread that waits for it may hold it
+            self._done = None
         else:
             self.given_bytes += len(content)
             self.grant.shrink(len(content))
         return content
 
     def take_leftovers(self) -> tuple[bytes, bool]:
-        """Return, in a forked child, what the thread has left behind, and whether it had come to its end."""
+        """Return, in a forked child, what the thread has read, and whether it had come to its end."""
         pieces = []
         with contextlib.suppress(Empty):
             while (piece := self._pieces.get_nowait()) is not None:
@@ -358,11 +338,7 @@ class PrefetchTask:
                 interrupt()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Stop the thread and close the stream; where the thread cannot be woken, it closes the stream itself.
-
-        Args:
-            seconds: how long to wait for the thread.
-        """
+        """Stop the thread and close the stream; a thread that cannot be woken in time closes the stream itself."""
         self.cancel()
         self._done = None
         if self.owner != os.getpid():
@@ -375,11 +351,7 @@ class PrefetchTask:
 
 
 def close_tasks(tasks: Iterable[PrefetchTask]) -> None:
-    """Close several, and wait for all of them together no longer than for one.
-
-    Args:
-        tasks: which.
-    """
+    """Close several tasks, and wait for all together no longer than for one."""
     tasks, until = list(tasks), time.monotonic() + CLOSE_SECONDS
     for task in tasks:
         task.cancel()
@@ -399,15 +371,15 @@ def _stop_all_tasks() -> None:
     close_tasks(task for task in list(_live_tasks) if task.owner == os.getpid() and task.running)
 
 
-def _set_ahead(stream: Any, *, ahead: bool) -> None:
+def _set_ahead(stream: object, *, ahead: bool) -> None:
     """Tell a stream, if it cares, whether a thread reads it before its turn."""
     if hasattr(stream, "ahead"):
         stream.ahead = ahead
 
 
-def _close_silently(stream: Any) -> None:
+def _close_silently(stream: "Stream") -> None:
     """Close a stream that is not wanted; what it has to say no longer matters."""
-    with contextlib.suppress(Exception):  # whatever it says: nobody has wanted its bytes
+    with contextlib.suppress(Exception):  # its bytes are not wanted
         stream.close()
 
 
@@ -418,7 +390,7 @@ WINDOW_BYTES = 1 << 20
 
 
 class ReadRate:
-    """How the time of one reader passes.
+    """How one reader's time passes, in windows.
 
     Attributes:
         latency_seconds: between asking for the latest stream and its first bytes.
@@ -437,14 +409,7 @@ class ReadRate:
         self.given_bytes = 0
 
     def note(self, before: float, began: float, ended: float, given_bytes: int) -> None:
-        """Take note of a read.
-
-        Args:
-            before: when the read before it had ended, in seconds of a clock.
-            began: when it began.
-            ended: when it ended.
-            given_bytes: what it gave.
-        """
+        """Record a read: when the one before it ended, when it began and ended, and what it gave."""
         self.waited_seconds += ended - began
         self.elapsed_seconds += ended - before
         self.given_bytes += given_bytes

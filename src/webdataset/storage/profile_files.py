@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError
@@ -42,11 +42,7 @@ class ProfileDefinitions(NamedTuple):
 
 
 def read_toml(path: Path, *, travels: bool = True) -> ProfileDefinitions:
-    """Return what a configuration file defines.
-
-    Args:
-        path: the file.
-        travels: the processes of this user all read it.
+    """Return what a configuration file defines; ``travels``: the processes of this user all read it.
 
     Raises:
         ConfigError: it cannot be read, or has a mistake, which is named by ``file:line``.
@@ -57,14 +53,10 @@ def read_toml(path: Path, *, travels: bool = True) -> ProfileDefinitions:
     return parse_definitions(tree, str(path), lines, travels=travels)
 
 
-def parse_definitions(tree: Mapping[str, Any], origin: str, lines: LineNumbers, *, travels: bool) -> ProfileDefinitions:
-    """Return what a parsed configuration defines.
-
-    Args:
-        tree: its tables; secrets hidden.
-        origin: the file's name.
-        lines: path of a key to its line.
-        travels: see :func:`read_toml`.
+def parse_definitions(
+    tree: Mapping[str, object], origin: str, lines: LineNumbers, *, travels: bool
+) -> ProfileDefinitions:
+    """Return what the tables of a parsed configuration, with secrets hidden, define.
 
     Raises:
         ConfigError: a mistake.
@@ -86,14 +78,14 @@ def parse_definitions(tree: Mapping[str, Any], origin: str, lines: LineNumbers, 
     return ProfileDefinitions(profiles, tuple(_parse_routes(s3.get("route", []), at)))
 
 
-def _parse_profile(name: str, written: Any, at: Callable[..., str], *, travels: bool) -> Profile:
+def _parse_profile(name: str, written: object, at: Callable[..., str], *, travels: bool) -> Profile:
     place = at("s3", "profiles", name)
     check_name(name, place)
     fields = _check_table(written, place, f"s3.profiles.{name}")
     return make_profile(name, fields, origin=place, travels=travels, at=lambda field: at("s3", "profiles", name, field))
 
 
-def _parse_routes(written: Any, at: Callable[..., str]) -> Iterable[Route]:
+def _parse_routes(written: object, at: Callable[..., str]) -> Iterable[Route]:
     if not isinstance(written, list):
         raise ConfigError(f"{at('s3', 'route')}: routes are written as [[s3.route]], with two brackets")
     seen: set[str] = set()
@@ -108,19 +100,19 @@ def _parse_routes(written: Any, at: Callable[..., str]) -> Iterable[Route]:
         yield route
 
 
-def _check_table(written: Any, place: str, name: str) -> Mapping[str, Any]:
+def _check_table(written: object, place: str, name: str) -> Mapping[str, object]:
     if not isinstance(written, dict):
         raise ConfigError(f"{place}: {name} has to be a table")
     return written
 
 
-def _parse_file(path: Path) -> tuple[Mapping[str, Any] | str, LineNumbers]:
+def _parse_file(path: Path) -> tuple[Mapping[str, object] | str, LineNumbers]:
     """Return a file's tables and the lines of its keys, or what is wrong; the text stays in here."""
     import tomllib  # noqa: PLC0415  10 ms, where there is such a file
 
     try:
         text = path.read_bytes().decode()
-        return hide_secrets(tomllib.loads(text)), _find_lines(text)
+        return cast("dict[str, object]", hide_secrets(tomllib.loads(text))), _find_lines(text)
     except OSError as error:
         return f"{path}: {error.strerror or 'cannot be read'}", {}
     except UnicodeDecodeError:
@@ -132,13 +124,8 @@ def _parse_file(path: Path) -> tuple[Mapping[str, Any] | str, LineNumbers]:
         return f"{path}: is nested too deeply", {}
 
 
-def hide_secrets(tree: Any, key: str = "") -> Any:
-    """Return tables with every text hidden that is not known to be harmless.
-
-    Args:
-        tree: a parsed file, or a part of it.
-        key: the key that it stands under.
-    """
+def hide_secrets(tree: object, key: str = "") -> object:
+    """Return tables with every text hidden that is not known to be harmless under its key."""
     if isinstance(tree, dict):
         return {name: hide_secrets(value, name) for name, value in tree.items()}
     if isinstance(tree, list):
@@ -175,7 +162,7 @@ def _parse_keys(line: str) -> tuple[str, ...] | None:
     import tomllib  # noqa: PLC0415  10 ms, where there is such a file
 
     try:
-        tree: Any = tomllib.loads(line)
+        tree: object = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
         return None
     keys = []
@@ -189,11 +176,7 @@ def _parse_keys(line: str) -> tuple[str, ...] | None:
 
 
 def format_toml(profiles: Iterable[Profile], routes: Iterable[Route] = ()) -> str:
-    """Return TOML that defines the same.
-
-    Args:
-        profiles: profiles with names.
-        routes: routes.
+    """Return TOML that defines the same profiles and routes.
 
     Raises:
         ConfigError: a profile holds a secret as text; references are written, secrets are not.
@@ -215,7 +198,7 @@ def format_toml(profiles: Iterable[Profile], routes: Iterable[Route] = ()) -> st
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def _format_line(field: str, value: Any) -> str:
+def _format_line(field: str, value: object) -> str:
     if isinstance(value, bool):
         return f"{field} = {str(value).lower()}"
     text = str(value.reference if isinstance(value, Secret) else value)
@@ -249,16 +232,15 @@ _KEYED = (
 class _IniFile(NamedTuple):
     """One file in the manner of ini: its sections, or what is wrong with it."""
 
-    sections: Mapping[str, Mapping[str, Any]]
+    sections: Mapping[str, Mapping[str, object]]
     problem: str | None = None
 
 
 def read_petrel(path: Path) -> ProfileDefinitions:
     """Return the clusters of a ``petreloss.conf`` as profiles.
 
-    Args:
-        path: the file: one section a cluster, with ``host_base``, ``access_key``, ``secret_key``; ``default_cluster``
-            under ``[DEFAULT]``. Other keys mean nothing here.
+    One section a cluster, with ``host_base``, ``access_key``, ``secret_key``; ``default_cluster`` under ``[DEFAULT]``.
+    Other keys mean nothing here.
 
     Raises:
         ConfigError: it cannot be read.
@@ -274,7 +256,7 @@ def read_petrel(path: Path) -> ProfileDefinitions:
 
 
 def _petrel_profile(name: str, section: Mapping[str, Any], path: Path) -> Profile:
-    fields: dict[str, Any] = {"addressing_style": "path"}
+    fields: dict[str, object] = {"addressing_style": "path"}
     host = section.get("host_base") or section.get("endpoint_url")
     if host:
         fields["endpoint_url"] = host if "://" in host else f"http://{host}"
@@ -303,30 +285,23 @@ def _read_ini(path: Path) -> _IniFile:
     return _IniFile({**sections, "DEFAULT": _hide_values(parser.defaults())})
 
 
-def _hide_values(section: Mapping[str, str]) -> Mapping[str, Any]:
+def _hide_values(section: Mapping[str, str]) -> Mapping[str, object]:
     shown = ("host_base", "endpoint_url", "default_cluster")
     unquoted = {key: value.strip().strip("'\"") for key, value in section.items() if value is not None}
     return {key: value if key in shown else Secret.literal(value) for key, value in unquoted.items()}
 
 
-def read_profile_variables(name: str) -> Mapping[str, Any]:
-    """Return the fields that ``WDS_S3_<NAME>_<FIELD>`` give a profile.
-
-    Args:
-        name: the profile's name; an empty one asks for ``WDS_S3_<FIELD>``.
-    """
+def read_profile_variables(name: str) -> Mapping[str, object]:
+    """Return the fields that ``WDS_S3_<NAME>_<FIELD>`` give a profile; without a name, ``WDS_S3_<FIELD>``."""
     stem = f"WDS_S3_{_variable_name(name)}_" if name else "WDS_S3_"
     return _read_fields({field: (stem + field.upper(),) for field in FIELDS})
 
 
-def override_fields(profile: Profile, fields: Mapping[str, Any], origin: str) -> Profile:
-    """Return a profile with some fields replaced.
+def override_fields(profile: Profile, fields: Mapping[str, object], origin: str) -> Profile:
+    """Return a profile with some fields replaced, which come from ``origin``.
 
-    Args:
-        profile: the profile.
-        fields: field to value. Where one of them says who asks (keys, ``aws_profile``, ``anonymous``), all that the
-            profile has of these is dropped: keys of two places are never mixed.
-        origin: where the fields come from.
+    Where a field says who asks (keys, ``aws_profile``, ``anonymous``), all that the profile has of these is dropped:
+    keys of two places are never mixed.
 
     Raises:
         ConfigError: an unknown field, or one that makes no sense.
@@ -344,9 +319,6 @@ def override_fields(profile: Profile, fields: Mapping[str, Any], origin: str) ->
 def read_megfile_profile(name: str) -> Profile | None:
     """Return the profile that ``<NAME>__AWS_ACCESS_KEY_ID``, ``<NAME>__OSS_ENDPOINT`` … define, if any is set.
 
-    Args:
-        name: the profile's name.
-
     Raises:
         ConfigError: a variable that makes no sense.
     """
@@ -358,16 +330,14 @@ def read_megfile_profile(name: str) -> Profile | None:
 def read_megfile_alias(scheme: str) -> Route | None:
     """Return the route that ``MEGFILE_ALIASES__<SCHEME>=s3+NAME`` (or ``s3+NAME://bucket/prefix``) defines.
 
-    Args:
-        scheme: the scheme of a url.
-
     Raises:
         ConfigError: the variable makes no sense.
     """
     variable = f"MEGFILE_ALIASES__{scheme.upper()}"
     alias = settings.read_variable(variable)
     match = None if alias is None else re.fullmatch(r"s3(?:\+(?P<name>[^:/]+))?(?:://(?P<rest>.*))?", alias)
-    if match is None:  # an alias of another protocol is none of ours
+    # an alias of another protocol is none of ours
+    if match is None:
         return None
     fields = {"match": f"{scheme}://", "profile": match["name"], "target": match["rest"] and f"s3://{match['rest']}"}
     return make_route(fields, origin=f"environment, {variable}")
@@ -390,9 +360,9 @@ def environment_profile() -> tuple[Profile, bool]:
     return make_profile("", fields, origin="environment"), is_defined
 
 
-def _read_fields(names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+def _read_fields(names: Mapping[str, Iterable[str]]) -> dict[str, object]:
     """Return field to value for the first variable of each that is set; secrets as references."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for field, variables in names.items():
         for variable in variables:
             text = (
@@ -416,7 +386,7 @@ def _make_reference(variable: str, secret: Secret) -> Secret:
     return Secret(secret.reveal()) if held else Secret(f"env:{variable}")
 
 
-def _parse_field(field: str, text: str, variable: str) -> Any:
+def _parse_field(field: str, text: str, variable: str) -> object:
     if field not in ("anonymous", "request_payer", "verify"):
         return text
     word = text.strip().lower()
@@ -448,7 +418,8 @@ def _read_aws_sections(path: Path) -> Iterable[tuple[str, str | None]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return  # botocore says so itself where it needs the file
+        # botocore says so itself where it needs the file
+        return
     name, endpoint, inside = None, None, False
     for line in lines:
         header = re.match(r"\[\s*(?P<kind>[\w-]+\s+)?(?P<name>[^\]\s]+)\s*\]", line)

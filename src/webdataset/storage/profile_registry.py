@@ -15,7 +15,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError
@@ -53,12 +53,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def register(name: str, fields: dict[str, Any]) -> Profile:
-    """Define a profile for this process.
-
-    Args:
-        name: its name; a definition of the same name is replaced.
-        fields: see :class:`Profile`.
+def register(name: str, fields: dict[str, object]) -> Profile:
+    """Define a profile for this process; a definition of the same name is replaced.
 
     Raises:
         ConfigError: an unknown field, or one that makes no sense.
@@ -74,12 +70,9 @@ def route(match: str, profile: str | None = None, *, target: str | None = None) 
 
     Args:
         match: ``s3://bucket``, ``s3://bucket/prefix``, or ``scheme://`` for urls of a scheme of your own; a ``*`` at
-            the end also takes names that go on. Of several routes the longest is taken, of the same length the latest.
+            the end also takes names that go on. The longest route that matches wins, of the same length the latest.
         profile: name of the profile; None is what ``s3://`` urls use without one.
         target: ``s3://bucket/prefix`` that stands for ``match``.
-
-    Returns:
-        The route.
 
     Raises:
         ConfigError: a match or target that makes no sense.
@@ -91,10 +84,10 @@ def route(match: str, profile: str | None = None, *, target: str | None = None) 
 
 
 def load(file: str | os.PathLike[str]) -> None:
-    """Take up the profiles and routes of a further configuration file, in this process.
+    """Take up the profiles and routes of a further TOML file, in this process.
 
     Args:
-        file: a TOML file.
+        file: the file.
 
     Raises:
         ConfigError: it cannot be read, or has a mistake, which is named by ``file:line``.
@@ -146,7 +139,7 @@ def adopt_definitions(profiles: Iterable[Profile], routes: Iterable[Route], with
     Args:
         profiles: profiles.
         routes: routes.
-        withheld: names of profiles that could not come along.
+        withheld: names of profiles whose secrets stayed behind.
     """
     with _lock:
         for profile in profiles:
@@ -157,11 +150,7 @@ def adopt_definitions(profiles: Iterable[Profile], routes: Iterable[Route], with
 
 
 def is_withheld(name: str) -> bool:
-    """Tell whether another process knows a profile that could not come here.
-
-    Args:
-        name: its name.
-    """
+    """Tell whether another process has a profile of this name that could not come here."""
     return name in _withheld
 
 
@@ -242,14 +231,15 @@ def _warn_of_readers(path: Path, mode: int, found: ProfileDefinitions) -> None:
         log.warning("%s holds secrets and can be read by others: chmod 600 %s", path, path)
 
 
-_process_id = os.urandom(16).hex()  # forked children share it, and all that was defined before the fork
+# forked children share it, and all that was defined before the fork
+_process_id = os.urandom(16).hex()
 
 
 class PickledProfiles(NamedTuple):
     """What Python defined in one process.
 
     Args:
-        process: which one it was.
+        process: the process.
         profiles: those whose secrets are references.
         withheld: names of the others.
         routes: the routes.
@@ -276,10 +266,6 @@ def collect_profiles() -> PickledProfiles | None:
 
 
 def restore_profiles(pickled: PickledProfiles) -> None:
-    """Take up what another process has defined; in the process that defined it, nothing happens.
-
-    Args:
-        pickled: what ``packed`` returned there.
-    """
+    """Take up what another process has defined; in the process that defined it, nothing happens."""
     if pickled.process != _process_id:
         adopt_definitions(pickled.profiles, pickled.routes, pickled.withheld)

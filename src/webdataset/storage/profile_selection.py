@@ -58,13 +58,9 @@ _SECRET_WORD = re.compile(
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """Options, checked and frozen.
+    """Options, checked and frozen: name to value; texts that are secrets are hidden."""
 
-    Args:
-        options: name to value; texts that are secrets are hidden.
-    """
-
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, object], ...]
 
     def as_mapping(self) -> dict[str, Any]:
         """Return name to value."""
@@ -72,19 +68,15 @@ class StorageOptions:
 
 
 class OpaqueOption:
-    """An object that may know secrets: used where it is, never pickled, never shown.
+    """An object of another package that may know secrets: used where it is, never pickled, never shown."""
 
-    Args:
-        value: credentials, as some other package makes them.
-    """
-
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __repr__(self) -> str:
         return f"<{type(self.value).__name__}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Refuse.
 
         Raises:
@@ -96,11 +88,8 @@ class OpaqueOption:
         )
 
 
-def check_options(given: Any) -> StorageOptions | None:
-    """Return storage options, checked.
-
-    Args:
-        given: a mapping of names in :data:`NAMES` to values, or None.
+def check_options(given: object) -> StorageOptions | None:
+    """Return storage options, checked and frozen; names of :data:`OPTION_NAMES` only.
 
     Raises:
         ConfigError: an option that no store has.
@@ -116,13 +105,8 @@ def check_options(given: Any) -> StorageOptions | None:
     return StorageOptions(tuple((str(name), _hide_option(str(name), value)) for name, value in given.items()))
 
 
-def options_for(store: str, given: Any, url: str | None = None) -> dict[str, Any]:
-    """Return the options of one store; texts that are secrets are revealed by ``.reveal()``.
-
-    Args:
-        store: a name in :data:`NAMES`.
-        given: storage options, checked or as the user gave them.
-        url: what is being opened, for messages.
+def options_for(store: str, given: object, url: str | None = None) -> dict[str, Any]:
+    """Return the options of one store of :data:`OPTION_NAMES`; texts that are secrets are revealed by ``.reveal()``.
 
     Raises:
         ConfigError: an option of another store.
@@ -147,11 +131,6 @@ def options_for(store: str, given: Any, url: str | None = None) -> dict[str, Any
 def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
     """Refuse a user or password in the address of a service: addresses are shown.
 
-    Args:
-        endpoint: the address.
-        name: what names it.
-        url: what is being opened, for messages.
-
     Raises:
         ConfigError: there is one.
     """
@@ -159,7 +138,7 @@ def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
         raise ConfigError(f"{name} must not hold a user or password: it is shown in messages", url=url)
 
 
-def _hide_option(name: str, value: Any) -> Any:
+def _hide_option(name: str, value: object) -> object:
     """Return a value, behind a :class:`Secret` where it may be one."""
     if name == "headers":
         if not isinstance(value, Mapping):
@@ -169,12 +148,14 @@ def _hide_option(name: str, value: Any) -> Any:
         refuse_login(value, "storage_options: endpoint_url")
     if name == "fsspec" and isinstance(value, Mapping):
         return _check_foreign_options(value, secret=False)
-    if name.startswith(("token", "credential")) and isinstance(value, Mapping):  # a file of Google's, as its content
+    # a file of Google's, as its content
+    if name.startswith(("token", "credential")) and isinstance(value, Mapping):
         return Secret.literal(json.dumps(dict(value)))
     if name == "token" and isinstance(value, str) and (value in GS_TOKENS or _is_path(value)):
         return value
     if name == "credentials" and isinstance(value, str) and _is_path(value, ""):
-        return value  # it must get into workers
+        # it must get into workers
+        return value
     return _wrap_secret(value) if name in SECRET_OPTIONS else value
 
 
@@ -182,9 +163,9 @@ def _is_path(text: str, ending: str = ".json") -> bool:
     return text.endswith(ending) and not text.lstrip().startswith(("env:", "file:", "{"))
 
 
-def _check_foreign_options(given: Mapping[Any, Any], *, secret: bool) -> StorageOptions:
+def _check_foreign_options(given: Mapping[object, object], *, secret: bool) -> StorageOptions:
     """Return options whose names belong to others: what may be a secret is told by what it is called."""
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, object]] = []
     for key, value in given.items():
         hidden = secret or _SECRET_WORD.search(str(key)) is not None
         if isinstance(value, Mapping):
@@ -193,7 +174,7 @@ def _check_foreign_options(given: Mapping[Any, Any], *, secret: bool) -> Storage
     return StorageOptions(tuple(found))
 
 
-def _wrap_secret(value: Any) -> Any:
+def _wrap_secret(value: object) -> object:
     """Return a value that may be a secret so that it is neither shown nor pickled."""
     if isinstance(value, str):
         return Secret(value)
@@ -212,30 +193,18 @@ _S3_ONLY = _S3_ALL.difference(*(names for store, names in OPTION_NAMES.items() i
 
 @dataclass(frozen=True)
 class S3Options:
-    """What a dataset says about S3, checked.
-
-    Args:
-        profile: name of the profile; None leaves it to the url.
-        fields: fields that replace those of the profile.
-    """
+    """What a dataset says about S3, checked: the name of a profile, and fields that replace those of the profile."""
 
     profile: str | None
-    fields: tuple[tuple[str, Any], ...]
+    fields: tuple[tuple[str, object], ...]
 
     def apply_to(self, base: Profile) -> Profile:
-        """Return a profile with these fields in the place of its own.
-
-        Args:
-            base: the profile.
-        """
+        """Return the profile ``base`` with these fields in the place of its own."""
         return profile_files.override_fields(base, dict(self.fields), "storage_options")
 
 
-def check_storage_options(given: Any) -> StorageOptions | None:
-    """Return storage options, checked; S3's values, too, where the names are S3's.
-
-    Args:
-        given: a mapping of option names to values; None.
+def check_storage_options(given: object) -> StorageOptions | None:
+    """Return storage options, checked and frozen; S3's values, too, where the names are S3's.
 
     Raises:
         ConfigError: an unknown option, or one that makes no sense.
@@ -246,7 +215,7 @@ def check_storage_options(given: Any) -> StorageOptions | None:
     return checked
 
 
-def _parse_s3_options(given: Any, url: str | None = None) -> S3Options | None:
+def _parse_s3_options(given: object, url: str | None = None) -> S3Options | None:
     """Return what storage options say about S3."""
     if given is None:
         return None
@@ -259,16 +228,13 @@ def _parse_s3_options(given: Any, url: str | None = None) -> S3Options | None:
     return S3Options(name, tuple((field, getattr(made, field)) for field in fields))
 
 
-def profile(name: str, /, **fields: Any) -> Profile:
+def profile(name: str, /, **fields: object) -> Profile:
     """Define an S3 profile for this process, or return the one that is defined.
 
     Args:
         name: its name: ``s3+NAME://bucket/key`` and ``NAME:s3://bucket/key`` use it.
         **fields: fields of :class:`Profile`; keys are given as ``env:NAME``, ``file:PATH`` or as text, which is never
             shown, and does not travel to other processes. Without fields, nothing is defined.
-
-    Returns:
-        The profile.
 
     Raises:
         ConfigError: an unknown field, one that makes no sense; no such profile.
@@ -278,9 +244,6 @@ def profile(name: str, /, **fields: Any) -> Profile:
 
 def find_profile(name: str) -> Profile:
     """Return the profile of a name: of Python, of a file, of the environment, of petrel, of AWS.
-
-    Args:
-        name: the profile's name.
 
     Raises:
         ConfigError: there is none.
@@ -334,9 +297,6 @@ def profiles() -> dict[str, Profile]:
 def is_s3(url: str) -> bool:
     """Tell whether a url is served by S3: by its scheme, or because a route leads there.
 
-    Args:
-        url: a url or path.
-
     Raises:
         ConfigError: a configuration file with a mistake, asked for a scheme that is not S3's own.
     """
@@ -348,23 +308,12 @@ def is_s3(url: str) -> bool:
 
 
 def has_route(url: str) -> bool:
-    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same.
-
-    Args:
-        url: a url or path.
-
-    Raises:
-        ConfigError: a configuration file with a mistake.
-    """
+    """Tell whether a url that does not begin with ``s3://`` is served by S3 all the same; raises as :func:`is_s3`."""
     return url[:5].lower() != "s3://" and "://" in url and is_s3(url)
 
 
-def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
-    """Return the profile that a url is opened with, and the url as ``s3://bucket/key``.
-
-    Args:
-        url: a url for which :func:`is_s3` is true.
-        storage_options: options of the dataset, as a mapping, or checked.
+def profile_for(url: str, storage_options: object = None) -> tuple[Profile, str]:
+    """Return the profile that a url of S3 is opened with, and the url as ``s3://bucket/key``.
 
     Raises:
         ConfigError: no such profile, a configuration file with a mistake, options that make no sense.
@@ -376,12 +325,8 @@ def profile_for(url: str, storage_options: Any = None) -> tuple[Profile, str]:
     return (base if options is None else options.apply_to(base)), plain
 
 
-def service_id(url: str, storage_options: Any = None) -> str:
+def service_id(url: str, storage_options: object = None) -> str:
     """Return which service an S3 url is of, for names of copies; empty for other urls and for AWS itself.
-
-    Args:
-        url: a url, after rewriting.
-        storage_options: options of the dataset, as a mapping, or checked.
 
     Raises:
         ConfigError: as :func:`profile_for`.

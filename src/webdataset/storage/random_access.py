@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError, UsageError
@@ -37,13 +37,13 @@ class ObjectRanges:
 
     Args:
         source: the object.
-        head: bytes to ask for at once, from the start; they are kept for the first reads.
+        head: bytes to request at once, from the start; they are kept for the first reads.
         attempts: failures in a row after which a read is given up.
 
     Attributes:
         requests: requests sent so far.
         received: bytes of body received so far.
-        latency_bytes: how many bytes could be read in the time that one more request takes, as the source says.
+        latency_bytes: how many bytes could be read in the time that one more request takes.
 
     Raises:
         NotFound: nothing is there.
@@ -69,14 +69,10 @@ class ObjectRanges:
         return self._known
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return bytes from a place; fewer only at the end of the object.
-
-        Args:
-            offset: where, in bytes.
-            size: how many.
+        """Return ``size`` bytes from ``offset`` on; fewer only at the end of the object.
 
         Raises:
-            ShardChanged: the object is another one by now.
+            ShardChanged: the object was replaced.
             ShortRead: the service gave less than it said, several times.
             SourceError: it refuses, or does not answer.
         """
@@ -161,7 +157,8 @@ class ObjectRanges:
                 raise RetryableError(redact(f"{type(error).__name__}: {error}")) from error
         finally:
             self.received += got
-            if got < size or answer.size != got:  # a connection with a rest in it would be read as the next answer
+            # a connection with a rest in it would be read as the next answer
+            if got < size or answer.size != got:
                 answer.body.close()
         return got
 
@@ -175,7 +172,7 @@ class ObjectRanges:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_head": b""}
 
 
@@ -184,7 +181,8 @@ def _is_same_object(known: ObjectVersion, answered: ObjectVersion) -> bool:
     return known.same(answered) if known.provable() else known.length == answered.length
 
 
-_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)  # not on every system
+# not on every system
+_pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)
 
 log = logging.getLogger("webdataset")
 
@@ -195,8 +193,7 @@ class RandomAccess(Protocol):
     Attributes:
         url: what is read.
         length: bytes of it.
-        latency_bytes: how many bytes could be read in the time that one more read takes: gaps smaller than this are
-            read rather than left out.
+        latency_bytes: a gap smaller than this is read rather than left out.
     """
 
     url: str
@@ -213,11 +210,7 @@ class RandomAccess(Protocol):
 
 
 class LocalRanges:
-    """A local file.
-
-    Args:
-        path: the file.
-        url: what the user calls it.
+    """A local file, which ``url`` names in messages.
 
     Attributes:
         identity: size and time of the last change when it was opened.
@@ -246,11 +239,7 @@ class LocalRanges:
         self._descriptor = self._stream.fileno()
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return bytes from a place.
-
-        Args:
-            offset: where, in bytes.
-            size: how many.
+        """Return ``size`` bytes from ``offset`` on; fewer only at the end of the file.
 
         Raises:
             ShardChanged: the file has been written to since it was opened.
@@ -261,7 +250,8 @@ class LocalRanges:
             return b""
         try:
             piece = _pread(self._descriptor, size, offset) if _pread is not None else self._read_at_offset(size, offset)
-            while len(piece) < size:  # a large read may come in parts
+            # a large read may come in parts
+            while len(piece) < size:
                 more = self._read_at_offset(size - len(piece), offset + len(piece))
                 if not more:
                     break
@@ -298,24 +288,19 @@ class LocalRanges:
 
 
 def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str | None:
-    """Return the local path that a url means, or None where it is not local.
-
-    Args:
-        url: a url or path as the user wrote it; rewriting applies.
-        level: a trust level that a dataset names.
-    """
+    """Return the local path that a url leads to after rewriting, or None where it is not local."""
     return resolve_url(url, level=level).path if isinstance(url, str) else os.fsdecode(url)
 
 
 def open_ranges(
-    url: str | os.PathLike[str], *, level: str | None = None, storage_options: Any = None
+    url: str | os.PathLike[str], *, level: str | None = None, storage_options: object = None
 ) -> LocalRanges | ObjectRanges:
     """Open a url for positioned reads.
 
     Args:
         url: a url or path.
         level: a trust level that a dataset names.
-        storage_options: what urls of stores are opened with; see :mod:`webdataset.storage.profile_selection`.
+        storage_options: see :mod:`webdataset.storage.profile_selection`.
 
     Raises:
         NoRandomAccess: a scheme, or a server, that gives bytes front to back only.

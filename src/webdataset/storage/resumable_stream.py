@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core.errors import ShortRead, SourceError
 from webdataset.core.redaction import redact
@@ -39,6 +39,11 @@ from webdataset.storage.object_store import (
 from webdataset.storage.parallel_ranges import ATTEMPTS as PART_ATTEMPTS
 from webdataset.storage.parallel_ranges import ParallelRanges
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from webdataset.storage.streams import Stream
+
 ATTEMPTS = 8
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 20.0
@@ -50,11 +55,7 @@ sleep = time.sleep
 
 
 class RetryBudget:
-    """Counts failures without progress.
-
-    Args:
-        attempts: failures in a row after which no more attempt is made.
-    """
+    """Counts failures without progress; after ``attempts`` in a row no more attempt is made."""
 
     def __init__(self, attempts: int = ATTEMPTS) -> None:
         self._attempts = attempts
@@ -62,11 +63,7 @@ class RetryBudget:
         self._mark = 0
 
     def progress(self, received: int) -> None:
-        """Forget the failures before, if enough bytes came since the first of them.
-
-        Args:
-            received: bytes received since the beginning.
-        """
+        """Forget earlier failures if enough of the ``received`` bytes came since the first of them."""
         if received - self._mark >= PROGRESS_BYTES:
             self._failures = 0
             self._mark = received
@@ -87,12 +84,7 @@ class RetryBudget:
 
 
 def pause_seconds(failures: int, wish_seconds: float | None = None) -> float:
-    """Return seconds to wait after some failures in a row.
-
-    Args:
-        failures: how many there were before the present one.
-        wish_seconds: what the server asked for; at most two minutes are granted.
-    """
+    """Return the seconds to wait after ``failures`` in a row; of the server's wish at most two minutes are granted."""
     spread = 0.5 + random_seed() / 2**64
     pause = min(FIRST_SECONDS * 2.0 ** min(failures, 30) * spread, LONGEST_SECONDS)
     return pause if wish_seconds is None else max(pause, min(wish_seconds * (1 + spread / 10), LONGEST_WISH_SECONDS))
@@ -103,7 +95,7 @@ def parse_retry_after(header: str | None, now: str | None = None) -> float | Non
 
     Args:
         header: the header's text, or None.
-        now: ``Date`` of the same answer: clocks differ, and a date is one of the server's clock.
+        now: ``Date`` of the same response: clocks differ, and a date is one of the server's clock.
     """
     text = (header or "").strip()
     if not text:
@@ -123,7 +115,8 @@ def _parse_http_date(date: str) -> float | None:
         moment = email.utils.parsedate_to_datetime(date)
     except (ValueError, TypeError, OverflowError):
         return None
-    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)  # "-0000", or no zone at all
+    # "-0000", or no zone at all
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
     return utc.timestamp()
 
 
@@ -138,23 +131,30 @@ class ResumableStream(io.RawIOBase):
         source: the object.
         attempts: failures in a row, without progress between them, after which reading is given up.
         start: byte to begin at, before the end of the object.
-        known: who the object was when the bytes before ``start`` were read; has to be given with a ``start``.
+        known: the object's version when the bytes before ``start`` were read; required with ``start``.
         end: byte to end before, where this is one of several connections; None for the end of the object.
 
     Attributes:
         ahead: whether a thread reads this before its turn: it may be interrupted, and has no further connections.
         name: the url.
-        identity: who the object is.
+        identity: the object's version.
         length: bytes of the whole object, or None where the store does not say.
         vouched: checksum of the whole object, or None where the store names none, and what computes it. It is compared
-            at the end, unless reading began in the middle: then whoever has the bytes before has to compare.
-        resumes: how often the connection was taken up again.
+            at the end, unless reading began in the middle: then the owner of the bytes before compares it.
+        resumes: number of times that the connection was resumed.
 
     Raises:
         NotFound: nothing is there.
         ShardChanged: the object is not the known one.
         SourceError: the store refuses, or does not answer.
     """
+
+    # Invariants, before and after each read:
+    # Every byte before _received has been given once, and no byte from it on.
+    # _body is None, or its next byte is the one at _received; only the process _owner reads it or closes it.
+    # Each response after the first is about the version identity, and begins at _received.
+    # _crc32 is None, or all bytes before _received have entered _sum.
+    # Once a read has raised an error of the source, _broken holds it, and every later read raises it.
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class ResumableStream(io.RawIOBase):
         self._latency_seconds = 0.0
         self._parallel: ParallelRanges | None = None
         self._interrupted = threading.Event()
-        self._body: Any = None
+        self._body: Stream | None = None
         self._owner = os.getpid()
         self._broken: SourceError | None = None
         answer = self._first(known)
@@ -199,15 +199,16 @@ class ResumableStream(io.RawIOBase):
         """Return up to ``size`` bytes, all the rest where ``size`` is negative, ``b""`` at the end.
 
         Raises:
-            ShortRead: the body ended early and could not be taken up again, or fails its checksum.
-            ShardChanged: it could not be taken up again, since the object is another one by now.
+            ShortRead: the body ended early and could not be resumed, or fails its checksum.
+            ShardChanged: the object was replaced.
             SourceError: the store refuses to give the rest.
         """
         if size is None or size < 0:
             return self.readall()
         if self.closed:
             raise ValueError("read from a closed stream")
-        if self._broken is not None:  # whoever swallows the first error must not take what follows for the end
+        # a caller that swallows the first error must not take what follows for the end
+        if self._broken is not None:
             raise self._broken
         try:
             return self._some(size)
@@ -231,7 +232,8 @@ class ResumableStream(io.RawIOBase):
             return self._of_connection(size, idle=idle)
         content = parallel.read(self._received, size)
         if content:
-            self._drop()  # the first connection has come to where the others begin
+            # the first connection has come to where the others begin
+            self._drop()
             self._take(content)
         else:
             content = self._of_connection(parallel.bound(self._received, size), idle=idle)
@@ -240,21 +242,20 @@ class ResumableStream(io.RawIOBase):
         return content
 
     def _of_connection(self, size: int, *, idle: bool) -> bytes:
-        """Read from the connection; where it breaks off, take it up again."""
-        if self._body is None:
-            self._return()
+        """Read from the connection; where it breaks off, resume it."""
+        body = self._body or self._return()
         while True:
             try:
-                content: bytes = self._body.read(size)
+                content = body.read(size)
             except self._failures as error:
-                self._resume(error, idle=idle)
+                body = self._resume(error, idle=idle)
             else:
                 if content:
                     self._take(content)
                     return content
                 if self.length is None:
                     return b""
-                self._resume(None, idle=idle)
+                body = self._resume(None, idle=idle)
             idle = False
 
     def _take(self, content: bytes) -> None:
@@ -273,10 +274,11 @@ class ResumableStream(io.RawIOBase):
         """Return the rest."""
         return b"".join(iter(lambda: self.read(_PIECE), b""))
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end."""
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
+        view = memoryview(buffer).cast("B")
+        content = self.read(len(view))
+        view[: len(content)] = content
         return len(content)
 
     def readable(self) -> bool:
@@ -288,7 +290,7 @@ class ResumableStream(io.RawIOBase):
         return self._received
 
     def close(self) -> None:
-        """Let go of the connection; one whose body was read to the end has gone back to the pool already."""
+        """Release the connection; one whose body was read to the end is in the pool again."""
         if not self.closed:
             super().close()
             self._drop()
@@ -301,17 +303,14 @@ class ResumableStream(io.RawIOBase):
         self._interrupted.set()
         shutdown = getattr(self._body, "shutdown", None)
         if shutdown is not None:
-            with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended by itself
+            # the connection has ended by itself
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
                 shutdown()
 
     def reopen_at(self, offset: int) -> "ResumableStream | None":
-        """Close this stream, and return one of the same object from another byte on.
+        """Close this stream, and return one of the same object from ``offset`` on.
 
-        Args:
-            offset: the first byte to give, before the end of the object.
-
-        Returns:
-            The stream; None, and nothing is closed, where the store does not tell one object from another.
+        Returns None, and closes nothing, where the store does not tell one version from another.
         """
         if not self.identity.provable():
             return None
@@ -319,23 +318,24 @@ class ResumableStream(io.RawIOBase):
         return ResumableStream(self._source, attempts=self._attempts, start=offset, known=self.identity)
 
     def rewind(self, offset: int) -> None:
-        """Go on from an offset, in a forked child that does not know how far its parent's thread had come.
+        """Continue at ``offset`` in a forked child, which does not know how far its parent's thread came.
 
-        Args:
-            offset: the next byte to give. The store's checksum is not compared any more; ETag and length are.
+        The store's checksum is not compared any more; ETag and length are.
         """
         self._received = offset
         self._crc32 = None
 
     def _drop(self) -> None:
         body, self._body = self.__dict__.get("_body"), None
-        if body is not None and self._owner == os.getpid():  # the socket belongs to the process that opened it
+        # the socket belongs to the process that opened it
+        if body is not None and self._owner == os.getpid():
             body.close()
 
     def _adopt(self) -> None:
-        """Take up the object in a forked process, which must not read its parent's socket."""
+        """Reopen the object in a forked process, which must not read its parent's socket."""
         self._drop()
-        self._parallel = None  # its threads have stayed behind
+        # its threads have stayed in the parent
+        self._parallel = None
         self._owner = os.getpid()
         if not self.identity.provable():
             raise self._short("this stream was opened before a fork, and cannot be taken up after it")
@@ -343,7 +343,7 @@ class ResumableStream(io.RawIOBase):
         self._reconnect("there was a fork")
 
     def _first(self, known: ObjectVersion | None) -> ObjectResponse:
-        """Open the object, with patience."""
+        """Open the object, with retries."""
         failure = RetryableError("")
         while True:
             try:
@@ -356,7 +356,7 @@ class ResumableStream(io.RawIOBase):
         raise SourceError(f"no answer after {self._attempts} attempts: {failure}", url=self.name)
 
     def _request(self, offset: int, known: ObjectVersion | None) -> ObjectResponse:
-        """Ask once; check that the answer begins where it should."""
+        """Send one request; check that the response begins where it should."""
         began = time.monotonic()
         if self._end is None:
             answer = self._source.open_at(offset, known)
@@ -381,7 +381,7 @@ class ResumableStream(io.RawIOBase):
         answer.body.close()
         raise RetryableError("the server answered with something else than the bytes that it was asked for")
 
-    def _skip_head(self, body: Any, count: int) -> bool:
+    def _skip_head(self, body: "Stream", count: int) -> bool:
         """Read past what is known already of an answer that holds the whole object."""
         while count:
             try:
@@ -394,28 +394,31 @@ class ResumableStream(io.RawIOBase):
             count -= len(piece)
         return True
 
-    def _resume(self, cause: Exception | None, *, idle: bool) -> None:
-        """Ask for the rest of the same object, or raise."""
+    def _resume(self, cause: Exception | None, *, idle: bool) -> "Stream":
+        """Request the rest of the same object, or raise."""
         self._drop()
         if self._interrupted.is_set():
-            raise self._short("nobody wants the rest") from cause
+            raise self._short("its reader has left") from cause
         if not self.identity.provable():
             raise self._short(
                 "the server gives no length and ETag or date by which the rest could be asked for"
             ) from cause
-        if idle:  # servers close connections that are not read from
+        # servers close connections that are not read from
+        if idle:
             self._patience = RetryBudget(self._attempts)
         self._patience.progress(self._received)
-        self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
+        return self._reconnect("the connection ended early" if cause is None else _describe_error(cause))
 
-    def _return(self) -> None:
-        """Ask for the rest after other connections: nothing has failed, so that nothing is waited for."""
+    def _return(self) -> "Stream":
+        """Request the rest after parallel ranges: nothing has failed, so there is no pause."""
         try:
-            self._body = self._request(self._received, self.identity).body
+            body: Stream = self._request(self._received, self.identity).body
         except RetryableError:
-            self._resume(None, idle=True)
+            return self._resume(None, idle=True)
+        self._body = body
+        return body
 
-    def _reconnect(self, problem: str) -> None:
+    def _reconnect(self, problem: str) -> "Stream":
         wish: RetryableError | None = None
         while not self._patience.spent():
             self._wait(wish)
@@ -425,15 +428,16 @@ class ResumableStream(io.RawIOBase):
                 wish, problem = error, str(error)
                 continue
             self.resumes += 1
-            self._body = answer.body
-            return
+            body: Stream = answer.body
+            self._body = body
+            return body
         raise self._short(f"{self._attempts} attempts to take it up again gave nothing; the last time {problem}")
 
     def _wait(self, error: RetryableError | None) -> None:
         wait = self._interrupted.wait if self.ahead else None
         self._patience.pause(None if error is None else error.wait_seconds, wait)
         if self._interrupted.is_set():
-            raise self._short("nobody wants the rest")
+            raise self._short("its reader has left")
         if error is not None and error.expired:
             self._source.refresh()
 

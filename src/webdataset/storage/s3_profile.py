@@ -45,11 +45,7 @@ class Secret:
 
     @classmethod
     def literal(cls, text: str) -> Self:
-        """Return a secret whose value is ``text``, even if that looks like a reference.
-
-        Args:
-            text: the secret itself.
-        """
+        """Return a secret whose value is ``text``, even if that looks like a reference."""
         secret = cls("")
         object.__setattr__(secret, "_hidden", text)
         return secret
@@ -69,7 +65,7 @@ class Secret:
             raise ConfigError(f"a secret is to be found at {self.reference}, but {thing}")
         return found
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
+    def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse: secrets do not change."""
         raise AttributeError("a Secret does not change: make another")
 
@@ -93,10 +89,10 @@ class Secret:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memory: Any) -> Self:
+    def __deepcopy__(self, memory: object) -> Self:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the reference.
 
         Raises:
@@ -201,10 +197,10 @@ class Profile:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memory: Any) -> Self:
+    def __deepcopy__(self, memory: object) -> Self:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle references as they are; a profile of a configuration file that holds secrets goes by its name.
 
         Raises:
@@ -261,22 +257,14 @@ class Route:
         return self.match.removesuffix("*")
 
     def takes(self, url: str) -> bool:
-        """Tell whether a url is led here.
-
-        Args:
-            url: a url with its scheme in lower case.
-        """
+        """Tell whether a url, with its scheme in lower case, is led here."""
         prefix = self.prefix
         if not url.startswith(prefix):
             return False
         return len(url) == len(prefix) or self.match.endswith(("*", "/")) or url[len(prefix)] == "/"
 
     def target_url(self, url: str) -> str:
-        """Return the ``s3://bucket/key`` that a url of this route stands for.
-
-        Args:
-            url: a url that this route takes.
-        """
+        """Return the ``s3://bucket/key`` that a url of this route stands for."""
         if self.target is None:
             return "s3" + url[url.index("://") :]
         rest = url[len(self.prefix) :]
@@ -286,11 +274,7 @@ class Route:
 
 
 def check_name(name: object, place: str = "") -> str:
-    """Return a profile's name.
-
-    Args:
-        name: letters, digits, ``_``, ``.``, ``-``.
-        place: where it is written.
+    """Return a profile's name: letters, digits, ``_``, ``.``, ``-``.
 
     Raises:
         ConfigError: another text.
@@ -306,7 +290,7 @@ def check_name(name: object, place: str = "") -> str:
 
 def make_profile(
     name: str,
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     *,
     origin: str = "python",
     travels: bool = False,
@@ -318,11 +302,11 @@ def make_profile(
         name: its name, or an empty text.
         fields: field to text, truth value or :class:`Secret`.
         origin: where it was defined.
-        travels: it was defined in a file that the processes of this user all read.
+        travels: the processes of this user all read the file that defines it.
         at: field to place, for messages.
 
     Raises:
-        ConfigError: an unknown field, a value that makes no sense, fields that contradict each other.
+        ConfigError: an unknown field, a value that makes no sense, or fields that contradict each other.
     """
     place = at or (lambda _field: origin)
     found: dict[str, Any] = {}
@@ -339,7 +323,7 @@ def make_profile(
     return Profile(name, **found, origin=origin, travels_by_name=travels)
 
 
-def _find_contradiction(found: Mapping[str, Any]) -> tuple[str, str] | None:
+def _find_contradiction(found: Mapping[str, object]) -> tuple[str, str] | None:
     """Return a field and what is wrong with it beside the others."""
     keys = [field for field in SECRETS if found.get(field) is not None]
     if keys and len({"access_key_id", "secret_access_key"}.intersection(keys)) < 2:
@@ -352,12 +336,7 @@ def _find_contradiction(found: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def make_route(fields: Mapping[str, Any], *, origin: str = "python", at: Callable[[str], str] | None = None) -> Route:
-    """Return a route made of fields as the user wrote them.
-
-    Args:
-        fields: ``match``, ``profile``, ``target``.
-        origin: where it was defined.
-        at: field to place, for messages.
+    """Return a route made of fields as the user wrote them; ``at`` places a field in messages.
 
     Raises:
         ConfigError: an unknown field, or a value that makes no sense.
@@ -394,12 +373,7 @@ _MATCH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://[^*]*\*?")
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the name that was meant, or at all that there are.
-
-    Args:
-        name: what was written.
-        known: what could have been.
-    """
+    """Return a hint at the known name that was meant, or at all that there are."""
     import difflib  # noqa: PLC0415  only where something is wrong
 
     names = sorted(known)
@@ -452,11 +426,11 @@ def _check_verify(written: object) -> str | None:
     return None if sensible else "is true, false, or the path of a file of certificates"
 
 
-def _keep_value(written: Any) -> Any:
+def _keep_value(written: object) -> object:
     return written
 
 
-def _hide_value(written: Any) -> Secret:
+def _hide_value(written: str | Secret) -> Secret:
     return written if isinstance(written, Secret) else Secret(written)
 
 
@@ -470,7 +444,7 @@ _CHECKS: dict[str, Callable[[object], str | None]] = {
     "request_payer": _check_switch,
     "verify": _check_verify,
 }
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[Any], object]] = {
     "endpoint_url": lambda written: written.rstrip("/"),
     **dict.fromkeys(SECRETS, _hide_value),
     "verify": lambda written: settings.expand_home(written) if isinstance(written, str) else written,

@@ -13,10 +13,15 @@ import io
 import os
 import re
 import stat
-from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, Self, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, ShardChanged, SourceError, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _SECOND_NS = 1_000_000_000
 
@@ -40,12 +45,11 @@ class Stream(Protocol):
         ...
 
 
-def stream_length(stream: Any) -> int | None:
-    """Return the total length in bytes that a stream vouches for, or None where it does not know.
+def stream_length(stream: object) -> int | None:
+    """Return the length in bytes that a stream vouches for, or None where it does not know.
 
-    Args:
-        stream: any object with ``read``. Its attribute ``length`` decides; open regular files are asked for their size.
-            A decompressor over a file is not asked: its descriptor tells the compressed size.
+    Its attribute ``length`` decides; open regular files are asked for their size. A decompressor over a file is not
+    asked: its descriptor tells the compressed size.
     """
     if isinstance(stream, BorrowedStream):
         stream = stream.kept
@@ -61,25 +65,32 @@ def stream_length(stream: Any) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def length_known(stream: Any) -> bool:
+def length_known(stream: object) -> bool:
     """Tell whether a stream knows how many bytes it owes, so that a clean end is a verified end.
 
-    Args:
-        stream: any object with ``read``.
-
-    Returns:
-        True for regular local files and for HTTP bodies whose Content-Length is verified; False for pipes, stdin from
-        a pipe and objects that cannot say.
+    True for regular local files and for HTTP bodies whose Content-Length is verified; False for pipes, stdin from a
+    pipe and objects that cannot say.
     """
     return stream_length(stream) is not None
 
 
-class FileIdentity(NamedTuple):
-    """Which version of a local file was opened. Never the inode: a copy of a file is the same shard.
+class StreamIdentity(Protocol):
+    """Which object a stream reads."""
 
-    Args:
-        length: bytes of the file.
-        changed_ns: time of the last change, in nanoseconds since 1970.
+    @property
+    def length(self) -> int | None:
+        """Bytes of the object as it is stored."""
+        ...
+
+    def validator(self) -> str | None:
+        """Return what changes when the object is replaced."""
+        ...
+
+
+class FileIdentity(NamedTuple):
+    """Which version of a local file was opened: its bytes, and the time of its last change in nanoseconds.
+
+    Never the inode: a copy of a file is the same shard.
     """
 
     length: int
@@ -92,14 +103,8 @@ class FileIdentity(NamedTuple):
     def check(self, descriptor: int, url: str, offset: int | None = None) -> None:
         """Raise where an open file has been written to since it was opened.
 
-        A file that takes the name of this one does not matter: the open file stays as it is. Nor do further names,
-        owners and permissions. Where a file system keeps times of whole seconds, or caches them (NFS), a change
-        within that time is seen late.
-
-        Args:
-            descriptor: the file.
-            url: what the user calls it.
-            offset: how far it has been read, in bytes.
+        A file that takes the name of this one does not matter, nor do further names, owners and permissions. Where a
+        file system keeps times of whole seconds, or caches them (NFS), a change within that time is seen late.
 
         Raises:
             ShardChanged: it is larger, smaller or younger than it was.
@@ -120,20 +125,19 @@ class FileIdentity(NamedTuple):
         )
 
 
-def stream_identity(stream: Any) -> tuple[int | None, str | None]:
+def stream_identity(stream: object) -> tuple[int | None, str | None]:
     """Return which object a stream reads: how large it is as it is stored, and what changes when it is replaced.
 
     Sends no request: it tells what is known since the stream was opened. Streams of this library tell it after
     ``close`` too.
 
     Args:
-        stream: any object with ``read``, opened by this library or by other code.
+        stream: any object with ``read``.
 
     Returns:
-        The size in bytes of the stored object (of the compressed file, where it is compressed), or None; and its
-        validator, or None: the time of the last change in nanoseconds for local files; the strong ETag, else the
-        version or generation, else the date, as the store writes it, for objects, whether they come out of the cache
-        or not. Both are None for pipes and for objects that do not say.
+        The size in bytes of the stored (perhaps compressed) object, and its validator: for local files the time of the
+            last change in nanoseconds; for objects, cached or not, the strong ETag, else the version or generation,
+            else the date, as the store writes it. Both are None for pipes and for objects that do not say.
     """
     if isinstance(stream, BorrowedStream):
         stream = stream.kept
@@ -145,7 +149,7 @@ def stream_identity(stream: Any) -> tuple[int | None, str | None]:
     return identity.length, identity.validator()
 
 
-def _foreign_identity(stream: Any) -> Any:
+def _foreign_identity(stream: object) -> StreamIdentity | None:
     """Return the identity of a stream that other code opened: of fsspec, or a file; None for anything else."""
     facts = getattr(stream, "_details", None)
     if isinstance(facts, dict) and hasattr(stream, "fs"):
@@ -157,39 +161,31 @@ def _foreign_identity(stream: Any) -> Any:
     if hasattr(stream, "rollover"):
         return None
     try:
-        status = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno())  # type: ignore[attr-defined]  # see below
     except (AttributeError, TypeError, ValueError, OSError):
         return None
     return file_identity(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def file_identity(status: os.stat_result) -> FileIdentity:
-    """Return the identity of a regular file.
-
-    Args:
-        status: what the system says of it.
-    """
+    """Return the identity of a regular file, from its status."""
     return FileIdentity(status.st_size, status.st_mtime_ns)
 
 
 class BorrowedStream:
-    """A stream that belongs to other code: everything passes through except ``close``, which only flushes.
+    """A stream that belongs to other code: everything passes through except ``close``, which only flushes."""
 
-    Args:
-        stream: the stream (``sys.stdin.buffer``, an object the caller opened).
-    """
-
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: object) -> None:
         self.kept = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Pass on to the stream."""
         if name == "kept":
             raise AttributeError(name)
         return getattr(self.kept, name)
 
-    def __iter__(self) -> Any:
-        return iter(self.kept)
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.kept)  # type: ignore[call-overload, no-any-return]
 
     def __enter__(self) -> Self:
         return self
@@ -205,14 +201,51 @@ class BorrowedStream:
                 flush()
 
 
+class Opener(Protocol):
+    """What opens urls of a scheme, as an entry of ``gopen_schemes``: ``opener(url, mode, bufsize, **options)``.
+
+    It takes the url as it is after rewriting, ``rb`` or ``wb``, a size that it may ignore, and the keyword arguments of
+    ``gopen``; it returns a stream to read from, or to write to.
+    """
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Open a url."""
+        ...
+
+
+class ForeignOpener:
+    """Opens what is not this library's: a stream that is open already, a url by a program's own ``gopen``."""
+
+    __slots__ = ("give",)
+
+    def __init__(self, give: Callable[[str], object]) -> None:
+        self.give = give
+
+    def __call__(self, _url: str, mode: str = "rb", *_arguments: object, **_options: object) -> object:
+        """Return the stream."""
+        return self.give(mode)
+
+
+def borrow_stream(stream: object, mode: str) -> BorrowedStream:
+    """Return a stream that stays open when it is closed; None is stdin or stdout, as they are now.
+
+    Raises:
+        UsageError: it cannot be read from, or written to.
+    """
+    if stream is None:
+        return BorrowedStream(sys.stdin.buffer if mode == "rb" else sys.stdout.buffer)
+    if not hasattr(stream, "read" if mode == "rb" else "write"):
+        raise UsageError(f"a url is a str or a Path, not {type(stream).__name__}")
+    return BorrowedStream(stream)
+
+
 _LOCAL_HOSTS = ("", "localhost")
 
 
 def path_of(url: str) -> str:
     """Return the path that a ``file:`` url names: ``file:rel``, ``file:/abs``, ``file:///abs``.
 
-    Args:
-        url: the url. Percent escapes are decoded, unless only a file with the undecoded name exists.
+    Percent escapes are decoded, unless only a file with the undecoded name exists.
 
     Raises:
         UsageError: it names a host other than this one.
@@ -232,11 +265,7 @@ def path_of(url: str) -> str:
 
 
 def is_nameable(name: str) -> bool:
-    """Tell whether a file or url could have this name; names of files that are no UTF-8 may.
-
-    Args:
-        name: what the user wrote.
-    """
+    """Tell whether a file or url could have this name; names of files that are no UTF-8 may."""
     try:
         return b"\0" not in name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -245,9 +274,6 @@ def is_nameable(name: str) -> bool:
 
 class LocalFileStream(io.FileIO):
     """A local file, opened for reading. Never gives bytes that were written after it was opened.
-
-    Args:
-        path: the file.
 
     Attributes:
         identity: size and time of the last change when it was opened; None where it is no regular file.
@@ -282,7 +308,7 @@ class LocalFileStream(io.FileIO):
         self._check()
         return content
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "Buffer", /) -> int:
         """Fill a buffer, in part or whole; returns the number of bytes, 0 at the end. Raises as ``read`` does."""
         count = super().readinto(buffer)
         self._check()
@@ -291,9 +317,6 @@ class LocalFileStream(io.FileIO):
 
 def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
     """Open a local file for the shard reader: one system call a read, nothing copied twice.
-
-    Args:
-        path: the file.
 
     Raises:
         NotFound: no such file.
@@ -309,24 +332,14 @@ def open_raw(path: str | os.PathLike[str]) -> LocalFileStream:
 
 
 def open_buffered(path: str | os.PathLike[str], mode: str = "rb") -> BinaryIO:
-    """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes.
-
-    Args:
-        path: the file.
-        mode: ``rb`` or ``wb``.
-
-    Raises:
-        NotFound: no such file.
-        SourceError: it cannot be opened.
-        UsageError: no file can have this name.
-    """
+    """Open a local file as ``gopen`` does, with a buffer of ``GOPEN_BUFFER`` bytes; raises as :func:`open_raw`."""
     try:
-        stream: Any = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
+        stream = open(path, mode, buffering=settings.GOPEN_BUFFER.get())  # noqa: SIM115, PTH123  the caller closes
     except OSError as error:
         raise translate_os_error(error, path) from error
     except ValueError as error:
         raise unnameable_error(path) from error
-    return stream  # type: ignore[no-any-return]
+    return cast("BinaryIO", stream)
 
 
 def translate_os_error(error: OSError, path: str | os.PathLike[str]) -> SourceError:

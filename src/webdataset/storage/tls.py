@@ -10,10 +10,19 @@ import selectors
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from webdataset.core import settings
 from webdataset.core.fork_safety import fork_lock
+
+if TYPE_CHECKING:
+    import os
+    import socket
+
+    from typing_extensions import Buffer
+
+    FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _contexts: dict[object, "TlsContext"] = {}
 
@@ -21,9 +30,11 @@ _contexts: dict[object, "TlsContext"] = {}
 class TlsContext(ssl.SSLContext):
     """A context whose handshakes are done under the lock, and which reads each file of certificates once."""
 
-    _loaded: set[tuple[Any, ...]]
+    _loaded: set[tuple[object, ...]]
 
-    def load_verify_locations(self, cafile: Any = None, capath: Any = None, cadata: Any = None) -> None:
+    def load_verify_locations(
+        self, cafile: "FilePath | None" = None, capath: "FilePath | None" = None, cadata: "str | Buffer | None" = None
+    ) -> None:
         """Trust what files name; botocore asks for the same one with each connection."""
         known = self.__dict__.setdefault("_loaded", set())
         with fork_lock:
@@ -31,7 +42,7 @@ class TlsContext(ssl.SSLContext):
                 super().load_verify_locations(cafile, capath, cadata)
                 known.add((cafile, capath, cadata))
 
-    def wrap_socket(self, sock: Any, **options: Any) -> ssl.SSLSocket:  # type: ignore[override]  # all callers name them
+    def wrap_socket(self, sock: "socket.socket", **options: Any) -> ssl.SSLSocket:  # type: ignore[override]
         """Speak TLS over a connected socket."""
         shakes = options.pop("do_handshake_on_connect", True)
         with fork_lock:
@@ -46,12 +57,7 @@ class TlsContext(ssl.SSLContext):
 
 
 def _do_handshake(line: ssl.SSLSocket) -> None:
-    """Do the handshake; wait for the other side without the lock.
-
-    Raises:
-        TimeoutError: nothing came in the time that the socket has for it.
-        OSError: it failed.
-    """
+    """Do the handshake; wait for the other side without the lock."""
     timeout = line.gettimeout()
     deadline = None if timeout is None else time.monotonic() + timeout
     line.settimeout(0)
@@ -78,11 +84,11 @@ def _step_handshake(line: ssl.SSLSocket) -> int:
     return 0
 
 
-def context_for(tls: Mapping[str, str], urllib3: Any) -> TlsContext:
+def context_for(tls: Mapping[str, str], urllib3: ModuleType) -> TlsContext:
     """Return this process's context.
 
     Args:
-        tls: ``ca_certs``, ``ca_cert_dir``, ``cert_file``, ``key_file``, ``cert_reqs``; nothing: as everybody does.
+        tls: ``ca_certs``, ``ca_cert_dir``, ``cert_file``, ``key_file``, ``cert_reqs``; empty for the usual trust.
         urllib3: the package, whose defaults hold.
 
     Raises:
@@ -95,12 +101,8 @@ def context_for(tls: Mapping[str, str], urllib3: Any) -> TlsContext:
         return _contexts[key]
 
 
-def plain_context(urllib3: Any) -> TlsContext:
-    """Return a new context without trusted certificates.
-
-    Args:
-        urllib3: the package, whose defaults hold.
-    """
+def plain_context(urllib3: ModuleType) -> TlsContext:
+    """Return a new context without trusted certificates, with the defaults of ``urllib3``."""
     with fork_lock:
         usual, made = urllib3.util.ssl_.create_urllib3_context(), TlsContext(ssl.PROTOCOL_TLS_CLIENT)
         made.options, made.verify_flags = usual.options, usual.verify_flags
@@ -111,7 +113,7 @@ def plain_context(urllib3: Any) -> TlsContext:
     return made
 
 
-def _make_context(tls: Mapping[str, str], urllib3: Any) -> TlsContext:
+def _make_context(tls: Mapping[str, str], urllib3: ModuleType) -> TlsContext:
     made = plain_context(urllib3)
     if tls.get("cert_reqs") == "CERT_NONE":
         made.check_hostname = False

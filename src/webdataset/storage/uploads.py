@@ -23,19 +23,18 @@ import tempfile
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.redaction import redact
 from webdataset.storage.http_client import retry
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 
 class AtomicUpload(io.RawIOBase):
-    """A stream to a new object.
-
-    Args:
-        url: the object.
-    """
+    """A stream to a new object."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -45,11 +44,7 @@ class AtomicUpload(io.RawIOBase):
         self._broken: SourceError | None = None
 
     def _accept(self, view: memoryview) -> None:
-        """Take bytes.
-
-        Args:
-            view: the bytes.
-        """
+        """Take bytes."""
         raise NotImplementedError
 
     def abort(self) -> None:
@@ -67,7 +62,7 @@ class AtomicUpload(io.RawIOBase):
         """Return the number of bytes written so far."""
         return self._size
 
-    def write(self, content: Any, /) -> int:
+    def write(self, content: "Buffer", /) -> int:
         """Take bytes.
 
         Raises:
@@ -119,12 +114,7 @@ MEMORY_BYTES = 16 << 20
 
 
 class SinglePutUpload(AtomicUpload):
-    """A stream to a new object.
-
-    Args:
-        url: the object.
-        attempts: failures after which the upload is given up.
-    """
+    """A stream to a new object, sent in one request when it is closed."""
 
     def __init__(self, url: str, attempts: int) -> None:
         super().__init__(url)
@@ -133,22 +123,14 @@ class SinglePutUpload(AtomicUpload):
         self._kept = tempfile.SpooledTemporaryFile(MEMORY_BYTES, buffering=0, prefix="webdataset-")  # noqa: SIM115  until close
 
     def _send_object(self) -> None:
-        """Send what is kept, from its start.
-
-        Raises:
-            Again: sending again may help.
-            SourceError: the service refuses.
-        """
+        """Send what is kept, from its start; raises ``RetryableError`` where sending again may help."""
         raise NotImplementedError
 
     def _accept(self, view: memoryview) -> None:
-        """Keep bytes.
-
-        Raises:
-            SourceError: no space is left for the temporary file.
-        """
+        """Keep bytes."""
         try:
-            while view:  # the system may take a part of it
+            # the system may take a part of it
+            while view:
                 view = view[self._kept.write(view) :]
         except OSError as error:
             self._broken = SourceError(
@@ -166,7 +148,8 @@ class SinglePutUpload(AtomicUpload):
         """
         if self.closed:
             return
-        if self._owner != os.getpid():  # a copy in a forked process: the upload belongs to its parent
+        # a copy in a forked process: the upload belongs to its parent
+        if self._owner != os.getpid():
             self.abort()
             return
         try:
@@ -189,11 +172,7 @@ log = logging.getLogger("webdataset")
 
 
 class MultipartUpload(AtomicUpload):
-    """A stream to a new object.
-
-    Args:
-        url: the object.
-        part_bytes: size of a part; as many as go up at once, and one more, are in memory.
+    """A stream to a new object, sent in parts of ``part_bytes``; as many as go up at once, and one more, are in memory.
 
     Raises:
         UsageError: parts are too small.
@@ -216,29 +195,16 @@ class MultipartUpload(AtomicUpload):
         """Do what comes before the first part."""
         raise NotImplementedError
 
-    def _send_part(self, number: int, body: bytes) -> Any:
-        """Send a part, in a thread; return what joining needs to know.
-
-        Args:
-            number: of the part, from 1.
-            body: the part.
-        """
+    def _send_part(self, number: int, body: bytes) -> object:
+        """Send a part, numbered from 1, in a thread; return what joining needs to know."""
         raise NotImplementedError
 
     def _whole(self, body: bytes) -> None:
-        """Publish an object of one piece.
-
-        Args:
-            body: all of it.
-        """
+        """Publish an object of one piece."""
         raise NotImplementedError
 
     def _join(self, tags: list[Any]) -> None:
-        """Publish an object of several parts.
-
-        Args:
-            tags: what sending them returned, in order.
-        """
+        """Publish an object of several parts, given what sending them returned, in order."""
         raise NotImplementedError
 
     def _remove(self) -> None:
@@ -248,7 +214,8 @@ class MultipartUpload(AtomicUpload):
     def _accept(self, view: memoryview) -> None:
         """Take bytes; a full part is sent while the next one fills."""
         offset = 0
-        while offset < len(view):  # a full buffer waits for the next byte: the last part is never empty
+        # a full buffer waits for the next byte: the last part is never empty
+        while offset < len(view):
             if len(self._buffer) == self._part_bytes:
                 self._send()
             space = self._part_bytes - len(self._buffer)
@@ -283,12 +250,13 @@ class MultipartUpload(AtomicUpload):
         """
         if self.closed:
             return
-        if self._owner != os.getpid():  # a copy in a forked process: the upload belongs to its parent
+        # a copy in a forked process: the upload belongs to its parent
+        if self._owner != os.getpid():
             super().close()
             return
         try:
             self._publish()
-        except BaseException:  # an interrupt, too, must not leave parts behind
+        except BaseException:  # an interrupt, too, must not leave parts
             self.abort()
             raise
         self._end()

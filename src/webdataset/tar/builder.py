@@ -96,13 +96,9 @@ def _encode_number(number: int, width: int, *, wide: bool) -> bytes:
 
 
 def format_pax_record(keyword: bytes, text: bytes) -> bytes:
-    """Return one record, ``length keyword=value newline``; the length counts its own digits.
-
-    Args:
-        keyword: for example ``path``.
-        text: the value.
-    """
-    rest = len(keyword) + len(text) + 3  # a space, an equals sign and a newline
+    """Return one record, ``length keyword=value newline``; the length counts its own digits."""
+    # a space, an equals sign and a newline
+    rest = len(keyword) + len(text) + 3
     length = rest + len(str(rest))
     if len(str(length)) > len(str(rest)):
         length = rest + len(str(length))
@@ -110,11 +106,7 @@ def format_pax_record(keyword: bytes, text: bytes) -> bytes:
 
 
 def format_pax_records(records: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return records one after the other, led by ``hdrcharset=BINARY`` where a value is not UTF-8.
-
-    Args:
-        records: keywords and values.
-    """
+    """Return records one after the other, led by ``hdrcharset=BINARY`` where a value is not UTF-8."""
     joined = b"".join(format_pax_record(keyword, text) for keyword, text in records)
     try:
         joined.decode("utf-8")
@@ -172,10 +164,7 @@ class MemberStyle:
 
 
 def parse_format(spec: int | str | None) -> TarFormat:
-    """Return the format that ``spec`` means.
-
-    Args:
-        spec: ``tarfile.USTAR_FORMAT``, ``GNU_FORMAT``, ``PAX_FORMAT`` or their names, "ustar", "gnu", "pax", or None.
+    """Return the format that a name, a constant of ``tarfile``, or None means.
 
     Raises:
         UsageError: there is no such format.
@@ -194,9 +183,6 @@ def parse_format(spec: int | str | None) -> TarFormat:
 
 def check_style(style: MemberStyle) -> MemberStyle:
     """Return the style, with a whole mtime where its format keeps no fractions.
-
-    Args:
-        style: as the user gave it.
 
     Raises:
         UsageError: a field that the format cannot hold.
@@ -260,21 +246,10 @@ def member_header(
     gname: str = "",
     format: int | str | None = None,  # noqa: A002  tarfile's word
 ) -> bytes:
-    """Return all header blocks of one regular file.
+    """Return all header blocks of one regular file: 512 bytes, or more where records go before the header.
 
-    Args:
-        name: the member's name; bytes that are not UTF-8 as surrogate escapes.
-        size: payload in bytes.
-        mtime: modification time in seconds since 1970.
-        mode: permission bits.
-        uid: number of the owning user.
-        gid: number of the owning group.
-        uname: name of the owning user.
-        gname: name of the owning group.
-        format: see :func:`tar_format`.
-
-    Returns:
-        512 bytes, or more where records go before the header.
+    Bytes of the name that are not UTF-8 are surrogate escapes; ``size`` is the payload's; the other arguments are the
+    fields of :class:`MemberStyle`.
 
     Raises:
         SampleError: a name or size that the format cannot hold, or no name of a file.
@@ -285,9 +260,6 @@ def member_header(
 
 def make_header_maker(style: MemberStyle) -> HeaderMaker:
     """Return ``f(name, size) -> header blocks`` for members of one style; it raises as :func:`member_header` does.
-
-    Args:
-        style: what the members share.
 
     Raises:
         UsageError: a field that the style's format cannot hold.

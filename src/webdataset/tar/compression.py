@@ -17,9 +17,12 @@ from webdataset.core.optional_imports import import_if_available, require
 PIECE = 256 * 1024
 
 _MAGIC = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
-_SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f: a zstd frame without content
-_SKIPPABLE_HEADER = 8  # bytes: the four above, and the frame's size
-_IGNORES_TRAILING = ("gz", "bz2")  # whose own programs and libraries ignore what follows a whole stream
+# after a byte from 0x50 to 0x5f: a zstd frame without content
+_SKIPPABLE = b"\x2a\x4d\x18"
+# bytes: the four above, and the frame's size
+_SKIPPABLE_HEADER = 8
+# whose own programs and libraries ignore what follows a whole stream
+_IGNORES_TRAILING = ("gz", "bz2")
 
 
 def _may_be_skippable(start: bytes) -> bool:
@@ -149,7 +152,7 @@ class Decompressor:
 
     Attributes:
         taken: compressed bytes fed so far.
-        trailing: how many compressed bytes stand before those that are ignored; None: none are.
+        trailing: how many compressed bytes stand before those that are ignored, or None.
 
     Raises:
         MissingExtra: no package here reads this compression.
@@ -159,21 +162,22 @@ class Decompressor:
         self.kind = kind
         self.trailing: int | None = None
         self._ignores = ignore_trailing and kind in _IGNORES_TRAILING
-        self._undecided = b""  # bytes between members, too few to tell what follows
-        self._skip = 0  # bytes of a skippable frame still to come
+        # bytes between members, too few to tell what follows
+        self._undecided = b""
+        # bytes of a skippable frame still to come
+        self._skip = 0
         self._make = _ENGINES[kind]()
         self._failures = _engine_errors()
         self._engine: _DecompressionEngine | None = None
         self.taken = 0
-        self._whole = False  # a compressed member has ended
+        # a compressed member has ended
+        self._whole = False
         self._magic = next(magic for magic, name in _MAGIC.items() if name == kind)
-        self.appetite = 32 * 1024  # bytes of input that give about one piece of output
+        # bytes of input that give about one piece of output
+        self.appetite = 32 * 1024
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield what the next chunk decompresses to, in pieces.
-
-        Args:
-            chunk: compressed bytes.
+        """Yield what a chunk decompresses to, in pieces.
 
         Raises:
             BadCompression: the bytes do not decompress.
@@ -201,13 +205,7 @@ class Decompressor:
             self.appetite *= 2
 
     def _start_member(self, chunk: bytes) -> bytes:
-        """Start the engine where a member begins, and return the chunk from there on.
-
-        Without an engine after it: the chunk has nothing more to decompress, or too little of what comes next.
-
-        Raises:
-            BadCompression: what follows a whole stream is no further member.
-        """
+        """Start the engine where a member begins; return the chunk from there on. No engine: nothing follows yet."""
         if self.trailing is not None:
             return b""
         chunk, self._undecided = self._undecided + chunk, b""
@@ -256,7 +254,7 @@ class Decompressor:
             ) from error
 
     def finish(self) -> None:
-        """Take note that the stream has ended.
+        """Note that the stream has ended.
 
         Raises:
             BadCompression: it ended inside a compressed member, or with other bytes.

@@ -60,12 +60,7 @@ class Header(NamedTuple):
 
 
 def parse_number(field: bytes, what: str, offset: int) -> int:
-    """Read a number field: octal text, or base-256.
-
-    Args:
-        field: 8 or 12 bytes.
-        what: name of the field, for the message.
-        offset: byte offset of the header.
+    """Read the number field ``what`` of the header at ``offset``: octal text, or base-256.
 
     Raises:
         BadHeader: neither, or negative.
@@ -85,11 +80,7 @@ def parse_number(field: bytes, what: str, offset: int) -> int:
 
 
 def parse_checksum(field: bytes) -> int | None:
-    """Return the number in a checksum field; None where it holds none. One reading of it for every path.
-
-    Args:
-        field: 8 bytes.
-    """
+    """Return the number in a checksum field; None where it holds none. One reading of it for every path."""
     text = field.partition(b"\0")[0].strip()
     return int(text, 8) if text and _OCTAL.issuperset(text) else None
 
@@ -117,11 +108,7 @@ _CONTENTS = {
 
 
 def describe_content(block: bytes) -> str | None:
-    """Return what a file that is no tar archive is, by its first bytes, or None.
-
-    Args:
-        block: its first 512 bytes, decompressed.
-    """
+    """Return what a file that is no tar archive is, by its first 512 bytes, or None."""
     for magic, found in _CONTENTS.items():
         if block.startswith(magic):
             return found
@@ -136,14 +123,7 @@ def describe_content(block: bytes) -> str | None:
 
 
 def parse_header(block: bytes, offset: int) -> Header:
-    """Read one header block.
-
-    Args:
-        block: 512 bytes, not all zero.
-        offset: its byte offset in the stream, for messages.
-
-    Returns:
-        The header; its name with the ustar prefix where there is one.
+    """Read one header block that is not all zero; its name has the ustar prefix where there is one.
 
     Raises:
         BadHeader: the checksum disagrees or a number cannot be read.
@@ -205,11 +185,7 @@ NO_EXTENSION = MemberExtension()
 
 
 def parse_pax_records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (keyword, value) of each record.
-
-    Args:
-        body: the extended header's body.
-        offset: byte offset of its header, for messages.
+    """Yield (keyword, value) of each record of an extended header's body.
 
     Raises:
         BadHeader: a record that is not of the form above.
@@ -217,7 +193,8 @@ def parse_pax_records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]
     if body and not body.strip(b"\0"):
         raise errors.BadHeader(f"PAX header at byte {offset} says nothing: its records were zeroed", offset=offset)
     position = 0
-    while position < len(body) and body[position] != 0:  # some writers fill up with zeros
+    # some writers fill up with zeros
+    while position < len(body) and body[position] != 0:
         space = body.find(b" ", position, position + 20)
         length = body[position:space] if space > 0 else b""
         stop = position + int(length) if length.isdigit() else 0
@@ -229,12 +206,7 @@ def parse_pax_records(body: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]
 
 
 def apply_pax_header(known: MemberExtension, body: bytes, offset: int) -> MemberExtension:
-    """Add a PAX header's records to what is known of the next member.
-
-    Args:
-        known: what earlier headers said.
-        body: the header's body.
-        offset: byte offset of the header, for messages.
+    """Add the records of a PAX header's body to what is known of the next member.
 
     Raises:
         BadHeader: a malformed record or size.

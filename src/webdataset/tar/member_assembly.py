@@ -26,10 +26,14 @@ from webdataset.tar.header import (
 )
 
 LINKS = frozenset((header.HARD_LINK, header.SYMBOLIC_LINK))
-MARK = 2  # zero blocks that end an archive
-SHORT_NAME = 256  # what a header holds, prefix and slash included
-GATHERED = 64 << 20  # bytes of a body from which on its parts are put together as they come
-RECORD = 10240  # GNU tar, bsdtar and tarfile fill an archive up to a multiple of this
+# zero blocks that end an archive
+MARK = 2
+# what a header holds, prefix and slash included
+SHORT_NAME = 256
+# bytes of a body from which on its parts are put together as they come
+GATHERED = 64 << 20
+# GNU tar, bsdtar and tarfile fill an archive up to a multiple of this
+RECORD = 10240
 
 Member = tuple[str, bytes, int]
 Admit = Callable[[str], str | None]
@@ -39,10 +43,10 @@ class MemberBody(NamedTuple):
     """A body that is being collected.
 
     Args:
-        kind: type byte of its header; every kind of member's payload counts as regular.
+        kind: type byte of its header; payload of every kind counts as regular.
         name: the member's name; None: to be thrown away.
         size: bytes of it in the stream.
-        offset: where its first header stands.
+        offset: where its first header starts.
         layout: how to expand it, where it is sparse.
         stored: bytes of payload that follow the blocks of an old GNU sparse map.
     """
@@ -56,12 +60,12 @@ class MemberBody(NamedTuple):
 
 
 class PayloadlessMember(NamedTuple):
-    """A member that gives no payload of its own: a link, or one of a type that nobody knows.
+    """A member that gives no payload of its own: a link, or one of an unknown type.
 
     Args:
         place: how many members stand before it, among those given with it.
         name: its name, as ``admit`` gave it.
-        offset: where its first header stands.
+        offset: where its first header starts.
         kind: type byte of its header.
         target: name of the member that a link points to.
         size: bytes of payload that are thrown away.
@@ -103,18 +107,21 @@ class MemberAssembly:
         self.struck: int | None = None
         self.payloadless: list[PayloadlessMember] = []
         self.weigh: Callable[[MemberBody], None] | None = None
-        self._archive = 0  # offset of the archive's first block, where archives are joined
+        # offset of the archive's first block, where archives are joined
+        self._archive = 0
         self._rest = b""
         self._skip = 0
         self._body: MemberBody | None = None
         self._need = 0
         self._parts: list[bytes] = []
-        self._whole: io.BytesIO | None = None  # what has come of a large body
+        # what has come of a large body
+        self._whole: io.BytesIO | None = None
         self._zeros = 0
         self._extension = NO_EXTENSION
         self._globals = NO_EXTENSION
         self._chain = 0
-        self._first: int | None = None  # offset of the chain's first header
+        # offset of the chain's first header
+        self._first: int | None = None
         self._tail = b""
         self._tail_sum = 0
         self._expected: dict[bytes, int] = {}
@@ -239,7 +246,7 @@ class MemberAssembly:
         return self._member(found, extension, buf, pos, first, members)
 
     def _join(self, offset: int) -> None:
-        """Go on with the archive behind an end mark; doubt a mark that no usual writer leaves."""
+        """Continue with the archive after an end mark; doubt a mark that no usual writer leaves."""
         unusual = self._zeros == 1 or (self._zeros != MARK and (offset - self._archive) % RECORD)
         if unusual and self.doubt is None:
             self.doubt = offset, self._zeros

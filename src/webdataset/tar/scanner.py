@@ -19,9 +19,11 @@ from webdataset.tar.member_assembly import GATHERED, Admit, Member, MemberAssemb
 CHUNK = 384 * 1024
 FIRST_CHUNK = 32 * 1024
 LARGE = 128 * 1024
-MOST_AT_ONCE = 1 << 30  # a header may claim any size; a reader makes room for what it is asked to read
+# a header may claim any size; a reader makes room for what it is asked to read
+MOST_AT_ONCE = 1 << 30
 _MOST_REMEMBERED = 1 << 16
-_LENGTHS = tuple(b"%d " % size for size in range(BLOCK + 1))  # what a record of so many bytes starts with
+# what a record of so many bytes starts with
+_LENGTHS = tuple(b"%d " % size for size in range(BLOCK + 1))
 
 
 class TarScanner(MemberAssembly):
@@ -56,10 +58,9 @@ class TarScanner(MemberAssembly):
         return chunk - self.offset % BLOCK
 
     def restart(self, offset: int) -> None:
-        """Forget what is in progress, and expect the bytes from a header at another offset on.
+        """Forget what is in progress, and expect the bytes from the header at ``offset`` on.
 
-        Args:
-            offset: of the header in the tar stream. What is known of how headers look here is kept.
+        What is known of how headers look here is kept.
         """
         self.offset = offset
         self._rest, self._parts, self._whole = b"", [], None
@@ -94,14 +95,7 @@ class TarScanner(MemberAssembly):
         self.offset += count
 
     def feed(self, chunk: bytes) -> list[Member]:
-        """Take the next bytes of the stream.
-
-        Args:
-            chunk: bytes, any number of them.
-
-        Returns:
-            The members that are complete now, in order.
-        """
+        """Take the next bytes of the stream, any number; return the members that are complete now, in order."""
         members: list[Member] = []
         if self.payloadless:
             self.payloadless = []
@@ -127,7 +121,7 @@ class TarScanner(MemberAssembly):
             if self._body is not None:
                 large = self._need >= LARGE and pos == 0 and end == self._need
                 pos = self._collect(buf, pos, members)
-                # more of it is to come, or the next block of a sparse map, or the pieces behind it: perhaps none
+                # more of it is to come, or the next block of a sparse map, or the pieces after it: perhaps none
                 if self._body is not None:
                     if pos >= end and self._need:
                         break
@@ -154,7 +148,8 @@ class TarScanner(MemberAssembly):
         append = members.append
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
-        lead = -1  # offset of a PAX header that says nothing about the member after it
+        # offset of a PAX header that says nothing about the member after it
+        lead = -1
         while end - pos >= BLOCK:
             head = buf[pos : pos + 156]
             tail = buf[pos + 156 : pos + BLOCK]
@@ -237,15 +232,14 @@ class TarScanner(MemberAssembly):
             size = self._learn(head, self._pax_tail, self._pax_sum, self._pax_expected, base + pos)
         body = buf[pos + BLOCK : pos + BLOCK + size]
         if not 0 < size <= BLOCK or body[-1] != 0x0A or b"=" not in body or not body.startswith(_LENGTHS[size]):
-            return False  # more than one record, or malformed: the complete path
+            # more than one record, or malformed: the complete path
+            return False
         return DECISIVE.search(body) is None
 
     def finish(self) -> bool:
-        """Take note that the stream has ended.
+        """Note that the stream has ended; tell whether it ended with its end mark, not only on a member's border.
 
-        Returns:
-            True where the archive ended with its end mark; False where it ended on a member boundary without one.
-            What else is wrong stands in ``error``.
+        What else is wrong stands in ``error``.
         """
         if self.error is not None:
             return True

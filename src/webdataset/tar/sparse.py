@@ -16,7 +16,7 @@ from webdataset.tar.header import BLOCK, parse_number
 
 
 class SparseMap(NamedTuple):
-    """Where the stored pieces go.
+    """Where the stored pieces of a member of ``size`` bytes go.
 
     Args:
         pieces: (offset, length) in bytes, or None where the map stands in front of the stored bytes (format 1.0).
@@ -28,11 +28,7 @@ class SparseMap(NamedTuple):
 
 
 def parse_old_map(block: bytes, offset: int) -> tuple[SparseMap, bool]:
-    """Read the map in an old GNU sparse header.
-
-    Returns:
-        The map so far, and whether extension blocks follow.
-    """
+    """Read the map in an old GNU sparse header; return it so far, and whether extension blocks follow."""
     pieces = _parse_entries(block[386:482], offset)
     return SparseMap(pieces, parse_number(block[483:495], "sparse size", offset)), bool(block[482])
 
@@ -75,13 +71,7 @@ def parse_record_map(found: Sequence[tuple[bytes, bytes]], offset: int) -> Spars
 
 
 def expand_sparse(layout: SparseMap, stored: bytes, offset: int, limit: int) -> bytes:
-    """Put the stored pieces between their holes.
-
-    Args:
-        layout: the map.
-        stored: the bytes in the archive.
-        offset: byte offset of the header, for messages.
-        limit: largest size allowed, in bytes.
+    """Put the stored pieces between their holes, up to ``limit`` bytes.
 
     Raises:
         BadHeader: pieces that overlap, overrun the member or do not match the stored bytes.

@@ -60,7 +60,8 @@ class TarWalker(TarScanner):
         self.joins: list[int] = []
         self._base = 0
         self._places: list[MemberPosition] = []
-        self._last = MemberBody(0x30, None, 0, 0)  # the member passed last, and where its payload stops
+        # the member passed last, and where its payload stops
+        self._last = MemberBody(0x30, None, 0, 0)
         self._last_stop = 0
 
     @property
@@ -70,14 +71,11 @@ class TarWalker(TarScanner):
         return self.position, least - len(self._rest)
 
     def walk(self, chunk: bytes, offset: int) -> list[MemberPosition]:
-        """Take some bytes of the archive.
+        """Take bytes of the archive; return the members whose headers are complete now, in order.
 
         Args:
-            chunk: bytes, any number of them. What lies before ``position`` is passed over.
+            chunk: any number of bytes; what lies before ``position`` is passed over.
             offset: where they start; at most ``position``.
-
-        Returns:
-            The members whose headers are complete now, in order.
         """
         self._places, self.payloadless = [], []
         skipped = self.position - offset
@@ -98,7 +96,7 @@ class TarWalker(TarScanner):
         return self._places
 
     def _through(self, buf: bytes, base: int) -> int:
-        """Read all headers that are whole in a buffer; return where it stopped, perhaps behind the buffer's end."""
+        """Read all headers that are whole in a buffer; return where it stopped, perhaps after the buffer's end."""
         self._base = base
         pos = 0
         while True:
@@ -107,7 +105,8 @@ class TarWalker(TarScanner):
                 if body.kind not in REGULAR and len(buf) - pos < self._need:
                     return pos
                 self._body = None
-                if body.kind in REGULAR:  # a sparse member's payload, behind the blocks of its map
+                # a sparse member's payload, after the blocks of its map
+                if body.kind in REGULAR:
                     pos = self._deliver(body, buf, pos, [])
                 else:
                     stop = pos + body.size
@@ -124,7 +123,8 @@ class TarWalker(TarScanner):
         admit = self.admit
         size_of = self._sizes.get
         plain_tail, pax_tail, expect, directory = self._fast()
-        lead = -1  # offset of a PAX header that says nothing about the member after it
+        # offset of a PAX header that says nothing about the member after it
+        lead = -1
         while end - pos >= BLOCK:
             head = buf[pos : pos + 156]
             tail = buf[pos + 156 : pos + BLOCK]
@@ -189,28 +189,16 @@ class TarWalker(TarScanner):
         return stop
 
     def whole(self, place: MemberPosition, length: int) -> bool:
-        """Tell whether a member's payload is whole in an archive of some length.
-
-        Args:
-            place: of a member that this walk has found.
-            length: bytes of the archive, all in all.
-        """
+        """Tell whether the payload of a member that this walk has found is whole in an archive of ``length`` bytes."""
         return place.offset != self._last.offset or self._last_stop <= length
 
     def end_at(self, length: int) -> bool:
-        """Take note that the archive has ended.
-
-        Args:
-            length: bytes of it, all in all.
-
-        Returns:
-            True where it ended with its end mark; False where it ended on a member boundary without one. What else is
-            wrong stands in ``error``, as for the scanner.
-        """
+        """Note that the archive has ended, after ``length`` bytes; the result is as for ``TarScanner.finish``."""
         if self.error is not None:
             return True
         self.offset = length
-        ahead = self.position - len(self._rest) - length  # bytes of the last member that are missing
+        # bytes of the last member that are missing
+        ahead = self.position - len(self._rest) - length
         if self._body is not None:
             self._need -= len(self._rest)
         elif self._last_stop > length:

@@ -14,7 +14,6 @@ import pytest
 import webdataset as wds
 from webdataset import gopen, tariterators
 from webdataset.core.errors import NotFound, SourceError, UsageError
-from webdataset.samples import shard_opener
 from webdataset.samples.shard_opener import open_shards
 from webdataset.storage import prefetch_worker
 from webdataset.storage.prefetch_worker import prefetch_budget
@@ -361,7 +360,7 @@ def test_memory_is_bounded(server, monkeypatch):
 
 def test_a_slow_source_is_read_further_ahead(server, monkeypatch):
     """While the reader waits for slow sources, further shards are read, whole, and no more than may be."""
-    monkeypatch.setattr(shard_opener, "MOST", 4)
+    monkeypatch.setattr("webdataset.storage.prefetch.MOST", 4)
     monkeypatch.setattr(prefetch_worker, "WINDOW_SECONDS", 0.0)
     monkeypatch.setattr(prefetch_worker, "WINDOW_BYTES", 1)
     monkeypatch.setattr(prefetch_worker.ReadRate, "starving", True)

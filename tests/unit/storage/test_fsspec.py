@@ -15,7 +15,7 @@ from support.after_forks import ended, forked
 from webdataset.core.errors import ConfigError, MissingExtra, NotFound, ShardChanged, ShortRead, SourceError, UsageError
 from webdataset.storage import resumable_stream
 from webdataset.storage.backends import fsspec_store
-from webdataset.storage.open_url import find_opener, gopen_schemes, service_id
+from webdataset.storage.open_url import find_opener, gopen_schemes, resolve_url
 from webdataset.storage.random_access import open_ranges
 
 fsspec = pytest.importorskip("fsspec")
@@ -181,7 +181,9 @@ def test_options_reach_the_file_system(shelf, monkeypatch):
     assert shelf.asked[-1] == {"host": "name", "password": CANARY}
     source = fsspec_store.remote_object("wdsshelf://bucket/x", options)
     assert CANARY not in pickle.dumps(source).decode("latin1")
-    told = service_id("wdsshelf://bucket/x", {"fsspec": {"host": "name", "password": CANARY}})
+    told = resolve_url(
+        "wdsshelf://bucket/x", storage_options={"fsspec": {"host": "name", "password": CANARY}}
+    ).service_id()
     assert "name" in told
     assert CANARY not in told
 

@@ -121,7 +121,7 @@ class Silent:
     def __init__(self):
         self.woken, self.closed = threading.Event(), False
 
-    def read(self, _size):
+    def read(self, _size=-1, /):
         """Wait."""
         self.woken.wait(60)
         raise OSError("interrupted")
@@ -274,7 +274,9 @@ def test_many_silent_sources_are_left_in_the_time_of_one(budget, monkeypatch):
     """Closing waits for all threads together: eight servers that do not answer hold nobody eight times."""
     monkeypatch.setattr(prefetch_worker, "CLOSE_SECONDS", 0.05)
     gate, waits = threading.Event(), []
-    tasks = [PrefetchTask(lambda: gate.wait(60) and io.BytesIO(BODY), 100, budget.take(100, spare=4)) for _ in range(8)]
+    tasks = [
+        PrefetchTask(lambda: (gate.wait(60), io.BytesIO(BODY))[1], 100, budget.take(100, spare=4)) for _ in range(8)
+    ]
     join = threading.Thread.join
 
     def noted(self, timeout=None):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from webdataset.core.errors import ConfigError, UsageError
 from webdataset.storage.backends import sftp_client
-from webdataset.storage.open_url import service_id
+from webdataset.storage.open_url import resolve_url
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,8 @@ def test_the_url_goes_before_the_options():
 def test_services_are_told_apart():
     """Copies of one path on two accounts are two; no password is in their names."""
     told = {
-        service_id(url) for url in ("ssh://a@h/x", "ssh://b@h/x", "ssh://b@h:2/x", "ssh://b:word@i/x", "sftp://a@h/y")
+        resolve_url(url).service_id()
+        for url in ("ssh://a@h/x", "ssh://b@h/x", "ssh://b@h:2/x", "ssh://b:word@i/x", "sftp://a@h/y")
     }
     assert len(told) == 4
     assert "word" not in "".join(told)

@@ -33,7 +33,7 @@ class ImageLocation(NamedTuple):
 
     Args:
         kind: ``inline``, ``field``, ``page``, ``sibling``, or ``nowhere``.
-        names: the field; for siblings, the names behind the document's key under which it may stand.
+        names: the field; for siblings, the names after the document's key under which it may stand.
         page: index of the page.
     """
 
@@ -42,18 +42,14 @@ class ImageLocation(NamedTuple):
     page: int = 0
 
 
-_DIGITS = 12  # a longer number is a name
+# a longer number is a name
+_DIGITS = 12
 NOWHERE = ImageLocation("nowhere")
 INLINE = ImageLocation("inline")
 
 
 def locate_images(sample: Mapping[str, Any], outline: Outline, rules: DocumentRules) -> list[ImageLocation]:
-    """Return the place of each slot's image, as far as the sample tells; siblings are yet to be found.
-
-    Args:
-        sample: holds the JSON, and maybe images.
-        outline: what the JSON says.
-        rules: the layout.
+    """Return the place of each slot's image, as far as the sample's names tell; siblings are yet to be found.
 
     Raises:
         SampleError: fields whose order does not tell which image is which.
@@ -199,7 +195,7 @@ class DocumentParts(NamedTuple):
         sample: holds the JSON.
         outline: what that says.
         places: where each slot's image is.
-        siblings: images in members of other keys: name behind the document's key to (field, image).
+        siblings: images in members of other keys: name after the document's key to (field, image).
         left_out: counts what the rules leave out.
         advice: what to do where a sibling is missing.
     """
@@ -207,20 +203,13 @@ class DocumentParts(NamedTuple):
     sample: Mapping[str, Any]
     outline: Outline
     places: list[ImageLocation]
-    siblings: Mapping[str, tuple[str, Any]]
+    siblings: Mapping[str, tuple[str, object]]
     left_out: Counter[str]
     advice: str = ""
 
 
 def collect_images(gathered: DocumentParts, rules: DocumentRules) -> list[PlacedImage] | None:
-    """Return a document's images, in order.
-
-    Args:
-        gathered: all that belongs to it.
-        rules: policies and limits.
-
-    Returns:
-        The images, or None where the rules leave the document out.
+    """Return a document's images, in order, or None where the rules leave the document out.
 
     Raises:
         MissingImage: an image is not there, and that is an error.
@@ -358,12 +347,7 @@ def _limit_images(pictures: list[PlacedImage], rules: DocumentRules, left_out: C
 
 
 def assemble_document(gathered: DocumentParts, pictures: list[PlacedImage], json: str = "json") -> Document:
-    """Put a document together.
-
-    Args:
-        gathered: all that belongs to it.
-        pictures: its images, in order.
-        json: the field of the JSON.
+    """Put a document together from its parts, its images in order, and the field of the JSON.
 
     Raises:
         SampleError: a field with the name of a part of every document.

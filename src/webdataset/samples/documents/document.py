@@ -35,11 +35,7 @@ def is_image(field: str) -> bool:
 
 
 def stem(name: str) -> str:
-    """Return an image's name without folders and without an image's extension.
-
-    Args:
-        name: ``b1946ac9.png``, ``images/b1946ac9.jpg``, ``b1946ac9`` (all three: ``b1946ac9``).
-    """
+    """Return an image's name without folders and an image's extension: ``b1946ac9`` for ``images/b1946ac9.jpg``."""
     base = name.rpartition("/")[2]
     front, dot, last = base.rpartition(".")
     return front if dot and front and last.lower() in IMAGES else base
@@ -57,12 +53,7 @@ def member_stem(key: str, field: str) -> str:
 
 
 def parent_key(key: str, separator: str) -> str | None:
-    """Return the shortest key that a sample with this key may be a sibling of, or None.
-
-    Args:
-        key: ``shard/000000007-0``.
-        separator: what stands between a document's key and an image's name.
-    """
+    """Return the shortest key that a sample with this key may be a sibling of, or None."""
     cut = key.rfind(separator, 1) if "/" in separator else key.find(separator, key.rfind("/") + 2)
     return key[:cut] if cut > 0 else None
 
@@ -70,9 +61,7 @@ def parent_key(key: str, separator: str) -> str | None:
 def parent_keys(key: str, separator: str) -> Iterator[str]:
     """Yield all keys that a sample with this key may be a sibling of, the longest first.
 
-    Args:
-        key: ``shard/a-b-0`` (``shard/a-b``, then ``shard/a``).
-        separator: what stands between a document's key and an image's name.
+    For ``shard/a-b-0``: ``shard/a-b``, then ``shard/a``.
     """
     least = 1 if "/" in separator else key.rfind("/") + 2
     cut = key.rfind(separator, least)
@@ -130,10 +119,7 @@ class Document(dict[str, Any]):
     """
 
     def decode_with(self, decoder: FieldDecoder) -> "Document":
-        """Return a copy whose images, and further fields, are decoded.
-
-        Args:
-            decoder: a :class:`webdataset.codecs.decoder.Decoder`.
+        """Return a copy whose images, and further fields, are decoded by a :class:`~webdataset.codecs.decoder.Decoder`.
 
         Raises:
             CodecError: an image or a field that does not decode, with url, key and the image's name.
@@ -186,12 +172,7 @@ def _wants_decoding(part: dict[str, Any], only: set[str] | None, chosen: Contain
 
 
 def image_field(name: str | None, stored: str | None) -> str:
-    """Return the field under which an image is decoded: that of its member, else of its name, else ``jpg``.
-
-    Args:
-        name: what the document calls it.
-        stored: the extension of the member that it stands in, if it has one of its own.
-    """
+    """Return the field under which an image is decoded: that of its member, else of its name, else ``jpg``."""
     if stored is not None:
         return extension(stored)
     return extension(name) if name is not None and is_image(name) else "jpg"
@@ -213,14 +194,7 @@ class SiblingKeys:
         self._prefix = None
 
     def __call__(self, path: str) -> tuple[str, str] | tuple[None, None]:
-        """Split a member's name into key and extension.
-
-        Args:
-            path: the member's full name.
-
-        Returns:
-            (key, extension); (None, None) for a name that belongs to no sample.
-        """
+        """Split a member's name into key and extension; (None, None) where it belongs to no sample."""
         key, extension = base_plus_ext(path)
         if key is None or extension is None:
             return None, None
@@ -280,7 +254,7 @@ class DocumentRules:
     place: str = "before"
     ties: str = "json"
     missing_image: str = "error"
-    placeholder: Any = None
+    placeholder: object = None
     min_similarity: float | None = None
     min_image_bytes: int = 0
     max_images: int | None = None

@@ -8,6 +8,7 @@ stands.
 JSON of any other form is no document, and gives None. This module never looks for the images.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,12 +65,12 @@ class Outline:
     ordered: bool = field(default=False)
 
 
-def parse_outline(record: Any, place: str = "before") -> Outline | None:
+def parse_outline(record: object, place: str = "before") -> Outline | None:
     """Return the outline of a document, or None for JSON that is no document.
 
     Args:
         record: what the JSON holds.
-        place: where an image stands that is matched to a text, ``before`` or ``after`` it.
+        place: an image that is matched to a text stands ``before`` or ``after`` it.
 
     Raises:
         SampleError: a document whose lists do not fit each other; ``field`` says where.
@@ -160,7 +161,7 @@ def _parse_parallel_form(record: Record) -> Outline:
     return outline
 
 
-def _finish_outline(record: Record, used: Any, texts: list[str], slots: list[Slot]) -> Outline:
+def _finish_outline(record: Record, used: Container[str], texts: list[str], slots: list[Slot]) -> Outline:
     matrix = record.get("similarity_matrix")
     fits = isinstance(matrix, list) and len(matrix) == len(slots)
     rest = {
@@ -183,7 +184,7 @@ def _slot(number: int, entry: Record, position: int, text: int, where: tuple[str
     return Slot(number, name or None, member or None, inline or None, position, text, similarity, rest)
 
 
-def _type_error(where: tuple[str, int], what: str, value: Any, wanted: str) -> SampleError:
+def _type_error(where: tuple[str, int], what: str, value: object, wanted: str) -> SampleError:
     field = f"{where[0]}[{where[1]}].{what}"
     return SampleError(f"{field} is {_type_name(value)}, not {wanted}", field=field)
 
@@ -208,17 +209,17 @@ def _texts(record: Record, name: str) -> list[str]:
     return [_text(text, f"{name}[{number}]") for number, text in enumerate(texts)]
 
 
-def _text(text: Any, where: str) -> str:
+def _text(text: object, where: str) -> str:
     if not isinstance(text, str):
         raise SampleError(f"{where} is {_type_name(text)}, not text", field=where)
     return text
 
 
-def _index(given: Any, count: int, where: str) -> int:
+def _index(given: object, count: int, where: str) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
         raise SampleError(f"{where} is {given!r:.40}, and there are {count} texts", field=where)
     return given
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: object) -> str:
     return "null" if value is None else type(value).__name__

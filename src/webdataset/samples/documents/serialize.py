@@ -212,12 +212,9 @@ def _other_fields(document: Mapping[str, Any], form: str, count: int) -> Record:
 
 
 def member_names(images: list[Illustration]) -> list[str]:
-    """Return the names under which images are filed: what they are called, where that makes a name, else their number.
+    """Return the names under which encoded images are filed: what they are called, else their number.
 
     An image that stands in several places, under one name, is filed once.
-
-    Args:
-        images: the images, encoded.
     """
     called = [stem(image.name or "") for image in images]
     first: dict[str, tuple[Any, ...]] = {}

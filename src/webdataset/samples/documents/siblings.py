@@ -24,16 +24,10 @@ Sample = Mapping[str, Any]
 
 
 class WaitingSample(NamedTuple):
-    """A sample that waits.
-
-    Args:
-        number: how many came before it.
-        address: its address in a tracked run, else None.
-        sample: the sample.
-    """
+    """A sample that waits; ``number`` came before it, and ``address`` is None unless the run is tracked."""
 
     number: int
-    address: Any
+    address: object
     sample: Sample
 
 
@@ -41,10 +35,10 @@ class SiblingRequest(NamedTuple):
     """What a document wants.
 
     Args:
-        names: for each image the names behind the document's key under which it may stand; any will do.
-        all: it wants whatever stands behind its key.
-        whole: it takes a sibling with all its fields, whatever they are called.
-        about: whatever the caller knows about the document.
+        names: for each image the names after the document's key under which it may stand; any will do.
+        all: it wants all that stands after its key.
+        whole: it takes a sibling with all its fields, under any names.
+        about: what the caller knows about the document.
     """
 
     names: list[tuple[str, ...]]
@@ -56,10 +50,10 @@ class SiblingRequest(NamedTuple):
 class DocumentGroup:
     """A document and its siblings, or a sample that belongs to none.
 
-    Attributes:
+    Args:
         items: in the order in which they were joined; the first holds the JSON, or is the sample.
         wants: what the document wanted; None for other samples.
-        siblings: name behind the document's key to (field, value).
+        siblings: name after the document's key to (field, value).
         error: what is wrong with it, or None.
         early: it was decided because more samples waited than may.
     """
@@ -70,7 +64,7 @@ class DocumentGroup:
         self.items = [item]
         self.wants = wants
         self.prefix = prefix
-        self.siblings: dict[str, tuple[str, Any]] = {}
+        self.siblings: dict[str, tuple[str, object]] = {}
         self.error: WebDatasetError | None = None
         self.early = False
         self.all = wants is not None and wants.all
@@ -87,7 +81,7 @@ class DocumentGroup:
         return bool(self.open) or self.all
 
     @property
-    def addresses(self) -> list[Any]:
+    def addresses(self) -> list[object]:
         """The addresses of its items."""
         return [item.address for item in self.items]
 
@@ -151,20 +145,17 @@ class SiblingCollector:
         self.ready: deque[DocumentGroup] = deque()
         self._describe, self._candidate = describe, candidate
         self._separator, self._adjacent, self._lookahead = separator, adjacent, lookahead
-        self._url: Any = None
+        self._url: object = None
         self._number = 0
         self._count = 0
-        self._documents: dict[str, DocumentGroup] = {}  # by key
-        self._loose: dict[str, dict[int, WaitingSample]] = {}  # by shortest parent, by number
+        # by key
+        self._documents: dict[str, DocumentGroup] = {}
+        # by shortest parent, by number
+        self._loose: dict[str, dict[int, WaitingSample]] = {}
         self._stems: dict[str, WaitingSample] = {}
 
-    def feed(self, address: Any, sample: Any) -> None:
-        """Take a sample; what it decides is in ``ready``.
-
-        Args:
-            address: its address, or None.
-            sample: anything.
-        """
+    def feed(self, address: object, sample: Sample) -> None:
+        """Take a sample, and its address in a tracked run; what it decides is in ``ready``."""
         item = WaitingSample(self._number, address, sample)
         self._number += 1
         if not (sample.__class__ is dict or isinstance(sample, Mapping)) or not isinstance(sample.get("__key__"), str):
@@ -200,9 +191,9 @@ class SiblingCollector:
         if self._count:
             self._decide([group[0] for group in self._waiting()])
 
-    def _oldest(self) -> tuple[int, Any]:
+    def _oldest(self) -> tuple[int, object]:
         """Return (number, group or loose item) of what has waited longest; all dicts are in the order of numbers."""
-        firsts: list[tuple[int, Any]] = [next(iter(items.items())) for items in self._loose.values()]
+        firsts: list[tuple[int, object]] = [next(iter(items.items())) for items in self._loose.values()]
         firsts += [(group.items[0].number, group) for group in islice(self._documents.values(), 1)]
         return min(firsts, key=lambda pair: pair[0])
 
@@ -210,7 +201,7 @@ class SiblingCollector:
         """Return the samples that wait, in the order in which they came."""
         return sorted((item for group in self._waiting() for item in group[1]), key=lambda item: item.number)
 
-    def _waiting(self) -> list[tuple[tuple[int, Any], list[WaitingSample]]]:
+    def _waiting(self) -> list[tuple[tuple[int, object], list[WaitingSample]]]:
         """Return ((number, group or loose item), items) of all that waits."""
         documents = [((group.items[0].number, group), group.items) for group in self._documents.values()]
         loose = [((item.number, item), [item]) for items in self._loose.values() for item in items.values()]
@@ -227,7 +218,7 @@ class SiblingCollector:
 
     def _leave(self, key: str) -> None:
         """Decide what a sample with this key stands outside of."""
-        left: list[tuple[int, Any]] = [
+        left: list[tuple[int, object]] = [
             (group.items[0].number, group) for group in self._documents.values() if not key.startswith(group.prefix)
         ]
         for front, items in self._loose.items():
@@ -289,7 +280,8 @@ class SiblingCollector:
 
     def _claimant(self, key: str, stems: list[str]) -> DocumentGroup | None:
         """Return the document that wants a sample; of several, that with the longest key."""
-        group = self._documents.get(key[: key.rfind(self._separator)])  # nearly always
+        # nearly always
+        group = self._documents.get(key[: key.rfind(self._separator)])
         if group is not None and group.takes(stems):
             return group
         for front in parent_keys(key, self._separator):

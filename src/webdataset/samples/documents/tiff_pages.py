@@ -13,8 +13,10 @@ from typing import NamedTuple
 from webdataset.core.errors import FormatError
 
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
-_SEGMENTS = {273: 279, 324: 325}  # offsets of strips and tiles: the lengths that belong to them
-_ELSEWHERE = frozenset((330, 513, 519, 520, 521, 34665, 34853, 40965))  # offsets of things of their own
+# offsets of strips and tiles: the lengths that belong to them
+_SEGMENTS = {273: 279, 324: 325}
+# offsets of things of their own
+_ELSEWHERE = frozenset((330, 513, 519, 520, 521, 34665, 34853, 40965))
 _MOST_PAGES = 1 << 16
 LIMIT_BYTES = 1 << 30
 
@@ -22,7 +24,8 @@ LIMIT_BYTES = 1 << 30
 class _TiffEntry(NamedTuple):
     tag: int
     kind: int
-    length: int  # number of its values
+    # number of its values
+    length: int
     value: bytes
 
 
