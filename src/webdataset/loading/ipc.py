@@ -84,6 +84,23 @@ def explain_shared_memory() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def share_memory(size_bytes: int) -> Iterator[tuple[int, mmap.mmap]]:
+    """Give the descriptor of a new memory file, to be sent within this context, and its map, which outlives it.
+
+    Raises:
+        SharedMemoryError: the system refused.
+    """
+    with explain_shared_memory():
+        descriptor = create_shared_file(size_bytes)
+    try:
+        with explain_shared_memory():
+            memory = mmap.mmap(descriptor, size_bytes)
+        yield descriptor, memory
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def _pipe_socket(pipe: Connection) -> Iterator[socket.socket]:
     """Give a pipe as a socket, without a descriptor of its own."""
     way = socket.socket(fileno=pipe.fileno())
@@ -186,15 +203,9 @@ class PartSender:
             del self._segments[gone]
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
         number = max(self._segments, default=-1) + 1
-        with explain_shared_memory():
-            descriptor = create_shared_file(size)
-        try:
-            with explain_shared_memory():
-                memory = mmap.mmap(descriptor, size)
+        with share_memory(size) as (descriptor, memory):
             send_block(self._pipe, ("segment", number, size), descriptor)
             self._segments[number] = memory
-        finally:
-            os.close(descriptor)
         return number, memory
 
 

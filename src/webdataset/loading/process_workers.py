@@ -7,9 +7,7 @@ dies closes its pipe: the consumer knows at once, or within two seconds where an
 """
 
 import contextlib
-import mmap
 import multiprocessing
-import os
 import select
 import selectors
 import signal
@@ -25,9 +23,9 @@ from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
 from webdataset.flow.pipeline import DataPipeline
-from webdataset.loading.ipc import PartReceiver, SharedMemoryError, explain_shared_memory, send_block
+from webdataset.loading.ipc import PartReceiver, SharedMemoryError, send_block, share_memory
 from webdataset.loading.partition import DatasetAdapter, EpochStart
-from webdataset.loading.shared_memory import BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage, create_shared_file
+from webdataset.loading.shared_memory import PAGE_BYTES, BatchLayout, BlockPool, MemoryBlock, WorkerProgressPage
 from webdataset.loading.windows import WorkerPool
 from webdataset.loading.worker import WindowCredit, WindowPart
 from webdataset.loading.worker_process import WorkerConfig, run_worker
@@ -93,16 +91,11 @@ class ProcessWorkers(WorkerPool):
 
     def _attach_progress_pages(self) -> None:
         """Give the workers a page to note on what they read."""
-        size = WorkerProgressPage.size_bytes(self.workers)
-        with explain_shared_memory():
-            descriptor = create_shared_file(size)
-        try:
-            with explain_shared_memory():
-                memory = MemoryBlock(0, mmap.mmap(descriptor, size)).lend()
+        size = self.workers * PAGE_BYTES
+        with share_memory(size) as (descriptor, shared):
+            memory = MemoryBlock(0, shared).lend()
             self._boards = [WorkerProgressPage(memory, number) for number in range(self.workers)]
             self._send_all(("board", size), descriptor)
-        finally:
-            os.close(descriptor)
 
     # -- orders
 
@@ -157,14 +150,9 @@ class ProcessWorkers(WorkerPool):
 
     def _share_blocks(self, size: int, layout_number: int) -> MemoryBlock:
         number, self._block_number = self._block_number, self._block_number + 1
-        with explain_shared_memory():
-            descriptor = create_shared_file(size)
-        try:
-            with explain_shared_memory():
-                block = MemoryBlock(number, mmap.mmap(descriptor, size))
+        with share_memory(size) as (descriptor, shared):
+            block = MemoryBlock(number, shared)
             self._send_all(("block", number, size, layout_number), descriptor)
-        finally:
-            os.close(descriptor)
         return block
 
     # -- parts

@@ -257,7 +257,8 @@ def as_array(value: object) -> Array | None:
     return None
 
 
-_PAGE_BYTES = 1024
+# of one worker's part of the page
+PAGE_BYTES = 1024
 # index, bytes of the key, bytes of the url
 _HEAD = struct.Struct("qHH")
 
@@ -273,12 +274,7 @@ class WorkerProgressPage:
     """
 
     def __init__(self, memory: npt.NDArray[np.uint8], number: int) -> None:
-        self._memory = memory.data[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES]
-
-    @staticmethod
-    def size_bytes(workers: int) -> int:
-        """Return the size of a page for so many workers."""
-        return workers * _PAGE_BYTES
+        self._memory = memory.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
 
     def write(self, index: int, sample: object, reading: bytes) -> None:
         """Note a sample.

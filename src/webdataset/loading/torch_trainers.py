@@ -33,7 +33,7 @@ TrainerType = TypeVar("TrainerType")
 class Accelerator(Protocol):
     """What is asked of accelerate's class of this name."""
 
-    def register_for_checkpointing(self, *objects: Any) -> object:
+    def register_for_checkpointing(self, *objects: object) -> object:
         """Save these with each checkpoint."""
 
 

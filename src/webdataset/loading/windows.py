@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from webdataset.core.errors import FlowError, WorkerDied
@@ -103,7 +104,7 @@ class BatchWindow:
     def merge_counts(self) -> list[RowCounts]:
         """Return what was gone on without, by rising row."""
         found = [each for part in self.parts for each in part.counted]
-        found.sort(key=lambda each: each.row)
+        found.sort(key=attrgetter("row"))
         return found
 
     def beside(self) -> list[list[object]]:
@@ -117,7 +118,7 @@ class BatchWindow:
     def samples(self) -> Iterator[object]:
         """Yield the window's samples by rising row; arrays that were placed are views of the block."""
         entries = [entry for part in self.parts for entry in zip(part.rows, part.placed, part.beside, strict=True)]
-        entries.sort(key=lambda entry: entry[0])
+        entries.sort(key=itemgetter(0))
         for row, placed, beside in entries:
             yield self._sample(row, beside) if placed else beside
 
