@@ -213,7 +213,7 @@ class HubClient:
             raise translate_refusal(response.status, response.headers, self._url, self.endpoint + place.page())
         raise translate_storage_refusal(response.status, response.headers, self._url)
 
-    def get_signed(self, signed_url: str, headers: Mapping[str, str]) -> HttpResponse | None:
+    def get_by_signed_url(self, signed_url: str, headers: Mapping[str, str]) -> HttpResponse | None:
         """Request more of a file by a signed url that the hub gave before; None where no bytes come.
 
         Args:
