@@ -5,6 +5,7 @@ version and translates refusals, ``version`` reads the version from the headers.
 requests of services that sign them. A response that does not say which bytes it holds is never passed on as a range.
 """
 
+import json
 import re
 from collections.abc import Callable, Container, Mapping
 from typing import ClassVar, NamedTuple, TypeVar
@@ -146,6 +147,27 @@ class HttpRemoteObject:
 
     def refresh(self) -> None:
         """Do nothing: nothing is kept between two requests."""
+
+
+def read_json(response: HttpResponse) -> object:
+    """Read the JSON in a body, and close it; an empty body is None.
+
+    Args:
+        response: its body unread.
+
+    Raises:
+        RetryableError: the body broke off, or is no JSON.
+    """
+    known: tuple[type[Exception], ...] = (*http_client.failures(), ValueError)
+    try:
+        found: object = json.loads(response.read(-1) or b"null")
+    except known as error:
+        reason = describe_error(error)
+    else:
+        return found
+    finally:
+        response.close()
+    raise RetryableError(f"the answer cannot be read: {reason}")
 
 
 def strong_etag(headers: Mapping[str, str]) -> str | None:

@@ -25,10 +25,9 @@ from typing import IO, Any, NamedTuple
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, SourceError, UsageError
-from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.http_client import HttpResponse, Transport, refuse_unsendable, translate_status
-from webdataset.storage.http_object import override_headers
+from webdataset.storage.http_object import override_headers, read_json
 from webdataset.storage.object_store import RetryableError
 from webdataset.storage.profile_selection import options_for, refuse_login
 from webdataset.storage.s3_profile import Secret
@@ -163,23 +162,10 @@ class AistoreClient:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
 
         def ask() -> dict[str, Any]:
-            return self._parse(self.ask(method, path, query, headers, json.dumps(body).encode()))
+            found = read_json(self.ask(method, path, query, headers, json.dumps(body).encode()))
+            return found if isinstance(found, dict) else {}
 
         return http_client.retry(ask, self._url, lambda: None)
-
-    def _parse(self, response: HttpResponse) -> dict[str, Any]:
-        """Read a response's JSON; an empty body is an empty object."""
-        try:
-            found: dict[str, Any] = json.loads(response.read(-1) or b"null") or {}
-        except http_client.failures() as error:
-            failure = redact(f"{type(error).__name__}: {error}")
-        except ValueError:
-            failure = "what came is no JSON"
-        else:
-            return found
-        finally:
-            response.close()
-        raise RetryableError(f"the answer broke off: {failure}")
 
     def _send_request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> HttpResponse:
         transport = CLUSTER._replace(tls=self.tls())

@@ -362,7 +362,12 @@ class AzureTokens:
     """
 
     def __init__(self, service: AzureService) -> None:
-        self._credential: TokenCredential = service.credential or _default_credential()
+        self._credential: TokenCredential = (
+            service.credential
+            or require(
+                "azure.identity", extra="azure", purpose="az:// urls without a key or a signature"
+            ).DefaultAzureCredential()
+        )
         self._token: AccessToken | None = None
 
     def token(self, url: str) -> str:
@@ -389,12 +394,6 @@ class AzureTokens:
                 url=url,
             )
         raise RetryableError(f"no token for Azure Storage: {reason}")
-
-
-def _default_credential() -> "TokenCredential":
-    identity = require("azure.identity", extra="azure", purpose="az:// urls without a key or a signature")
-    found: TokenCredential = identity.DefaultAzureCredential()
-    return found
 
 
 def is_refreshable(service: AzureService) -> bool:

@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import ConfigError, SourceError, UsageError
@@ -195,12 +195,7 @@ class _GoogleTransport:
     """What google-auth takes for a pool of urllib3: our connections, with their proxies and their rule about forks."""
 
     def request(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        **_: object,
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, **_: object
     ) -> HttpResponse:
         """Send a request."""
         return http_client.send(method, url, headers or {}, body)
@@ -212,8 +207,7 @@ def _make_credentials(service: GcsService) -> tuple[object, "Credentials"]:
     if given is None:
         return transport, _import_google("auth").default(scopes=[SCOPE])[0]
     if not isinstance(given, str | Secret):
-        own: Any = given
-        return transport, own
+        return transport, cast("Credentials", given)
     content = _read_content(given if isinstance(given, Secret) else Secret(f"file:{given}"))
     if content["type"] == "service_account":
         kind = _import_google("oauth2.service_account").Credentials

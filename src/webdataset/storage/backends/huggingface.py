@@ -116,7 +116,7 @@ class HubObject(HttpRemoteObject):
         """Request the file; one range after the other by the same signed url, while it is young and works."""
         signed, self._signed = self._signed, None
         if again and signed is not None and time.monotonic() < signed.until:
-            response = self.hub.get_signed(signed.url, headers)
+            response = self.hub.get_by_signed_url(signed.url, headers)
             if response is not None:
                 self._signed = signed
                 return HubFile(response, signed.headers, signed.url)

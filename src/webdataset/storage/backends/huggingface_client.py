@@ -7,7 +7,6 @@ The token goes to the address of the hub and never elsewhere: the urls that the 
 their own. They expire soon, so that every attempt begins at the hub.
 """
 
-import json
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageErro
 from webdataset.core.redaction import redact
 from webdataset.storage import http_client
 from webdataset.storage.http_client import ABSENT, BUSY, CHANGED, HttpResponse, Transport, translate_status
+from webdataset.storage.http_object import read_json
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import options_for, refuse_login
 from webdataset.storage.resumable_stream import parse_retry_after
@@ -213,7 +213,7 @@ class HubClient:
             raise translate_refusal(response.status, response.headers, self._url, self.endpoint + place.page())
         raise translate_storage_refusal(response.status, response.headers, self._url)
 
-    def get_signed(self, signed_url: str, headers: Mapping[str, str]) -> HttpResponse | None:
+    def get_by_signed_url(self, signed_url: str, headers: Mapping[str, str]) -> HttpResponse | None:
         """Request more of a file by a signed url that the hub gave before; None where no bytes come.
 
         Args:
@@ -254,18 +254,10 @@ class HubClient:
     def _fetch_page(self, target: str, place: HubLocation) -> tuple[list[dict[str, object]], str]:
         """Return the entries of a page, and its header ``Link``."""
         file = self.get(target, {"Accept": "application/json"}, place)
-        known: tuple[type[Exception], ...] = (*http_client.failures(), ValueError)
-        try:
-            found = json.loads(file.response.read(-1))
-        except known as error:
-            failure = redact(f"{type(error).__name__}: {error}")
-        else:
-            if isinstance(found, list):
-                return found, file.headers.get("Link", "")
-            failure = "it is no list"
-        finally:
-            file.response.close()
-        raise RetryableError(f"the answer is not what was asked for: {failure}")
+        found = read_json(file.response)
+        if not isinstance(found, list):
+            raise RetryableError("the answer is not what was asked for: it is no list")
+        return found, file.headers.get("Link", "")
 
     def _send_request(self, target: str, headers: Mapping[str, str]) -> HttpResponse:
         return http_client.send_once("GET", target, headers, self._url, transport=Transport(service=_host_name(target)))

@@ -470,10 +470,7 @@ _CURL = (
     "--fail", "--silent", "--show-error", "--location", "--globoff",
 )  # fmt: skip
 _AIS = (("ais", "get", "{url}", "-"), ("ais", "put", "-", "{url}"))
-_COMMANDS: dict[str, CommandWords] = {
-    "gs": (("gsutil", "cat", "{url}"), ("gsutil", "cp", "-", "{url}")),
-    "ais": _AIS,
-}
+_COMMANDS: dict[str, CommandWords] = {"gs": (("gsutil", "cat", "{url}"), ("gsutil", "cp", "-", "{url}")), "ais": _AIS}
 
 
 def gopen_curl(url: str, mode: str = "rb", bufsize: int = 8192, **options: object) -> Pipe:

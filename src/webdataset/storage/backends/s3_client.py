@@ -269,8 +269,7 @@ def _make_client(profile: Profile, url: str) -> "BaseClient":
 @functools.cache
 def _service_descriptions() -> object:
     """Return botocore's descriptions of services: 0.1 s to read, the same for all sessions, inherited over forks."""
-    found: object = import_botocore("session").Session().get_component("data_loader")
-    return found
+    return import_botocore("session").Session().get_component("data_loader")
 
 
 def _create_client(session: "Session", profile: Profile, style: str | None) -> "BaseClient":
@@ -378,10 +377,7 @@ class S3Client:
             SourceError: the service refuses, or does not answer.
         """
         return retry(
-            lambda: self._request(name, arguments),
-            self._url,
-            lambda: forget_client(self._profile),
-            self._attempts,
+            lambda: self._request(name, arguments), self._url, lambda: forget_client(self._profile), self._attempts
         )
 
     def _request(self, name: str, arguments: dict[str, object]) -> dict[str, Any]:

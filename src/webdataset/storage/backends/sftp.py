@@ -315,7 +315,7 @@ class SftpUpload(AtomicUpload):
     _confirmed = 0
 
     def _submit_piece(self, offset: int, body: bytes) -> Future[None]:
-        return sftp_client.submit(_write_piece(self._opened(), offset, body))
+        return sftp_client.submit(_write_piece(self._current_file(), offset, body))
 
     def _confirm(self) -> None:
         """Wait until the oldest piece is there; after a drop, write everything unconfirmed again."""
@@ -341,7 +341,7 @@ class SftpUpload(AtomicUpload):
             _open_writer(self._login, self._beside, mode), sftp_client.READ_SECONDS
         )
 
-    def _opened(self) -> "SftpFile":
+    def _current_file(self) -> "SftpFile":
         """Return the open file."""
         if self._handle is None:
             raise SourceError("this upload has no open file", url=self.name)
@@ -373,7 +373,7 @@ class SftpUpload(AtomicUpload):
         self._retry(self._rename)
 
     def _rename(self) -> None:
-        done = _publish_file(self._login, self._opened(), (self._beside, self._path), self._size)
+        done = _publish_file(self._login, self._current_file(), (self._beside, self._path), self._size)
         sftp_client.run_coroutine(done, sftp_client.READ_SECONDS)
 
     def _discard(self) -> None:
