@@ -1,9 +1,11 @@
 """Layer 5: what shards hold, found out without a pipeline; the engines of the commands that look and check.
 
 * ``image_header``: width and height of an image from its first bytes; ``field_preview``: a field in one line
-* ``findings``: the kinds of findings of a check, and reports
+* ``finding_kinds``: the kinds of findings of a check; ``findings``: findings and reports
 * ``check``: checks of lists of shards; ``shard_check``: one shard, front to back
 * ``header_walk``: what headers say, and the next header after damage; ``key_checks``: keys and fields of samples
 * ``field_checks``: fields that do not decode; ``recorded_digests``: what index files record of shards
-* ``reader_profiles``: what other readers refuse; ``repair``: repaired copies
+* ``member_names``: odd names; ``member_observer``: what takes members as they are found
+* ``reader_profiles``: what other readers refuse (``tarfile_profile``, ``huggingface_profile``)
+* ``repair``: repaired copies
 """

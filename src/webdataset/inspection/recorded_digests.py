@@ -68,7 +68,7 @@ class DigestTally:
                     findings.add("wrong-digest", f"{each.place} records {name} {digest}, it is {found[name]}")
 
 
-def find_recorded(
+def find_recorded_digests(
     url: str, listed: Mapping[str, RecordedDigests], *, storage_options: Any = None
 ) -> list[RecordedDigests]:
     """Return what is recorded of a shard, beside it and in an index of the list.
