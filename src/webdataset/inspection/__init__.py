@@ -5,7 +5,6 @@
 * ``check``: checks of lists of shards; ``shard_check``: one shard, front to back
 * ``header_walk``: what headers say, and the next header after damage; ``key_checks``: keys and fields of samples
 * ``field_checks``: fields that do not decode; ``recorded_digests``: what index files record of shards
-* ``member_names``: odd names; ``member_observer``: what takes members as they are found
 * ``reader_profiles``: what other readers refuse (``tarfile_profile``, ``huggingface_profile``)
 * ``repair``: repaired copies
 """

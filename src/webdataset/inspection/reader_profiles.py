@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from webdataset.core.errors import UsageError
+from webdataset.inspection.header_walk import MemberObserver
 from webdataset.inspection.huggingface_profile import HuggingFaceProfile
-from webdataset.inspection.member_observer import MemberObserver
 from webdataset.inspection.tarfile_profile import ReaderProfile, TarfileProfile
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.walker import MemberPosition
@@ -141,11 +141,14 @@ class DaliProfile(ReaderProfile):
         """Find names that it reads otherwise."""
         key, field = base_plus_ext(name)
         if key is None or field is None or is_meta(name):
-            self._differ(f"without an index it takes {name!r} for a sample", place.offset, name, once="loose")
+            if not name.rpartition("/")[2].startswith("."):
+                self._differ(f"without an index it takes {name!r} for a sample", place.offset, name, once="loose")
         elif not field:
             self._differ("it drops fields without a name, and refuses an index that has them", place.offset, name)
         elif any(each.isspace() for each in field):
             self._refuse("an index cannot hold an extension with blanks", place.offset, name)
+        elif field != field.lower():
+            self._differ(f"it keeps the capitals of {field!r}", place.offset, name, once=field)
         elif len(os.fsencode(name)) > _LONGEST_NAME:
             self._differ(
                 "it misreads PAX names of more than 255 bytes without an index", place.offset, name, once="long"
@@ -160,13 +163,13 @@ class DaliProfile(ReaderProfile):
             ("bad-header", "a corrupted header is an error"),
             ("wrong-file", "it is no tar archive"),
             ("empty-file", "it is no tar archive"),
-            ("empty-shard", "it has no samples"),
+            ("cut", "a cut archive is an error when it is reached"),
             ("size-conflict", "it takes the size of the header, and reads a corrupted archive"),
         ):
             if counts[code]:
                 self._refuse(message, _first_offset(check, code))
         for code, message in (
-            ("cut", "a cut payload or header is an error when it is reached"),
+            ("empty-shard", "it has no samples, and gives an empty one"),
             ("sparse-member", "it reads sparse members as they are stored"),
             ("split-sample", "the parts are samples of their own"),
             ("duplicate-field", "the field that comes again begins a sample"),

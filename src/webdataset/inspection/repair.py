@@ -23,7 +23,7 @@ from webdataset.core.redaction import redact
 from webdataset.index.build import shard_urls
 from webdataset.index.publish import publish_file
 from webdataset.inspection.findings import ShardReport
-from webdataset.inspection.member_observer import MemberObserver
+from webdataset.inspection.header_walk import MemberObserver
 from webdataset.inspection.shard_check import CheckRules, ShardCheck
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.links import LinkTargets

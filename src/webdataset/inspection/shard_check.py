@@ -13,10 +13,8 @@ from webdataset.core import errors
 from webdataset.core.errors import WebDatasetError, describe_error
 from webdataset.inspection.field_checks import FieldCheck, check_field, find_field_check
 from webdataset.inspection.findings import Finding, FindingList, ShardReport
-from webdataset.inspection.header_walk import HeaderWalk, find_header
-from webdataset.inspection.key_checks import KeyCheck, KnownKeys
-from webdataset.inspection.member_names import ODD_NAME, are_plain, judge_name
-from webdataset.inspection.member_observer import MemberObserver
+from webdataset.inspection.header_walk import HeaderWalk, MemberObserver, find_header
+from webdataset.inspection.key_checks import ODD_NAME, KeyCheck, KnownKeys, are_plain, judge_name
 from webdataset.samples.grouping import Grouper, base_plus_ext, is_meta
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import BLOCK, HARD_LINK, describe_content

@@ -8,7 +8,7 @@ an error; they fail where a payload is cut.
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from webdataset.inspection.member_observer import MemberObserver
+from webdataset.inspection.header_walk import MemberObserver
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.tar.header import BLOCK
 from webdataset.tar.walker import MemberPosition
