@@ -1,4 +1,4 @@
-"""``check --profile``: what it predicts of Hugging Face datasets and Ray Data is what they do, shape by shape."""
+"""``check --profile``: what it predicts of other readers is what they do, shape by shape."""
 
 import json
 import logging
@@ -117,3 +117,49 @@ def test_ray(running, shape, tmp_path):
         return sorted(({**row} for row in found), key=lambda row: row["__key__"]) if len(paths) > 1 else found
 
     compare("ray", paths, read)
+
+
+# a field without a name cannot be asked for, so that its loss cannot be seen
+UNSEEN = {"empty extension"}
+
+
+@pytest.mark.parametrize("shape", sorted(set(SHAPES) - UNSEEN))
+def test_dali(shape, tmp_path):
+    """The bytes of every field, without an index, on the CPU."""
+    pytest.importorskip("nvidia.dali")
+    import numpy as np
+    from nvidia.dali import fn, pipeline_def
+
+    paths = [str(path) for path in reader_shapes.write(SHAPES[shape], tmp_path)]
+    try:
+        wanted = [
+            {name: value for name, value in sample.items() if name not in HIDDEN}
+            for sample in wds.WebDataset(paths, shardshuffle=False, empty_check=False)
+        ]
+    except Exception:
+        wanted = None
+    extensions = sorted({name for sample in wanted or () for name in sample}) or ["txt", "cls"]
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    def reading():
+        outputs = fn.readers.webdataset(
+            paths=paths, ext=extensions, missing_component_behavior="empty", case_sensitive_extensions=True,
+            name="reader",
+        )  # fmt: skip
+        return tuple(outputs) if len(extensions) > 1 else outputs
+
+    def read():
+        run = reading()
+        run.build()
+        count = run.reader_meta("reader")["epoch_size"]
+        return [[np.array(output.at(0)).tobytes() for output in run.run()] for _ in range(count)]
+
+    guess = predicted("dali", paths)
+    if guess == "refused":
+        with pytest.raises(Exception, match=""):
+            read()
+        return
+    found = read()
+    if wanted is not None:
+        rows = [[sample.get(extension, b"") for extension in extensions] for sample in wanted]
+        assert guess == ("same" if found == rows else "differs")

@@ -493,7 +493,7 @@ class CacheEntry:
 def open_directly(resolved: ResolvedUrl) -> Stream:
     """Open what a url leads to, without the cache. Raises SourceError: it cannot be opened."""
     try:
-        stream: Stream = resolved.open(raw=True)
+        stream: Stream = resolved.open_stream()
     except Exception as error:  # every error of opening names its url
         with_location(error, url=resolved.url, stage="url_opener")
         raise

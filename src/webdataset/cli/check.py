@@ -137,6 +137,8 @@ def check_command(
     """
     from webdataset.inspection.check import iterate_checks  # noqa: PLC0415  after --help
 
+    if fix is not None:
+        _check_folder(inputs, fix, force=force)
     listed = _SEVERITIES[: _SEVERITIES.index(level) + 1]
     counts: Counter[str] = Counter()
     totals: Counter[str] = Counter()
@@ -196,13 +198,20 @@ def _severity_of(code: str) -> str:
     return KINDS[code].severity
 
 
-def _repair(inputs: Inputs, folder: str, *, force: bool, as_json: bool) -> None:
-    """Write repaired copies, and say what they hold."""
+def _check_folder(inputs: Inputs, folder: str, *, force: bool) -> None:
+    """Refuse what cannot be repaired, before anything is read."""
     from webdataset.core.errors import UsageError  # noqa: PLC0415  after --help
-    from webdataset.inspection.repair import repair_shards  # noqa: PLC0415
+    from webdataset.inspection.repair import find_targets  # noqa: PLC0415
 
     if "-" in inputs.urls:
         raise UsageError("standard input can be read only once: write it to a file to repair it")
+    find_targets(list(inputs), folder, force=force, storage_options=inputs.storage_options)
+
+
+def _repair(inputs: Inputs, folder: str, *, force: bool, as_json: bool) -> None:
+    """Write repaired copies, and say what they hold."""
+    from webdataset.inspection.repair import repair_shards  # noqa: PLC0415  after --help
+
     for done in repair_shards(list(inputs), folder, force=force, storage_options=inputs.storage_options):
         if as_json:
             console.write_json({"repair": done.to_json()})

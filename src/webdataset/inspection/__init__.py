@@ -1,12 +1,13 @@
 """Layer 5: what shards hold, found out without a pipeline; the engines of the commands that look and check.
 
-* ``findings``: the kinds of findings of a check, and reports
+* ``image_header``: width and height of an image from its first bytes; ``field_preview``: a field in one line
+* ``finding_kinds``: the kinds of findings of a check; ``findings``: findings and reports
 * ``check``: checks of lists of shards; ``shard_check``: one shard, front to back
 * ``header_walk``: what headers say, and the next header after damage; ``key_checks``: keys and fields of samples
 * ``field_checks``: fields that do not decode; ``recorded_digests``: what index files record of shards
-* ``reader_profiles``: what other readers refuse; ``repair``: repaired copies
+* ``reader_profiles``: what other readers refuse (``tarfile_profile``, ``huggingface_profile``)
+* ``repair``: repaired copies
 * ``expression``: a safe subset of Python over samples; ``expression_values``: its operators and functions
 * ``summary``: counts, fields, sizes, the shape of JSON; ``difference``: how two datasets differ
-* ``field_preview``: a field in one line; ``image_header``: width and height of an image
 * ``terminal_image``: images as text for terminals
 """

@@ -14,7 +14,12 @@ from webdataset.index.build import shard_urls
 from webdataset.inspection.findings import CheckReport, Finding, ShardReport
 from webdataset.inspection.key_checks import KnownKeys
 from webdataset.inspection.reader_profiles import ProfileSet
-from webdataset.inspection.recorded_digests import DigestTally, RecordedDigests, find_recorded, load_wids_digests
+from webdataset.inspection.recorded_digests import (
+    DigestTally,
+    RecordedDigests,
+    find_recorded_digests,
+    load_wids_digests,
+)
 from webdataset.inspection.shard_check import CheckRules, ShardCheck
 from webdataset.storage.open_url import open_stream
 from webdataset.storage.streams import stream_length
@@ -157,7 +162,7 @@ class ListCheck:
         checked = ShardCheck(
             name, self._rules, self._known, self._urls, missing=self._missing, observer=self._observer()
         )
-        recorded = find_recorded(name, self._listed, storage_options=storage_options) if self._digests else []
+        recorded = find_recorded_digests(name, self._listed, storage_options=storage_options) if self._digests else []
         tally = DigestTally(recorded) if recorded else None
         try:
             stream = open_stream(url, storage_options=storage_options)

@@ -8,6 +8,8 @@ Resynchronisation. After damage the bytes are searched for the next block that i
 offset where it has the ``ustar`` magic, at multiples of 512 from the start of the search where it has none. A member
 that is itself a tar archive, whose own header was damaged, would be taken for members: nothing in the format shows the
 difference.
+
+``MemberObserver`` is the protocol of what takes members as they are found: profiles of readers, and the repair.
 """
 
 import re
@@ -29,7 +31,7 @@ from webdataset.tar.header import (
     parse_number,
 )
 from webdataset.tar.member_assembly import MARK, RECORD, Member, MemberBody
-from webdataset.tar.walker import TarWalker
+from webdataset.tar.walker import MemberPosition, TarWalker
 
 Note = Callable[..., None]
 """Takes code, message and places of a finding."""
@@ -201,3 +203,44 @@ def _find_magic(buf: bytes, start: int) -> int | None:
             return at - _MAGIC_AT
         at = buf.find(_MAGIC, at + 1)
     return None
+
+
+class MemberObserver:
+    """Takes what a check finds in a shard, in order; the base takes nothing."""
+
+    def take_piece(self, piece: bytes) -> None:
+        """Take the next bytes of the tar stream.
+
+        Args:
+            piece: after decompression.
+        """
+
+    def take_links(self, targets: dict[int, str]) -> None:
+        """Take the hard links among the members that come next.
+
+        Args:
+            targets: the name that each leads to, by the offset of the link.
+        """
+
+    def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
+        """Take the next members, hard links included.
+
+        Args:
+            members: name, place and offset of the first header of each.
+        """
+
+    def wants_payload(self, place: MemberPosition) -> bool:  # noqa: ARG002  none
+        """Tell whether a member's bytes are wanted.
+
+        Args:
+            place: of the member.
+        """
+        return False
+
+    def take_payload(self, place: MemberPosition, payload: bytes) -> None:
+        """Take the bytes of a member; it is given by ``take_members`` before or after.
+
+        Args:
+            place: of the member.
+            payload: its bytes.
+        """

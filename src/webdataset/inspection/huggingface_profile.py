@@ -10,14 +10,16 @@ Types are told by words: ``null bool int float str bytes``, ``{field: type}`` fo
 """
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from webdataset.codecs.compression import decompress
 from webdataset.core import settings
-from webdataset.inspection.reader_profiles import TarfileProfile
-from webdataset.inspection.shard_check import ShardCheck
+from webdataset.inspection.tarfile_profile import TarfileProfile
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.walker import MemberPosition
+
+if TYPE_CHECKING:
+    from webdataset.inspection.shard_check import ShardCheck
 
 _FIRST: Final = 5
 _COMPRESSION: Final = frozenset(["gz", "bz2", "xz", "zst"])
@@ -249,7 +251,7 @@ class HuggingFaceProfile(TarfileProfile):
             if lost is not None:
                 self._differ(f"of {field!r} {lost}", place.offset, place.name, once=f"loss {field}")
 
-    def judge_shard(self, check: ShardCheck) -> None:
+    def judge_shard(self, check: "ShardCheck") -> None:
         """Take the last sample, and tell of shards without samples."""
         self._finish_example()
         self._key = None

@@ -1,4 +1,4 @@
-"""Checks keys and fields of samples: parts of samples, keys that come again, fields that samples lack.
+"""Checks names, keys and fields of samples: odd names, parts of samples, keys that come again, fields that are lacking.
 
 Keys are kept as hashes of 64 bits. Those of the present shard stand in a dictionary; those of the shards before in
 sorted arrays of twelve bytes a key, merged as they grow. Both are bounded: beyond ``most_keys`` the further keys are
@@ -6,15 +6,28 @@ not kept, and the report says so. Two different keys of one hash would be told a
 chance of that is one in a hundred thousand.
 """
 
+import re
 from collections import Counter
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from webdataset.inspection.findings import FindingList
 from webdataset.samples.grouping import Sample
+from webdataset.tar.walker import MemberPosition
 
 if TYPE_CHECKING:
     import numpy as np
 
+# what any of the patterns below finds, as one
+ODD_NAME: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
+    r"|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]"
+)
+# between names, "|/" stands: a name that starts with a slash or a dot gives "|//" or "|/."
+_RARE: Final = re.compile(r"[\\ :]|\.\.|//|/\.")
+_PARENT: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
+_ABSOLUTE: Final = re.compile(r"^/|^[A-Za-z]:[/\\]")
+_STRANGE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]|^ |[ ](?:/|$)|/[ ]")
 _BATCH: Final = 4096
 _MOST_FIELD_SETS: Final = 256
 _MOST_ORDERS: Final = 4096
@@ -211,3 +224,34 @@ class KeyCheck:
                     f"{self._counts[number]} of {self.samples} samples lack {', '.join(missing)}; the first is {key!r}",
                     key=key, offset=offset, field=missing[0],
                 )  # fmt: skip
+
+
+def judge_name(name: str) -> Iterator[tuple[str, str]]:
+    """Yield code and message of what is odd about a name.
+
+    Args:
+        name: of a member.
+    """
+    if _ABSOLUTE.search(name):
+        yield "absolute-name", "its name is absolute"
+    if _PARENT.search(name):
+        yield "parent-name", "its name leads out of its folder"
+    if any("\udc80" <= each <= "\udcff" for each in name):
+        yield "bad-name", "its name is not UTF-8"
+    if _STRANGE.search(name):
+        yield "odd-name", f"its name is {name!r}"
+
+
+def are_plain(places: list[MemberPosition], extensions: Container[str]) -> bool:
+    """Tell whether names and sizes of members are surely such that nothing is to be said about them.
+
+    Args:
+        places: of the members; not empty.
+        extensions: those about which nothing is to be said.
+    """
+    names = [place[0] for place in places]
+    joined = "|/".join(("", *names))
+    if not joined.isascii() or not joined.isprintable() or _RARE.search(joined) is not None:
+        return False
+    dots = {name[name.find(".", name.rfind("/") + 1) :] for name in names}
+    return all(dot[0] == "." and dot[1:] in extensions for dot in dots) and all(place[3] for place in places)

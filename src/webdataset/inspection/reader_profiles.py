@@ -1,146 +1,29 @@
 """Predicts what other readers make of shards: what they refuse, and what they read otherwise than this library.
 
-Each profile takes what a check finds, in order, and knows the rules of one reader: of Hugging Face ``datasets``, Ray
-Data, DALI, Energon, and of Grain over an index. The rules of ``hf`` and ``ray`` are compared with these projects by
-``tests/interop/test_check_profiles.py``; see ``docs/checking.md`` for what holds of the others.
-
-Readers built on :mod:`tarfile` end at the first block of zeros and at the first header that they cannot read, without
-an error; they fail where a payload is cut.
+Hugging Face ``datasets`` (``huggingface_profile``), Ray Data, DALI, Energon, and Grain over an index. The rules of
+``hf`` and ``ray`` are compared with these projects by ``tests/interop/test_check_profiles.py``; ``docs/checking.md``
+says what holds of the others.
 """
 
 import os
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from webdataset.core.errors import UsageError
-from webdataset.inspection.shard_check import MemberObserver
+from webdataset.inspection.header_walk import MemberObserver
+from webdataset.inspection.huggingface_profile import HuggingFaceProfile
+from webdataset.inspection.tarfile_profile import ReaderProfile, TarfileProfile
 from webdataset.samples.grouping import base_plus_ext, is_meta
-from webdataset.tar.header import BLOCK
 from webdataset.tar.walker import MemberPosition
 
 if TYPE_CHECKING:
     from webdataset.inspection.shard_check import ShardCheck
 
-_ENDS: Final = ("bad-header", "bad-extension", "lone-zero-block", "joined-archives", "limit")
-_UNREADABLE: Final = ("wrong-file", "empty-file", "bad-compression")
 _PICKLES: Final = frozenset(["pt", "pth", "pickle", "pkl"])
-
-
-class _Prediction(NamedTuple):
-    """Something that a reader does otherwise."""
-
-    code: str
-    message: str
-    offset: int | None
-    member: str | None
-
-
-class ReaderProfile(MemberObserver):
-    """What one reader makes of a list of shards.
-
-    Attributes:
-        name: of the profile.
-        reader: name of the reader, for messages.
-        first: whether the present shard is the first.
-    """
-
-    name = ""
-    reader = ""
-
-    def __init__(self) -> None:
-        self.first = True
-        self._links: dict[int, str] = {}
-        self._predictions: list[_Prediction] = []
-        self._last: MemberPosition | None = None
-        self._told: set[str] = set()
-
-    def take_links(self, targets: dict[int, str]) -> None:
-        """Remember which members are hard links."""
-        self._links.update(targets)
-
-    def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
-        """Take the next members."""
-        for name, place, offset in members:
-            if offset in self._links:
-                self._differ("it leaves hard links out", offset, name, once="link")
-                continue
-            self._last = place
-            self.take_member(name, place)
-
-    def take_member(self, name: str, place: MemberPosition) -> None:
-        """Take one member that is no link.
-
-        Args:
-            name: its full name.
-            place: where it lies.
-        """
-
-    def end_shard(self, check: "ShardCheck") -> None:
-        """Tell what the reader makes of the shard.
-
-        Args:
-            check: of the shard, which has ended; takes the findings.
-        """
-        self.judge_shard(check)
-        for code, message, offset, member in self._predictions:
-            key, field = base_plus_ext(member) if member is not None else (None, None)
-            text = f"{self.reader}: {message}"
-            check.findings.add(f"{code}-{self.name}", text, offset=offset, member=member, key=key, field=field)
-        self.first = False
-        self._predictions, self._links, self._last = [], {}, None
-        self._told = set()
-
-    def judge_shard(self, check: "ShardCheck") -> None:
-        """Add predictions about the shard as a whole.
-
-        Args:
-            check: of the shard.
-        """
-
-    def _refuse(self, message: str, offset: int | None = None, member: str | None = None, *, once: str = "") -> None:
-        self._predict("refused", message, offset, member, once)
-
-    def _differ(self, message: str, offset: int | None = None, member: str | None = None, *, once: str = "") -> None:
-        self._predict("differs", message, offset, member, once)
-
-    def _predict(self, code: str, message: str, offset: int | None, member: str | None, once: str) -> None:
-        if once and once in self._told:
-            return
-        self._told.add(once)
-        self._predictions.append(_Prediction(code, message, offset, member))
-
-
-class TarfileProfile(ReaderProfile):
-    """A reader that is built on Python's tarfile."""
-
-    def judge_shard(self, check: "ShardCheck") -> None:
-        """Find where tarfile stops, and forget what comes after it."""
-        for code in _UNREADABLE:
-            if check.findings.counts[code]:
-                self._predictions = []
-                self._refuse(f"it cannot read the file ({code})", 0)
-                return
-        if check.findings.counts["cut"]:
-            self._judge_cut(check)
-        ends = [finding for finding in check.findings.kept if finding.code in _ENDS and finding.offset is not None]
-        if not ends:
-            return
-        stop = min(finding.offset or 0 for finding in ends)
-        self._predictions = [each for each in self._predictions if (each.offset or 0) < stop]
-        if stop == 0:
-            self._refuse("it cannot read the first header", 0)
-        else:
-            self._differ(f"it ends at byte {stop} without an error, and reads nothing after it", stop)
-
-    def _judge_cut(self, check: "ShardCheck") -> None:
-        length = check.report().size_bytes
-        last = self._last
-        end = 0 if last is None else last.payload + (last.size + BLOCK - 1) // BLOCK * BLOCK
-        if end > length or last is None:
-            self._refuse("the archive is cut in a payload: unexpected end of data", length)
-        else:
-            self._differ("the archive is cut in a header: it ends there without an error", length)
+_MOST_KEYS: Final = 1_000_000
+_MOST_FIELDS: Final = 4096
+_LONGEST_NAME: Final = 255
 
 
 class RayProfile(TarfileProfile):
@@ -216,10 +99,6 @@ class RayProfile(TarfileProfile):
         self._arrays.clear()
 
 
-_MOST_KEYS: Final = 1_000_000
-_MOST_FIELDS: Final = 4096
-
-
 class EnergonProfile(TarfileProfile):
     """``energon prepare``, which makes the index that Energon reads by."""
 
@@ -262,11 +141,14 @@ class DaliProfile(ReaderProfile):
         """Find names that it reads otherwise."""
         key, field = base_plus_ext(name)
         if key is None or field is None or is_meta(name):
-            self._differ(f"without an index it takes {name!r} for a sample", place.offset, name, once="loose")
+            if not name.rpartition("/")[2].startswith("."):
+                self._differ(f"without an index it takes {name!r} for a sample", place.offset, name, once="loose")
         elif not field:
             self._differ("it drops fields without a name, and refuses an index that has them", place.offset, name)
         elif any(each.isspace() for each in field):
             self._refuse("an index cannot hold an extension with blanks", place.offset, name)
+        elif field != field.lower():
+            self._differ(f"it keeps the capitals of {field!r}", place.offset, name, once=field)
         elif len(os.fsencode(name)) > _LONGEST_NAME:
             self._differ(
                 "it misreads PAX names of more than 255 bytes without an index", place.offset, name, once="long"
@@ -281,13 +163,13 @@ class DaliProfile(ReaderProfile):
             ("bad-header", "a corrupted header is an error"),
             ("wrong-file", "it is no tar archive"),
             ("empty-file", "it is no tar archive"),
-            ("empty-shard", "it has no samples"),
+            ("cut", "a cut archive is an error when it is reached"),
             ("size-conflict", "it takes the size of the header, and reads a corrupted archive"),
         ):
             if counts[code]:
                 self._refuse(message, _first_offset(check, code))
         for code, message in (
-            ("cut", "a cut payload or header is an error when it is reached"),
+            ("empty-shard", "it has no samples, and gives an empty one"),
             ("sparse-member", "it reads sparse members as they are stored"),
             ("split-sample", "the parts are samples of their own"),
             ("duplicate-field", "the field that comes again begins a sample"),
@@ -296,9 +178,6 @@ class DaliProfile(ReaderProfile):
         ):
             if counts[code]:
                 self._differ(message, _first_offset(check, code))
-
-
-_LONGEST_NAME: Final = 255
 
 
 class GrainProfile(ReaderProfile):
@@ -334,8 +213,6 @@ class ProfileSet(MemberObserver):
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        from webdataset.inspection.huggingface_profile import HuggingFaceProfile  # noqa: PLC0415  it is built on this
-
         known: dict[str, Any] = {
             "hf": HuggingFaceProfile,
             "dali": DaliProfile,

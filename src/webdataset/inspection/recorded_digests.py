@@ -68,7 +68,7 @@ class DigestTally:
                     findings.add("wrong-digest", f"{each.place} records {name} {digest}, it is {found[name]}")
 
 
-def find_recorded(
+def find_recorded_digests(
     url: str, listed: Mapping[str, RecordedDigests], *, storage_options: Any = None
 ) -> list[RecordedDigests]:
     """Return what is recorded of a shard, beside it and in an index of the list.
@@ -81,7 +81,7 @@ def find_recorded(
     found = [listed[name]] if (name := _last_part(url)) in listed else []
     place = files_json.index_name(url)
     if url not in (place, "-") and "?" not in url and not url.startswith("pipe:"):
-        content = _read(place, storage_options)
+        content = _load_file(place, storage_options)
         if content is not None:
             try:
                 sidecar = files_json.loads(content)
@@ -95,7 +95,7 @@ def _last_part(url: str) -> str:
     return url.partition("?")[0].rpartition("/")[2]
 
 
-def _read(place: str, storage_options: Any) -> bytes | None:
+def _load_file(place: str, storage_options: Any) -> bytes | None:
     try:
         stream = open_stream(place, storage_options=storage_options)
     except (OSError, WebDatasetError, ValueError):
@@ -123,7 +123,7 @@ def load_wids_digests(place: str | os.PathLike[str], *, storage_options: Any = N
         UsageError: it is no wids index.
     """
     name = os.fspath(place)
-    content = _read(name, storage_options)
+    content = _load_file(name, storage_options)
     if content is None:
         raise SourceError(f"the index {name} cannot be read", url=name)
     try:

@@ -23,7 +23,8 @@ from webdataset.core.redaction import redact
 from webdataset.index.build import shard_urls
 from webdataset.index.publish import publish_file
 from webdataset.inspection.findings import ShardReport
-from webdataset.inspection.shard_check import CheckRules, MemberObserver, ShardCheck
+from webdataset.inspection.header_walk import MemberObserver
+from webdataset.inspection.shard_check import CheckRules, ShardCheck
 from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.samples.links import LinkTargets
 from webdataset.storage.open_url import open_stream
@@ -139,23 +140,40 @@ def repair_shards(
         AlreadyExists: a copy is there already.
         SourceError: the folder cannot be written to.
     """
-    found = [
-        os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else url
-        for url in shard_urls(urls, storage_options)
-    ]
+    found = find_targets(urls, folder, force=force, storage_options=storage_options)
     target = Path(folder)
-    names = [_name_copy(str(url)) for url in found]
-    _check_names(found, names, target, force=force)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SourceError(f"cannot make the folder: {error.strerror}", url=str(target)) from error
-    done = [
-        _repair_one(url, target, name, storage_options=storage_options) for url, name in zip(found, names, strict=True)
-    ]
+    done = [_repair_one(url, target, name, storage_options=storage_options) for url, name in found]
     content = json.dumps({"shards": [each.to_json() for each in done]}, indent=2).encode()
     publish_file(str(target / "repair.json"), content + b"\n")
     return done
+
+
+def find_targets(
+    urls: Any, folder: str | os.PathLike[str], *, force: bool = False, storage_options: Any = None
+) -> list[tuple[Any, str]]:
+    """Return the shards and the names of their copies, before anything is read.
+
+    Args:
+        urls: see :func:`repair_shards`, as for the other arguments.
+        folder: of the copies.
+        force: replace files that are there.
+        storage_options: what objects at stores are opened with.
+
+    Raises:
+        UsageError: two shards have one name, or the folder is that of the shards.
+        AlreadyExists: a copy is there already.
+    """
+    found = [
+        os.fsdecode(url) if isinstance(url, (str, bytes, os.PathLike)) else url
+        for url in shard_urls(urls, storage_options)
+    ]
+    names = [_name_copy(str(url)) for url in found]
+    _check_names(found, names, Path(folder), force=force)
+    return list(zip(found, names, strict=True))
 
 
 def _name_copy(url: str) -> str:

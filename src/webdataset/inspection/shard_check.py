@@ -5,7 +5,6 @@ calls damage becomes a finding; the search for the next header goes on from ther
 not read. Memory: one piece of the stream, one field that is decoded, and the keys (``key_checks``).
 """
 
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -14,8 +13,8 @@ from webdataset.core import errors
 from webdataset.core.errors import WebDatasetError, describe_error
 from webdataset.inspection.field_checks import FieldCheck, check_field, find_field_check
 from webdataset.inspection.findings import Finding, FindingList, ShardReport
-from webdataset.inspection.header_walk import HeaderWalk, find_header
-from webdataset.inspection.key_checks import KeyCheck, KnownKeys
+from webdataset.inspection.header_walk import HeaderWalk, MemberObserver, find_header
+from webdataset.inspection.key_checks import ODD_NAME, KeyCheck, KnownKeys, are_plain, judge_name
 from webdataset.samples.grouping import Grouper, base_plus_ext, is_meta
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import BLOCK, HARD_LINK, describe_content
@@ -24,16 +23,6 @@ from webdataset.tar.walker import MemberPosition
 
 PIECE_BYTES: Final = 1 << 20
 _SKIP_BYTES: Final = 1 << 18  # fewer bytes are read, not stepped over
-# what any of the patterns below finds, as one
-_ODD: Final = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
-    r"|^[/ ]|^[A-Za-z]:[/\\]|(?:^|/)\.\.(?:/|$)|[ ](?:/|$)|/[ ]"
-)
-# between names, "|/" stands: a name that starts with a slash or a dot gives "|//" or "|/."
-_RARE: Final = re.compile(r"[\\ :]|\.\.|//|/\.")
-_PARENT: Final = re.compile(r"(?:^|/)\.\.(?:/|$)")
-_ABSOLUTE: Final = re.compile(r"^/|^[A-Za-z]:[/\\]")
-_STRANGE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\u202a-\u202e\u2066-\u2069]|^ |[ ](?:/|$)|/[ ]")
 _MOST_EXTENSIONS: Final = 4096
 _SUFFIXES: Final = {"gz": ("gz", "tgz"), "bz2": ("bz2", "tbz", "tbz2"), "xz": ("xz", "txz"), "zst": ("zst", "tzst")}
 
@@ -52,47 +41,6 @@ class CheckRules(NamedTuple):
     most_findings: int = 100
     most_keys: int = 5_000_000
     most_field_bytes: int = 256 << 20
-
-
-class MemberObserver:
-    """Takes what a check finds in a shard, in order; the base takes nothing."""
-
-    def take_piece(self, piece: bytes) -> None:
-        """Take the next bytes of the tar stream.
-
-        Args:
-            piece: after decompression.
-        """
-
-    def take_links(self, targets: dict[int, str]) -> None:
-        """Take the hard links among the members that come next.
-
-        Args:
-            targets: the name that each leads to, by the offset of the link.
-        """
-
-    def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
-        """Take the next members, hard links included.
-
-        Args:
-            members: name, place and offset of the first header of each.
-        """
-
-    def wants_payload(self, place: MemberPosition) -> bool:  # noqa: ARG002  none
-        """Tell whether a member's bytes are wanted.
-
-        Args:
-            place: of the member.
-        """
-        return False
-
-    def take_payload(self, place: MemberPosition, payload: bytes) -> None:
-        """Take the bytes of a member; it is given by ``take_members`` before or after.
-
-        Args:
-            place: of the member.
-            payload: its bytes.
-        """
 
 
 class _Pending(NamedTuple):
@@ -294,13 +242,14 @@ class ShardCheck:
     def _inspect(self, places: list[MemberPosition], piece: bytes, base: int) -> None:
         """Look at names and contents, one by one where there is something to see."""
         observer, decoding = self._observer, self._rules.decode
-        if not decoding and observer is None and self._are_plain(places):
+        if not decoding and observer is None and are_plain(places, self._checks.keys()):
             return
-        odd, checks = _ODD.search, self._checks
+        odd, checks = ODD_NAME.search, self._checks
         for place in places:
             name = place.name
             if odd(name) is not None:
-                self._judge_name(name, place.offset)
+                for code, message in judge_name(name):
+                    self._note(code, message, offset=place.offset, member=name)
             dot = name.find(".", name.rfind("/") + 1)
             extension = name[dot + 1 :] if dot > 0 and name[dot - 1] != "/" else ""
             check = checks[extension] if extension in checks else self._judge_extension(name, extension, place)
@@ -308,16 +257,6 @@ class ShardCheck:
                 self._note("empty-member", "it has no bytes", offset=place.offset, member=name)
             elif (check is not None and decoding) or (observer is not None and observer.wants_payload(place)):
                 self._fetch(place, check if decoding else None, piece, base)
-
-    def _are_plain(self, places: list[MemberPosition]) -> bool:
-        """Tell whether names and sizes of members are surely such that nothing is to be said about them."""
-        names = [place[0] for place in places]
-        joined = "|/".join(("", *names))
-        if not joined.isascii() or not joined.isprintable() or _RARE.search(joined) is not None:
-            return False
-        known = self._checks.keys()
-        dots = {name[name.find(".", name.rfind("/") + 1) :] for name in names}
-        return all(dot[1:] in known and dot[0] == "." for dot in dots) and all(place[3] for place in places)
 
     def _judge_extension(self, name: str, extension: str, place: MemberPosition) -> FieldCheck | None:
         """Return how fields of an extension are checked; tell of one that is none, or has capitals."""
@@ -372,16 +311,6 @@ class ShardCheck:
         if fault.code == "not-checked":
             self._missing.add(check.extension)
         self._note(fault.code, fault.message, offset=place.offset, member=place.name)
-
-    def _judge_name(self, name: str, offset: int) -> None:
-        if _ABSOLUTE.search(name):
-            self._note("absolute-name", "its name is absolute", offset=offset, member=name)
-        if _PARENT.search(name):
-            self._note("parent-name", "its name leads out of its folder", offset=offset, member=name)
-        if any("\udc80" <= each <= "\udcff" for each in name):
-            self._note("bad-name", "its name is not UTF-8", offset=offset, member=name)
-        if _STRANGE.search(name):
-            self._note("odd-name", f"its name is {name!r}", offset=offset, member=name)
 
     def _group(self, members: list[Any]) -> None:
         """Group members into samples, and tell of those that do not fit."""

@@ -117,7 +117,7 @@ class TarWalker(TarScanner):
                 return pos
             pos = self._scan(buf, pos, base, [])
 
-    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member]) -> int:  # noqa: C901, PLR0912  one loop, for speed
+    def _scan(self, buf: bytes, pos: int, base: int, members: list[Member]) -> int:  # noqa: C901, PLR0912  hot path
         """Pass members whose headers are like the one before; return where the buffer ends or a body is wanted."""
         end = len(buf)
         admit = self.admit
