@@ -343,3 +343,21 @@ def test_create_from_a_pipe(here):
     done = shell(script + "; wds ls -l all.tar", here)
     assert len(done.stdout.splitlines()) == 3
     assert b"000001" in done.stdout
+
+
+def test_proc_map_and_recompress(here):
+    """Commands, functions and compressions in a shell; failures have the status of the table."""
+    run_wds("proc", "cat sample.json > sample.txt", "-o", "p.tar", "s-0.tar", cwd=here)
+    assert json.loads(run_wds("cat", "-k", "k01", "-f", "txt", "p.tar", cwd=here).stdout) == {"n": 1, "key": "k01"}
+    done = run_wds("proc", "exit 3", "-o", "q.tar", "s-0.tar", cwd=here, status=exit_status.FAILED)
+    assert b"status 3" in done.stderr
+    assert not (here / "q.tar").exists()
+    run_wds("proc", "exit 3", "--on-error", "keep", "-o", "q.tar", "s-0.tar", cwd=here, status=exit_status.PARTIAL)
+    run_wds("diff", "q.tar", "s-0.tar", cwd=here)
+    (here / "mine.py").write_text("def odd(sample):\n    return sample if sample['__key__'][-1] in '13' else None\n")
+    run_wds("map", "mine:odd", "-o", "odd.tar", "s-*.tar", cwd=here)
+    assert keys("odd.tar", cwd=here) == [key for key in ALL if key[-1] in "13"]
+    run_wds("map", "mine:none", "-o", "n.tar", "s-0.tar", cwd=here, status=exit_status.WRONG_USE)
+    run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here)
+    run_wds("diff", "packed", "s-*.tar", cwd=here)
+    run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here, status=exit_status.FAILED)

@@ -17,7 +17,7 @@ TABLE: Final[dict[int, str]] = {
     DONE: "done; for grep: something was found; for diff: no difference; for check: no findings",
     NONE_FOUND: "grep found nothing, diff found differences, check has findings",
     WRONG_USE: "the command line is wrong",
-    FAILED: "an input cannot be read or is damaged, or an output cannot be written; that output was not completed",
+    FAILED: "an input is missing or damaged, or an output cannot be written; the output in progress was not completed",
     PARTIAL: "done, but some inputs or samples failed and were left out, as an option allows",
     INTERRUPTED: "stopped by Ctrl-C; the output in progress was not completed",
     PIPE_CLOSED: "the program that reads the output has ended (SIGPIPE)",

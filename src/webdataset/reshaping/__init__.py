@@ -6,5 +6,6 @@ members stay, byte by byte.
 * ``raw_writer``: shards of raw samples, one or numbered ones
 * ``external_sort``: sorting and shuffling with bounded memory
 * ``selection``: which samples and fields stay, and under which names; ``join``: fields of several datasets by key
-* ``creation``: samples of files, tables and recipes
+* ``creation``: samples of files, tables and recipes; ``processing``: commands and functions, sample by sample
+* ``recompression``: another compression, the tar stream unchanged
 """

@@ -1,0 +1,141 @@
+"""``wds recompress``, ``wds proc`` and ``wds map``: shards and samples, changed one by one."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from webdataset.cli import console, exit_status
+from webdataset.cli.inputs import Inputs, input_options
+from webdataset.cli.outputs import (
+    WRITTEN,
+    ShardOutputs,
+    check_target,
+    output_options,
+    read_inputs,
+    shard_output_options,
+)
+from webdataset.core import settings
+from webdataset.core.errors import UsageError
+from webdataset.reshaping.processing import (
+    OnError,
+    SampleFunction,
+    ShellCommand,
+    count_processors,
+    load_function,
+    process_samples,
+)
+from webdataset.reshaping.recompression import KINDS, name_recompressed, recompress_shard
+from webdataset.samples.raw_samples import RawSample
+
+SCHEMAS: Final[dict[str, Any]] = {"proc": WRITTEN, "map": WRITTEN}
+
+
+@click.command("recompress")
+@input_options
+@click.option("-t", "--to", "kind", type=click.Choice(KINDS), required=True, help="The new compression.")
+@click.option("-o", "--output", "folder", required=True, metavar="FOLDER", help="Folder or url of the new shards.")
+@click.option("--level", type=int, metavar="N", help="Level of the compression.")
+@output_options
+def recompress_command(
+    inputs: Inputs, *, kind: str, folder: str, level: int | None, force: bool, dry_run: bool
+) -> None:
+    """Write each shard in another compression, under its name with the ending of that; the tar stream stays as it is.
+
+    Examples:
+      wds recompress --to zst -o new/ 'train-*.tar'
+      wds recompress --to none -o plain/ archive.tgz
+    """
+    base = folder if folder.endswith("/") else f"{folder}/"
+    targets = [base + name_recompressed(url, kind) for url in inputs]
+    if len(set(targets)) < len(targets):
+        raise UsageError("two shards would get the same name: recompress them into different folders")
+    for target in targets:
+        check_target(target, force=force or dry_run)
+    if not dry_run and "://" not in base:
+        Path(base).mkdir(parents=True, exist_ok=True)
+    with console.Progress("recompressing", total=len(inputs)) as progress:
+        for url, target in zip(inputs, targets, strict=True):
+            if dry_run:
+                console.say(f"would write {target}")
+            else:
+                recompress_shard(url, target, kind, level=level, reading=inputs.reading())
+            progress.advance(detail=url)
+
+
+def _write_processed(
+    inputs: Inputs, output: ShardOutputs, function: Any, *, jobs: int | None, on_error: OnError, label: str
+) -> int:
+    """Write what a function makes of samples; tell what failed."""
+    count = 0
+
+    def report(sample: RawSample, error: Exception) -> None:
+        nonlocal count
+        count += 1
+        console.say(f"{'kept as it was' if on_error == 'keep' else 'left out'}: {sample.key}: {error}")
+
+    samples = process_samples(
+        read_inputs(inputs), function, jobs=jobs or count_processors(), on_error=on_error, failed=report
+    )
+    output.write(samples, label)
+    return exit_status.PARTIAL if count else exit_status.DONE
+
+
+_JOBS_HELP = "How many run at a time; by default one a processor."
+
+
+@click.command("proc")
+@click.argument("command")
+@input_options
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help=_JOBS_HELP)
+@click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip", "keep"]),
+    default="stop",
+    show_default=True,
+    help="What to do about a sample for which the command fails.",
+)
+@click.option("-T", "--temporary", metavar="FOLDER", help="Folder of temporary files.")
+@shard_output_options
+def proc_command(
+    command: str, inputs: Inputs, *, output: ShardOutputs, jobs: int | None, on_error: OnError, temporary: str | None
+) -> int:
+    """Run a shell COMMAND for each sample, in a folder that holds its fields as sample.FIELD.
+
+    What the command leaves there is the sample: fields are changed, added and removed as files. $WDS_KEY is the key.
+
+    Examples:
+      wds proc 'convert sample.jpg -resize 256x256 sample.jpg' -o small.tar train.tar
+      wds proc 'wc -w < sample.txt > sample.words; rm sample.txt' --on-error skip -o words.tar train.tar
+    """
+    function = ShellCommand(command, settings.child_environment(), folder=temporary)
+    return _write_processed(inputs, output, function, jobs=jobs, on_error=on_error, label="processing")
+
+
+@click.command("map")
+@click.argument("function", metavar="MODULE:FUNCTION")
+@input_options
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many threads call it."
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip", "keep"]),
+    default="stop",
+    show_default=True,
+    help="What to do about a sample for which the function fails.",
+)
+@shard_output_options
+def map_command(function: str, inputs: Inputs, *, output: ShardOutputs, jobs: int, on_error: OnError) -> int:
+    """Call a Python function with each sample, and write what it returns.
+
+    It gets {"__key__", "__url__", field: bytes} and returns such a dictionary (other values are encoded by the name of
+    their field), a list of them, or None to leave the sample out. Modules in the working directory are found, too.
+
+    Examples:
+      wds map clean:fix_caption -o clean-%06d.tar -s 1GB 'train-*.tar'
+    """
+    sys.path.insert(0, "")
+    found = SampleFunction(load_function(function))
+    return _write_processed(inputs, output, found, jobs=jobs, on_error=on_error, label="mapping")

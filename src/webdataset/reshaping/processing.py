@@ -1,0 +1,237 @@
+"""Changes samples one by one: by a shell command in a folder of its own, or by a Python function; several at a time.
+
+The order of the samples stays. At most a few samples for each job are in memory. A function sees
+``{"__key__", "__url__", field: bytes}`` and returns such a dictionary, several of them, or None to leave the sample out;
+fields that it returns unchanged are written as they stood, others are encoded by their names.
+"""
+
+import importlib
+import os
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from webdataset.core.errors import CommandFailed, SampleError, UsageError, describe_error
+from webdataset.reshaping.creation import make_member
+from webdataset.samples.grouping import base_plus_ext
+from webdataset.samples.raw_samples import RawMember, RawSample
+
+OnError = Literal["stop", "skip", "keep"]
+_AHEAD = 2
+_SHOWN = 500
+_STEM = "sample"
+
+
+def map_in_order(
+    function: Callable[[RawSample], list[RawSample]], samples: Iterable[RawSample], jobs: int
+) -> Iterator[tuple[RawSample, list[RawSample] | Exception]]:
+    """Yield each sample with what a function makes of it, in order, several at a time.
+
+    Args:
+        function: runs in threads.
+        samples: as they stand.
+        jobs: how many run at a time.
+    """
+    executor: Executor = ThreadPoolExecutor(jobs)
+    running: deque[tuple[RawSample, Future[list[RawSample]]]] = deque()
+    try:
+        for sample in samples:
+            running.append((sample, executor.submit(function, sample)))
+            if len(running) >= jobs * _AHEAD:
+                yield _result(*running.popleft())
+        while running:
+            yield _result(*running.popleft())
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _result(sample: RawSample, future: "Future[list[RawSample]]") -> tuple[RawSample, list[RawSample] | Exception]:
+    try:
+        return sample, future.result()
+    except Exception as error:  # noqa: BLE001  the caller decides
+        return sample, error
+
+
+def process_samples(
+    samples: Iterable[RawSample],
+    function: Callable[[RawSample], list[RawSample]],
+    *,
+    jobs: int = 1,
+    on_error: OnError = "stop",
+    failed: Callable[[RawSample, Exception], None] = lambda *_: None,
+) -> Iterator[RawSample]:
+    """Yield what a function makes of samples.
+
+    Args:
+        samples: as they stand.
+        function: see :class:`ShellCommand` and :class:`SampleFunction`.
+        jobs: how many run at a time, in threads.
+        on_error: ``stop``, ``skip`` the sample, or ``keep`` it as it was.
+        failed: called with each sample that is skipped or kept.
+
+    Raises:
+        SampleError: the function failed for a sample, and ``on_error`` is ``stop``.
+    """
+    for sample, made in map_in_order(function, samples, jobs):
+        if not isinstance(made, Exception):
+            yield from made
+            continue
+        if on_error == "stop":
+            raise made
+        failed(sample, made)
+        if on_error == "keep":
+            yield sample
+
+
+class ShellCommand:
+    """Runs a command in a folder that holds a sample's fields as ``sample.FIELD``; what it leaves there is the result.
+
+    Fields that it does not touch stay as they stand. Its standard output goes nowhere; the end of its standard error
+    is part of the error. ``WDS_KEY`` is the sample's key.
+
+    Args:
+        command: for ``bash``, or for ``sh`` where there is no bash.
+        folder: where the folders are made; the system's for temporary files by default.
+        environment: what it sees, besides.
+    """
+
+    def __init__(self, command: str, environment: Mapping[str, str], *, folder: str | None = None) -> None:
+        self._command = command
+        self._environment = dict(environment)
+        self._folder = folder
+        self._shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+
+    def __call__(self, sample: RawSample) -> list[RawSample]:
+        """Run the command.
+
+        Args:
+            sample: as it stands.
+
+        Raises:
+            CommandFailed: it ended with an error status.
+            SampleError: it leaves no field.
+        """
+        with tempfile.TemporaryDirectory(prefix="wds-proc-", dir=self._folder) as scratch:
+            paths = {}
+            for field, member in zip(sample.fields, sample.members, strict=True):
+                if "/" in field or "\0" in field:
+                    raise SampleError(f"the field {field!r} cannot be a file", key=sample.key, url=sample.url)
+                paths[field] = Path(scratch, f"{_STEM}.{field}")
+                paths[field].write_bytes(member.payload)
+            done = subprocess.run(  # noqa: S603  running the user's command is what this is for
+                [self._shell, "-c", self._command],
+                cwd=scratch,
+                env={**self._environment, "WDS_KEY": sample.key},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+            if done.returncode:
+                said = done.stderr.decode("utf-8", "replace").strip()[-_SHOWN:]
+                status = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+                raise CommandFailed(
+                    f"the command ended with {status}: {said}".rstrip(": "), url=sample.url, key=sample.key
+                )
+            return [self._collect(sample, Path(scratch))]
+
+    def _collect(self, sample: RawSample, scratch: Path) -> RawSample:
+        found = {path.name[len(_STEM) + 1 :]: path for path in scratch.iterdir() if _is_field(path)}
+        fields = [field for field in sample.fields if field in found]
+        fields += sorted(field for field in found if field.lower() not in sample.fields)
+        if not fields:
+            raise SampleError("the command leaves no file sample.FIELD", key=sample.key, url=sample.url)
+        before = dict(zip(sample.fields, sample.members, strict=True))
+        members = [_keep_or_make(sample.key, field, found[field].read_bytes(), before) for field in fields]
+        return sample._replace(fields=tuple(field.lower() for field in fields), members=tuple(members))
+
+
+def _is_field(path: Path) -> bool:
+    return path.is_file() and path.name.startswith(f"{_STEM}.") and len(path.name) > len(_STEM) + 1
+
+
+def _keep_or_make(key: str, field: str, payload: bytes, before: Mapping[str, RawMember]) -> RawMember:
+    """Return the member as it stood where its bytes are the same, else a new one."""
+    member = before.get(field)
+    if member is not None and member.payload == payload and base_plus_ext(member.name)[0] == key:
+        return member
+    return make_member(f"{key}.{field}", payload)
+
+
+def load_function(name: str) -> Callable[[dict[str, Any]], Any]:
+    """Import a function.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        UsageError: it is not of this form, or there is no such function.
+    """
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise UsageError(f"{name!r} is not of the form module:function")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"there is no {name}: {error}") from error
+    if not callable(found):
+        raise UsageError(f"{name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+class SampleFunction:
+    """Calls a Python function with a sample as a dictionary.
+
+    Args:
+        function: takes ``{"__key__", "__url__", field: bytes}``; returns such a dictionary, an iterable of them, or
+            None.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        from webdataset.codecs import make_encoder  # noqa: PLC0415  for functions alone
+
+        self._function = function
+        self._encode = make_encoder(True)
+
+    def __call__(self, sample: RawSample) -> list[RawSample]:
+        """Call the function.
+
+        Args:
+            sample: as it stands.
+
+        Raises:
+            SampleError: it fails, or what it returns is no sample.
+            EncodingError: a value cannot be encoded.
+        """
+        try:
+            made = self._function({"__key__": sample.key, "__url__": sample.url, **sample.payloads()})
+            several = [] if made is None else [made] if isinstance(made, Mapping) else list(made)
+        except Exception as error:  # whatever it is: it is the function's, and is chained
+            raise SampleError(f"the function fails: {describe_error(error)}", key=sample.key, url=sample.url) from error
+        return [self._to_raw(sample, each) for each in several]
+
+    def _to_raw(self, sample: RawSample, made: Any) -> RawSample:
+        if not isinstance(made, Mapping):
+            raise SampleError(f"the function gives a {type(made).__name__}, not a dict", key=sample.key, url=sample.url)
+        key = str(made.get("__key__", sample.key))
+        if base_plus_ext(f"{key}.x") != (key, "x"):
+            raise SampleError(f"{key!r} cannot be a key: it would end at a dot", key=sample.key, url=sample.url)
+        fields = {name: value for name, value in made.items() if not name.startswith("_")}
+        if not fields:
+            raise SampleError("the function gives a sample without fields", key=sample.key, url=sample.url)
+        encoded = self._encode({"__key__": key, **fields})
+        before = dict(zip(sample.fields, sample.members, strict=True))
+        members = tuple(_keep_or_make(key, name, bytes(encoded[name]), before) for name in fields)
+        return sample._replace(key=key, fields=tuple(fields), members=members)
+
+
+def count_processors() -> int:
+    """Return how many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
