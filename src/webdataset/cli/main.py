@@ -29,6 +29,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Make": {},
     "Run": {
         "plan": ("plan", "Say what each rank and worker will read, and warn of what is uneven."),
+        "bench": ("bench", "Measure how fast shards are read, decoded, batched and loaded here."),
         "cache": ("cache", "Look into a shard cache, check it, make it smaller, fill it."),
         "doctor": ("doctor", "Say what is installed, what this machine offers, and what is wrong."),
         "config": ("config", "Check how urls are opened: profile, endpoint, credentials, proxy."),
