@@ -81,7 +81,7 @@ def calls_by_name():
 def test_classes_that_are_recognised_by_name_exist():
     """A wrong name would never match, silently."""
     found = sorted(set(calls_by_name()))
-    assert len(found) >= 3
+    assert found
     for module, name in found:
         assert isinstance(getattr(importlib.import_module(module), name), type), (module, name)
 

@@ -6,7 +6,8 @@
 * ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``shared_memory``: blocks and leases
 * ``rows``, ``windows``, ``batching``: samples to rows, parts to windows, windows to batches
 * ``stats``: counters, stage times, Prometheus text
-* ``states``: which samples a run delivers, and states further on; ``read_plan``: what each worker reads
+* ``states``: which samples a run delivers, and states further on; ``read_plan``: what each worker reads;
+  ``read_speed``: how fast shards are read here
 * ``torch_loader``: torch's DataLoader with a state; ``loader_stage``: the loader as the source of a pipeline
 * ``torch_device``: copies to a device
 * ``torch_distributed``: checks and equal steps across ranks; ``torch_trainers``: trainers;
