@@ -1,11 +1,19 @@
 """Layer 1: errors, settings, seeds and contexts that every other layer may use; it imports none of them.
 
-* ``errors``: the tree of errors; ``tar_errors``, ``pickle_errors``: the ones that are errors of tarfile or pickle
-  too.
-* ``error_handlers``: the five handlers, counted skips and drops. ``tracebacks``: tracebacks that end at user code.
-* ``settings``: every environment variable. ``trust``: trust levels. ``redaction``: secrets out of messages.
-* ``distributed``: rank, world size, worker. ``seeds``: derived generators. ``logs``: the logger.
-* ``json_types``: JSON values and addresses, the types of states.
-* ``optional_imports``: extras, torch base classes. ``lazy_modules``: module attributes on demand (PEP 562).
-* ``fork_safety``: locks and caches that a fork renews. ``upstream_utils``: small published helpers.
+* ``errors``: the tree of errors
+* ``tar_errors``: those that are errors of tarfile too
+* ``pickle_errors``: the one that is an error of pickle too
+* ``error_handlers``: the five handlers, counted skips and drops
+* ``tracebacks``: tracebacks and warnings that end at user code
+* ``settings``: every environment variable
+* ``trust``: trust levels
+* ``redaction``: secrets out of messages
+* ``distributed``: rank, world size, worker; what a run knows of its process
+* ``seeds``: derived generators
+* ``json_types``: JSON values and addresses, the types of states
+* ``logs``: the logger
+* ``optional_imports``: extras, torch base classes
+* ``lazy_modules``: module attributes on demand (PEP 562), names that a program replaces
+* ``fork_safety``: locks and caches that a fork renews
+* ``upstream_utils``: small published helpers
 """

@@ -60,21 +60,17 @@ def detect_rank(group: object = None) -> RankClaim:
     Raises:
         UsageError: a rank that is not below the number of ranks, or half of a pair of variables of ours.
     """
-    run = thread_context.run
-    if group is not None or run is None:
-        return _detect_rank(group)
-    if run.claim is None:
-        run.claim = _detect_rank(None)
-    return run.claim
-
-
-def _detect_rank(group: object) -> RankClaim:
+    run = None if group is not None else thread_context.run
+    if run is not None and run.claim is not None:
+        return run.claim
     claims = _rank_claims(group)
     first = next(claims, NO_CLAIM)
     if not 0 <= first.rank < first.world_size:
         raise UsageError(f"{first.who} say that this is rank {first.rank} of {first.world_size}, which cannot be")
     if first is not NO_CLAIM and first.who != _USER_VARIABLES:
         _log_conflicts(first, claims)
+    if run is not None:
+        run.claim = first
     return first
 
 

@@ -41,21 +41,16 @@ class EnvironmentVariable(Generic[T]):
             UsageError: the variable's text cannot be parsed.
         """
         known = snapshot.values
-        if known is None:
-            return self._look_up()
-        if self.name not in known:
-            known[self.name] = self._look_up()
-        return cast("T", known[self.name])
-
-    def _look_up(self) -> T:
-        """Read and parse the variable."""
+        if known is not None and self.name in known:
+            return cast("T", known[self.name])
         text = os.environ.get(self.name, "")
-        if text == "":
-            return self.default
         try:
-            return self.parse(text)
+            setting = self.default if text == "" else self.parse(text)
         except ValueError as error:
             raise UsageError(f"environment variable {self.name}={text!r} cannot be read: {error}") from error
+        if known is not None:
+            known[self.name] = setting
+        return setting
 
 
 def _parse_bool(text: str) -> bool:

@@ -1,14 +1,21 @@
-"""Layer 6: the pipeline as a value, and its interpreters: run, snapshot, restore.
+"""Layer 6: the pipeline as a value, and its interpreters: run, save, restore, explain, measure.
 
 * ``pipeline``: DataPipeline, a list of stages and how long it runs
 * ``run``: a running pipeline, pass after pass, and its snapshot
 * ``stage_runner``: one stage of a run: its state, its generator, its replay
 * ``epochs``: seeds, and epoch numbers in worker processes
-* ``elastic``, ``virtual_stream``, ``stream_stages``: reading in virtual streams; ``elastic_pipeline``: its pipeline
-* ``elastic_state``: the JSON state of an elastic dataset, and its checks; ``fingerprint``: does a state fit a dataset
+* ``elastic``: the run of an elastic dataset in one worker
+* ``elastic_pipeline``: the pipeline that ``elastic()`` returns
+* ``virtual_stream``: one virtual stream, and whether its epoch is over
+* ``stream_stages``: the stages of one virtual stream
+* ``elastic_state``: the JSON state of an elastic dataset: build, check, merge
+* ``fingerprint``: does a state fit a dataset
 * ``key_tracing``: the keys that a pipeline gives, without decoding; ``state_description``: what a saved state says
 * ``equal_epochs``: equally many items on every rank
-* ``outcomes``, ``pass_checks``: checks at the end of a pass
-* ``explain``, ``timing``, ``shuffle_quality``: what a pipeline does, how long it takes, how well it shuffles
+* ``outcomes``: a stage that dropped every sample of a pass
+* ``pass_checks``: a pass of another length than the declared one
+* ``explain``: a pipeline in words
+* ``timing``: the time that each stage takes
+* ``shuffle_quality``: how well a pipeline mixes
 * ``pickling``: pipelines on their way to another process
 """

@@ -19,11 +19,11 @@ import json
 import marshal
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from webdataset.core.distributed import worker_info
 from webdataset.core.errors import StateMismatch, UsageError
-from webdataset.core.json_types import as_object, normalize_json
+from webdataset.core.json_types import normalize_json
 from webdataset.core.tracebacks import warn_user
 from webdataset.stages.base import Json
 
@@ -183,7 +183,7 @@ def check_sum(state: Mapping[str, Any]) -> None:
             f"{counted}"
         )
     try:
-        stream_states = as_object(normalize_json(state["memories"]))
+        stream_states = cast("dict[str, Json]", normalize_json(state["memories"]))
     except (TypeError, RecursionError) as error:
         raise StateMismatch(f"the state is no JSON value: {quote_value(error)}") from error
     if state.get(SUM_KEY, 0) != sum_state(state, stream_states):

@@ -19,6 +19,7 @@ from webdataset.core.upstream_utils import PipelineStage
 from webdataset.flow.epochs import EpochCounter, choose_seeds
 from webdataset.flow.outcomes import Outcomes, judge_outcomes
 from webdataset.flow.run import (
+    END,
     ENDLESS,
     STATE_METHODS,
     STREAMS,
@@ -365,8 +366,11 @@ class DataPipeline(EqualEpochsMixin, IterableDataset):
                 outcomes = Outcomes() if run.outcomes is None else None
                 run = run if outcomes is None else replace(run, outcomes=outcomes)
                 with Flow(self.pipeline, run) as flow:
-                    yield from flow.start()
-                    yield from flow
+                    first = flow.first()
+                    if first is not END:
+                        yield first
+                    del first
+                    yield from flow.items
                 if outcomes is not None:
                     judge_outcomes(outcomes.summarize(), whole=is_single_worker())
             else:

@@ -21,7 +21,7 @@ from webdataset.stages.randomness import user_generators
 from webdataset.stages.read_shards import ReadShards
 
 VERSION = 1
-_END: Any = object()
+END: Any = object()
 
 
 class Flow(Generic[Output]):
@@ -70,14 +70,13 @@ class Flow(Generic[Output]):
             if not runner.over:
                 runner.open()
 
-    def start(self) -> Iterator[Any]:
-        """Yield the first item: stages ask for rank and settings while it is made. The others are in ``items``."""
+    def first(self) -> Output:
+        """Return the first item, or ``END``: stages ask for rank and settings while it is made."""
         with self._context:
-            first = next(self.items, _END)
-        if first is _END:
+            item: Output = next(self.items, END)
+        if item is END:
             self.items = iter(())
-            return
-        yield first
+        return item
 
     def __iter__(self) -> Iterator[Any]:
         return self.items
@@ -326,8 +325,8 @@ class Loop(Generic[Output]):
 
     def __next__(self) -> Output:
         while not self._over and self.count < self.bound:
-            item: Output = next(self.flow.items, _END)
-            if item is not _END:
+            item: Output = next(self.flow.items, END)
+            if item is not END:
                 self.count += 1
                 self.given += 1
                 return item
@@ -345,14 +344,20 @@ class Loop(Generic[Output]):
     def iterate_fast(self) -> Iterator[Any]:
         """Yield what ``next`` would give, at the speed of a generator (which is not kept here: no cycle, no leak)."""
         while not self._over and self.count < self.bound:
-            flow = self.flow
-            for items in (flow.start(), flow):
-                for item in items:
-                    self.count += 1
-                    self.given += 1
-                    yield item
-                    if self.count >= self.bound:
-                        return
+            first = self.flow.first()
+            if first is not END:
+                self.count += 1
+                self.given += 1
+                yield first
+            del first
+            if self.count >= self.bound:
+                return
+            for item in self.flow:
+                self.count += 1
+                self.given += 1
+                yield item
+                if self.count >= self.bound:
+                    return
             self._over = not self._start_next_pass()
         self._judge()
 

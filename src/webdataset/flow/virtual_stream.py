@@ -17,11 +17,10 @@ from typing import Any, Generic
 from webdataset.core.distributed import WorkerContext, thread_context, use_stream
 from webdataset.core.errors import FlowError, StateMismatch
 from webdataset.flow.elastic_state import build_state, check_state, find_running_streams, has_progress
+from webdataset.flow.run import END as END  # noqa: PLC0414  passed on
 from webdataset.flow.run import VERSION, Bounds, Loop, build_runners
 from webdataset.stages.base import Address, Json, Output, Run
 from webdataset.stages.read_shards import ReadShards
-
-END: Any = object()
 
 
 class VirtualStream(Generic[Output]):

@@ -1,20 +1,14 @@
 """The base of all stages: a frozen description, a small state, and a generator.
 
-Theory. A pipeline is a value; running it makes one *state* per stage and chains one generator per stage. While the
-consumer holds an item, every generator is parked at a ``yield``, so the states together are one consistent picture of
-the run: a snapshot. A state stores the *addresses* of the items in a buffer, never their data; on restore the stage
-fills the buffer again by asking upstream to fetch those addresses.
+Theory. A pipeline is a value; a run of it makes one *state* per stage and chains one generator per stage. While the
+consumer holds an item, every generator is parked at a ``yield``, so the states together are one consistent snapshot.
+A state holds the *addresses* of the items in a buffer, never their data; a restored stage fetches them from upstream.
 
-An address is a JSON value that names one item of a stage's output. Three rules make all addresses:
+An address is a JSON value that names one item of a stage's output, by three rules: a *transparent* stage (one output
+for one input, in order) passes addresses through; a stage with a state says the address of its last item
+(``state.address``); outputs of anything else are numbered. Addresses cost nothing unless the run is tracked.
 
-* a *transparent* stage (each output item is made from one input item, in order) passes addresses through;
-* a stage with a state says the address of the item it yielded last (``state.address``);
-* anything else (a user's generator function) is numbered: the address is the output's ordinal.
-
-Addresses cost nothing unless the run is tracked.
-
-When a user's function fails, its error names the stage, the function and the sample; that code runs only after a
-failure. :func:`compose` joins several functions or stages into one, applied from left to right.
+A stage never keeps anything of a run in itself.
 """
 
 import functools

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,17 +17,20 @@ from webdataset.stages.base import Run, Stage
 def counts(monkeypatch):
     """Count the reads of each environment variable, and the detections of the rank."""
     counted = Counter()
-    read, detect = settings.EnvironmentVariable._look_up, distributed._rank_claims
+    detect = distributed._rank_claims
 
-    def counting_read(variable):
-        counted[variable.name] += 1
-        return read(variable)
+    class Environment(dict):
+        """Counts what is asked for."""
+
+        def get(self, name, default=None):
+            counted[name] += 1
+            return os.environ.get(name, default)
 
     def counting_detect(group):
         counted["rank"] += 1
         return detect(group)
 
-    monkeypatch.setattr(settings.EnvironmentVariable, "_look_up", counting_read)
+    monkeypatch.setattr(settings, "os", SimpleNamespace(environ=Environment(), path=os.path))
     monkeypatch.setattr(distributed, "_rank_claims", counting_detect)
     return counted
 
