@@ -17,10 +17,11 @@ from laws import FUNCTIONS, code_lines, docstring_lines
 PACKAGE = "webdataset"
 COMPATIBILITY = re.compile(
     "autodecode|cache|cborsiterators|compat|config|extradatasets|filters|gopen|handlers|mix|pipeline|pytorch|"
-    "shardlists|specs|states|tariterators|tenbin|utils|writer|bench|downloader|multi|typecheck"
+    "shardlists|specs|tariterators|tenbin|utils|writer|bench|downloader|multi|typecheck|__main__"
 )
+# read and put are imperatives too, and methods of streams and queues
 PARTICIPLE = re.compile(
-    "said|told|found|kept|held|shut|sent|read|written|drawn|taken|given|made|lent|begun|gone|known|met|shown|built|put|"
+    "said|told|found|kept|held|shut|sent|written|drawn|taken|given|made|lent|begun|gone|known|met|shown|built|"
     "(?!seed|need|feed|embed|speed)..+ed"
 )
 PASSAGE = 6
@@ -33,13 +34,13 @@ BUDGETS: dict[str, float] = {
     "longest module, code lines": 400,
     "longest module, lines": 600,
     "modules under 40 code lines": 14,
-    "modules with one importer": 51,
+    "modules with one importer, percent": 21,
     "circles of imports": 0,
     "late imports named in vain": 0,
-    "functions named by a participle": 53,
+    "functions named by a participle": 37,
     "class names used twice": 2,
-    "Any": 2930,
-    "passages that stand twice": 16,
+    "Any": 1520,
+    "passages that stand twice": 13,
 }
 
 
@@ -69,6 +70,10 @@ class Module:
         """Tell whether it is neither a compatibility module nor a package's head."""
         return self.parts[-1] != "__init__" and not (len(self.parts) == 1 and COMPATIBILITY.fullmatch(self.parts[0]))
 
+    def is_command(self) -> bool:
+        """Tell whether it is part of the command line."""
+        return self.parts[0] == "cli"
+
     def imported(self, modules: dict[str, "Module"], *, late: bool = True) -> set[str]:
         """Return the names of modules that it imports, those for types alone not, those in functions if ``late``."""
         found = set()
@@ -97,7 +102,9 @@ class Module:
 
 
 def is_participle(name: str) -> bool:
-    """Tell whether a function's name ends in a past participle."""
+    """Tell whether a function's name ends in a past participle, predicates left out."""
+    if name.startswith(("is_", "has_")):
+        return False
     return PARTICIPLE.fullmatch(name.rstrip("_").rpartition("_")[2]) is not None
 
 
@@ -189,11 +196,13 @@ def figures(root: Path) -> dict[str, float]:
     by_name = {module.name: module for module in everything}
     graph = {module.name: module.imported(by_name) for module in everything}
     without_late, vain = without_late_edges(graph, by_name)
-    importers = collections.Counter(name for module in modules for name in graph[module.name])
+    # a command is thin, and the first importer of its engine: neither counts
+    importers = collections.Counter(name for m in modules if not m.is_command() for name in graph[m.name])
     functions = [function for module in modules for function in module.functions()]
     code = sum(len(module.code) for module in modules)
     anys = sum(len(re.findall(r"\bAny\b", module.text)) for module in modules)
-    small = [module for module in ordinary if len(module.code) < 40]
+    alone = sum(importers[module.name] == 1 for module in ordinary)
+    small = [module for module in ordinary if len(module.code) < 40 and not module.is_command()]
     return {
         "files (without testing)": len(modules),
         "files": len(everything),
@@ -205,7 +214,8 @@ def figures(root: Path) -> dict[str, float]:
         "longest module, lines": max(module.text.count("\n") for module in ordinary),
         "ordinary modules": len(ordinary),
         "modules under 40 code lines": len(small),
-        "modules with one importer": sum(importers[module.name] == 1 for module in ordinary),
+        "modules with one importer": alone,
+        "modules with one importer, percent": round(100 * alone / len(ordinary), 1),
         "circles of imports": len(circles(without_late)),
         "late imports named in vain": len(vain),
         "functions": len(functions),

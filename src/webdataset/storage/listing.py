@@ -6,9 +6,13 @@ are tried.
 """
 
 import re
+from typing import TYPE_CHECKING, cast
 
 from webdataset.core.errors import NotFound, UsageError
-from webdataset.storage.open_url import Backend, find_backend, load_backend
+from webdataset.storage.open_url import find_backend, load_backend
+
+if TYPE_CHECKING:
+    from webdataset.storage.object_store import FolderBackend, ListableBackend
 
 _WILD = re.compile(r"[*\[]|\?(?!(?:versionId|arch(?:path|mime|regx|mode)|etl_(?:name|args|pipeline)|latest-ver)=)")
 _PIECES = re.compile(
@@ -49,16 +53,21 @@ def list_urls(url: str, storage_options: object = None) -> list[str] | None:
     """
     if not can_list(url) or not is_pattern(url):
         return None
-    store = load_backend(find_backend(url) or "")
-    if not hasattr(store, "list_keys"):
+    backend = load_backend(find_backend(url) or "")
+    if not hasattr(backend, "list_keys"):
         return None
+    store = cast("ListableBackend", backend)
     stem, key = store.split(url)
     wild = _WILD.search(key)
     # what looks wild is the host: [::1]
     if wild is None and key and not key.endswith("/"):
         return None
     prefix = key[: wild.start()] if wild else key
-    names = store.list_keys(stem, prefix, storage_options, **_depth_bound(store, key, prefix))
+    depth = _bound_depth(store, key, prefix)
+    if depth is None:
+        names = store.list_keys(stem, prefix, storage_options)
+    else:
+        names = cast("FolderBackend", store).list_keys(stem, prefix, storage_options, depth=depth)
     found = [name for name in names if name.startswith(prefix) and not name.endswith("/")]
     if wild and key in found:
         return [url]
@@ -70,11 +79,11 @@ def list_urls(url: str, storage_options: object = None) -> list[str] | None:
     return [stem + name for name in sorted(found)]
 
 
-def _depth_bound(store: Backend, key: str, prefix: str) -> dict[str, int]:
-    """Return how deep a store that walks through folders has to go: nothing further down can match."""
+def _bound_depth(store: "ListableBackend", key: str, prefix: str) -> int | None:
+    """Return how deep a store that walks through folders has to go, where nothing further down can match."""
     if not getattr(store, "BY_FOLDER", False) or "**" in key or key == prefix:
-        return {}
-    return {"depth": key[len(prefix) :].count("/")}
+        return None
+    return key[len(prefix) :].count("/")
 
 
 def _compile_pattern(key: str, url: str) -> re.Pattern[str]:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
 
 from webdataset.core import settings, trust
 from webdataset.core.errors import MissingExtra, UsageError, WebDatasetError
@@ -34,8 +34,7 @@ from webdataset.storage import streams
 from webdataset.storage.streams import ForeignOpener, Opener, Stream, borrow_stream
 
 if TYPE_CHECKING:
-    from webdataset.storage.object_store import RemoteObject
-    from webdataset.storage.uploads import AtomicUpload
+    from webdataset.storage.object_store import Backend, RemoteObject, Upload
 
 
 def refuse_if_strict(action: str, *, level: str | None = None, url: str | None = None) -> None:
@@ -92,35 +91,6 @@ def _parse_rules(name: str, text: str) -> tuple[tuple[re.Pattern[str], str], ...
     return tuple(rules)
 
 
-class Backend(Protocol):
-    """A module of :mod:`webdataset.storage.backends`.
-
-    ``split`` and ``list_keys`` are absent where nothing can be listed; ``service_id`` where the url says it all. A
-    backend whose ``list_keys`` walks through folders has ``BY_FOLDER = True``, and takes a ``depth`` beyond which
-    nothing matches.
-    """
-
-    def remote_object(self, url: str, storage_options: object = None, /) -> "RemoteObject":
-        """Return the object of a url."""
-        ...
-
-    def create_upload(self, url: str, storage_options: object = None, /, **options: object) -> "AtomicUpload":
-        """Return a stream to a new object: ``close`` publishes it, ``abort`` does not; as a context manager, either."""
-        ...
-
-    def split(self, url: str, /) -> tuple[str, str]:
-        """Return the url up to the key of the object, and the key, which may be empty."""
-        ...
-
-    def list_keys(self, stem: str, prefix: str, storage_options: object = None, /, **options: int) -> Iterable[str]:
-        """Return the keys below a ``stem`` of ``split`` that begin with a text."""
-        ...
-
-    def service_id(self, url: str, storage_options: object = None, /) -> str:
-        """Return which service and account this is, without secrets, for the names of copies."""
-        ...
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -133,8 +103,8 @@ def make_opener(name: str, *, scheme: str = "") -> Opener:
         bufsize: int = 8192,  # noqa: ARG001  an opener's signature
         *,
         storage_options: object = None,
-        **options: Any,
-    ) -> "Stream | AtomicUpload":
+        **options: Any,  # noqa: ANN401  of the stream or the backend
+    ) -> "Stream | Upload":
         refuse_unnameable(url, name)
         store = load_backend(name)
         if mode == "rb":
@@ -162,7 +132,7 @@ def refuse_unnameable(url: str, name: str) -> None:
         )
 
 
-def load_backend(name: str) -> Backend:
+def load_backend(name: str) -> "Backend":
     """Return the module of a backend, imported."""
     # a module that a thread imports at a fork would stay locked in the child
     with fork_lock:

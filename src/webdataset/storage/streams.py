@@ -178,7 +178,7 @@ class BorrowedStream:
     def __init__(self, stream: object) -> None:
         self.kept = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as the stream has it
         """Pass on to the stream."""
         if name == "kept":
             raise AttributeError(name)
@@ -208,7 +208,7 @@ class Opener(Protocol):
     ``gopen``; it returns a stream to read from, or to write to.
     """
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  user functions have parameters of their own
         """Open a url."""
         ...
 

@@ -42,7 +42,7 @@ class TlsContext(ssl.SSLContext):
                 super().load_verify_locations(cafile, capath, cadata)
                 known.add((cafile, capath, cadata))
 
-    def wrap_socket(self, sock: "socket.socket", **options: Any) -> ssl.SSLSocket:  # type: ignore[override]
+    def wrap_socket(self, sock: "socket.socket", **options: Any) -> ssl.SSLSocket:  # type: ignore[override]  # noqa: ANN401  as ssl has them
         """Speak TLS over a connected socket."""
         shakes = options.pop("do_handshake_on_connect", True)
         with fork_lock:

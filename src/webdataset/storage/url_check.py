@@ -86,7 +86,7 @@ class UrlCheck:
         return {**asdict(self), "credentials": list(self.credentials)}
 
 
-def check_url(url: str, storage_options: Any = None, *, opening: bool = True) -> UrlCheck:
+def check_url(url: str, storage_options: object = None, *, opening: bool = True) -> UrlCheck:
     """Return how a url is opened, and whether that works.
 
     Args:
@@ -112,7 +112,7 @@ def _report(error: BaseException) -> dict[str, Any]:
     return {"error": redact(str(error)) or type(error).__name__, "error_type": type(error).__name__}
 
 
-def _open(url: str, storage_options: Any) -> int | None:
+def _open(url: str, storage_options: object) -> int | None:
     """Read the first bytes; return the size, where it is told."""
     try:
         ranges = open_ranges(url, storage_options=storage_options)
@@ -130,7 +130,7 @@ def _open(url: str, storage_options: Any) -> int | None:
         ranges.close()
 
 
-def _describe(url: str, storage_options: Any) -> dict[str, Any]:
+def _describe(url: str, storage_options: object) -> dict[str, Any]:
     if local_path(url) is not None:
         return {"target": redact(rewrite_url(url)), "service": "local"}
     target = rewrite_url(url)
@@ -156,7 +156,7 @@ def _describe(url: str, storage_options: Any) -> dict[str, Any]:
     }
 
 
-def _find_azure_endpoint(target: str, storage_options: Any) -> str | None:
+def _find_azure_endpoint(target: str, storage_options: object) -> str | None:
     from webdataset.storage.backends import azure_client  # noqa: PLC0415  for Azure alone
 
     return azure_client.parse_url(target, storage_options).service.endpoint
@@ -217,7 +217,7 @@ def _find_aws_method() -> str:
     return "a role of this machine, or nothing"
 
 
-def _list_credentials(service: str, target: str, storage_options: Any) -> Iterator[str]:
+def _list_credentials(service: str, target: str, storage_options: object) -> Iterator[str]:
     given = sorted(storage_options) if isinstance(storage_options, dict) else []
     if given:
         yield f"storage_options: {', '.join(given)}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import AlreadyExists, UsageError, WebDatasetError
@@ -23,10 +23,13 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.core.tracebacks import warn_user
 from webdataset.storage.listing import can_list
-from webdataset.storage.open_url import find_opener, load_backend, rewrite_url
+from webdataset.storage.open_url import find_backend, load_backend, rewrite_url
 from webdataset.writing.local_file import is_special
 from webdataset.writing.outputs import OwnedOutput, local_path
 from webdataset.writing.tar_writer import KeyRules, TarWriter
+
+if TYPE_CHECKING:
+    from webdataset.storage.object_store import ListableBackend
 
 ShardNamer = Callable[[int], str]
 
@@ -186,9 +189,10 @@ class ExistingShards:
 
     def _list_store(self, url: str) -> dict[int, str] | None:
         """Return the shards that a store has under the part of the key before the number."""
-        store = load_backend(find_opener(url).store)  # type: ignore[union-attr]
-        if not hasattr(store, "list_keys"):
+        backend = load_backend(find_backend(url) or "")
+        if not hasattr(backend, "list_keys"):
             return None
+        store = cast("ListableBackend", backend)
         stem, key = store.split(url)
         _, other = store.split(rewrite_url(self._name(self._start + 1)))
         alike = takewhile(lambda pair: pair[0] == pair[1], zip(key, other, strict=False))
