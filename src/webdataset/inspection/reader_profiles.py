@@ -190,6 +190,9 @@ class GrainProfile(ReaderProfile):
     name = "grain"
     reader = "Grain over wds.IndexedDataset"
 
+    def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
+        """Take nothing: an index has the samples that the stream has, hard links included."""
+
     def judge_shard(self, check: "ShardCheck") -> None:
         """Tell what keeps an index from being made."""
         if check.compression is not None:
