@@ -55,7 +55,6 @@ def samples(style="plain", count=12):
                 "width": 24,
             }
             sample["json"] = json.dumps(meta, indent=4).encode()
-            sample["jpg"] += b""
         made.append((keys(number), sample))
     return made
 
@@ -72,13 +71,17 @@ def assert_clean(path, count=12):
     assert report.shards[0].samples == count
 
 
-@pytest.mark.parametrize("style", ["plain", "folders", "long", "unicode"])
-@pytest.mark.parametrize("kind", ["v7", "oldgnu", "gnu", "ustar", "posix"])
+STYLES = ("plain", "folders", "long", "unicode")
+
+
+def held(*kinds):
+    """Formats and styles of names, but for those that a format cannot hold."""
+    return [(kind, style) for kind in kinds for style in STYLES if style != "long" or kind not in ("v7", "ustar")]
+
+
+@pytest.mark.parametrize(("kind", "style"), held("v7", "oldgnu", "gnu", "ustar", "posix"))
 def test_gnu_tar(kind, style, tmp_path):
     """All of GNU tar's formats, as far as they hold such names."""
-    if style == "long" and kind in ("v7", "ustar"):
-        assert len(samples("long")[0][0]) > 200
-        return
     content = archives.by_gnu_tar(members(samples(style)), tmp_path, format=kind)
     (tmp_path / "a.tar").write_bytes(content)
     assert_clean(tmp_path / "a.tar")
@@ -96,27 +99,19 @@ def test_gnu_tar_with_folders(tmp_path):
         assert_clean(target)
 
 
-@pytest.mark.parametrize("style", ["plain", "folders", "long", "unicode"])
-@pytest.mark.parametrize("kind", ["v7", "ustar", "pax", "gnutar"])
+@pytest.mark.parametrize(("kind", "style"), held("v7", "ustar", "pax", "gnutar"))
 def test_bsdtar(kind, style, tmp_path):
     """All of bsdtar's formats."""
     if not archives.has("bsdtar"):
         pytest.skip("bsdtar is not installed")
-    if style == "long" and kind in ("v7", "ustar"):
-        assert len(samples("long")[0][0]) > 200
-        return
     content = archives.by_bsdtar(members(samples(style)), tmp_path, format=kind)
     (tmp_path / "a.tar").write_bytes(content)
     assert_clean(tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize("style", ["plain", "folders", "long", "unicode"])
-@pytest.mark.parametrize("kind", ["ustar", "gnu", "pax"])
+@pytest.mark.parametrize(("kind", "style"), held("ustar", "gnu", "pax"))
 def test_tarfile(kind, style, tmp_path):
     """Python's own module, PAX headers for fractional times included."""
-    if (style, kind) == ("long", "ustar"):
-        assert len(samples("long")[0][0]) > 200
-        return
     (tmp_path / "a.tar").write_bytes(archives.by_tarfile(members(samples(style)), format=kind, mtime=1.25))
     assert_clean(tmp_path / "a.tar")
 

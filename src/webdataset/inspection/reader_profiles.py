@@ -110,6 +110,8 @@ class EnergonProfile(TarfileProfile):
         key, field = base_plus_ext(name)
         if is_meta(name) or key is None or field is None:
             return
+        if any("\udc80" <= each <= "\udcff" for each in name):
+            self._refuse("a name is not UTF-8: prepare fails", place.offset, name)
         if field != field.lower():
             self._differ(f"it keeps the capitals of {field!r}", place.offset, name, once=field)
 
@@ -121,10 +123,12 @@ class EnergonProfile(TarfileProfile):
             ("split-sample", "members of one key do not stand next to each other: prepare fails"),
             ("repeated-key", "a key comes again: prepare fails"),
             ("repeated-key-across", "a key stands in several shards: prepare fails"),
-            ("duplicate-field", "a field stands twice in a sample: prepare fails"),
+            ("empty-shard", "a shard has no samples: prepare fails"),
         ):
             if counts[code]:
                 self._refuse(message, _first_offset(check, code))
+        if counts["duplicate-field"]:
+            self._differ("of a field that stands twice it reads one", _first_offset(check, "duplicate-field"))
         if check.compression is not None:
             self._refuse("it reads by offsets, and the shard is compressed", 0)
         if counts["sparse-member"]:
@@ -185,6 +189,9 @@ class GrainProfile(ReaderProfile):
 
     name = "grain"
     reader = "Grain over wds.IndexedDataset"
+
+    def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
+        """Take nothing: an index has the samples that the stream has, hard links included."""
 
     def judge_shard(self, check: "ShardCheck") -> None:
         """Tell what keeps an index from being made."""

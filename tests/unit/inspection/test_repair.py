@@ -40,12 +40,12 @@ def repaired(content, folder, name="a.tar"):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", check_corpus.names())
+@pytest.mark.parametrize(
+    "name", [name for name in check_corpus.names() if check_corpus.make(name, 0).whole is not None]
+)
 def test_corpus(name, seed, tmp_path):
     """Every untouched sample is in the copy or beside it; the copy has no such finding any more."""
     variant = check_corpus.make(name, seed)
-    if len([file for file, _ in variant.files if ".tar" in file]) > 1 or variant.whole is None:
-        variant = check_corpus.make("no_end_mark", seed)
     done, whole, doubtful = repaired(variant.files[0][1], tmp_path, variant.files[0][0])
     if done.output is None:
         assert not REPAIRED.intersection(done.counts) or not variant.whole
