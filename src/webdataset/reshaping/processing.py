@@ -1,8 +1,8 @@
 """Changes samples one by one: by a shell command in a folder of its own, or by a Python function; several at a time.
 
 The order of the samples stays. At most a few samples for each job are in memory. A function sees
-``{"__key__", "__url__", field: bytes}`` and returns such a dictionary, several of them, or None to leave the sample out;
-fields that it returns unchanged are written as they stood, others are encoded by their names.
+``{"__key__", "__url__", field: bytes}`` and returns such a dictionary, several of them, or None to leave the sample
+out; fields that it returns unchanged are written as they stood, others are encoded by their names.
 """
 
 import importlib
