@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from support.command import WDS, command_environment, json_lines, run_wds, shell
+from support.command import WDS, command_environment, json_lines, run_wds, shell, wait_for_read
 from webdataset.cli import exit_status
 from webdataset.cli.schema import find_schemas
 from webdataset.testing import archives
@@ -285,6 +285,7 @@ def test_interrupted_writer_leaves_no_shard(here, number):
     os.write(write, (here / "s-0.tar").read_bytes()[:4096])
     while not list(here.glob(".out.tar*")):
         time.sleep(0.01)
+    wait_for_read(process.pid)
     process.send_signal(number)
     process.communicate(timeout=60)
     os.close(write)
