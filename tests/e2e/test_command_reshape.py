@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from support.command import WDS, command_environment, json_lines, run_wds, shell
+from support.command import WDS, command_environment, json_lines, run_wds, shell, wait_for_read
 from webdataset.cli import exit_status
 from webdataset.cli.schema import find_schemas
 from webdataset.testing import archives
@@ -285,6 +285,7 @@ def test_interrupted_writer_leaves_no_shard(here, number):
     os.write(write, (here / "s-0.tar").read_bytes()[:4096])
     while not list(here.glob(".out.tar*")):
         time.sleep(0.01)
+    wait_for_read(process.pid)
     process.send_signal(number)
     process.communicate(timeout=60)
     os.close(write)
@@ -361,3 +362,15 @@ def test_proc_map_and_recompress(here):
     run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here)
     run_wds("diff", "packed", "s-*.tar", cwd=here)
     run_wds("recompress", "--to", "gz", "-o", "packed", "s-*.tar", cwd=here, status=exit_status.FAILED)
+
+
+def test_mix(here):
+    """A specification is mixed by its weights; one without an end needs --samples."""
+    spec = {"version": 1, "sources": [{"shards": "s-0.tar", "weight": 3}, {"shards": "s-1.tar", "weight": 1}]}
+    (here / "spec.json").write_text(json.dumps(spec))
+    done = run_wds("mix", "spec.json", "-o", "m.tar", cwd=here, status=exit_status.WRONG_USE)
+    assert b"--samples" in done.stderr
+    run_wds("mix", "spec.json", "--samples", "40", "--seed", "1", "-o", "m-%d.tar", "-c", "30", cwd=here)
+    found = keys("m-0.tar", cwd=here)
+    assert len(found) == 30
+    assert 15 < sum(key.startswith("k0") for key in found) < 30

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,19 @@ def run_wds(
 def json_lines(done: subprocess.CompletedProcess[bytes]) -> list[Any]:
     """Return what each line of the output says."""
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def wait_for_read(pid: int) -> None:
+    """Wait until a process waits for standard input; where the system does not tell, for a second."""
+    while True:
+        try:
+            call = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
+        except OSError:
+            time.sleep(1)
+            return
+        if len(call) > 1 and int(call[1], 16) == 0 and call[0] in ("0", "63"):  # read, on x86 and on arm
+            return
+        time.sleep(0.01)
 
 
 def shell(script: str, cwd: str | os.PathLike[str], **environment: str) -> subprocess.CompletedProcess[bytes]:

@@ -3,7 +3,8 @@
 * ``main``: the command ``wds``: finds subcommands, turns errors into messages and a status (``exit_status``)
 * ``inputs``: arguments to shards; ``outputs``: what is written; ``console``: standard output and error
 * ``ls`` (ls, head), ``info``, ``grep`` (grep, diff), ``show``: look
-* ``create``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join), ``process`` (proc, map, recompress): make
+* ``create``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join, mix): make;
+  ``process`` (proc, map, recompress): change
 * ``index``, ``schema``: other commands
 * ``wids_index``: ``wids-index``, and its verbs info and sample; ``wids_create``: create and update
 * ``shuffle_quality``: how well a shuffle mixes

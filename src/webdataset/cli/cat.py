@@ -7,7 +7,7 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, input_options
-from webdataset.cli.outputs import WRITTEN, ShardOutputs, read_inputs, shard_output_options
+from webdataset.cli.outputs import WRITTEN, ShardOutputs, on_error_option, read_inputs, shard_output_options
 from webdataset.core.errors import MissingField, SampleError, UsageError
 from webdataset.inspection.expression import Expression
 from webdataset.reshaping.selection import Selection
@@ -135,13 +135,7 @@ def split_command(inputs: Inputs, *, output: ShardOutputs) -> None:
 @click.option("-d", "--drop", multiple=True, metavar="FIELD", help="Drop this field (* and ? match); may be repeated.")
 @click.option("-r", "--rename", multiple=True, metavar="NEW=OLD", help="Rename a field; may be repeated.")
 @click.option("--require", is_flag=True, help="Fail where a sample lacks a field that is renamed.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    show_default=True,
-    help="What to do about a sample for which the expression fails.",
-)
+@on_error_option("the expression", "stop", "skip")
 def select_command(inputs: Inputs, *, output: ShardOutputs, on_error: str, **options: Any) -> int:
     """Keep some samples and fields, and rename fields; what is kept is written as it stands.
 

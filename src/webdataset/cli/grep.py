@@ -7,6 +7,7 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, expand_inputs, input_options, storage_options_of
+from webdataset.cli.outputs import on_error_option
 from webdataset.core.errors import SampleError
 from webdataset.inspection.difference import compare_samples
 from webdataset.inspection.expression import Expression
@@ -57,13 +58,7 @@ SCHEMAS: Final[dict[str, Any]] = {
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing: stop at the first, and say by the exit status.")
 @click.option("-m", "--max-count", type=click.IntRange(min=1), metavar="N", help="Stop after N samples.")
 @click.option("-H", "--with-shard", is_flag=True, help="Print the shard and the number of the sample in it, too.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    show_default=True,
-    help="What to do about a sample for which the expression fails.",
-)
+@on_error_option("the expression", "stop", "skip")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; see 'wds schema grep'.")
 def grep_command(expression: str, inputs: Inputs, *, on_error: str, **options: Any) -> int:
     """Find the samples for which an EXPRESSION holds, and print their keys.
@@ -91,7 +86,7 @@ def grep_command(expression: str, inputs: Inputs, *, on_error: str, **options: A
             continue
         if holds is not options["invert"]:
             found += 1
-            _print_found(sample, number, options)
+            _print_match(sample, number, options)
             if options["quiet"] or found == options["max_count"]:
                 break
     if options["count"] and not options["quiet"]:
@@ -109,7 +104,7 @@ def _number_samples(inputs: Inputs) -> Iterator[tuple[int, RawSample]]:
         yield from enumerate(RawSamples(url, inputs.reading()))
 
 
-def _print_found(sample: RawSample, number: int, options: dict[str, Any]) -> None:
+def _print_match(sample: RawSample, number: int, options: dict[str, Any]) -> None:
     if options["count"] or options["quiet"]:
         return
     if options["as_json"]:

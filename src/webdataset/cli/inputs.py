@@ -137,13 +137,27 @@ def _list_directory(name: str) -> list[str]:
 
 def _expand_spec(name: str, split: str | None) -> list[str]:
     """Return the shards of a dataset specification or wids index, each once, in the order in which it names them."""
+    return list(dict.fromkeys(_list_shards(load_split(name, split)[1])))
+
+
+def load_split(name: str, split: str | None) -> "tuple[str, Mix]":
+    """Return a split of a dataset specification, and its name.
+
+    Args:
+        name: path or url of the specification.
+        split: name of the split; None for the only one, or the one called ``train``.
+
+    Raises:
+        UsageError: there is no such split.
+        SpecError: mistakes in the specification.
+    """
     from webdataset.shards.specs.load import load_spec  # noqa: PLC0415  for specifications alone
 
     splits = load_spec(name).splits
     chosen = split or ("train" if "train" in splits or len(splits) != 1 else next(iter(splits)))
     if chosen not in splits:
         raise UsageError(f"the specification has no split {chosen!r}: pass --split {'|'.join(splits)}", url=name)
-    return list(dict.fromkeys(_list_shards(splits[chosen])))
+    return chosen, splits[chosen]
 
 
 def _list_shards(mix: "Mix") -> Iterator[str]:

@@ -41,6 +41,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "shuffle": ("reshard", "Write samples in random order, with bounded memory."),
         "sort": ("reshard", "Write samples sorted by an expression, with bounded memory."),
         "join": ("reshard", "Join datasets by key."),
+        "mix": ("reshard", "Mix the sources of a dataset specification."),
         "proc": ("process", "Run a shell command for each sample."),
         "map": ("process", "Call a Python function with each sample."),
         "recompress": ("process", "Write shards in another compression."),

@@ -56,6 +56,22 @@ class SizeType(click.ParamType[int]):
         return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
+def on_error_option(what: str, *choices: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--on-error``.
+
+    Args:
+        what: what may fail for a sample.
+        *choices: what can be done then, the default first.
+    """
+    return click.option(
+        "--on-error",
+        type=click.Choice(choices),
+        default=choices[0],
+        show_default=True,
+        help=f"What to do about a sample for which {what} fails.",
+    )
+
+
 def shard_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of commands that write shards; the command gets ``output`` (:class:`ShardOutputs`).
 

@@ -12,6 +12,7 @@ from webdataset.cli.outputs import (
     WRITTEN,
     ShardOutputs,
     check_target,
+    on_error_option,
     output_options,
     read_inputs,
     shard_output_options,
@@ -26,7 +27,7 @@ from webdataset.reshaping.processing import (
     load_function,
     process_samples,
 )
-from webdataset.reshaping.recompression import KINDS, name_recompressed, recompress_shard
+from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
 from webdataset.samples.raw_samples import RawSample
 
 SCHEMAS: Final[dict[str, Any]] = {"proc": WRITTEN, "map": WRITTEN}
@@ -48,7 +49,7 @@ def recompress_command(
       wds recompress --to none -o plain/ archive.tgz
     """
     base = folder if folder.endswith("/") else f"{folder}/"
-    targets = [base + name_recompressed(url, kind) for url in inputs]
+    targets = [base + make_target_name(url, kind) for url in inputs]
     if len(set(targets)) < len(targets):
         raise UsageError("two shards would get the same name: recompress them into different folders")
     for target in targets:
@@ -64,7 +65,7 @@ def recompress_command(
             progress.advance(detail=url)
 
 
-def _write_processed(
+def _write_results(
     inputs: Inputs, output: ShardOutputs, function: Any, *, jobs: int | None, on_error: OnError, label: str
 ) -> int:
     """Write what a function makes of samples; tell what failed."""
@@ -89,13 +90,7 @@ _JOBS_HELP = "How many run at a time; by default one a processor."
 @click.argument("command")
 @input_options
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help=_JOBS_HELP)
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip", "keep"]),
-    default="stop",
-    show_default=True,
-    help="What to do about a sample for which the command fails.",
-)
+@on_error_option("the command", "stop", "skip", "keep")
 @click.option("-T", "--temporary", metavar="FOLDER", help="Folder of temporary files.")
 @shard_output_options
 def proc_command(
@@ -110,7 +105,7 @@ def proc_command(
       wds proc 'wc -w < sample.txt > sample.words; rm sample.txt' --on-error skip -o words.tar train.tar
     """
     function = ShellCommand(command, settings.child_environment(), folder=temporary)
-    return _write_processed(inputs, output, function, jobs=jobs, on_error=on_error, label="processing")
+    return _write_results(inputs, output, function, jobs=jobs, on_error=on_error, label="processing")
 
 
 @click.command("map")
@@ -119,13 +114,7 @@ def proc_command(
 @click.option(
     "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many threads call it."
 )
-@click.option(
-    "--on-error",
-    type=click.Choice(["stop", "skip", "keep"]),
-    default="stop",
-    show_default=True,
-    help="What to do about a sample for which the function fails.",
-)
+@on_error_option("the function", "stop", "skip", "keep")
 @shard_output_options
 def map_command(function: str, inputs: Inputs, *, output: ShardOutputs, jobs: int, on_error: OnError) -> int:
     """Call a Python function with each sample, and write what it returns.
@@ -138,4 +127,4 @@ def map_command(function: str, inputs: Inputs, *, output: ShardOutputs, jobs: in
     """
     sys.path.insert(0, "")
     found = SampleFunction(load_function(function))
-    return _write_processed(inputs, output, found, jobs=jobs, on_error=on_error, label="mapping")
+    return _write_results(inputs, output, found, jobs=jobs, on_error=on_error, label="mapping")

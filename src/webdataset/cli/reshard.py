@@ -1,4 +1,4 @@
-"""``wds reshard``, ``wds shuffle``, ``wds sort`` and ``wds join``: samples in another order, or other shards."""
+"""``wds reshard``, ``shuffle``, ``sort``, ``join`` and ``mix``: samples in another order, or other shards."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -7,17 +7,18 @@ from typing import Any, Final
 import click
 
 from webdataset.cli import console
-from webdataset.cli.inputs import Inputs, expand_inputs, input_options, storage_options_of
+from webdataset.cli.inputs import Inputs, expand_inputs, input_options, load_split, storage_options_of
 from webdataset.cli.outputs import WRITTEN, ShardOutputs, SizeType, read_inputs, shard_output_options
 from webdataset.core.errors import UsageError
 from webdataset.core.seeds import random_seed
 from webdataset.inspection.expression import Expression
 from webdataset.reshaping.external_sort import MEMORY_BYTES, shuffle_samples, sort_samples
 from webdataset.reshaping.join import join_samples
+from webdataset.reshaping.mixing import is_endless, mix_samples
 from webdataset.reshaping.raw_writer import write_evenly
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, Any]] = dict.fromkeys(("reshard", "shuffle", "sort", "join"), WRITTEN)
+SCHEMAS: Final[dict[str, Any]] = dict.fromkeys(("reshard", "shuffle", "sort", "join", "mix"), WRITTEN)
 
 
 def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,11 +34,11 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return memory(temporary(command))
 
 
-def _choose_seed(seed: int | None) -> int:
+def _choose_seed(seed: int | None, verb: str = "shuffled") -> int:
     """Return a seed; one that was drawn is told, so that the order can be made again."""
     if seed is None:
         seed = random_seed() & 0xFFFFFFFF
-        console.say(f"shuffled with --seed {seed}")
+        console.say(f"{verb} with --seed {seed}")
     return seed
 
 
@@ -191,3 +192,33 @@ def join_command(
     sides = [expand_inputs([each], storage_profile=storage_profile, split=split) for each in datasets]
     streams = [read_inputs(side) for side in sides]
     output.write(join_samples(streams, memory_bytes=memory, folder=temporary, **rules), "joining")
+
+
+@click.command("mix")
+@click.argument("spec")
+@storage_options_of
+@click.option("-m", "--samples", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N samples.")
+@click.option("--seed", type=int, help="Seed of the draws; without it, one is drawn and told.")
+@shard_output_options
+def mix_command(
+    spec: str,
+    *,
+    output: ShardOutputs,
+    storage_profile: str | None,
+    split: str | None,
+    most: int | None,
+    seed: int | None,
+) -> None:
+    """Mix the sources of a dataset specification by its weights, and write the samples as they stand.
+
+    A mix whose sources begin again at their ends has no end: --samples says where to stop.
+
+    Examples:
+      wds mix train.yaml --samples 100000 --seed 1 -o mixed-%06d.tar -s 1GB
+    """
+    name, found = load_split(spec, split)
+    if most is None and is_endless(found):
+        raise UsageError(f"the mix of the split {name!r} never ends: pass --samples, or 'exhausted: drop'", url=spec)
+    options = None if storage_profile is None else {"profile": storage_profile}
+    samples = mix_samples(found, lambda url: read_inputs(Inputs((url,), options)), _choose_seed(seed, "mixed"))
+    output.write(itertools.islice(samples, most), "mixing")

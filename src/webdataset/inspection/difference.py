@@ -62,7 +62,7 @@ def compare_samples(first: Iterable[RawSample], second: Iterable[RawSample]) -> 
                 continue
             digest, other = _digest_sample(sample), waiting[1 - side].take(sample.key)
             if other is None:
-                waiting[side].put(sample.key, digest)
+                waiting[side].add(sample.key, digest)
             else:
                 yield from _compare_digests(sample.key, *((other, digest) if side else (digest, other)))
     for kind, rest in zip(("removed", "added"), waiting, strict=True):
@@ -74,7 +74,7 @@ def compare_samples(first: Iterable[RawSample], second: Iterable[RawSample]) -> 
 class _WaitingSamples(dict[str, deque[_Digest]]):
     """The samples of one side that have not met their counterpart."""
 
-    def put(self, key: str, digest: _Digest) -> None:
+    def add(self, key: str, digest: _Digest) -> None:
         self.setdefault(key, deque()).append(digest)
 
     def take(self, key: str) -> _Digest | None:

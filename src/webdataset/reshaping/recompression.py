@@ -18,7 +18,7 @@ _ENDING = re.compile(r"(?:\.tar(?:\.(?:gz|bz2|xz|zst))?|\.t(?:gz|bz2?|xz|zst))$"
 KINDS = ("gz", "bz2", "xz", "zst", "none")
 
 
-def name_recompressed(url: str, kind: str) -> str:
+def make_target_name(url: str, kind: str) -> str:
     """Return the name of a shard in another compression: ``a/x.tgz`` becomes ``x.tar.zst``.
 
     Args:

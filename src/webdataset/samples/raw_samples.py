@@ -147,13 +147,13 @@ class _HeaderWatch:
         kept: list[bytes] = []
         decisive = bool(self._globals)
         while True:
-            block = self._read(position, BLOCK)
+            block = self._copy_bytes(position, BLOCK)
             kind = block[156]
             if kind not in _EXTENDED:
                 break
             length = parse_number(block[124:136], "size", position)
             blocks = BLOCK + (length + 511 & -512)
-            body = self._read(position + BLOCK, length)
+            body = self._copy_bytes(position + BLOCK, length)
             if kind == PAX_GLOBAL:
                 # a comment, as git writes it, is about the archive
                 records = {word: text for word, text in parse_pax_records(body, position) if word != b"comment"}
@@ -162,14 +162,14 @@ class _HeaderWatch:
             else:
                 if kind in PAX_LOCAL:
                     local.update(parse_pax_records(body, position))
-                kept.append(self._read(position, blocks))
+                kept.append(self._copy_bytes(position, blocks))
             position += blocks
         sparse = any(word.startswith(b"GNU.sparse.") for word in local)
         if kind in REGULAR and not decisive and not sparse and not _is_folder(block):
             return b"".join((*kept, block))
         return _make_plain_header(name, size, block, {**self._globals, **local})
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _copy_bytes(self, offset: int, size: int) -> bytes:
         parts = []
         for start, piece in self._pieces:
             stop = start + len(piece)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from support.command import SRC, WDS, command_environment, run_wds, shell
+from support.command import SRC, WDS, command_environment, run_wds, shell, wait_for_read
 from webdataset.cli import exit_status, main
 from webdataset.testing import archives
 
@@ -122,9 +122,8 @@ def test_full_disk_on_stdout_is_an_error(shards):
     assert b"Traceback" not in done.stderr
 
 
-def test_interrupt_ends_it_as_by_the_signal(tmp_path):
+def test_interrupt_ends_it_as_by_the_signal():
     """Ctrl-C: one word on standard error, and the process dies by SIGINT, so that shell loops end too."""
-    os.mkfifo(tmp_path / "pipe")
     process = subprocess.Popen(
         [*WDS, "ls", "-"],
         stdin=subprocess.PIPE,
@@ -134,25 +133,11 @@ def test_interrupt_ends_it_as_by_the_signal(tmp_path):
     )
     process.stdin.write(archives.by_hand([("a.txt", b"1"), ("b.txt", b"2")])[:2048] + b"c.txt".ljust(100, b"\0"))
     process.stdin.flush()
-    assert process.stdout.read(0) == b""
-    while b"ls" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
-        pass
-    # the reader of the shard is loaded last
-    while b"pipe_read" not in Path(f"/proc/{process.pid}/wchan").read_bytes() and not _sleeps(process.pid):
-        pass
+    wait_for_read(process.pid)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
     assert said == b"wds: interrupted\n"
-
-
-def _sleeps(pid):
-    """Tell whether a process waits in a read of standard input (Linux)."""
-    try:
-        call = Path(f"/proc/{pid}/syscall").read_text().split()
-    except OSError:
-        return True
-    return call[:2] == ["0", "0x0"]
 
 
 def test_terminal_gets_no_control_characters(tmp_path):

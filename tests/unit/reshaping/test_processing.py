@@ -9,7 +9,7 @@ import pytest
 
 from webdataset.core.errors import CommandFailed, EncodingError, SampleError, TarError, UsageError
 from webdataset.reshaping.processing import SampleFunction, ShellCommand, load_function, process_samples
-from webdataset.reshaping.recompression import name_recompressed, recompress_shard
+from webdataset.reshaping.recompression import make_target_name, recompress_shard
 from webdataset.samples.raw_samples import read_samples
 from webdataset.testing import archives
 
@@ -141,13 +141,13 @@ def test_loading_functions():
 )
 def test_names(url, kind, name):
     """The new name is the old one with another ending."""
-    assert name_recompressed(url, kind) == name
+    assert make_target_name(url, kind) == name
 
 
 def test_names_that_are_no_shards():
     """A name without the ending of a shard has no new name."""
     with pytest.raises(UsageError):
-        name_recompressed("x.zip", "gz")
+        make_target_name("x.zip", "gz")
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst"])

@@ -1,0 +1,48 @@
+"""Targets of shards: sizes, urls that are there, and files that appear whole."""
+
+import click
+import pytest
+
+from webdataset.cli import exit_status
+from webdataset.cli.main import main
+from webdataset.cli.outputs import SizeType
+from webdataset.storage.open_url import open_url
+from webdataset.testing import archives
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("500M", 500_000_000), ("1.5GB", 1_500_000_000), ("2GiB", 2 << 30), ("10 kb", 10_000), ("1ki", 1024)],
+)
+def test_sizes(text, size):
+    """Thousands with a letter, 1024s with an i."""
+    assert SizeType().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "0", "-3", "3X", "1e9"])
+def test_what_is_no_size(text):
+    """Anything else is an error of usage."""
+    with pytest.raises(click.BadParameter):
+        SizeType().convert(text, None, None)
+
+
+def test_url_that_is_there_is_not_replaced(tmp_path, capsys):
+    """Objects of stores, too, are replaced by --force alone."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.txt", b"1")]))
+    (tmp_path / "t.tar").write_bytes(archives.by_hand([("b.txt", b"2")]))
+    target = "memory://command/out.tar"
+    assert main(["cat", "-o", target, str(tmp_path / "s.tar")]) == exit_status.DONE
+    assert main(["cat", "-o", target, str(tmp_path / "t.tar")]) == exit_status.FAILED
+    assert "--force" in capsys.readouterr().err
+    with open_url(target) as stream:
+        assert stream.read(5) == b"a.txt"
+    assert main(["cat", "--force", "-o", target, str(tmp_path / "t.tar")]) == exit_status.DONE
+    with open_url(target) as stream:
+        assert stream.read(5) == b"b.txt"
+
+
+def test_target_that_is_missing_is_asked_for(tmp_path, capsys):
+    """Without -o, the message says what to write."""
+    (tmp_path / "s.tar").write_bytes(archives.by_hand([("a.txt", b"1")]))
+    assert main(["sort", str(tmp_path / "s.tar")]) == exit_status.WRONG_USE
+    assert "-o FILE" in capsys.readouterr().err
