@@ -312,6 +312,6 @@ def write_file(path: str, content: bytes) -> None:
     try:
         target.write([content], len(content))
         target.commit()
-    except BaseException:
+    except BaseException:  # whatever it is: nothing half written stays
         target.abort()
         raise
