@@ -223,6 +223,9 @@ def trace(
 
 def _next_epoch(source: Any, delivery: Delivery) -> int:
     """Return the number of the epoch that a dataset or loader would begin with."""
+    if delivery.order == TORCH and delivery.workers and not delivery.elastic:
+        # torch's workers count epochs by themselves, from 0, unless one was named
+        return int(delivery.dataset.chosen_epoch or 0)
     own = getattr(source, "epoch", None)
     return int(delivery.dataset.epoch if own is None else own)
 
