@@ -8,7 +8,7 @@ from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import expand_inputs
 
 _TEXT: Final[dict[str, Any]] = {"type": ["string", "null"]}
-_PROPERTIES: Final[dict[str, Any]] = {
+_LINE: Final[dict[str, Any]] = {
     "url": {"type": "string"},
     "target": {"type": "string", "description": "what is opened, after rewriting and routes"},
     "service": {"type": "string"},
@@ -27,8 +27,8 @@ SCHEMAS: Final[dict[str, Any]] = {
     "config": {
         "description": "check: one line a url.",
         "type": "object",
-        "required": list(_PROPERTIES),
-        "properties": _PROPERTIES,
+        "required": list(_LINE),
+        "properties": _LINE,
         "additionalProperties": False,
     },
 }

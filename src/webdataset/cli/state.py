@@ -184,7 +184,11 @@ def topology_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @dataset_options
 @topology_options
 @click.option("--state", "file", metavar="FILE", help="Begin at this state; else at the start of an epoch.")
-@click.option("--epoch", type=click.IntRange(min=0), help="Without a state: which epoch; by default 0.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    help="Without a state: which epoch; by default the dataset's next, usually 0.",
+)
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Which rank receives.")
 @click.option("--worker", type=click.IntRange(min=0), help="Only batches that this worker made.")
 @click.option("--batches", metavar="A-B", help="Only batches A to B, counted from where the run begins, from 0.")
@@ -312,6 +316,6 @@ def write_file(path: str, content: bytes) -> None:
     try:
         target.write([content], len(content))
         target.commit()
-    except BaseException:
+    except BaseException:  # whatever it is: nothing half written stays
         target.abort()
         raise

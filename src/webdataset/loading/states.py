@@ -11,7 +11,7 @@ rewritten so that it gives keys (:mod:`webdataset.flow.key_tracing`); its items 
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -198,7 +198,7 @@ def trace(
         rank: that receives.
         world_size: number of ranks.
         worker: only what this worker made.
-        epoch: number of the epoch, where no state tells it; by default 0.
+        epoch: number of the epoch, where no state tells it; by default that of the source's next one.
         seed: of the run, where neither the dataset nor a state has one.
         start: number of the first batch to yield, counted from where the run begins.
         stop: number of the batch to stop before; None: to the end of the epoch.
@@ -210,13 +210,24 @@ def trace(
     """
     delivery = plan_delivery(source, **how)
     _check_place(delivery, rank, world_size, worker)
-    begins = _Beginning(delivery, _take_state(delivery, state, epoch), epoch or 0, seed, (rank, world_size))
+    given = _take_state(delivery, state, epoch)
+    chosen = _next_epoch(source, delivery) if epoch is None else epoch
+    begins = _Beginning(delivery, given, chosen, seed, (rank, world_size))
     numbered = enumerate(begins.batches())
     for number, (pieces, made_by) in islice(numbered, start, stop):
         if worker is None or made_by == worker:
             sources = [source for piece in pieces for source in piece.sources]
             keys, shards = [each.key for each in sources], [each.url for each in sources]
             yield TracedBatch(number, begins.epoch, rank, made_by, keys, shards)
+
+
+def _next_epoch(source: Any, delivery: Delivery) -> int:
+    """Return the number of the epoch that a dataset or loader would begin with."""
+    if delivery.order == TORCH and delivery.workers and not delivery.elastic:
+        # torch's workers count epochs by themselves, from 0, unless one was named
+        return int(delivery.dataset.chosen_epoch or 0)
+    own = getattr(source, "epoch", None)
+    return int(delivery.dataset.epoch if own is None else own)
 
 
 def _check_place(delivery: Delivery, rank: int, world_size: int, worker: int | None) -> None:
@@ -465,7 +476,7 @@ def advance(
 
     Args:
         source: an elastic dataset, or a ``Loader``, ``WebLoader`` or torch ``DataLoader`` over one.
-        state: where the run stands; None: at the start of epoch 0.
+        state: where the run stands; None: at the start of the source's next epoch.
         batches: how many more each rank has received; or
         samples: how many more samples each rank has received; it has to end with a batch.
         rank: whose state to return; None: the merged state of all ranks.
@@ -486,17 +497,24 @@ def advance(
     if (batches is None) == (samples is None):
         raise UsageError("say either how many batches to skip, or how many samples")
     given = _take_state(delivery, state, None)
-    ranks = range(world_size) if rank is None else [rank]
-    found = [
-        _advance_rank(_Beginning(delivery, given, 0, seed, (each, world_size)), batches, samples) for each in ranks
-    ]
+    epoch = _next_epoch(source, delivery)
+    found = []
+    for each in range(world_size) if rank is None else [rank]:
+        _check_place(delivery, each, world_size, None)
+        begins = _Beginning(delivery, given, epoch, seed, (each, world_size))
+        items, last = _skip(begins, batches, samples)
+        if delivery.exact:  # to know that a window is over, one item more was read
+            begins = _Beginning(replace(delivery, exact=False, batch_size=1), given, epoch, seed, (each, world_size))
+            _skip(begins, items, None)
+        found.append(begins.state_dict(last))
     return found[0] if len(found) == 1 else merge_states(found)
 
 
-def _advance_rank(begins: _Beginning, batches: int | None, samples: int | None) -> dict[str, Any]:
+def _skip(begins: _Beginning, batches: int | None, samples: int | None) -> tuple[int, int | None]:
+    """Receive batches; return how many items they had, and the worker that made the last one."""
     wanted = _NEVER if batches is None else batches
     target = _NEVER if samples is None else samples
-    skipped = given = size = 0
+    skipped = given = size = items = 0
     last: int | None = None
     found = begins.batches()
     while skipped < wanted and given < target:
@@ -505,7 +523,7 @@ def _advance_rank(begins: _Beginning, batches: int | None, samples: int | None) 
             what = f"{skipped} batches" if samples is None else f"{given} samples"
             raise UsageError(f"rank {begins.here[0]} has only {what} left in epoch {begins.epoch}")
         size = sum(len(item.sources) for item in batch[0])
-        skipped, given, last = skipped + 1, given + size, batch[1]
+        skipped, given, items, last = skipped + 1, given + size, items + len(batch[0]), batch[1]
     if samples is not None and given != samples:
         raise UsageError(f"{samples} samples end within a batch: take {given - size} or {given}")
-    return begins.state_dict(last)
+    return items, last

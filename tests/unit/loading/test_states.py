@@ -248,6 +248,34 @@ def test_an_advanced_state_is_that_of_a_run(urls, name):
     assert first["received"] == 5
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_advanced_state_of_exact_batches(urls, workers):
+    """Where windows have holes, a state stands after the last item of its batch, and a trace goes on from there."""
+
+    def make():
+        return wds.Loader(DATASETS["plain"](urls).elastic(6), 8, workers=workers, exact=True)
+
+    for count in (5, 25, 29):
+        batches = iter(make())
+        for _ in range(count):
+            next(batches)
+        state, rest = wds.states.advance(make(), batches=count), list(map(keys, batches))
+        loader = make()
+        loader.load_state_dict(state)
+        assert traced(make(), state=state) == list(map(keys, loader)) == rest
+
+
+def test_the_next_epoch_of_a_source(urls):
+    """Without a number, the epoch is the one that the dataset or loader would begin with."""
+    dataset = DATASETS["batched"](urls).elastic(6)
+    dataset.set_epoch(2)
+    assert {batch.epoch for batch in wds.states.trace(dataset)} == {2}
+    assert traced(dataset) == list(map(keys, dataset))
+    loader = wds.Loader(DATASETS["batched"](urls), None)
+    list(loader)
+    assert traced(loader) == list(map(keys, loader))
+
+
 @pytest.mark.parametrize("kind", ["loader", "torch"])
 @pytest.mark.parametrize("batch_size", [None, 3])
 @pytest.mark.parametrize("workers", [0, 2])
