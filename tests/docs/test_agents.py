@@ -34,6 +34,15 @@ def test_commands_run(shards, line):
     assert run.stdout or list(shards.glob("new-*.tar"))
 
 
+def test_the_program_runs(tmp_path, monkeypatch):
+    """The block of Python, as it stands."""
+    monkeypatch.chdir(tmp_path)
+    program = re.search(r"```python\n(.*?)```", (ROOT / "AGENTS.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert program is not None
+    exec(compile(program[1], "AGENTS.md", "exec"), {"__name__": "agents"})
+    assert len(list(tmp_path.glob("train-*.tar"))) == 2
+
+
 def test_each_kind_of_command_is_shown():
     """The page names enough commands to find the others."""
     assert len(COMMANDS) >= 6
