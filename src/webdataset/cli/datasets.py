@@ -5,13 +5,14 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from webdataset.cli.inputs import expand_inputs, storage_options_of
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import FlowError, UsageError, WebDatasetError
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -30,7 +31,8 @@ def dataset_options(command: Callable[..., Any]) -> Callable[..., Any]:
         names = ("shard_shuffle", "shuffle", "batch", "streams", "storage_profile", "split")
         options = {name: rest.pop(name) for name in names}
         make = functools.partial(load_dataset, dataset, seed=rest["seed"], **options)
-        return command(*arguments, dataset=make, **rest)
+        with translate_failures("the dataset"):
+            return command(*arguments, dataset=make, **rest)
 
     count = click.IntRange(min=1)
     for option in (
@@ -113,16 +115,42 @@ def call_function(name: str) -> Any:
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise UsageError(
-            f"there is no module {module_name!r} in {here} or among the installed packages (a dataset is named "
-            "module:function, or by its shards)"
-        ) from error
+    with translate_failures(f"the module {module_name!r}"):
+        module = _import_module(module_name, here)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise UsageError(f"the module {module_name!r} has no function {function_name!r}")
-    return function()
+    with translate_failures(name):
+        return function()
+
+
+def _import_module(name: str, here: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(
+            f"there is no module {name!r} in {here} or among the installed packages (a dataset is named "
+            "module:function, or by its shards)"
+        ) from error
+
+
+@contextmanager
+def translate_failures(what: str) -> Iterator[None]:
+    """Turn what code of the user's raises in the block into an error of this library.
+
+    Args:
+        what: runs, for the message.
+
+    Raises:
+        FlowError: it failed; the cause is chained.
+    """
+    try:
+        yield
+    except (WebDatasetError, OSError):
+        raise
+    except Exception as error:  # code of the user's may raise anything
+        raise FlowError(
+            f"{what} failed: {type(error).__name__}: {error}. WDS_FULL_TRACEBACKS=1 shows where it did"
+        ) from error

@@ -22,6 +22,12 @@ def make():
 def loader():
     return wds.Loader(make(), None, workers=2)
 
+def failing():
+    return 1 / 0
+
+def raising():
+    return wds.WebDataset("s-{0..3}.tar", seed=1, shardshuffle=False).map(lambda sample: sample["nothing"])
+
 def dropping():
     dataset = wds.WebDataset("s-{0..3}.tar", seed=1, shardshuffle=False).decode()
     return dataset.map(lambda sample: sample if sample["cls"] % 2 else None)
@@ -37,6 +43,8 @@ def folder(tmp_path_factory):
             for index in range(12):
                 sink.write({"__key__": f"{number}-{index:02d}", "cls": index})
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    (folder / "lacking.py").write_text("import no_such_package_here", encoding="utf-8")
+    (folder / "broken.py").write_text("def make(:", encoding="utf-8")
     dataset = wds.WebDataset(str(folder / "s-{0..3}.tar"), shardshuffle=100, seed=1).shuffle(9)
     run = iter(dataset.elastic(streams=4))
     for _ in range(6):
@@ -129,6 +137,10 @@ def test_advance(folder, tmp_path):
         (["show", "train.py"], exit_status.FAILED, b"no JSON"),
         (["show", "none.json"], exit_status.FAILED, b"none.json"),
         (["trace", "nowhere:make"], exit_status.WRONG_USE, b"no module 'nowhere'"),
+        (["trace", "train:failing"], exit_status.FAILED, b"train:failing failed: ZeroDivisionError"),
+        (["trace", "train:raising"], exit_status.FAILED, b"the dataset failed: KeyError"),
+        (["trace", "lacking:make"], exit_status.FAILED, b"the module 'lacking' failed: ModuleNotFoundError"),
+        (["trace", "broken:make"], exit_status.FAILED, b"the module 'broken' failed: SyntaxError"),
         (["trace", "train:nothing"], exit_status.WRONG_USE, b"no function 'nothing'"),
         (["trace", "train:make", "--shuffle", "3"], exit_status.WRONG_USE, b"leave out the options"),
         (["trace", "train:make", "--batches", "9-3"], exit_status.WRONG_USE, b"ends before it begins"),
