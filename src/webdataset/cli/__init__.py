@@ -5,6 +5,8 @@
 * ``ls`` (ls, head), ``info``, ``grep`` (grep, diff), ``show``: look
 * ``create``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join, mix): make;
   ``process`` (proc, map, recompress): change
+* ``check``: trust
+* ``plan``, ``state``, ``config``, ``cache``, ``doctor``, ``bench``: about runs; ``datasets``: what a run is given as
 * ``index``, ``schema``: other commands
 * ``wids_index``: ``wids-index``, and its verbs info and sample; ``wids_create``: create and update
 * ``shuffle_quality``: how well a shuffle mixes

@@ -14,8 +14,8 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
 TABLE: Final[dict[int, str]] = {
-    DONE: "done; for grep: something was found; for diff: no difference; for check: no findings",
-    NONE_FOUND: "grep found nothing, diff found differences, check has findings",
+    DONE: "done; for grep: something was found; for diff: no difference; for check and doctor: no findings",
+    NONE_FOUND: "grep found nothing, diff found differences, check, doctor or cache verify has findings",
     WRONG_USE: "the command line is wrong",
     FAILED: "an input is missing or damaged, or an output cannot be written; the output in progress was not completed",
     PARTIAL: "done, but some inputs or samples failed and were left out, as an option allows",

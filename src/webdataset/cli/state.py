@@ -8,7 +8,8 @@ import click
 
 from webdataset.cli import console
 from webdataset.cli.datasets import dataset_options
-from webdataset.core.errors import AlreadyExists, StateMismatch, UsageError
+from webdataset.cli.outputs import check_target, write_text_file
+from webdataset.core.errors import StateMismatch, UsageError
 
 _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
 _MAYBE_COUNT: Final[dict[str, Any]] = {"type": ["integer", "null"], "minimum": 0}
@@ -274,48 +275,12 @@ def advance_command(
     """
     from webdataset.loading.states import advance  # noqa: PLC0415  after --help
 
-    if output is not None and not force:
-        refuse_existing(output)
+    if output is not None:
+        check_target(output, force=force)
     state = read_state(file)
     found = advance(dataset(), state, world_size=ranks, **options)
     if output is None:
         console.write_json(found)
         return
-    write_file(output, json.dumps(found).encode() + b"\n")
+    write_text_file(output, json.dumps(found) + "\n", force=force, dry_run=False)
     console.say(f"{output}: {found['received']} items received, epoch {found['epoch']}")
-
-
-def refuse_existing(path: str) -> None:
-    """Refuse to replace a file.
-
-    Args:
-        path: of the output.
-
-    Raises:
-        AlreadyExists: there is one.
-    """
-    import os  # noqa: PLC0415  for outputs alone
-
-    if os.path.lexists(path):
-        raise AlreadyExists("the file is there already: pass --force to replace it, or choose another name", url=path)
-
-
-def write_file(path: str, content: bytes) -> None:
-    """Write a file that appears when it is complete.
-
-    Args:
-        path: of the file.
-        content: of it.
-
-    Raises:
-        SourceError: the system refuses.
-    """
-    from webdataset.writing.local_file import LocalFileOutput  # noqa: PLC0415  for outputs alone
-
-    target = LocalFileOutput(path)
-    try:
-        target.write([content], len(content))
-        target.commit()
-    except BaseException:  # whatever it is: nothing half written stays
-        target.abort()
-        raise

@@ -5,5 +5,5 @@
 * ``lists``: lists of shards: in order, resampled, endless. ``directory``: shards that appear and go away.
 * ``split``: splitting between ranks, workers and virtual streams.
 * ``wids_index``: reads and writes shard indexes. ``wids_lists``: indexes as lists, and as the dicts of ``wids_specs``.
-* ``urls``: urls that stand in a document. ``specs/``: dataset specifications.
+* ``urls``: urls that stand in a document. ``specs``: dataset specifications.
 """

@@ -18,5 +18,6 @@
 * ``profile_registry``: what is defined now, in Python and in files
 * ``profile_selection``: the profile that opens a url; storage options
 * ``profile_pickling``: objects that take their profiles to another process
+* ``url_check``: how a url is opened: profile, endpoint, credentials
 * ``backends``: one kind of storage each
 """
