@@ -45,7 +45,7 @@ _ROOT = [*(home for home in _HOMES if "." not in home), "config", "gopen", "pyto
 _MODULES = {**dict(zip(_ROOT, _ROOT, strict=True)), "errors": "core.errors", "states": "loading.states"}
 _HINTS = {
     "Dataset": ": write wds.WebDataset(urls)",
-    "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker behind it",
+    "PytorchShardList": ": write wds.SimpleShardList(urls), with wds.split_by_node and wds.split_by_worker after it",
     "ShardedWriter": ": write wds.ShardWriter(pattern)",
     "ddp_equalize": ": write with_epoch(n) on a resampled dataset, which gives every rank the same number of samples",
 }

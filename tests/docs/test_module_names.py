@@ -1,4 +1,4 @@
-"""Names of modules in strings, docstrings and pages: each leads somewhere, so that a move cannot leave one behind."""
+"""Names of modules in strings, docstrings and pages: each leads somewhere, so that a move cannot leave one after."""
 
 import ast
 import importlib

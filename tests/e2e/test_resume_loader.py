@@ -233,10 +233,10 @@ def test_what_does_not_fit_is_refused(urls, monkeypatch):
     _, state = stopped(plain(urls, 0), 5)
     with pytest.raises(StateMismatch, match="seed 2 .here 3"):
         wds.WebLoader(dataset(urls, seed=3), batch_size=None).load_state_dict(state)
-    with pytest.raises(StateMismatch, match="stages behind it, which would begin empty"):
+    with pytest.raises(StateMismatch, match="stages after it, which would begin empty"):
         rebatched(urls, 0).load_state_dict(state)
     _, behind = stopped(rebatched(urls, 0), 2)
-    with pytest.raises(StateMismatch, match="stages behind the loader"):
+    with pytest.raises(StateMismatch, match="stages after the loader"):
         plain(urls, 0).load_state_dict(behind)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -55,7 +55,7 @@ def test_a_cut_shard_does_not_feed_the_next_one(tmp_path):
 def test_a_shuffle_before_the_stage_is_told(tmp_path):
     """Members that stand apart are errors that say where the shuffle belongs, never documents without images."""
     path, _ = shard(tmp_path / "a.tar", by_name=False)
-    with pytest.raises(SampleError, match="shuffle behind interleaved"):
+    with pytest.raises(SampleError, match="shuffle after interleaved"):
         list(wds.WebDataset(path).shuffle(100, initial=100, seed=3).interleaved())
     failures = []
     ds = wds.WebDataset(path).shuffle(100, initial=100, seed=3)

@@ -226,7 +226,7 @@ def cbor_loads(data: bytes) -> Any:
         stream = io.BytesIO(data)
         value = library.CBORDecoder(stream, semantic_decoders=cbor_tag_decoders()).decode()
         if stream.tell() != len(data):
-            raise DecodingError(f"behind the CBOR value come {len(data) - stream.tell()} other bytes")
+            raise DecodingError(f"after the CBOR value come {len(data) - stream.tell()} other bytes")
     return value
 
 

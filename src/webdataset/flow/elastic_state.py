@@ -243,7 +243,9 @@ def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     ]
     differing += _describe_differences(state["description"], here["description"])
     if differing:
-        raise StateMismatch(f"the state belongs to another dataset; it has {'; '.join(differing)}")
+        raise StateMismatch(
+            f"the state belongs to another dataset: load it into the pipeline that saved it; it has {'; '.join(differing)}"
+        )
 
 
 def _describe_differences(saved: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -290,7 +292,7 @@ def warn_other_functions(state: Mapping[str, Any], here: Mapping[str, Any]) -> N
         return
     message = (
         f"since the state was saved, what these stages were given has changed: {'; '.join(differing)}. The run goes on "
-        "behind the same samples, and gives what the functions of now make of the rest"
+        "after the same samples, and gives what the functions of now make of the rest"
     )
     key = f"{message} {state['functions']}"
     if key not in _warned:
@@ -424,7 +426,7 @@ def _extract_dataset_state(state: object) -> object:
         return state
     if state.get("loop") is not None:
         raise StateMismatch(
-            "the state is of a loader with stages behind it, whose buffers hold items of one rank, so that it cannot "
+            "the state is of a loader with stages after it, whose buffers hold items of one rank, so that it cannot "
             "be merged: put these stages into the dataset, in front of elastic()"
         )
     if state.get(SUM_KEY) != sum_json({name: part for name, part in state.items() if name != SUM_KEY}):

@@ -109,7 +109,7 @@ class VirtualStream(Generic[Output]):
         """
         if self.failed is not None:
             raise FlowError(
-                f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state behind a "
+                f"stream {self.stream.number} failed ({type(self.failed).__name__}), and there is no state after a "
                 "failure: use the one that was saved last"
             )
         if self._loop is None:
@@ -217,7 +217,7 @@ def warn_of_other_epoch(state: Mapping[str, Any], epoch: int, place: WorkerConte
     if epoch == saved + 1 and is_epoch_over(state, place):
         return
     warnings.warn(
-        f"set_epoch({epoch}) begins epoch {epoch}, and leaves the state that was loaded: it stands behind "
-        f"{state['received']} items of epoch {saved}. To go on behind it, write set_epoch({saved}), or load it again",
+        f"set_epoch({epoch}) begins epoch {epoch}, and leaves the state that was loaded: it stands after "
+        f"{state['received']} items of epoch {saved}. To go on after it, write set_epoch({saved}), or load it again",
         stacklevel=stacklevel,
     )

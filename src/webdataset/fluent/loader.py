@@ -299,7 +299,7 @@ class WebLoader(DataPipeline, FluidInterface):
             given = self._inner(given)
         elif not self._is_bare() and any((given.get("memories") or {}).values()):
             raise StateMismatch(
-                "the state is that of a dataset, and this loader has stages behind it, which would begin empty: load "
+                "the state is that of a dataset, and this loader has stages after it, which would begin empty: load "
                 "it into the loader alone, or save the state of this loader"
             )
         loop, given = self._running.pending, check_state(given)
@@ -321,10 +321,10 @@ class WebLoader(DataPipeline, FluidInterface):
             f"{name} {given.get(name)} (here {own})" for name, own in expected.items() if given.get(name) != own
         ]
         if self._is_bare():
-            differing.append("stages behind the loader (here none)")
+            differing.append("stages after the loader (here none)")
         if differing:
             raise StateMismatch(
-                f"the state belongs to another loader; it has {'; '.join(differing)}. Stages behind a loader hold "
+                f"the state belongs to another loader; it has {'; '.join(differing)}. Stages after a loader hold "
                 "items of one rank: put them into the dataset, in front of elastic(), to resume on other ranks"
             )
         check_loader_state(given)
@@ -342,8 +342,8 @@ class WebLoader(DataPipeline, FluidInterface):
             )
         if loader.batch_size is not None and not self._is_bare():
             raise UsageError(
-                "stages behind a loader can be resumed where the loader's batches are the dataset's: use "
-                "batch_size=None, and .batched(n) in the dataset or behind the loader"
+                "stages after a loader can be resumed where the loader's batches are the dataset's: use "
+                "batch_size=None, and .batched(n) in the dataset or after the loader"
             )
         return loader
 

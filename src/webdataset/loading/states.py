@@ -169,7 +169,7 @@ def _find_torch_loader(source: Any) -> Any:
         return None
     if len(source.pipeline) > 1 or source.repetitions != 1 or source.nsamples > 0:
         raise UsageError(
-            "stages behind a loader cannot be traced: put them into the dataset, in front of elastic(), or trace the "
+            "stages after a loader cannot be traced: put them into the dataset, in front of elastic(), or trace the "
             "loader alone"
         )
     return first
@@ -255,7 +255,7 @@ def _take_state(delivery: Delivery, state: Mapping[str, Any] | None, epoch: int 
         raise UsageError("the state says which epoch it is of: leave the epoch out")
     if state.get("kind") == LOADER_KIND:
         if state.get("loop") is not None:
-            raise UsageError("the state is of a loader with stages behind it, which cannot be traced")
+            raise UsageError("the state is of a loader with stages after it, which cannot be traced")
         state = state["begin"]
     return check_state(state)
 

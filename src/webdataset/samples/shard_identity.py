@@ -23,7 +23,7 @@ from webdataset.core.tracebacks import warn_user
 # the bits of a check
 CHECK = 63
 _WAYS_OUT = (
-    "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn goes on behind as many samples of it as "
+    "put the shard back, or begin the epoch again; WDS_CHANGED_SHARDS=warn goes on after as many samples of it as "
     "were given"
 )
 

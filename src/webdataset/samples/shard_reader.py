@@ -55,7 +55,7 @@ def check_end_mark(url: str, offset: int, *, chosen: str | None) -> None:
         )
     if chosen != "ignore":
         warn_user(
-            f"{redact(url)}: {message}; its last sample may lack fields, and others may be missing behind it",
+            f"{redact(url)}: {message}; its last sample may lack fields, and others may be missing after it",
         )
 
 
@@ -68,7 +68,7 @@ def warn_unusual_join(url: str, archive: MemberAssembly, *, chosen: str | None) 
         offset, zeros = archive.doubt
         blocks = "a single zero block stands" if zeros == 1 else f"{zeros} zero blocks stand"
         warn_user(
-            f"{redact(url)}: {blocks} before byte {offset}, with members behind: archives were joined there with "
+            f"{redact(url)}: {blocks} before byte {offset}, with members after them: archives were joined there with "
             "unusual padding, or members were overwritten with zeros and are lost",
         )
     if archive.global_override is not None:

@@ -139,7 +139,9 @@ class SimpleShardList(ShardList):
     def __init__(self, urls: object, seed: int | None = None, *, storage_options: object = None) -> None:
         self.urls = expand_urls(urls, storage_options=storage_options)
         if not self.urls:
-            raise NoShards(f"an empty list of shards: {urls!r} gives no urls")
+            raise NoShards(
+                f"an empty list of shards: {urls!r} gives no urls; is the list, the wildcard or the folder right?"
+            )
         self.seed = random_seed() if seed is True else seed
         load_openers(self.urls)
 

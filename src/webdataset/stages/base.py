@@ -237,7 +237,7 @@ class Stage(ABC, Generic[State]):
         if len(remade) != len(addresses):
             raise FlowError(
                 f"{self!r} made {len(remade)} of {len(addresses)} buffered items again: it does not depend on the "
-                f"item alone, so the run cannot be restored; move it behind the shuffle",
+                f"item alone, so the run cannot be restored; move it after the shuffle",
                 stage=repr(self),
             )
         return remade

@@ -285,8 +285,8 @@ class Interleaved(JoinStage):
         if early:
             return f"more than lookahead={self.lookahead} samples waited: pass a greater lookahead"
         if self.adjacent:
-            return "pass adjacent=False to look in the whole shard, and shuffle behind interleaved, not before"
-        return "the whole shard was searched; mix and shuffle behind interleaved, not before"
+            return "pass adjacent=False to look in the whole shard, and shuffle after interleaved, not before"
+        return "the whole shard was searched; mix and shuffle after interleaved, not before"
 
     def _other(self, group: DocumentGroup, left_out: Counter[str]) -> object:
         sample = group.items[0].sample

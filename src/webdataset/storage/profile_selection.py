@@ -139,7 +139,7 @@ def refuse_login(endpoint: str, name: str, url: str | None = None) -> None:
 
 
 def _hide_option(name: str, value: object) -> object:
-    """Return a value, behind a :class:`Secret` where it may be one."""
+    """Return a value, after a :class:`Secret` where it may be one."""
     if name == "headers":
         if not isinstance(value, Mapping):
             raise ConfigError("storage_options: headers is a mapping of names to texts")
@@ -260,7 +260,10 @@ def find_profile(name: str) -> Profile:
                 "give 'env:NAME' or 'file:PATH', or define it in the configuration file"
             )
         looked = "python, WDS_S3_* variables, the configuration file, petreloss.conf, ~/.aws" if others else "python"
-        raise ConfigError(f"there is no S3 profile {name!r}{suggest_name(name, profiles())} (looked in {looked})")
+        raise ConfigError(
+            f"there is no S3 profile {name!r}{suggest_name(name, profiles())} (looked in {looked}); "
+            "define it in one of these, or by webdataset.config.profile(...)"
+        )
     return found
 
 

@@ -119,10 +119,10 @@ def check_resume(stages: Callable[[], Sequence[object]], whole: list[Any] | None
         with Flow(stages(), Run(), state) as flow:
             again = _written(flow)
             if _essence(again) != _essence(state):
-                raise BrokenContract(f"behind {given} outputs: the snapshot of a run that was just restored differs")
+                raise BrokenContract(f"after {given} outputs: the snapshot of a run that was just restored differs")
             rest = list(flow)
         if not same(rest, expected[given:]):
-            raise BrokenContract(f"restored behind {given} outputs: {rest!r}, not {expected[given:]!r}")
+            raise BrokenContract(f"restored after {given} outputs: {rest!r}, not {expected[given:]!r}")
 
 
 def check_close(stages: Callable[[Any], Sequence[Any]], samples: Sequence[object], length: int) -> None:
@@ -141,7 +141,7 @@ def check_close(stages: Callable[[Any], Sequence[Any]], samples: Sequence[object
         with Flow(stages(source), Run(seed=SEED)) as flow:
             list(islice(iter(flow), given))
         if source.opened != source.closed:
-            raise BrokenContract(f"closed behind {given} outputs, the source is still open")
+            raise BrokenContract(f"closed after {given} outputs, the source is still open")
 
 
 def _check_travel(stage: object, samples: Sequence[object], whole: list[object]) -> None:

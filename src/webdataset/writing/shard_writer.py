@@ -159,7 +159,7 @@ class ExistingShards:
         stale = [number for number, name in found.items() if number >= following and self._older(name)]
         if stale:
             warn_user(
-                f"{_describe(self._name, stale)} there behind the {len(self._written)} of this run, and not written by "
+                f"{_describe(self._name, stale)} there after the {len(self._written)} of this run, and not written by "
                 "it: who reads the pattern mixes old with new. Remove them; exist='error' refuses such a start, "
                 "exist='ignore' says nothing",
             )

@@ -408,7 +408,7 @@ def test_failures(urls):
     run = iter(make())
     with pytest.raises(ValueError, match="2-004"):
         list(run)
-    with pytest.raises(FlowError, match="no state behind a failure"):
+    with pytest.raises(FlowError, match="no state after a failure"):
         run.state_dict()
     healed.append(True)
     assert seen + list(make().elastic_run(state=state)) == list(make())

@@ -145,7 +145,7 @@ def test_set_epoch_of_another_begins_there_and_says_so():
     """Once, with both epochs; the state does not come back."""
     first, second, third = epochs(3)
     dataset = resumed(behind(7))
-    with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 7 items of epoch 0") as told:
+    with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* after 7 items of epoch 0") as told:
         dataset.set_epoch(2)
     assert [warning.filename for warning in told] == [__file__]
     assert list(dataset) == third
@@ -195,7 +195,7 @@ def test_a_loader_with_stages_is_merged_before_it_begins_only():
     with pytest.raises(StateMismatch, match="was changed or damaged"):
         wds.merge_states([{**state, "items": 3}])
     next(iter(loader))
-    with pytest.raises(StateMismatch, match="stages behind it"):
+    with pytest.raises(StateMismatch, match="stages after it"):
         wds.merge_states([loader.state_dict()])
 
 

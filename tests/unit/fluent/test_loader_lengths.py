@@ -61,13 +61,13 @@ def test_a_chosen_epoch_is_that_epoch(length, stages):
     assert [list(again), list(again)] == [[], second]
     again.load_state_dict(state)
     if stages:
-        with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 10 items of epoch 0"):
+        with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* after 10 items of epoch 0"):
             again.set_epoch(2)
     else:
         again.set_epoch(1)
         assert list(again) == second
         again.load_state_dict(state)
-        with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 10 items of epoch 0"):
+        with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* after 10 items of epoch 0"):
             again.set_epoch(2)
     assert list(again) == third
 
@@ -79,7 +79,7 @@ def test_another_epoch_than_the_states_begins_there(loaded_into_dataset, stages)
     state, (_, _, third) = stopped(4, length=False, stages=stages and not loaded_into_dataset)
     again = made(length=False, stages=stages)
     (again.pipeline[0].dataset if loaded_into_dataset else again).load_state_dict(state)
-    with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* behind 4 items of epoch 0") as told:
+    with pytest.warns(UserWarning, match=r"set_epoch\(2\) begins epoch 2.* after 4 items of epoch 0") as told:
         again.set_epoch(2)
     assert [warning.filename for warning in told] == [__file__]
     expected = made(length=False, stages=stages)

@@ -175,7 +175,7 @@ def test_set_epoch_tells_that_a_state_is_left(elastic):
         loader.set_epoch(2)
         assert numbers(loader) == second[8:]
         loader.load_state_dict(state)
-        with pytest.warns(UserWarning, match=r"set_epoch\(3\) begins epoch 3.* behind 8 items of epoch 2") as told:
+        with pytest.warns(UserWarning, match=r"set_epoch\(3\) begins epoch 3.* after 8 items of epoch 2") as told:
             loader.set_epoch(3)
         assert len(told) == 1
         assert told[0].filename == __file__

@@ -376,7 +376,7 @@ def test_stages_that_cannot_be_followed(urls):
         list(wds.states.trace(base(urls).to_tuple("__key__").compose(double)))
     with pytest.raises(UsageError, match="an order of its own"):
         list(wds.states.trace(base(urls).compose(wds.Cached())))
-    with pytest.raises(UsageError, match="stages behind a loader"):
+    with pytest.raises(UsageError, match="stages after a loader"):
         list(wds.states.trace(wds.WebLoader(base(urls), batch_size=None).batched(3)))
     with pytest.raises(UsageError, match="only datasets"):
         list(wds.states.trace([1, 2]))

@@ -322,7 +322,7 @@ def test_an_image_that_does_not_decode_names_itself(tmp_path):
 
 def test_limits_on_encoded_size_need_encoded_images(tmp_path):
     """min_image_bytes behind decode is an error that says so."""
-    with pytest.raises(UsageError, match="decode behind interleaved"):
+    with pytest.raises(UsageError, match="decode after interleaved"):
         list(shard(tmp_path, "siblings").decode("rgb8").interleaved(others="drop", min_image_bytes=10))
 
 

@@ -81,7 +81,9 @@ def dumps(index: ShardIndex, *, version: DaliVersion = "v1.2", unfit: UnfitPolic
         if words:
             lines.append(" ".join(words))
     if not lines:
-        raise NotRepresentable("a DALI index needs at least one sample", url=index.url)
+        raise NotRepresentable(
+            "a DALI index needs at least one sample, and the shard has none: leave it out", url=index.url
+        )
     if omitted:
         warn_user(
             f"{redact(index.url)}: {len(omitted)} members were left out of the DALI index, the first of them "

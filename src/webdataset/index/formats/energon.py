@@ -80,7 +80,7 @@ def loads(content: bytes, *, url: str | None = None) -> Sequence[int]:
     place = 0
     for ordinal, offset in enumerate(offsets):
         if offset % 512 or (ordinal and offset <= place):
-            raise BadIndex(f"an energon index has byte {offset} for sample {ordinal}, behind byte {place}", url=url)
+            raise BadIndex(f"an energon index has byte {offset} for sample {ordinal}, after byte {place}", url=url)
         place = offset
     return offsets
 

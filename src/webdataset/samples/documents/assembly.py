@@ -328,7 +328,7 @@ def _filter_images(pictures: list[PlacedImage], rules: DocumentRules, left_out: 
     if size:
         for picture in pictures:
             if not isinstance(picture.image, bytes) and picture.image is not None:
-                raise UsageError("min_image_bytes needs encoded images: decode behind interleaved", field=picture.name)
+                raise UsageError("min_image_bytes needs encoded images: decode after interleaved", field=picture.name)
         pictures = [picture for picture in pictures if picture.image is None or len(picture.image) >= size]
     if len(pictures) < before:
         left_out["images of little similarity or few bytes"] += before - len(pictures)

@@ -257,7 +257,7 @@ MIX = KeyTable(
     },
     {
         "mix": "interleave: by weight; exhaust: by weight, until all have ended; roundrobin: in turn; concat: one "
-        "behind the other; shards: the shards of all, shuffled together",
+        "after the other; shards: the shards of all, shuffled together",
         "exhausted": "what a source does at its end: restart, drop (the others go on), stop (all end)",
         "weights_are": "what the weights count",
         "temperature": "shares are raised to this power; 0 makes all alike",
@@ -299,7 +299,7 @@ OPTIONS = KeyTable(
         "decode": "arguments of decode",
         "transforms": "names of stages, each with its argument",
         "preshuffle": "samples in the buffer of a shuffle before decoding",
-        "shuffle": "samples in the buffer of a shuffle behind everything else",
+        "shuffle": "samples in the buffer of a shuffle after everything else",
         "shardshuffle": "whether the shards come in a new order in each epoch",
         "cache": "directory to keep its shards in",
         "nsamples": "how many samples it has",
