@@ -244,7 +244,8 @@ def check_same_dataset(state: Mapping[str, Any], here: Mapping[str, Any]) -> Non
     differing += _describe_differences(state["description"], here["description"])
     if differing:
         raise StateMismatch(
-            f"the state belongs to another dataset: load it into the pipeline that saved it; it has {'; '.join(differing)}"
+            "the state belongs to another dataset: load it into the pipeline that saved it; it has "
+            + "; ".join(differing)
         )
 
 

@@ -260,7 +260,8 @@ class MemberAssembly:
         if self._chain > self.limits.chain or found.size > self.limits.record_bytes:
             raise errors.LimitExceeded(
                 f"extended headers at byte {first}: {self._chain} in a row, the last of {found.size} bytes "
-                f"(limits {self.limits.chain} and {self.limits.record_bytes}): the shard is damaged, or made to fill memory",
+                f"(limits {self.limits.chain} and {self.limits.record_bytes}): the shard is damaged, or "
+                "made to fill memory",
                 offset=first,
             )
         # the fast path counts no headers and weighs no records
