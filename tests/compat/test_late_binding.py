@@ -44,7 +44,9 @@ def test_pytorch_weights_only_at_the_top(monkeypatch):
     assert autodecode.pytorch_weights_only is False
 
 
-@pytest.mark.parametrize("module", ["webdataset", *sorted(f"webdataset.{name}" for name in vars(wds)["_MODULES"])])
+@pytest.mark.parametrize(
+    "module", ["webdataset", *sorted(f"webdataset.{name}" for name in vars(wds)["_MODULES"].values())]
+)
 def test_modules_travel_by_name(module):
     """A function by value takes along the modules that it mentions: ``lambda sample: wds.…`` under spawn."""
     imported = importlib.import_module(module)

@@ -48,6 +48,7 @@ CLASSES = {
 }
 # these go by the function that they were given, or are never in a state
 UNNAMED = {
+    "flow.key_tracing.PassItems", "flow.key_tracing.TracedReader", "flow.key_tracing.TracedStage",
     "flow.shuffle_quality._NumberReader", "flow.stage_runner._OpaqueStage", "stages.base.FilterFunction",
     "stages.base.ObservingFunction", "stages.base.PassThroughStage", "stages.base.TransparentFunction",
     "stages.interleaved_documents.JoinStage", "stages.map.Map", "stages.mix.Mixture", "stages.randomness.MapWithRng",
