@@ -166,11 +166,20 @@ def _name_fault(error: Exception, code: str) -> str:
 
 
 def _explain(check: FieldCheck, data: bytes, error: Exception) -> str:
-    found = describe_content(data[:512]) if check.code in _MEDIA else None
     if not data:
         return f"the {check.extension} field has no bytes"
-    words = _ADDRESS.sub("the field", describe_error(error))
-    return f"it does not decode: {words}" if found is None else f"its content is {found}"
+    found = None
+    if check.code in _MEDIA and not _has_start_of(check.extension, data):
+        found = describe_content(data[:512])
+    if found is not None:
+        # what follows the name is advice about shards
+        return f"its content is {re.split('[;:,]', found)[0]}, and its extension is {check.extension!r}"
+    return f"it does not decode: {_ADDRESS.sub('the field', describe_error(error))}"
+
+
+def _has_start_of(extension: str, data: bytes) -> bool:
+    """Tell whether a field starts as its extension says."""
+    return any(extension in home and data.startswith(start) for start, _, home in _STARTS)
 
 
 def _compare_start(extension: str, data: bytes) -> FieldFault | None:
