@@ -5,7 +5,8 @@
 * ``compression``: ``.gz``, ``.bz2``, ``.xz``, ``.zst`` fields
 * ``numpy_arrays``, ``tenbin``, ``safetensors_codec``: arrays; ``json_codec``, ``yaml_codec``: plain values
 * ``msgpack_cbor``: msgpack and CBOR fields; ``record_streams``: streams of such items
-* ``safe_pickle``: pickles; ``pickle_allowlist``: what they may name; ``pickle_checks``, ``pickle_numpy``: its checks
+* ``safe_pickle``: pickles, and the plain classes that any may name
+* ``pickle_allowlist``: all others that they may name; ``pickle_checks``, ``pickle_numpy``: its checks
 * ``torch_codecs``: tensors; ``torch_files``: ``.pth``
 * ``images``: pictures; ``media``: sound and video
 

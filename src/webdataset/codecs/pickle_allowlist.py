@@ -1,5 +1,7 @@
 """The allow-list of the checked unpickler: exact (module, name) pairs, and how each is served.
 
+The plain classes, which cannot do harm, are ``PLAIN`` of :mod:`~webdataset.codecs.safe_pickle`, and are asked first.
+
 Each pair gives the class, a fresh wrapper that checks its arguments, or :class:`UnsafeContent`. Nothing is imported
 that is not on the list; numpy, torch and Pillow only for their own names.
 """

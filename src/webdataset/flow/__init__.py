@@ -8,8 +8,8 @@
 * ``elastic_pipeline``: the pipeline that ``elastic()`` returns
 * ``virtual_stream``: one virtual stream, and whether its epoch is over
 * ``stream_stages``: the stages of one virtual stream
-* ``elastic_state``: the JSON state of an elastic dataset: build, check, merge
-* ``fingerprint``: does a state fit a dataset
+* ``elastic_state``: the JSON state of an elastic dataset: build, merge, refuse damage and the state of another dataset
+* ``fingerprint``: what identifies a dataset, by which states are compared
 * ``key_tracing``: the keys that a pipeline gives, without decoding; ``state_description``: what a saved state says
 * ``equal_epochs``: equally many items on every rank
 * ``outcomes``: a stage that dropped every sample of a pass

@@ -7,7 +7,8 @@
 * ``field_checks``: fields that do not decode; ``recorded_digests``: what index files record of shards
 * ``reader_profiles``: what other readers refuse (``tarfile_profile``, ``huggingface_profile``)
 * ``repair``: repaired copies
-* ``expression``: a safe subset of Python over samples; ``expression_values``: its operators and functions
+* ``expression``: the language of ``wds grep`` and ``--where``, a safe subset of Python
+* ``expression_values``: its operators and functions
 * ``summary``: counts, fields, sizes, the shape of JSON; ``difference``: how two datasets differ
 * ``terminal_image``: images as text for terminals
 """

@@ -1,9 +1,10 @@
 """Layer 7: loaders: threads and processes that decode into batches; torch's DataLoader.
 
 * ``loader``: Loader, its iterator and its state; ``loader_checks``: checks of arguments and of an epoch's end
-* ``partition``: a dataset divided between workers
+* ``partition``: what each worker of a Loader gets
 * ``worker``: the loop of a worker, and its metrics; ``thread_workers``, ``process_workers``: the pools of them
-* ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it; ``shared_memory``: blocks and leases
+* ``worker_process``: what runs in a worker process; ``ipc``: parts sent from it
+* ``shared_memory``: the layout of batches in blocks of memory, and leases on them
 * ``rows``, ``windows``, ``batching``: samples to rows, parts to windows, windows to batches
 * ``stats``: counters, stage times, Prometheus text
 * ``states``: which samples a run delivers, and states further on; ``read_plan``: what each worker reads;

@@ -3,7 +3,7 @@
 * ``source``: decides once what a dataset's ``urls`` is: a list of shards, or a specification.
 * ``expand``: ``::``, ``${NAME}``, braces and wildcards to urls.
 * ``lists``: lists of shards: in order, resampled, endless. ``directory``: shards that appear and go away.
-* ``split``: splitting between ranks, workers and virtual streams.
+* ``split``: ``split_by_node``, ``split_by_worker``, ``split_by_sample``; the shares of virtual streams.
 * ``wids_index``: reads and writes shard indexes. ``wids_lists``: indexes as lists, and as the dicts of ``wids_specs``.
 * ``urls``: urls that stand in a document. ``specs``: dataset specifications.
 """

@@ -14,7 +14,7 @@
 * ``randomness``: generators of stages, and of single samples
 * ``mix``: random, even, round robin, one after another
 * ``mix_sources``: the sources of a mix, each resumed by itself
-* ``sharding``: shares of ranks, workers and streams
+* ``sharding``: stages that divide by shard or by sample, equal shares (the splitters: ``shards.split``)
 * ``checks``: no samples, shards read several times
 * ``sample_cache``: samples kept in memory or in LMDB
 * ``datasets``: mock, with_epoch, with_length, AISBatch

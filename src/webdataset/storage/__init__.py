@@ -9,11 +9,11 @@
 * ``listing``: folders and wildcards
 * ``prefetch``: lookahead over a list of shards; streams that were read in part before their turn
 * ``prefetch_worker``: the reading thread, its budget, the read rate
-* ``uploads``: atomic, single-put and multipart uploads
-* ``http_client``: connections, requests, retries
+* ``uploads``: uploads to object stores: atomic, single-put, multipart
+* ``http_client``: connections, and requests that are sent again under the retry policy
 * ``http_object``: the read path of the backends that speak HTTP
 * ``tls``: TLS contexts that a fork does not break
-* ``s3_profile``: profiles, routes, secrets
+* ``s3_profile``: the values: profiles, routes, secrets
 * ``profile_files``: profiles from TOML, petrel, megfile, AWS and variables
 * ``profile_registry``: what is defined now, in Python and in files
 * ``profile_selection``: the profile that opens a url; storage options

@@ -171,7 +171,7 @@ def send(
             body=body,
             headers={"Accept-Encoding": "identity", "User-Agent": "webdataset", **credentials, **headers},
             timeout=urllib3.Timeout(connect=connect, read=read),
-            retries=_retry_policy(transport),
+            retries=_follow_redirects_only(transport),
             redirect=transport.redirects > 0,
             preload_content=False,
             decode_content=False,
@@ -200,7 +200,7 @@ def refuse_unsendable(headers: Mapping[str, str]) -> None:
             )
 
 
-def _retry_policy(transport: Transport) -> "Retry":
+def _follow_redirects_only(transport: Transport) -> "Retry":
     """Let urllib3 follow redirects only: the reader retries, and knows when to give up."""
     retry: type[Retry] = _urllib3().Retry
     return retry(

@@ -37,8 +37,7 @@ from webdataset.storage.object_store import (
     object_changed_error,
     update_crc32,
 )
-from webdataset.storage.parallel_ranges import ATTEMPTS as PART_ATTEMPTS
-from webdataset.storage.parallel_ranges import ParallelRanges
+from webdataset.storage.parallel_ranges import PART_ATTEMPTS, ParallelRanges
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -155,7 +155,7 @@ def service_id(url: str, storage_options: object = None) -> str:
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-ATTEMPTS = 7
+WEB_ATTEMPTS = 7
 
 
 class HttpObject(HttpRemoteObject):
@@ -253,7 +253,7 @@ class HttpStream(ResumableStream):
         headers: Mapping[str, str] | None = None,
         connect_seconds: float | None = None,
         read_seconds: float | None = None,
-        attempts: int = ATTEMPTS,
+        attempts: int = WEB_ATTEMPTS,
         start: int = 0,
         known: ObjectVersion | None = None,
         end: int | None = None,
@@ -323,7 +323,7 @@ class HttpUpload(SinglePutUpload):
         headers: Mapping[str, str] | None = None,
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = UPLOAD_READ_SECONDS,
-        attempts: int = ATTEMPTS,
+        attempts: int = WEB_ATTEMPTS,
     ) -> None:
         self._session = HttpSession(url, storage_options, headers)
         self._timeouts = (connect_seconds, read_seconds)
