@@ -53,6 +53,7 @@ def ask(script, *words, **settings):
         ("writing", ("W2",), ["write W2"]),
         ("importing", (), ["import", "import with names", "import and read", "import and write"]),
         ("first_sample", (), ["first sample W2"]),
+        ("commands", ("W2",), ["cat W2", "reshard W2", "shuffle W2", "check W2"]),
         ("random_access", ("W2",), ["access W2 in order", "access W2 random"]),
     ],
 )
