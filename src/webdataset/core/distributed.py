@@ -48,7 +48,7 @@ class RankClaim(NamedTuple):
     launcher: bool = False
 
 
-NO_CLAIM = RankClaim("nobody", 0, 1)
+NO_CLAIM = RankClaim("none", 0, 1)
 
 
 def detect_rank(group: object = None) -> RankClaim:

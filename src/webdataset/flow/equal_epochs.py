@@ -131,7 +131,7 @@ def count_items(stages: Sequence[object], samples: int) -> int:
             samples = -(-samples // stage.batchsize) if stage.partial else samples // stage.batchsize
         elif not _keeps_count(stage):
             raise UsageError(
-                f"nobody knows how many items {stage!r} gives, so that equal epochs cannot be planned: {_WAY_OUT}",
+                f"it is unknown how many items {stage!r} gives, so that equal epochs cannot be planned: {_WAY_OUT}",
                 stage=repr(stage),
             )
     return samples

@@ -110,7 +110,7 @@ class EqualShare(Stage[PassNumberState]):
             return self._counts[str(shard["url"])]
         except KeyError:
             raise StaleIndex(
-                "nobody has counted the samples of this shard; the shards were others when equal shares were planned",
+                "the samples of this shard were not counted: the shards were others when equal shares were planned",
                 url=str(shard["url"]),
             ) from None
 

@@ -151,7 +151,7 @@ def test_a_worker_that_is_spawned_hears_of_its_rank(monkeypatch, tmp_path, metho
     monkeypatch.delitem(sys.modules, "jax")
     monkeypatch.delitem(sys.modules, "jax._src.distributed")
     pickle.loads(pickle.dumps(made))
-    assert detect_rank()[0] == "nobody"
+    assert detect_rank()[0] == "none"
 
 
 def test_jax_of_other_versions_is_asked_for_its_process(monkeypatch):

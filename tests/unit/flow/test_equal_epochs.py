@@ -300,7 +300,7 @@ def test_nothing_is_read_behind_too_many_samples():
             lambda made: next(made.elastic(7).equal_epochs("drop").elastic_run(WorkerContext(0, 3, 0, 1))),
             r"elastic\(streams=9",
         ),
-        (lambda made: list(made.compose(iter).equal_epochs("drop")), "nobody knows how many"),
+        (lambda made: list(made.compose(iter).equal_epochs("drop")), "unknown how many"),
     ],
 )
 def test_mistakes(urls, call, message):
