@@ -171,7 +171,7 @@ def test_the_real_jax(tmp_path):
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     code = (
-        "import jax; from webdataset.core.distributed import detect_rank; assert detect_rank()[0] == 'nobody'\n"
+        "import jax; from webdataset.core.distributed import detect_rank; assert detect_rank()[0] == 'none'\n"
         f"jax.distributed.initialize('localhost:{port}', 1, 0); assert detect_rank()[:3] == ('jax.distributed', 0, 1)"
     )
     on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}

@@ -249,7 +249,7 @@ def copy_shard(url: str, path: str, *, trust: str | None = None) -> str:
         with TemporaryDownload(final) as download:
             if not fill_download(download, open_stream(url, level=trust), url):
                 raise SourceError(
-                    "the shard has no end mark and no known length: whether all of it arrived is unknown, so it is not kept", url=url
+                    "the shard has no end mark and no known length: it may lack its end, so it is not kept", url=url
                 )
             download.publish().close()
     except Unwritable as error:
