@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def without_noise(index: bytes) -> bytes:
     """An index without what no two writings share: pages of SQLite are compared as rows."""
     if not index.startswith(b"SQLite"):
         return index
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         database.deserialize(index)
         return "\n".join(database.iterdump()).encode()
 

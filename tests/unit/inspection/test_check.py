@@ -1,6 +1,7 @@
 """Checks of lists of shards: sources, bounds, digests, limits, and what is never run."""
 
 import hashlib
+import importlib.util
 import io
 import json
 import random
@@ -66,11 +67,14 @@ def test_unreadable_shards_are_findings(tmp_path):
 
 @pytest.mark.parametrize("form", sorted(hostile_pickles.executing("x")))
 def test_pickles_are_never_run(form, tmp_path):
-    """A pickle that would create a file does not, and is called unsafe or broken."""
+    """A pickle that would create a file does not, and is called unsafe or broken; torch's need torch to be judged."""
     marker = tmp_path / "marker"
     content = hostile_pickles.executing(str(marker))[form]
     (tmp_path / "a.tar").write_bytes(archives.by_hand([("0.pkl", content)]))
-    assert codes(wds.check_shards(str(tmp_path / "a.tar"))) & {"unsafe-pickle", "bad-pickle"}
+    judged = {"unsafe-pickle", "bad-pickle"}
+    if form.startswith("torch") and importlib.util.find_spec("torch") is None:
+        judged = {"not-checked"}
+    assert codes(wds.check_shards(str(tmp_path / "a.tar"))) & judged
     assert not marker.exists()
 
 
