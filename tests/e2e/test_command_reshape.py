@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from support.command import WDS, command_environment, json_lines, run_wds, shell, wait_for_read
+from support.command import WDS, command_environment, json_lines, run_wds, shell, start_wds, wait_for_read
 from webdataset.cli import exit_status
 from webdataset.cli.schema import find_schemas
 from webdataset.testing import archives
@@ -278,9 +278,7 @@ def test_closed_pipe_leaves_quietly(here):
 def test_interrupted_writer_leaves_no_shard(here, number):
     """However it is stopped, nothing stands under the final name, and Ctrl-C leaves nothing at all."""
     read, write = os.pipe()
-    process = subprocess.Popen(
-        [*WDS, "cat", "-o", "out.tar", "-"], stdin=read, stderr=subprocess.PIPE, cwd=here, env=command_environment()
-    )
+    process = start_wds("cat", "-o", "out.tar", "-", stdin=read, cwd=here)
     os.close(read)
     os.write(write, (here / "s-0.tar").read_bytes()[:4096])
     while not list(here.glob(".out.tar*")):

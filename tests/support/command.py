@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,24 @@ def command_environment(**changes: str) -> dict[str, str]:
     if "WDS_FULL_TRACEBACKS" not in changes:  # the suite sets it for itself
         environment.pop("WDS_FULL_TRACEBACKS", None)
     return environment
+
+
+def start_wds(
+    *arguments: str | os.PathLike[str],
+    stdin: int = subprocess.PIPE,
+    stdout: int | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start ``wds``, with Ctrl-C as a terminal leaves it: a program in the background is started without it."""
+    return subprocess.Popen(
+        [*WDS, *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env=command_environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  the suite has no threads here
+    )
 
 
 def run_wds(

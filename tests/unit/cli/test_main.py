@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from support.command import SRC, WDS, command_environment, run_wds, shell, wait_for_read
+from support.command import SRC, WDS, command_environment, run_wds, shell, start_wds, wait_for_read
 from webdataset.cli import exit_status, main
 from webdataset.testing import archives
 
@@ -124,13 +124,8 @@ def test_full_disk_on_stdout_is_an_error(shards):
 
 def test_interrupt_ends_it_as_by_the_signal():
     """Ctrl-C: one word on standard error, and the process dies by SIGINT, so that shell loops end too."""
-    process = subprocess.Popen(
-        [*WDS, "ls", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=command_environment(),
-    )
+    process = start_wds("ls", "-", stdout=subprocess.PIPE)
+    assert process.stdin is not None
     process.stdin.write(archives.by_hand([("a.txt", b"1"), ("b.txt", b"2")])[:2048] + b"c.txt".ljust(100, b"\0"))
     process.stdin.flush()
     wait_for_read(process.pid)

@@ -49,7 +49,8 @@ CLASSES = {
 # these go by the function that they were given, or are never in a state
 UNNAMED = {
     "flow.key_tracing.PassItems", "flow.key_tracing.TracedReader", "flow.key_tracing.TracedStage",
-    "flow.shuffle_quality._NumberReader", "flow.stage_runner._OpaqueStage", "stages.base.FilterFunction",
+    "flow.shuffle_quality._NumberReader", "flow.stage_runner._OpaqueStage", "loading.read_plan._ListingReader",
+    "stages.base.FilterFunction",
     "stages.base.ObservingFunction", "stages.base.PassThroughStage", "stages.base.TransparentFunction",
     "stages.interleaved_documents.JoinStage", "stages.map.Map", "stages.mix.Mixture", "stages.randomness.MapWithRng",
     "stages.select.Select",
@@ -73,7 +74,9 @@ def subclasses(kind):
 def test_every_stage_has_a_name_of_its_own():
     """The names are those of the table, and no class inherits one."""
     for module in pkgutil.walk_packages(wds.__path__, "webdataset."):
-        if module.name.split(".")[1] in ("stages", "flow", "fluent", "tariterators") or "loader_stage" in module.name:
+        if module.name.split(".")[1] in ("stages", "flow", "fluent", "tariterators") or module.name.endswith(
+            ("loader_stage", "read_plan")
+        ):
             importlib.import_module(module.name)
     found = {f"{kind.__module__}.{kind.__qualname__}".removeprefix("webdataset."): kind for kind in subclasses(Stage)}
     assert {name: vars(kind).get("state_name") for name, kind in found.items() if name not in UNNAMED} == CLASSES

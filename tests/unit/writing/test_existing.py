@@ -63,7 +63,7 @@ def test_a_longer_series_is_told(tmp_path, kind, seed):
             name = wds.writer.ShardWriter(pattern, verbose=0)._name if kind != "function" else pattern
             assert os.path.basename(name(count)) in message
             assert os.path.basename(name(there - 1)) in message
-            assert f"behind the {count} of this run" in message
+            assert f"after the {count} of this run" in message
         there = max(there, count)
 
 
