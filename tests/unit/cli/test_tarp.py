@@ -227,6 +227,17 @@ def test_shuffle_and_rekey(shards):
     run_wds("tarp", "cat", "-R", "x", "-o", "y.tar", "in-0.tar", status=exit_status.WRONG_USE)
 
 
+def test_samples_of_one_key_are_not_joined(shards):
+    """Two samples of one key next to each other would be read as one: that is an error, unless they get new keys."""
+    (shards / "one.tar").write_bytes(run_wds("tarp", "create", "-o", "-", "-", stdin=b"k.a text:1\n").stdout)
+    (shards / "two.tar").write_bytes(run_wds("tarp", "create", "-o", "-", "-", stdin=b"k.b text:2\n").stdout)
+    for command in (("cat",), ("sort",), ("split",), ("proc", "-c", "true")):
+        done = run_wds("tarp", *command, "-o", "x-%d.tar", "one.tar", "two.tar", status=exit_status.FAILED)
+        assert b"read as one" in done.stderr
+    run_wds("tarp", "cat", "-R", "#", "-o", "x.tar", "one.tar", "two.tar")
+    assert read_shard("x.tar") == [("000000000", {"a": b"1"}), ("000000001", {"b": b"2"})]
+
+
 def test_shards_that_fail(shards):
     """--maxerr allows so many; what is before the damage is kept, each is told, the status is 4."""
     cut = (shards / "in-1.tar").read_bytes()[:4000]
