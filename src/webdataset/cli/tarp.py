@@ -3,6 +3,7 @@
 Where tarp loses data, this does not; ``docs/tarp.md`` lists every difference.
 """
 
+import functools
 import re
 import shlex
 import subprocess
@@ -31,6 +32,8 @@ SCHEMAS: Final[dict[str, Any]] = {"tarp": WRITTEN}
 _ZMQ = re.compile(r"zr?(?:push|pull|pub|sub)(?:\+\w+)?:", re.IGNORECASE)
 _RANDOM = "__random__"
 _KEY = "__key__"
+_VERBOSE = "webdataset.tarp.verbose"
+_OUTPUT_HELP = "A shard, or - for standard output."
 
 Samples = Iterable[RawSample]
 
@@ -40,7 +43,7 @@ class NumberType(SizeType):
 
     name = "N"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number that a text says."""
         match = re.fullmatch(r"(\d{1,15})[eE](\d{1,2})", str(value))
         text = str(int(match[1]) * 10 ** int(match[2])) if match else value
@@ -52,23 +55,14 @@ class SliceType(click.ParamType[slice]):
 
     name = "LO:HI:STEP"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> slice:
         """Return the slice that a text says."""
         if isinstance(value, slice):
             return value
-        match = re.fullmatch(r"(\d*):(\d*)(?::(\d*))?", value)
+        match = re.fullmatch(r"(\d*):(\d*)(?::(\d*))?", str(value))
         if match is None or match[3] == "0":
             self.fail(f"{value!r} is no slice: write 0:1000, 1000: or 0:1000:10", param, ctx)
         return slice(*(int(part) if part else None for part in match.groups()))
-
-
-def _add_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 _inputs = click.argument("inputs", nargs=-1, metavar="[INPUT...]")
@@ -87,23 +81,29 @@ _rekey = click.option("-R", "--rekey", metavar="'#'", help="New keys: '#' number
 _seed = click.option("--seed", type=int, help="Seed of the shuffle; without it, one is drawn and told.")
 
 
-def _output_options(default: str | None = None) -> Callable[[Any], Any]:
-    return _add_options(
-        click.option("-o", "--output", "target", default=default, metavar="OUT", help="A shard, or - for stdout."),
-        click.option("-F", "--force", is_flag=True, help="Replace what is there already."),
-        click.option("-n", "--dry-run", is_flag=True, help="Say what would be written, and write nothing."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a shard written."),
-    )
+Command = Callable[..., int | None]
 
 
-def _make_output(options: dict[str, Any], count: int | None = None, size: int | None = None) -> ShardOutputs:
-    """Take the options of outputs out of those given."""
-    given = {name: options.pop(name) for name in ("force", "dry_run", "as_json")}
-    target = options.pop("target")
-    _refuse_zmq([target or ""])
-    output = ShardOutputs(target, count, size, None, None, **given)
-    output.verbose = bool(click.get_current_context().find_root().meta.get("webdataset.tarp.verbose"))
-    return output
+def _output_options(default: str | None = None) -> Callable[[Command], Command]:
+    """Return what adds the options of outputs to a command, which gets ``output`` (:class:`ShardOutputs`)."""
+
+    def add(command: Command) -> Command:
+        @functools.wraps(command)
+        def call(**given: Any) -> int | None:
+            target = given.pop("target")
+            _refuse_zmq([target or ""])
+            flags = {name: given.pop(name) for name in ("force", "dry_run", "as_json")}
+            output = ShardOutputs(target, None, None, None, None, **flags)
+            output.verbose = bool(click.get_current_context().find_root().meta.get(_VERBOSE))
+            return command(output=output, **given)
+
+        name = click.option("-o", "--output", "target", default=default, metavar="OUT", help=_OUTPUT_HELP)
+        force = click.option("-F", "--force", is_flag=True, help="Replace what is there already.")
+        dry_run = click.option("-n", "--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+        as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a shard written.")
+        return name(force(dry_run(as_json(call))))
+
+    return add
 
 
 def _refuse_zmq(names: Iterable[str]) -> None:
@@ -207,14 +207,14 @@ def tarp_command(context: click.Context, *, verbose: bool) -> None:
       wds tarp sort - -o - < train.tar | wds tarp split -c 1000 -o 'train-%06d.tar'
       wds tarp cat -f 'jpg:jpg,jpeg cls' --shuffle 1000 -o out.tar 'in-{000..099}.tar'
     """
-    context.find_root().meta["webdataset.tarp.verbose"] = verbose
+    context.find_root().meta[_VERBOSE] = verbose
 
 
 @tarp_command.command("create")
 @click.argument("recipe", default="-")
 @click.option("--count", type=click.IntRange(min=0), default=0, metavar="N", help="Tell every N samples.")
 @_output_options()
-def create_command(recipe: str, *, count: int, **options: Any) -> None:
+def create_command(recipe: str, *, output: ShardOutputs, count: int) -> None:
     r"""Make a shard of a recipe: lines NAME SOURCE, where SOURCE is a path or url, text:... or pipe:COMMAND.
 
     Members are written in the order of the lines.
@@ -222,7 +222,6 @@ def create_command(recipe: str, *, count: int, **options: Any) -> None:
     Examples:
       printf 'a.txt text:hello\na.jpg /data/a.jpg\n' | wds tarp create -o a.tar -
     """
-    output = _make_output(options)
     _refuse_zmq([recipe])
     again: list[str] = []
     output.write(_count(_note_keys(create_samples(recipe, "recipe"), again), count), "writing")
@@ -260,6 +259,7 @@ def _note_keys(samples: Samples, again: list[str]) -> Iterator[RawSample]:
 def cat_command(
     inputs: tuple[str, ...],
     *,
+    output: ShardOutputs,
     fields: str | None,
     missing: str,
     shuffle: int,
@@ -269,7 +269,9 @@ def cat_command(
     part: slice | None,
     shardslice: slice | None,
     rekey: str | None,
-    **options: Any,
+    load: str | None,
+    every: int,
+    noeof: bool,  # noqa: ARG001
 ) -> int:
     """Join shards into one: choose fields and samples, mix, shuffle, give new keys.
 
@@ -279,16 +281,12 @@ def cat_command(
       wds tarp cat -f 'png:png,jpg cls' --slice 0:1000 -o first.tar 'in-{0..9}.tar'
       wds tarp cat -m 4 -s 1000 -R '#' -o - 'in-{0..9}.tar' | wds tarp split -c 1000
     """
-    output = _make_output(options)
-    listed = [] if options["load"] is None else [f"@{options['load']}"]
-    _refuse_zmq([options["load"] or ""])
-    found = _find_inputs([*inputs, *listed])
+    _refuse_zmq([load or ""])
+    found = _find_inputs([*inputs, *([] if load is None else [f"@{load}"])])
     urls = found.urls[shardslice] if shardslice is not None else found.urls
     failures = _Failures()
     streams = (_read_one(url, failures, maxerr) for url in urls)
-    samples = _count(
-        _take(_take_in_turn(streams, mix) if mix > 1 else chain.from_iterable(streams), part), options["every"]
-    )
+    samples = _count(_take(_take_in_turn(streams, mix) if mix > 1 else chain.from_iterable(streams), part), every)
     samples = _choose_fields(samples, fields, missing, failures)
     if shuffle:
         import random  # noqa: PLC0415  for shuffling alone
@@ -344,6 +342,7 @@ def _take_in_turn(streams: Iterable[Iterator[RawSample]], count: int) -> Iterato
 def proc_command(
     inputs: tuple[str, ...],
     *,
+    output: ShardOutputs,
     fields: str | None,
     missing: str,
     command: str | None,
@@ -352,7 +351,6 @@ def proc_command(
     shell: str | None,
     jobs: int,
     on_error: OnError,
-    **options: Any,
 ) -> int:
     """Run a shell command for each sample, in a folder with its fields as sample.FIELD, its key as sample.__key__.
 
@@ -363,7 +361,6 @@ def proc_command(
       wds tarp proc -c 'gm mogrify -size 256x256 *.png' -o small.tar in.tar
       wds tarp proc -m 'split -l 100 -d -a 6 --additional-suffix .txt sample.txt sample-' -o parts.tar in.tar
     """
-    output = _make_output(options)
     if (command is None) == (multicommand is None):
         raise UsageError("give the command either as -c COMMAND, or as -m COMMAND that makes several samples")
     failures = _Failures()
@@ -393,6 +390,7 @@ def proc_command(
 def sort_command(
     inputs: tuple[str, ...],
     *,
+    output: ShardOutputs,
     fields: str | None,
     missing: str,
     sortfield: str,
@@ -400,7 +398,7 @@ def sort_command(
     part: slice | None,
     tmpdir: str | None,
     rekey: str | None,
-    **options: Any,
+    keepdb: bool,  # noqa: ARG001
 ) -> int:
     """Sort samples by the bytes of a field, or shuffle them fully; with bounded memory. Equal ones keep their order.
 
@@ -410,7 +408,6 @@ def sort_command(
       cat in.tar | wds tarp sort - -o shuffled.tar
       wds tarp sort -s cls -f 'jpg cls' -o sorted.tar in.tar
     """
-    output = _make_output(options)
     failures = _Failures()
     samples = _take(read_inputs(_find_inputs(inputs)), part)
     late = fields is not None and sortfield not in {_RANDOM, _KEY, *FieldChoice(fields).names}
@@ -457,7 +454,7 @@ def _sort_value(sample: RawSample, field: str) -> str:
 @_slice
 @_output_options("split-%06d.tar")
 def split_command(
-    inputs: tuple[str, ...], *, count: int, size: int, post: str | None, part: slice | None, **options: Any
+    inputs: tuple[str, ...], *, output: ShardOutputs, count: int, size: int, post: str | None, part: slice | None
 ) -> None:
     """Cut shards into numbered ones; no sample is cut.
 
@@ -467,7 +464,7 @@ def split_command(
       cat in.tar | wds tarp split -c 1000 -o 'out-%06d.tar'
       wds tarp split -s 1e8 -o 'out-%06d.tar' -p 'gsutil cp %s gs://bucket/; rm %s' in.tar
     """
-    output = _make_output(options, count, size)
+    output.max_count, output.max_size = count, size
     if post is not None:
         output.completed = lambda name: _run_post(post, name)
     output.write(_refuse_joins(_take(read_inputs(_find_inputs(inputs)), part)), "splitting")

@@ -165,8 +165,16 @@ class TarpCommand(ShellCommand):
         folder: where the folders are made; the system's for temporary files by default.
     """
 
-    def __init__(self, command: str, environment: Mapping[str, str], *, several: bool = False, **places: Any) -> None:
-        super().__init__(command, environment, **places)
+    def __init__(
+        self,
+        command: str,
+        environment: Mapping[str, str],
+        *,
+        several: bool = False,
+        folder: str | None = None,
+        shell: str | None = None,
+    ) -> None:
+        super().__init__(command, environment, folder=folder, shell=shell)
         self._several = several
 
     def _unpack(self, sample: RawSample, scratch: Path) -> None:
