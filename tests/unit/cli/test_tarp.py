@@ -3,11 +3,13 @@
 import collections
 import subprocess
 
+import click
 import pytest
 
 import webdataset as wds
 from support.command import run_wds, shell
 from webdataset.cli import exit_status
+from webdataset.cli.main import load_command
 
 
 def list_members(content):
@@ -368,3 +370,11 @@ def test_outputs(shards):
     assert done.stderr.splitlines() == [b"wds: 2 s01", b"wds: 4 s03"]
     run_wds("tarp", "split", "-n", "-p", "touch ran", "-o", "z-%d.tar", "in-0.tar")
     assert not (shards / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["create", "cat", "proc", "sort", "split"])
+def test_help_of_each_command(name):
+    """Each option is explained, and examples call the command."""
+    command = load_command("tarp").commands[name]
+    assert f"  wds tarp {name}" in command.help or f"| wds tarp {name}" in command.help
+    assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
