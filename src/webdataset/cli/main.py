@@ -44,6 +44,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "mix": ("reshard", "Mix the sources of a dataset specification."),
         "proc": ("process", "Run a shell command for each sample."),
         "map": ("process", "Call a Python function with each sample."),
+        "tarp": ("tarp", "Run tarp's commands: create, cat, proc, sort, split."),
         "recompress": ("process", "Write shards in another compression."),
     },
     "Run": {

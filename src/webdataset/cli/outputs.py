@@ -115,6 +115,10 @@ class ShardOutputs:
         dry_run: write nothing.
         as_json: print what was written.
 
+    Attributes:
+        verbose: say what was written also where standard error is no terminal.
+        completed: called with the name of each shard that is complete; not in a dry run.
+
     Raises:
         UsageError: JSON and a shard both on standard output.
     """
@@ -136,6 +140,8 @@ class ShardOutputs:
         self.target, self.max_count, self.max_size = target, max_count, max_size
         self.compress: str | bool | None = False if compress == "none" else compress
         self.level, self.force, self.dry_run, self.as_json = level, force, dry_run, as_json
+        self.verbose = False
+        self.completed: Callable[[str], None] | None = None
 
     def open(self) -> "RawShardSeries":
         """Return the writer; nothing is written over without ``--force``.
@@ -156,6 +162,7 @@ class ShardOutputs:
             level=self.level,
             check=functools.partial(check_target, force=self.force or self.dry_run),
             dry_run=self.dry_run,
+            completed=None if self.dry_run else self.completed,
         )
 
     def write(self, samples: "Iterable[RawSample]", label: str) -> None:
@@ -180,7 +187,7 @@ class ShardOutputs:
         for name, count in series.shards:
             if self.as_json:
                 console.write_json({"shard": name, "samples": count})
-            elif self.dry_run or sys.stderr.isatty():
+            elif self.dry_run or self.verbose or sys.stderr.isatty():
                 verb = "would write" if self.dry_run else "wrote"
                 console.say(f"{verb} {name} ({count} sample{'s' * (count != 1)})")
 

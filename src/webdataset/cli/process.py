@@ -1,6 +1,7 @@
 """``wds recompress``, ``wds proc`` and ``wds map``: shards and samples, changed one by one."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,18 +70,27 @@ def _write_results(
     inputs: Inputs, output: ShardOutputs, function: Any, *, jobs: int | None, on_error: OnError, label: str
 ) -> int:
     """Write what a function makes of samples; tell what failed."""
-    count = 0
-
-    def report(sample: RawSample, error: Exception) -> None:
-        nonlocal count
-        count += 1
-        console.say(f"{'kept as it was' if on_error == 'keep' else 'left out'}: {sample.key}: {error}")
-
+    failed, report = count_failures(on_error)
     samples = process_samples(
         read_inputs(inputs), function, jobs=jobs or count_processors(), on_error=on_error, failed=report
     )
     output.write(samples, label)
-    return exit_status.PARTIAL if count else exit_status.DONE
+    return exit_status.PARTIAL if failed else exit_status.DONE
+
+
+def count_failures(on_error: OnError) -> tuple[list[str], Callable[[RawSample, Exception], None]]:
+    """Return a list, and what says that a sample failed and puts its key there.
+
+    Args:
+        on_error: ``skip`` or ``keep``, for the message.
+    """
+    failed: list[str] = []
+
+    def report(sample: RawSample, error: Exception) -> None:
+        failed.append(sample.key)
+        console.say(f"{'kept as it was' if on_error == 'keep' else 'left out'}: {sample.key}: {error}")
+
+    return failed, report
 
 
 _JOBS_HELP = "How many run at a time; by default one a processor."

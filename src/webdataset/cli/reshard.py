@@ -34,8 +34,13 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return memory(temporary(command))
 
 
-def _choose_seed(seed: int | None, verb: str = "shuffled") -> int:
-    """Return a seed; one that was drawn is told, so that the order can be made again."""
+def choose_seed(seed: int | None, verb: str = "shuffled") -> int:
+    """Return a seed; one that was drawn is told, so that the order can be made again.
+
+    Args:
+        seed: what the user gives; None draws one.
+        verb: what was done with it, for the message.
+    """
     if seed is None:
         seed = random_seed() & 0xFFFFFFFF
         console.say(f"{verb} with --seed {seed}")
@@ -76,7 +81,7 @@ def reshard_command(
             raise UsageError(f"several shards need a pattern such as out-%06d.tar for their names, not {output.target}")
         if shuffle:
             counted = _Count(read_inputs(inputs))
-            shuffled = shuffle_samples(counted, _choose_seed(seed), memory_bytes=memory, folder=temporary)
+            shuffled = shuffle_samples(counted, choose_seed(seed), memory_bytes=memory, folder=temporary)
             first = list(itertools.islice(shuffled, 1))  # all have been read and counted before it comes
             samples: Iterable[RawSample] = itertools.chain(first, shuffled)
             total = counted.count
@@ -122,7 +127,7 @@ def shuffle_command(
       wds shuffle --seed 1 -o shuffled-%06d.tar -s 1GB train-{000..099}.tar
       wds shuffle -o - shard.tar | wds head -
     """
-    samples = shuffle_samples(read_inputs(inputs), _choose_seed(seed), memory_bytes=memory, folder=temporary)
+    samples = shuffle_samples(read_inputs(inputs), choose_seed(seed), memory_bytes=memory, folder=temporary)
     output.write(samples, "shuffling")
 
 
@@ -220,5 +225,5 @@ def mix_command(
     if most is None and is_endless(found):
         raise UsageError(f"the mix of the split {name!r} never ends: pass --samples, or 'exhausted: drop'", url=spec)
     options = None if storage_profile is None else {"profile": storage_profile}
-    samples = mix_samples(found, lambda url: read_inputs(Inputs((url,), options)), _choose_seed(seed, "mixed"))
+    samples = mix_samples(found, lambda url: read_inputs(Inputs((url,), options)), choose_seed(seed, "mixed"))
     output.write(itertools.islice(samples, most), "mixing")

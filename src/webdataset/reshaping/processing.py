@@ -7,6 +7,7 @@ out; fields that it returns unchanged are written as they stood, others are enco
 
 import importlib
 import os
+import re
 import subprocess
 import tempfile
 from collections import deque
@@ -24,6 +25,9 @@ OnError = Literal["stop", "skip", "keep"]
 _AHEAD = 2
 _SHOWN = 500
 _STEM = "sample"
+_KEY = "__key__"
+_SINGLE = re.compile(r"sample(?P<number>)\.(?P<field>.+)", re.DOTALL)
+_SEVERAL = re.compile(r"sample-(?P<number>\d{1,18})\.(?P<field>.+)", re.DOTALL)
 
 
 def map_in_order(
@@ -95,15 +99,18 @@ class ShellCommand:
 
     Args:
         command: for ``bash``, or for ``sh`` where there is no bash.
-        folder: where the folders are made; the system's for temporary files by default.
         environment: what it sees, besides.
+        folder: where the folders are made; the system's for temporary files by default.
+        shell: another program that runs the command after ``-c``.
     """
 
-    def __init__(self, command: str, environment: Mapping[str, str], *, folder: str | None = None) -> None:
+    def __init__(
+        self, command: str, environment: Mapping[str, str], *, folder: str | None = None, shell: str | None = None
+    ) -> None:
         self._command = command
         self._environment = dict(environment)
         self._folder = folder
-        self._shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+        self._shell = shell or ("/bin/bash" if Path("/bin/bash").exists() else "/bin/sh")
 
     def __call__(self, sample: RawSample) -> list[RawSample]:
         """Run the command.
@@ -112,42 +119,101 @@ class ShellCommand:
             sample: as it stands.
 
         Raises:
-            CommandFailed: it ended with an error status.
+            CommandFailed: it ended with an error status, or there is no such shell.
             SampleError: it leaves no field.
         """
         with tempfile.TemporaryDirectory(prefix="wds-proc-", dir=self._folder) as scratch:
-            paths = {}
-            for field, member in zip(sample.fields, sample.members, strict=True):
-                if "/" in field or "\0" in field:
-                    raise SampleError(f"the field {field!r} cannot be a file", key=sample.key, url=sample.url)
-                paths[field] = Path(scratch, f"{_STEM}.{field}")
-                paths[field].write_bytes(member.payload)
-            done = subprocess.run(  # noqa: S603  running the user's command is what this is for
-                [self._shell, "-c", self._command],
-                cwd=scratch,
-                env={**self._environment, "WDS_KEY": sample.key},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                check=False,
-            )
-            if done.returncode:
-                said = done.stderr.decode("utf-8", "replace").strip()[-_SHOWN:]
-                status = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-                raise CommandFailed(
-                    f"the command ended with {status}: {said}".rstrip(": "), url=sample.url, key=sample.key
-                )
-            return [self._collect(sample, Path(scratch))]
+            self._unpack(sample, Path(scratch))
+            self._run(sample, scratch)
+            return self._collect(sample, Path(scratch))
 
-    def _collect(self, sample: RawSample, scratch: Path) -> RawSample:
+    def _unpack(self, sample: RawSample, scratch: Path) -> None:
+        for field, member in zip(sample.fields, sample.members, strict=True):
+            if "/" in field or "\0" in field:
+                raise SampleError(f"the field {field!r} cannot be a file", key=sample.key, url=sample.url)
+            Path(scratch, f"{_STEM}.{field}").write_bytes(member.payload)
+
+    def _run(self, sample: RawSample, scratch: str) -> None:
+        done = subprocess.run(  # noqa: S603  running the user's command is what this is for
+            [self._shell, "-c", self._command],
+            cwd=scratch,
+            env={**self._environment, "WDS_KEY": sample.key},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip()[-_SHOWN:]
+            status = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+            raise CommandFailed(f"the command ended with {status}: {said}".rstrip(": "), url=sample.url, key=sample.key)
+
+    def _collect(self, sample: RawSample, scratch: Path) -> list[RawSample]:
         found = {path.name[len(_STEM) + 1 :]: path for path in scratch.iterdir() if _is_field(path)}
-        fields = [field for field in sample.fields if field in found]
-        fields += sorted(field for field in found if field.lower() not in sample.fields)
-        if not fields:
-            raise SampleError("the command leaves no file sample.FIELD", key=sample.key, url=sample.url)
-        before = dict(zip(sample.fields, sample.members, strict=True))
-        members = [_keep_or_make(sample.key, field, found[field].read_bytes(), before) for field in fields]
-        return sample._replace(fields=tuple(field.lower() for field in fields), members=tuple(members))
+        return [_pack(sample, sample.key, found, "sample.FIELD")]
+
+
+class TarpCommand(ShellCommand):
+    """Runs a command as ``tarp proc`` does: ``sample.__key__`` holds the key, and what the command leaves there counts.
+
+    Args:
+        command: for the shell.
+        environment: what it sees, besides.
+        several: the command leaves any number of samples, as ``sample-000000.FIELD``, ``sample-000001.FIELD``; their
+            keys are in ``sample-000000.__key__``, or else ``KEY/000000``.
+        shell: another program than ``bash`` that runs the command after ``-c``.
+        folder: where the folders are made; the system's for temporary files by default.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        environment: Mapping[str, str],
+        *,
+        several: bool = False,
+        folder: str | None = None,
+        shell: str | None = None,
+    ) -> None:
+        super().__init__(command, environment, folder=folder, shell=shell)
+        self._several = several
+
+    def _unpack(self, sample: RawSample, scratch: Path) -> None:
+        super()._unpack(sample, scratch)
+        Path(scratch, f"{_STEM}.{_KEY}").write_bytes(os.fsencode(sample.key))
+
+    def _collect(self, sample: RawSample, scratch: Path) -> list[RawSample]:
+        found: dict[int, dict[str, Path]] = {}
+        for path in sorted(scratch.iterdir()):
+            match = (_SEVERAL if self._several else _SINGLE).fullmatch(path.name)
+            if match is not None and path.is_file():
+                fields = found.setdefault(int(match["number"] or 0) if self._several else 0, {})
+                if match["field"] in fields:
+                    raise SampleError(f"the command leaves {path.name!r} twice", key=sample.key, url=sample.url)
+                fields[match["field"]] = path
+        wanted = f"{_STEM}-000000.FIELD" if self._several else f"{_STEM}.FIELD"
+        if not found:
+            raise SampleError(f"the command leaves no file {wanted}", key=sample.key, url=sample.url)
+        made = []
+        for number, fields in sorted(found.items()):
+            named = fields.pop(_KEY, None)
+            key = f"{sample.key}/{number:06}" if self._several else sample.key
+            if named is not None:
+                key = os.fsdecode(named.read_bytes().rstrip(b"\n"))
+            if base_plus_ext(f"{key}.x") != (key, "x"):
+                raise SampleError(f"{key!r} cannot be a key: it would end at a dot", key=sample.key, url=sample.url)
+            made.append(_pack(sample, key, fields, wanted))
+        return made
+
+
+def _pack(sample: RawSample, key: str, found: Mapping[str, Path], wanted: str) -> RawSample:
+    """Return what a command made of a sample: fields that it did not touch as they stood, then new ones by name."""
+    fields = [field for field in sample.fields if field in found]
+    fields += sorted(field for field in found if field.lower() not in sample.fields)
+    if not fields:
+        raise SampleError(f"the command leaves no file {wanted}", key=sample.key, url=sample.url)
+    before = dict(zip(sample.fields, sample.members, strict=True))
+    members = tuple(_keep_or_make(key, field, found[field].read_bytes(), before) for field in fields)
+    return sample._replace(key=key, fields=tuple(field.lower() for field in fields), members=members)
 
 
 def _is_field(path: Path) -> bool:

@@ -98,6 +98,7 @@ class RawShardSeries:
         compress: as for :class:`RawShardWriter`.
         level: of the compression.
         check: called with the name of each shard before it is opened.
+        completed: called with the name of each shard when it is complete.
         dry_run: write nothing, but count as if.
 
     Attributes:
@@ -118,6 +119,7 @@ class RawShardSeries:
         compress: bool | str | None = None,
         level: int | None = None,
         check: Callable[[str], None] = lambda _: None,
+        completed: Callable[[str], None] | None = None,
         dry_run: bool = False,
     ) -> None:
         numbers = _NUMBER.findall(target)
@@ -132,6 +134,7 @@ class RawShardSeries:
         self._bounds = max_samples, max_bytes
         self._options: dict[str, Any] = {"overwrite": overwrite, "compress": compress, "level": level}
         self._check = check
+        self._completed = completed
         self._dry_run = dry_run
         self._writer: RawShardWriter | None = None
         self.check_next()
@@ -189,6 +192,8 @@ class RawShardSeries:
             name = self._name()
             writer.close()
             self.shards.append((name, writer.samples))
+            if self._completed is not None:
+                self._completed(name)
 
     def close(self) -> None:
         """Complete the last shard; an empty one where no sample came and the target is no pattern."""

@@ -6,8 +6,10 @@ A rename keeps everything of a member but its name. A sample none of whose field
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import count
 
-from webdataset.core.errors import DuplicateField, MissingField
+from webdataset.core.errors import DuplicateField, MissingField, UsageError
+from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawMember, RawSample, rename_member
 
 
@@ -88,3 +90,74 @@ class Selection:
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class FieldChoice:
+    """Chooses fields as tarp's ``-f`` does: ``jpg cls`` keeps two, ``png:png,jpg`` renames the first that there is.
+
+    Args:
+        text: words with blanks between, in the order in which fields are written; ``__key__`` counts nothing, for
+            keys always stay.
+
+    Attributes:
+        names: of the fields that are written.
+
+    Raises:
+        UsageError: a word that makes no sense, or a name that comes twice.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._choices: list[tuple[str, list[str]]] = []
+        self.names: list[str] = []
+        for word in text.split():
+            new, colon, olds = word.partition(":")
+            sources = olds.split(",") if colon else [new]
+            if not new or not all(sources) or base_plus_ext(f"key.{new}") != ("key", new):
+                raise UsageError(f"{word!r} names no fields: write FIELD or NEW:OLD1,OLD2")
+            if new == "__key__":
+                continue
+            if new.lower() in self.names:
+                raise UsageError(f"the field {new!r} is written twice: name it once in {text!r}")
+            self.names.append(new.lower())
+            self._choices.append((new, [source.lower() for source in sources]))
+        if not self.names:
+            raise UsageError(f"{text!r} names no field to keep")
+
+    def apply(self, sample: RawSample) -> RawSample:
+        """Return a sample with the chosen fields alone.
+
+        Args:
+            sample: as it stands.
+
+        Raises:
+            MissingField: it has none of those that a word names.
+        """
+        members = []
+        for new, olds in self._choices:
+            old = next((old for old in olds if old in sample.fields), None)
+            if old is None:
+                wanted, there = " or ".join(map(repr, olds)), " ".join(sample.fields)
+                raise MissingField(f"the sample has no field {wanted}; it has {there}", key=sample.key, url=sample.url)
+            member = sample.members[sample.fields.index(old)]
+            members.append(member if new.lower() == old else rename_member(member, f"{sample.key}.{new}"))
+        return sample._replace(members=tuple(members), fields=tuple(self.names))
+
+
+def rekey_samples(samples: Iterable[RawSample], pattern: str | None) -> Iterator[RawSample]:
+    """Give samples new keys.
+
+    Args:
+        samples: as they stand.
+        pattern: ``#`` for their number from 0, in nine digits; None keeps the keys.
+
+    Raises:
+        UsageError: another pattern.
+    """
+    if pattern not in (None, "#"):
+        raise UsageError(f"--rekey {pattern!r} is unknown: write '#' to number the samples")
+    return iter(samples) if pattern is None else map(_rekey, samples, (f"{number:09}" for number in count()))
+
+
+def _rekey(sample: RawSample, key: str) -> RawSample:
+    members = tuple(rename_member(member, key + member.name[len(sample.key) :]) for member in sample.members)
+    return sample._replace(key=key, members=members)
