@@ -26,14 +26,10 @@ import pytest
 
 import webdataset as wds
 import wids
-from webdataset.inspection.expression import Expression
 from webdataset.stages.base import Run, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
-# its code is of the command's expressions, not of Python
-COMMAND_PAGE = ROOT / "docs" / "command-line.md"
-PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md"]
-PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if page != COMMAND_PAGE]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 CALL = re.compile(r"[\w\])]\(")
@@ -421,9 +417,3 @@ def test_lists_of_exceptions_hold_nothing_that_is_gone():
     """What is left out, or refused, stands on a page; and most calls do run."""
     assert {*NO_CALLS, *UNBOUND, *NOT_RUN, *NEED_TORCH, *REFUSED, *EMPTY} <= set(CALLS)
     assert len(RUN) > 90
-
-
-@pytest.mark.parametrize("text", [text for _, text in spans(COMMAND_PAGE) if not text.startswith("dataset.")])
-def test_expressions_of_the_command_are_understood(text):
-    """Each call in the prose of its page compiles as an expression."""
-    Expression(text)

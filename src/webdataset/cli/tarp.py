@@ -32,7 +32,7 @@ SCHEMAS: Final[dict[str, Any]] = {"tarp": WRITTEN}
 _ZMQ = re.compile(r"zr?(?:push|pull|pub|sub)(?:\+\w+)?:", re.IGNORECASE)
 _RANDOM = "__random__"
 _KEY = "__key__"
-_VERBOSE = "webdataset.tarp.verbose"
+_VERBOSE = "tarp: verbose"
 _OUTPUT_HELP = "A shard, or - for standard output."
 
 Samples = Iterable[RawSample]
