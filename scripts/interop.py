@@ -15,7 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".venvs" / "interop"
 WIDS = ROOT / ".venvs" / "interop-wids"
 CONSTRAINTS = ROOT / "constraints.txt"
-OURS = ["-e", f"{ROOT}[images,fast,records]", "torch", "pytest>=9.0", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+OURS = [
+    "-e",
+    f"{ROOT}[images,fast,records,parquet,tfrecord]",
+    "torch",
+    "pytest>=9.0",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+]
 # Versions are fixed, so that a failure is a change of ours. CPU builds of torch alone: constraints.txt holds it.
 PEERS = [
     "torchdata==0.11.0",
@@ -29,6 +36,7 @@ PEERS = [
     "megatron-energon==7.4.1",
     "nvidia-dali-cuda120==2.4.0",
     "aistore==2.0.0",
+    "tfrecord==1.14.6",
 ]
 STATES = "tests/properties/test_states.py::"
 TESTS = [  # those elsewhere are skipped in the suite, which has no torchdata

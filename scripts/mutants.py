@@ -9,8 +9,9 @@ private copy of the repository: first the fastest of the tests that cover the li
 time. A mutant whose result the file holds is not run again. A root may be a file, or a file and a line (``a.py:17``).
 
 killed: a test failed, which passes without the mutant. timed out: the tests did not end, which end in half of the time
-without it; that counts as killed. survived: all tests passed. uncovered: no test runs the line. doubtful: the tests
-fail or are slow without the mutant. Needs the dependency group ``mutants``.
+without it; that counts as killed. survived: all tests passed. uncovered: no test is known to run the line, and those of
+its file passed (a process that ends hard, as a worker may, leaves no record). doubtful: the tests fail or are slow
+without the mutant. Needs the dependency group ``mutants``.
 """
 
 import argparse
@@ -194,14 +195,18 @@ class Map:
         shared = self.shared[mutant.path].get(mutant.line, {mutant.line})
         return own.union(*(self.lines.get((mutant.path, line), set()) for line in shared))
 
+    def of_file(self, path: str) -> set[str]:
+        """Return the tests that run any line of a file."""
+        return set().union(*(found for (name, _), found in self.lines.items() if name == path))
+
     def tests(self, mutant: Mutant, seconds: float) -> list[str]:
-        """Return the tests of a mutant's line, as many as end in the given time.
+        """Return the tests of a mutant's line, or else of its file, as many as end in the given time.
 
         Those in a folder or file of its module's name come first, since what they assert is about it; then the fastest.
         """
         own = words_of(mutant.path)
         ordered = sorted(
-            self.covering(mutant),
+            self.covering(mutant) or self.of_file(mutant.path),
             key=lambda name: (-len(own & words_of(name.split("::")[0])), self.seconds[name], name),
         )
         total, kept = 0.0, []
@@ -259,6 +264,8 @@ class Runs:
                     status, killers = self.tested(part, limit)
                 if status == "timed out" and self.tested(part, limit / 2)[0] != "survived":
                     status = "doubtful"
+        if status == "survived" and not self.map.covering(mutant):
+            status = "uncovered"
         row = {"mutant": mutant.name, "root": root, "status": status, "by": killers, "tests": len(tests)}
         row |= {"before": mutant.before, "after": mutant.after, "seconds": round(time.monotonic() - begun, 1)}
         self.write(row)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The programs that the tests run against, where they can be installed: bsdtar, nginx and sshd from the system's
+# The programs that the tests run against, where they can be installed: bsdtar, nginx, sshd and Chromium from the system's
 # packages, azurite and s3rver from npm into .servers. Nothing is started here, and nothing is needed: tests of what is
 # absent are skipped, and say so. SeaweedFS and fake-gcs-server come with the test environment.
 cd "$(dirname "$0")/.." || exit 0
@@ -12,6 +12,7 @@ command -v bsdtar >/dev/null || missing+=(libarchive-tools)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v sshd >/dev/null || missing+=(openssh-server)
 command -v ssh >/dev/null || missing+=(openssh-client)
+command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core) # the viewer's page, driven by playwright
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     policy=/usr/sbin/policy-rc.d # packages ask it whether their service may be started
@@ -38,7 +39,7 @@ if [ ${#wanted[@]} -gt 0 ] && command -v npm >/dev/null; then
     npm install --prefix .servers --no-audit --no-fund --no-update-notifier --loglevel=error "${wanted[@]}" >/dev/null 2>&1
 fi
 
-for name in bsdtar nginx sshd ssh; do
+for name in bsdtar nginx sshd ssh chromium; do
     command -v $name >/dev/null || echo "$name is not installed: its tests will be skipped" >&2
 done
 for name in azurite-blob s3rver; do

@@ -182,7 +182,9 @@ def pyright(tmp_path, text):
 @pytest.mark.slow
 def test_every_public_name_has_a_type_for_pyright(tmp_path):
     """No name is Any, unknown, or unknown in a part of its type."""
-    names = [*wds.__all__, "WebDatasetError"]
+    # types of torch are unknown where it is not installed
+    of_torch = set() if importlib.util.find_spec("torch") else {"check_ranks", "equal_steps"}
+    names = [name for name in (*wds.__all__, "WebDatasetError") if name not in of_torch]
     report = pyright(tmp_path, "import webdataset as wds\n" + "".join(f"reveal_type(wds.{name})\n" for name in names))
     shown = [message for _, severity, message in report if severity == "information"]
     assert len(shown) == len(names)

@@ -274,6 +274,47 @@ def test_closed_pipe_leaves_quietly(here):
     assert done.stderr == b""
 
 
+@pytest.fixture
+def alike(here):
+    """Two shards in which the last key of the first is the first key of the second, with other fields."""
+    for name, names in (("a.tar", ["0.txt", "1.txt"]), ("b.tar", ["1.cls", "2.cls"])):
+        (here / name).write_bytes(archives.by_hand([(member, name.encode()) for member in names]))
+    return here
+
+
+SPEC = "version: 1\nsplits: {train: {mix: concat, sources: [a.tar, b.tar]}}\n"
+COMMANDS = [
+    "cat a.tar b.tar", "cat -c 10 a.tar b.tar", "split -c 10 a.tar b.tar", "select -w True a.tar b.tar",
+    "sort a.tar b.tar", "reshard --shards 1 a.tar b.tar", "map builtins:dict a.tar b.tar", "proc true a.tar b.tar",
+    "mix --seed 1 spec.yaml",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_samples_of_one_key_are_never_joined(alike, command):
+    """Readers would take the two for one: nothing is written, unless the samples get new keys."""
+    (alike / "spec.yaml").write_text(SPEC)
+    words = command.split()
+    done = run_wds(*words, "-o", "x-%d.tar", cwd=alike, status=exit_status.FAILED)
+    assert b"two samples of one key" in done.stderr
+    assert b"--rekey" in done.stderr
+    assert not list(alike.glob("*x-*"))
+    run_wds(*words, "--rekey", "-o", "x-%d.tar", cwd=alike)
+    found = json_lines(run_wds("ls", "--json", "x-0.tar", cwd=alike))
+    assert [line["key"] for line in found] == ["000000000", "000000001", "000000002", "000000003"]
+    fields = [[field["field"] for field in line["fields"]] for line in found]
+    assert fields == [["txt"], ["txt"], ["cls"], ["cls"]]
+
+
+def test_samples_of_one_key_may_stand_in_two_shards(alike):
+    """Readers join nothing across shards; files of no sample between do not hide that two stand together."""
+    run_wds("split", "-c", "2", "-o", "x-%d.tar", "a.tar", "b.tar", cwd=alike)
+    assert keys("x-0.tar", "x-1.tar", cwd=alike) == ["0", "1", "1", "2"]
+    (alike / "a.tar").write_bytes(archives.by_hand([("1.txt", b"a"), ("README", b"")]))
+    (alike / "b.tar").write_bytes(archives.by_hand([("LICENSE", b""), ("1.cls", b"b")]))
+    run_wds("cat", "-o", "y.tar", "a.tar", "b.tar", cwd=alike, status=exit_status.FAILED)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_interrupted_writer_leaves_no_shard(here, number):
     """However it is stopped, nothing stands under the final name, and Ctrl-C leaves nothing at all."""

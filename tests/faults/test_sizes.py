@@ -185,3 +185,17 @@ def test_limits_of_expansion_stay(monkeypatch):
     shard = {"url": "x", "stream": io.BytesIO(data)}
     with pytest.raises(errors.LimitExceeded, match="expands to 50003"):
         list(read_samples([shard], Reading(limits=Limits(expanded_bytes=100))))
+
+
+def test_growth_beyond_a_hundredfold_is_refused(monkeypatch):
+    """A member is weighed against the compressed bytes of its shard: a hundred times as much is the most."""
+    monkeypatch.setattr(member_sizes, "available_memory_bytes", lambda: None)
+    monkeypatch.delenv("WDS_MAX_MEMBER_BYTES", raising=False)
+    stored = 3 << 20
+    body = member_sizes.MemberBody(0x30, "a.bin", 100 * stored, 512)
+    member_sizes.check_member_size(body, lambda: stored)
+    member_sizes.check_member_growth(body, 100 * stored, stored)
+    with pytest.raises(errors.LimitExceeded, match="in a shard of 3145728 compressed bytes"):
+        member_sizes.check_member_size(body._replace(size=100 * stored + 1), lambda: stored)
+    with pytest.raises(errors.LimitExceeded, match="grows from 3145728 compressed bytes"):
+        member_sizes.check_member_growth(body, 100 * stored + 1, stored)

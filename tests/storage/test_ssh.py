@@ -5,6 +5,8 @@ import hashlib
 import io
 import os
 import pickle
+import pwd
+import re
 import subprocess
 import sys
 
@@ -127,6 +129,9 @@ def test_shards_are_written_listed_and_read(far):
     assert wds.expand_urls(far("*/train-*.tar")) == [far("deep/train-99.tar")]
     assert wds.expand_urls(far("**/train-9*.tar")) == [far("deep/er/train-98.tar"), far("deep/train-99.tar")]
     assert wds.expand_urls(far("deep/")) == [far("deep/er/train-98.tar"), far("deep/train-99.tar")]
+    (far.folder / ".deep").mkdir()
+    (far.folder / ".deep" / "train-97.tar").write_bytes(b"x")
+    assert wds.expand_urls(far(".*/train-*.tar")) == [far(".deep/train-97.tar")]
     assert wds.expand_urls(far("nothing-*.tar")) == [far("nothing-*.tar")]
     dataset = wds.WebDataset(far("train-*.tar"), shardshuffle=False).decode()
     assert [sample["txt"] for sample in dataset] == [f"caption {number}" for number in range(10)]
@@ -144,6 +149,14 @@ def test_the_home_folder(far, server):
     """``/~/`` is where the login begins."""
     with pytest.raises(NotFound):
         drained(f"ssh://shards/~/{far.folder.name}-absent")
+    nothing = f"ssh://shards/~/{far.folder.name}-absent-*.tar"
+    assert wds.expand_urls(nothing) == [nothing]
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    names = [
+        name for name in os.listdir(home) if re.fullmatch(r"[\w.-]{2,}", name) and os.path.isfile(f"{home}/{name}")
+    ]
+    for name in names[:3]:
+        assert f"ssh://shards/~/{name}" in wds.expand_urls(f"ssh://shards/~/{name[:-1]}*")
 
 
 def test_writing_publishes_at_the_end(far):

@@ -82,7 +82,6 @@ class CachedFile(io.FileIO):
 
     def keep(self, path: str) -> None:
         """Take note under which path the file is."""
-        self.path = path
         note_use(self, path)
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 * ``main``: the command ``wds``: finds subcommands, turns errors into messages and a status (``exit_status``)
 * ``inputs``: arguments to shards; ``outputs``: what is written; ``console``: standard output and error
-* ``ls`` (ls, head), ``info``, ``grep`` (grep, diff), ``show``: look
-* ``create``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join, mix): make;
+* ``ls`` (ls, head), ``info``, ``grep`` (grep, diff), ``show``, ``view``: look
+* ``create``, ``convert``, ``cat`` (cat, split, select), ``reshard`` (reshard, shuffle, sort, join, mix): make;
   ``process`` (proc, map, recompress): change; ``tarp``: the commands of tarp
 * ``check``: trust
 * ``plan``, ``state``, ``config``, ``cache``, ``doctor``, ``bench``: about runs; ``datasets``: what a run is given as

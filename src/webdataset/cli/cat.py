@@ -43,7 +43,7 @@ def cat_command(
         selection = Selection(keys=frozenset(keys))
         output.write(selection.apply(read_inputs(inputs)), "writing")
         return _report_missing(selection)
-    if output.max_count or output.max_size:
+    if output.max_count or output.max_size or output.rekey:
         output.write(read_inputs(inputs), "writing")
         return exit_status.DONE
     with console.Progress("writing", total=len(inputs)) as progress, output.open() as series:
@@ -131,6 +131,7 @@ def split_command(inputs: Inputs, *, output: ShardOutputs) -> None:
 @shard_output_options
 @click.option("-w", "--where", metavar="EXPR", help="Keep the samples for which it holds; see 'wds grep --help'.")
 @click.option("--keys", "key_file", metavar="FILE", help="Keep the samples whose keys are in a file, one a line.")
+@click.option("--tag", metavar="TAG", help="Of a file of tags ('wds view --tags'): keep the samples with this tag.")
 @click.option("-k", "--keep", multiple=True, metavar="FIELD", help="Keep this field (* and ? match); may be repeated.")
 @click.option("-d", "--drop", multiple=True, metavar="FIELD", help="Drop this field (* and ? match); may be repeated.")
 @click.option("-r", "--rename", multiple=True, metavar="NEW=OLD", help="Rename a field; may be repeated.")
@@ -143,9 +144,12 @@ def select_command(inputs: Inputs, *, output: ShardOutputs, on_error: str, **opt
       wds select -w 'json.width >= 512' -o large.tar train-{000..099}.tar
       wds select --drop '*.txt' -r jpg=image.jpg -o out-%04d.tar -c 1000 shards/
       wds grep 'size("jpg") == 0' x.tar > bad && wds select --keys bad -o bad.tar x.tar
+      wds select --keys tags.tsv --tag keep -o kept.tar x.tar
     """
     failed: list[str] = []
-    keys = None if options["key_file"] is None else _read_keys(options["key_file"])
+    keys = None if options["key_file"] is None else _read_keys(options["key_file"], options["tag"])
+    if keys is None and options["tag"] is not None:
+        raise UsageError("--tag chooses among the lines of a file of tags: name it with --keys")
     selection = Selection(
         where=None if options["where"] is None else _make_test(options["where"], on_error, failed),
         keys=keys,
@@ -175,11 +179,17 @@ def _make_test(text: str, on_error: str, failed: list[str]) -> Callable[[RawSamp
     return holds
 
 
-def _read_keys(name: str) -> frozenset[str]:
+def _read_keys(name: str, tag: str | None) -> frozenset[str]:
+    """Return the keys in a file: one a line, or a key, a tab and a tag a line."""
     from webdataset.storage.open_url import open_url  # noqa: PLC0415  for files of keys alone
 
     with open_url(name) as stream:
-        return frozenset(stream.read().decode("utf-8", "surrogateescape").splitlines())
+        content: bytes = stream.read()
+    if tag is not None or b"\t" in content.partition(b"\n")[0]:
+        from webdataset.viewer.tags import choose_keys  # noqa: PLC0415  for files of tags alone
+
+        return choose_keys(content, name, tag)
+    return frozenset(content.decode("utf-8", "surrogateescape").splitlines())
 
 
 def _parse_renames(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:

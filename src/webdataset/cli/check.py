@@ -1,6 +1,8 @@
 """``wds check``: what is wrong with shards, and repaired copies of them."""
 
+import contextlib
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 _SEVERITIES: Final = ("error", "warning", "note")
 _PROFILES: Final = ("hf", "dali", "energon", "ray", "grain")
+# about what one processor checks while another process starts
+_WORTH_BYTES: Final = 64 << 20
 _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
 _TEXT: Final[dict[str, Any]] = {"type": ["string", "null"]}
 _GAPS: Final[dict[str, Any]] = {
@@ -107,6 +111,12 @@ SCHEMAS: Final[dict[str, Any]] = {
 @click.option(
     "--most", default=100, show_default=True, type=click.IntRange(min=1), help="Findings of a kind and shard."
 )
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="How many processes check shards; by default one a processor, and one where the shards are small.",
+)
 @click.option("--fix", metavar="FOLDER", help="Write repaired copies of the shards that need one, and repair.json.")
 @click.option("--force", is_flag=True, help="With --fix: replace files that are there.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line; see 'wds schema check'.")
@@ -119,6 +129,7 @@ def check_command(
     profiles: tuple[str, ...],
     level: str,
     most: int,
+    jobs: int | None,
     fix: str | None,
     force: bool,
     as_json: bool,
@@ -132,6 +143,7 @@ def check_command(
       wds check train-{000..099}.tar
       wds check --no-decode --level error s3://bucket/train/
       wds check --profile hf --json shard.tar | jq .counts
+      wds check -j 8 --json 'train-*.tar' | jq -c 'select(.counts != {}) | [.url, .counts]'
       wds check --fix repaired/ broken.tar
       gzip -dc shard.tar.gz | wds check -
     """
@@ -150,8 +162,9 @@ def check_command(
         profiles=profiles,
         most_findings=most,
         storage_options=inputs.storage_options,
+        jobs=jobs or _choose_jobs(inputs),
     )
-    with console.Progress("checking", total=len(inputs)) as progress:
+    with contextlib.closing(reports), console.Progress("checking", total=len(inputs)) as progress:
         for report in progress.track(reports):
             counts.update(report.counts)
             totals.update(shards=1, samples=report.samples)
@@ -165,6 +178,21 @@ def check_command(
     if fix is not None:
         _repair(inputs, fix, force=force, as_json=as_json)
     return exit_status.NONE_FOUND if any(found[f"{severity}s"] for severity in listed) else exit_status.DONE
+
+
+def _choose_jobs(inputs: Inputs) -> int:
+    """Return how many processes check shards: one a processor; one where it takes longer to start others."""
+    if len(inputs) > 1 and _size_bytes(inputs) >= _WORTH_BYTES:
+        from webdataset.core.process_pool import count_processors  # noqa: PLC0415  slow to import
+
+        return count_processors()
+    return 1
+
+
+def _size_bytes(inputs: Inputs) -> float:
+    """Return the size of local shards; one of another kind may be as large as any."""
+    sizes = [Path(url).stat().st_size if Path(url).is_file() else None for url in inputs]
+    return sum(float("inf") if size is None else size for size in sizes)
 
 
 def _count_severities(counts: Counter[str]) -> dict[str, int]:

@@ -111,6 +111,21 @@ def call_function(name: str) -> Any:
     Raises:
         UsageError: there is no such module or function.
     """
+    function = import_function(name)
+    with translate_failures(name):
+        return function()
+
+
+def import_function(name: str) -> Callable[..., Any]:
+    """Import a module from the working directory or the installed packages, and return a function of it.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        UsageError: there is no such module or function.
+        FlowError: the module failed.
+    """
     module_name, _, function_name = name.partition(":")
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
@@ -120,8 +135,7 @@ def call_function(name: str) -> Any:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise UsageError(f"the module {module_name!r} has no function {function_name!r}")
-    with translate_failures(name):
-        return function()
+    return function  # type: ignore[no-any-return]  # it is callable
 
 
 def _import_module(name: str, here: str) -> Any:

@@ -91,7 +91,9 @@ def _expand(argument: str, options: Any, split: str | None, depth: int) -> list[
         return _expand_spec(argument, split)
     from webdataset.shards.expand import expand_urls  # noqa: PLC0415  loaded when there is something to expand
 
-    return expand_urls(argument, storage_options=options)
+    urls = expand_urls(argument, storage_options=options)
+    # a folder of a store is like a directory: what stands beside the shards is none
+    return [url for url in urls if url.lower().endswith(ENDINGS)] or urls if argument.endswith("/") else urls
 
 
 def _is_directory(argument: str) -> bool:

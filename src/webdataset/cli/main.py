@@ -28,12 +28,14 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "grep": ("grep", "Find the samples for which an expression holds."),
         "diff": ("grep", "Compare two datasets sample by sample."),
         "show": ("show", "Show samples in the terminal: images, texts, documents."),
+        "view": ("view", "Show shards in a browser: samples, statistics, findings, batches."),
     },
     "Trust": {
         "check": ("check", "Tell what is wrong with shards; write repaired copies."),
     },
     "Make": {
         "create": ("create", "Make shards of folders, tables and recipes."),
+        "convert": ("convert", "Convert Parquet, Arrow, HF datasets, TFRecord, MDS, folders to shards and back."),
         "cat": ("cat", "Join shards into one, or write the bytes of fields."),
         "split": ("cat", "Cut shards into numbered ones of so many samples or bytes."),
         "select": ("cat", "Keep some samples and fields, and rename fields."),

@@ -84,6 +84,7 @@ def shard_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("-s", "--max-size", type=SizeType(), help="Bytes of a numbered shard: 500M, 2GiB."),
         click.option("-z", "--compress", type=click.Choice(["gz", "bz2", "xz", "zst", "none"]), help=_COMPRESS_HELP),
         click.option("--level", type=int, metavar="N", help="Level of the compression."),
+        click.option("--rekey", is_flag=True, help="Give the samples new keys: their numbers, in nine digits."),
         click.option("-F", "--force", is_flag=True, help="Replace what is there already."),
         click.option("-n", "--dry-run", is_flag=True, help="Say what would be written, and write nothing."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object a shard written."),
@@ -91,7 +92,7 @@ def shard_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*arguments: Any, **given: Any) -> Any:
-        names = ("target", "max_count", "max_size", "compress", "level", "force", "dry_run", "as_json")
+        names = ("target", "max_count", "max_size", "compress", "level", "rekey", "force", "dry_run", "as_json")
         output = ShardOutputs(**{name: given.pop(name) for name in names})
         return command(*arguments, output=output, **given)
 
@@ -114,6 +115,7 @@ class ShardOutputs:
         force: replace what is there.
         dry_run: write nothing.
         as_json: print what was written.
+        rekey: number the samples in place of their keys.
 
     Attributes:
         verbose: say what was written also where standard error is no terminal.
@@ -134,12 +136,14 @@ class ShardOutputs:
         force: bool,
         dry_run: bool,
         as_json: bool,
+        rekey: bool = False,
     ) -> None:
         if as_json and target == "-" and not dry_run:
             raise UsageError("--json and the shard cannot both be on standard output: give -o FILE")
         self.target, self.max_count, self.max_size = target, max_count, max_size
         self.compress: str | bool | None = False if compress == "none" else compress
         self.level, self.force, self.dry_run, self.as_json = level, force, dry_run, as_json
+        self.rekey = rekey
         self.verbose = False
         self.completed: Callable[[str], None] | None = None
 
@@ -173,10 +177,20 @@ class ShardOutputs:
             label: what is done, for the progress.
         """
         with console.Progress(label) as progress, self.open() as series:
-            for sample in samples:
+            for sample in self.choose_keys(samples):
                 series.write(sample)
                 progress.advance()
         self.report(series)
+
+    def choose_keys(self, samples: "Iterable[RawSample]") -> "Iterator[RawSample]":
+        """Return samples with the keys that are to be written.
+
+        Args:
+            samples: as they stand.
+        """
+        from webdataset.reshaping.selection import rekey_samples  # noqa: PLC0415  after --help
+
+        return rekey_samples(samples, "#" if self.rekey else None)
 
     def report(self, series: "RawShardSeries") -> None:
         """Say what was written: as JSON, in a dry run, or where standard error is a terminal.

@@ -1,5 +1,6 @@
 """``wds recompress``, ``wds proc`` and ``wds map``: shards and samples, changed one by one."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,13 @@ from webdataset.core import settings
 from webdataset.core.errors import UsageError
 from webdataset.reshaping.processing import (
     OnError,
+    Results,
     SampleFunction,
     ShellCommand,
-    count_processors,
+    judge_results,
     load_function,
-    process_samples,
+    map_in_order,
+    map_in_processes,
 )
 from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
 from webdataset.samples.raw_samples import RawSample
@@ -66,15 +69,12 @@ def recompress_command(
             progress.advance(detail=url)
 
 
-def _write_results(
-    inputs: Inputs, output: ShardOutputs, function: Any, *, jobs: int | None, on_error: OnError, label: str
-) -> int:
+def _write_results(output: ShardOutputs, results: Results, *, on_error: OnError, label: str) -> int:
     """Write what a function makes of samples; tell what failed."""
     failed, report = count_failures(on_error)
-    samples = process_samples(
-        read_inputs(inputs), function, jobs=jobs or count_processors(), on_error=on_error, failed=report
-    )
-    output.write(samples, label)
+    # processes end before the command does, whatever the writer raises
+    with contextlib.closing(judge_results(results, on_error, report)) as samples:
+        output.write(samples, label)
     return exit_status.PARTIAL if failed else exit_status.DONE
 
 
@@ -114,27 +114,43 @@ def proc_command(
       wds proc 'convert sample.jpg -resize 256x256 sample.jpg' -o small.tar train.tar
       wds proc 'wc -w < sample.txt > sample.words; rm sample.txt' --on-error skip -o words.tar train.tar
     """
+    from webdataset.core.process_pool import count_processors  # noqa: PLC0415  slow to import
+
     function = ShellCommand(command, settings.child_environment(), folder=temporary)
-    return _write_results(inputs, output, function, jobs=jobs, on_error=on_error, label="processing")
+    results = map_in_order(function, read_inputs(inputs), jobs or count_processors())
+    return _write_results(output, results, on_error=on_error, label="processing")
 
 
 @click.command("map")
 @click.argument("function", metavar="MODULE:FUNCTION")
 @input_options
 @click.option(
-    "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many threads call it."
+    "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many processes call it."
 )
+@click.option("--threads", is_flag=True, help="Call it in threads of one process, which share what it remembers.")
 @on_error_option("the function", "stop", "skip", "keep")
 @shard_output_options
-def map_command(function: str, inputs: Inputs, *, output: ShardOutputs, jobs: int, on_error: OnError) -> int:
+def map_command(
+    function: str, inputs: Inputs, *, output: ShardOutputs, jobs: int, threads: bool, on_error: OnError
+) -> int:
     """Call a Python function with each sample, and write what it returns.
 
     It gets {"__key__", "__url__", field: bytes} and returns such a dictionary (other values are encoded by the name of
     their field), a list of them, or None to leave the sample out. Modules in the working directory are found, too.
 
+    With -j N, N processes import the function; the order of the samples stays. Where it waits (for a server) or
+    remembers what it saw, take --threads. One job, the default, is safe for any function.
+
     Examples:
       wds map clean:fix_caption -o clean-%06d.tar -s 1GB 'train-*.tar'
+      wds map -j 8 images:shrink --on-error skip -o small-%06d.tar train-{000..099}.tar
     """
     sys.path.insert(0, "")
-    found = SampleFunction(load_function(function))
-    return _write_results(inputs, output, found, jobs=jobs, on_error=on_error, label="mapping")
+    # a mistake in the name is told before a process is started
+    called = load_function(function)
+    samples = read_inputs(inputs)
+    if jobs == 1 or threads:
+        results = map_in_order(SampleFunction(called), samples, jobs)
+    else:
+        results = map_in_processes(function, samples, jobs)
+    return _write_results(output, results, on_error=on_error, label="mapping")

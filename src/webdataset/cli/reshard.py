@@ -87,7 +87,7 @@ def reshard_command(
             total = counted.count
         else:
             total, samples = _count_samples(inputs), read_inputs(inputs)
-        write_evenly(progress.track(samples), total, count, series)
+        write_evenly(progress.track(output.choose_keys(samples)), total, count, series)
     output.report(series)
 
 

@@ -167,25 +167,6 @@ def _each(
             failures.report(sample.key, error)
 
 
-def _refuse_joins(samples: Samples) -> Iterator[RawSample]:
-    """Yield samples.
-
-    Raises:
-        SampleError: two of one key stand next to each other: readers would take them for one.
-    """
-    last = None
-    for sample in samples:
-        if sample.key == last:
-            raise SampleError(
-                "two samples of one key stand next to each other, and would be read as one: pass new keys to the "
-                "inputs first, by wds tarp cat -R '#'",
-                key=sample.key,
-                url=sample.url,
-            )
-        last = sample.key
-        yield sample
-
-
 def _count(samples: Samples, every: int) -> Iterator[RawSample]:
     for number, sample in enumerate(samples, 1):
         if every and number % every == 0:
@@ -295,7 +276,7 @@ def cat_command(
 
         draw = random.Random(choose_seed(seed))  # noqa: S311  shuffling, not cryptography
         samples = shuffle_buffer(samples, [], shuffle + 1, shuffle // 2 + 1, draw)
-    output.write(_refuse_joins(rekey_samples(samples, rekey)), "writing")
+    output.write(rekey_samples(samples, rekey), "writing")
     return failures.status
 
 
@@ -370,7 +351,7 @@ def proc_command(
     samples = _choose_fields(_take(read_inputs(_find_inputs(inputs)), part), fields, missing, failures)
     failed, report = count_failures(on_error)
     samples = process_samples(samples, function, jobs=jobs, on_error=on_error, failed=report)
-    output.write(_refuse_joins(samples), "processing")
+    output.write(samples, "processing")
     return exit_status.PARTIAL if failed else failures.status
 
 
@@ -420,7 +401,7 @@ def sort_command(
         samples = sort_samples(present, lambda sample: _sort_value(sample, sortfield), folder=tmpdir)
     if late:
         samples = _choose_fields(samples, fields, missing, failures)
-    output.write(_refuse_joins(rekey_samples(samples, rekey)), "sorting")
+    output.write(rekey_samples(samples, rekey), "sorting")
     return failures.status
 
 
@@ -467,7 +448,7 @@ def split_command(
     output.max_count, output.max_size = count, size
     if post is not None:
         output.completed = lambda name: _run_post(post, name)
-    output.write(_refuse_joins(_take(read_inputs(_find_inputs(inputs)), part)), "splitting")
+    output.write(_take(read_inputs(_find_inputs(inputs)), part), "splitting")
 
 
 def _run_post(command: str, name: str) -> None:

@@ -14,7 +14,7 @@ _LIBRARY = {"extra": "safetensors", "purpose": "safetensors fields"}
 # What the format calls the types that numpy has; others (BF16, F8…) only torch has.
 _NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "C64": "<c8", "BOOL": "?"}
 _NAMES |= {f"{letter.upper()}{8 * size}": f"<{letter}{size}" for letter in "iu" for size in (1, 2, 4, 8)}
-_TYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(kind) for name, kind in _NAMES.items()}
+NUMPY_TYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(kind) for name, kind in _NAMES.items()}
 
 
 def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
@@ -29,11 +29,11 @@ def safetensors_loads(data: bytes) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in sorted(deserialize(data)):
         kind = tensor["dtype"]
-        if kind not in _TYPES:
+        if kind not in NUMPY_TYPES:
             raise DecodingError(
                 f"tensor {name!r} is of type {kind}, which numpy does not have: decode with wds.torch_safetensors"
             )
-        arrays[name] = np.ndarray(tensor["shape"], _TYPES[kind], bytearray(tensor["data"]))
+        arrays[name] = np.ndarray(tensor["shape"], NUMPY_TYPES[kind], bytearray(tensor["data"]))
     return arrays
 
 
@@ -60,6 +60,6 @@ def _array(name: str, value: object) -> np.ndarray:
     # a copy: the library takes the memory as it lies
     array = np.array(value, order="C")
     kind = array.dtype.newbyteorder("<")
-    if kind not in _TYPES.values():
+    if kind not in NUMPY_TYPES.values():
         raise EncodingError(f"array {name!r} is of type {array.dtype}, which safetensors does not have")
     return array.astype(kind, copy=False)

@@ -15,5 +15,6 @@
 * ``optional_imports``: extras, torch base classes
 * ``lazy_modules``: module attributes on demand (PEP 562), names that a program replaces
 * ``fork_safety``: locks and caches that a fork renews
+* ``process_pool``: items worked on in processes, their messages in order
 * ``upstream_utils``: small published helpers
 """

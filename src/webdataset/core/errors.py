@@ -34,7 +34,7 @@
     │   └── UnsafeContent (pickle.UnpicklingError)  a field that would run code; see ``add_safe_globals``
     ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
     │   ├── StateMismatch (ValueError)    a snapshot of something else
-    │   └── WorkerDied                    a worker process of a loader has ended
+    │   └── WorkerDied                    a worker process has ended
     ├── UsageError (ValueError)           a call that cannot mean anything
     │   ├── NoShards (IndexError)         an empty list of shards
     │   ├── ConfigError                   a configuration of credentials that is wrong or lacks something
@@ -260,7 +260,7 @@ class StateMismatch(FlowError, ValueError):
 
 
 class WorkerDied(FlowError):
-    """A worker process of a loader has ended; the message says how, and after which sample.
+    """A worker process of a loader, a check or a command has ended; the message says how, and after which sample.
 
     Attributes:
         worker: its number.

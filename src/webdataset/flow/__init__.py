@@ -10,7 +10,8 @@
 * ``stream_stages``: the stages of one virtual stream
 * ``elastic_state``: the JSON state of an elastic dataset: build, merge, refuse damage and the state of another dataset
 * ``fingerprint``: what identifies a dataset, by which states are compared
-* ``key_tracing``: the keys that a pipeline gives, without decoding; ``state_description``: what a saved state says
+* ``key_tracing``: the keys that a pipeline gives, without decoding; ``index_tracing``: by indexes, without reading
+* ``state_description``: what a saved state says
 * ``equal_epochs``: equally many items on every rank
 * ``outcomes``: a stage that dropped every sample of a pass
 * ``pass_checks``: a pass of another length than the declared one

@@ -89,7 +89,7 @@ class EpochCounter:
         """True where workers have begun an epoch, or are on their way to."""
         return self._sent > 0 or (self._page is not None and any(self._page[:]))
 
-    def record_epoch(self, epoch: int, *, further: bool = False) -> None:
+    def record_epoch(self, epoch: int, *, further: bool) -> None:
         """Take note, in a worker, which epoch comes next: it was told which one it is in.
 
         Args:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 from webdataset.core.distributed import StreamNumber
 from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import FlowError, UsageError
+from webdataset.flow.index_tracing import trace_by_index
 from webdataset.flow.run import expand_stages
 from webdataset.stages import fields as field_stages
 from webdataset.stages import map as map_stages
@@ -295,13 +296,13 @@ class TracedReader(ReadShards):
     """A reader whose samples are traced items.
 
     Args:
-        reader: reads them.
+        reader: reads them; without values, shards that have an index are not read.
         values: keep the samples.
     """
 
     def __init__(self, reader: ReadShards, *, values: bool) -> None:
         super().__init__(reader.reading)
-        self.reader = reader
+        self.reader = reader if values else trace_by_index(reader)
         self.values = values
 
     def begin(self, run: Run) -> Any:

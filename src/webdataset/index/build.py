@@ -41,6 +41,10 @@ class IndexBuilder:
         url: the shard.
         reading: the rules of reading: which members, which names, what to do about duplicates.
         source: gives what reads the shard anywhere, for the targets of hard links; None: they cannot be read again.
+
+    Attributes:
+        entries: the samples that are complete so far.
+        sparse: ordinals of those with a sparse member.
     """
 
     def __init__(self, url: str, reading: Reading, source: Callable[[], ReadAt | None] = lambda: None) -> None:
@@ -49,7 +53,7 @@ class IndexBuilder:
         self.walk = TarWalker(reading.admit(), reading.limits)
         self.entries = SampleEntries()
         self.quiet = False
-        self._sparse: set[int] = set()
+        self.sparse: set[int] = set()
         # the last member: it may not be whole yet
         self._held: list[MemberPosition] = []
         self.links = LinkResolver(url, reading.limits, source, reading.rename_files, places=True)
@@ -114,7 +118,7 @@ class IndexBuilder:
                 if place.__class__ is MemberPosition:
                     fields.append(FieldEntry(name, place.name, place.payload, place.size))
                     if place.sparse:
-                        self._sparse.add(len(self.entries))
+                        self.sparse.add(len(self.entries))
             self.entries.append(SampleEntry(sample["__key__"], offset, tuple(fields)))
 
     def _explain_error(self, error: Exception) -> Exception:
@@ -142,7 +146,7 @@ class IndexBuilder:
         """
         ended = self.walk.end_at(length)
         if self.walk.error is not None:
-            self.group([place for place in self._held if self.walk.whole(place, length)])
+            self.take_last(length)
             raise self._explain_error(self.walk.error)
         if not self.quiet:
             self.links.tell()
@@ -154,6 +158,21 @@ class IndexBuilder:
             self._held = []
             check_end_mark(self.url, length, chosen=chosen)
         return self.close(self.walk.end, stored=stored, compression=compression, hashes=hashes)
+
+    def take_last(self, length: int) -> None:
+        """Take the last member of a shard that broke off: as one of its sample if it is whole, else as the next one's.
+
+        Args:
+            length: bytes of the tar stream that came.
+        """
+        last, self._held = self._held, []
+        whole = [place for place in last if self.walk.whole(place, length)]
+        self.group(whole)
+        for place in last[len(whole) :]:
+            done: list[dict[str, Any]] = []
+            self._grouper.offsets = []
+            self._grouper.announce(place.name, done)
+            self._add(done)
 
     def close(
         self, end: int, *, stored: int | None, compression: str | None = None, hashes: dict[str, str] | None = None
@@ -176,7 +195,7 @@ class IndexBuilder:
             end=end,
             entries=self.entries,
             compression=compression,
-            sparse=frozenset(self._sparse),
+            sparse=frozenset(self.sparse),
             joins=tuple(self.walk.joins),
             hashes=dict(hashes or {}),
         )
@@ -249,32 +268,66 @@ def choose_reading(reading: Reading | None, rules: dict[str, Any]) -> Reading:
     return reading or Reading(**rules)
 
 
+class RangeWalk:
+    """Reads the headers of a shard, no farther than it is asked to.
+
+    Args:
+        url: the shard.
+        ranges: the shard, open for positioned reads; its ``length`` may become known (smaller) while it is read.
+        reading: the rules of reading.
+        follow_links: whether what hard links lead to may be looked up in the shard.
+
+    Attributes:
+        builder: what has been found so far.
+        compressed: whether the shard turned out to be compressed: then nothing can be found.
+        length: bytes of the shard, as far as is known after the last step.
+    """
+
+    def __init__(self, url: str, ranges: RandomAccess, reading: Reading, *, follow_links: bool = True) -> None:
+        self.builder = IndexBuilder(url, reading, lambda: ranges.read_at if follow_links else None)
+        self.compressed = False
+        self.length = 0
+        self._ranges = ranges
+        self._size = _FIRST
+
+    def step(self) -> bool:
+        """Read once; tell whether there is more to read.
+
+        Raises:
+            TarError: the shard is damaged.
+            SourceError: it cannot be read.
+        """
+        ranges, wants = self._ranges, self.builder.walk
+        latency = ranges.latency_bytes
+        offset, least = wants.wants
+        chunk = ranges.read_at(offset, max(self._size, least))
+        if offset == 0 and detect_compression(chunk) is not None:
+            self.compressed = True
+            return False
+        behind = offset + len(chunk)
+        self.length = max(behind, ranges.length) if len(chunk) >= least else min(behind, ranges.length)
+        places = self.builder.feed(chunk, offset)
+        if len(chunk) < least or behind >= ranges.length or wants.wants[0] >= ranges.length:
+            return False
+        walked = wants.wants[0] - offset
+        large = sum(place.size for place in places if place.size > latency)
+        jumps = self._size <= _SMALL and wants.wants[0] - behind > latency
+        self._size = _SMALL if jumps or large * 2 > walked else min(self._size * 2, _LARGEST)
+        return True
+
+
 def walk_ranges(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
     """Index a shard by reading its headers; return None where it is compressed.
 
     Raises:
         TarError: the shard is damaged.
     """
-    builder = IndexBuilder(url, reading, lambda: ranges.read_at)
-    wants, latency = builder.walk, ranges.latency_bytes
-    size = _FIRST
-    while True:
-        offset, least = wants.wants
-        chunk = ranges.read_at(offset, max(size, least))
-        if offset == 0 and detect_compression(chunk) is not None:
-            return None
-        places = builder.feed(chunk, offset)
-        behind = offset + len(chunk)
-        if len(chunk) < least or behind >= ranges.length:
-            break
-        if wants.wants[0] >= ranges.length:
-            break
-        walked = wants.wants[0] - offset
-        large = sum(place.size for place in places if place.size > latency)
-        jumps = size <= _SMALL and wants.wants[0] - behind > latency
-        size = _SMALL if jumps or large * 2 > walked else min(size * 2, _LARGEST)
-    length = max(behind, ranges.length) if len(chunk) >= least else behind
-    index = builder.finish(length, stored=ranges.length)
+    walk = RangeWalk(url, ranges, reading)
+    while walk.step():
+        pass
+    if walk.compressed:
+        return None
+    index = walk.builder.finish(walk.length, stored=ranges.length)
     if isinstance(ranges, LocalRanges):
         ranges.walked = True
     return index
@@ -312,7 +365,7 @@ def _index_by_streaming(url: str | os.PathLike[str], reading: Reading, hashes: t
             start += more
         kind = detect_compression(start)
         length = 0
-        for piece in _decompress(url, kind, start, tally) if kind is not None else _read_plain(start, tally):
+        for piece in read_tar_pieces(os.fsdecode(url), kind, start, tally.read):
             builder.feed(piece, length)
             length += len(piece)
     finally:
@@ -320,19 +373,30 @@ def _index_by_streaming(url: str | os.PathLike[str], reading: Reading, hashes: t
     return builder.finish(length, stored=tally.taken, compression=kind, hashes=tally.hashes())
 
 
-def _read_plain(piece: bytes, tally: _HashingStream) -> Iterator[bytes]:
-    while piece:
-        yield piece
-        piece = tally.read(_PIECE)
+def read_tar_pieces(url: str, kind: str | None, piece: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Yield the bytes of a tar stream, in pieces, after decompression.
 
+    Args:
+        url: the shard, for messages.
+        kind: how it is compressed, or None.
+        piece: its first bytes.
+        read: gives the bytes after them.
 
-def _decompress(url: str | os.PathLike[str], kind: str, piece: bytes, tally: _HashingStream) -> Iterator[bytes]:
+    Raises:
+        BadCompression: the compressed stream is damaged.
+        Truncated: it was cut.
+    """
+    if kind is None:
+        while piece:
+            yield piece
+            piece = read(_PIECE)
+        return
     decompressor = Decompressor(kind, ignore_trailing=True)
     while piece:
         yield from decompressor.feed(piece)
-        piece = tally.read(_PIECE)
+        piece = read(decompressor.appetite)
     decompressor.finish()
-    warn_trailing(os.fsdecode(url), decompressor)
+    warn_trailing(url, decompressor)
 
 
 def shard_urls(shards: object, storage_options: object = None) -> list[Any]:

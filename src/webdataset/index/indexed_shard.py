@@ -70,7 +70,7 @@ _LARGE = 32 * 1024
 _OCTAL = frozenset(b"01234567")
 
 
-class _UnprovenHeader(Exception):
+class UnprovenHeader(Exception):
     """A header that cannot prove the entry by itself: the way through the scanner decides."""
 
 
@@ -95,11 +95,11 @@ def fetch_sample(
     sample: dict[str, Any] = {"__key__": entry.key, "__url__": index.url}
     try:
         if ordinal in index.sparse or reading.rename_files is not None:
-            raise _UnprovenHeader  # noqa: TRY301  one way out
+            raise UnprovenHeader  # noqa: TRY301  one way out
         if isinstance(ranges, LocalRanges) and ranges.walked and _reread_fields(chosen, ranges, sample):
             return sample
         payloads = _read_payloads(chosen, ranges)
-    except _UnprovenHeader:
+    except UnprovenHeader:
         payloads = _scan_sample(index, ordinal, entry, ranges, reading)
     for field in chosen:
         sample[field.name] = payloads[field.offset]
@@ -197,7 +197,7 @@ def check_header(block: bytes, field: FieldEntry) -> None:
 
     Raises:
         StaleIndex: it is no header.
-        _UnprovenHeader: it is one, but its name or size is another, which an extended header may explain.
+        UnprovenHeader: it is one, but its name or size is another, which an extended header may explain.
     """
     whole = len(block) == BLOCK
     stored = block[148:156]
@@ -207,7 +207,7 @@ def check_header(block: bytes, field: FieldEntry) -> None:
     if not octal or int(text, 8) != total:
         if octal and block[156] in REGULAR:
             # a signed sum, or damage
-            raise _UnprovenHeader
+            raise UnprovenHeader
         raise stale_error(
             f"no header stands before byte {field.offset}", field=field.member, offset=field.offset - BLOCK
         )
@@ -219,7 +219,7 @@ def check_header(block: bytes, field: FieldEntry) -> None:
         block[124:136] == b"%011o\0" % field.size or parse_number(block[124:136], "size", field.offset) == field.size
     )
     if name != raw or block[156] not in REGULAR or not sized:
-        raise _UnprovenHeader
+        raise UnprovenHeader
 
 
 def _scan_sample(

@@ -62,7 +62,7 @@ def find_index(url: str, ranges: RandomAccess, index: IndexSpec, reading: Readin
         same = os.fspath(index).partition(":")[0] == url.partition(":")[0]
         content = _read_index(index, _limit_bytes(ranges), reading.trust, reading.storage_options if same else None)
         return _load_index(url, ranges, content, os.fspath(index), reading, as_listed=True)
-    found = _find_beside(url, ranges, reading) if index is None else None
+    found = find_index_beside(url, ranges, reading) if index is None else None
     if found is not None:
         return found
     found = walk_ranges(url, ranges, reading)
@@ -77,7 +77,7 @@ def count_samples_beside(url: str, ranges: RandomAccess, reading: Reading) -> in
     Raises:
         StaleIndex: an index that does not describe the shard.
     """
-    found = _find_beside(url, ranges, reading)
+    found = find_index_beside(url, ranges, reading)
     return None if found is None else len(found)
 
 
@@ -89,8 +89,18 @@ def _candidates(url: str) -> list[str]:
     return [name for place, name in enumerate(names) if name != url and name not in names[:place]]
 
 
-def _find_beside(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
-    """Return what a file beside the shard says, or None; names like ``X.json`` are used for other things, too."""
+def find_index_beside(url: str, ranges: RandomAccess, reading: Reading) -> ShardIndex | None:
+    """Return the index that lies beside a shard, or None; names like ``X.json`` are used for other things, too.
+
+    Args:
+        url: the shard.
+        ranges: the shard, open for positioned reads.
+        reading: the rules of reading.
+
+    Raises:
+        StaleIndex: an index that does not describe the shard.
+        SourceError: the shard cannot be read.
+    """
     for name in _candidates(url):
         content = _read_beside(name, _limit_bytes(ranges), reading)
         if content is None:

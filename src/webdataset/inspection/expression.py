@@ -63,7 +63,9 @@ class Expression:
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            where = f" at column {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
+            column = getattr(error, "offset", None)
+            # Python says 0 where the text ends too early
+            where = "" if column is None else f" at column {column}" if column else " at its end"
             said = getattr(error, "msg", None) or type(error).__name__
             raise UsageError(f"{text[:200]!r} is no expression: {said}{where}") from None
         self._evaluate = _Compiler(text).compile(tree.body, 0, frozenset())

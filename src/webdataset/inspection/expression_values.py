@@ -8,7 +8,7 @@ import ast
 import json
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS
 from webdataset.inspection.image_header import read_image_size
@@ -21,14 +21,41 @@ _STRIDE = 32
 _NUMBERS = frozenset(("cls", "cls2", "index", "inx", "id"))
 
 
-class FieldValue(NamedTuple):
+class FieldSource(Mapping[str, bytes]):
+    """The fields of a sample that are read when an expression looks at them, and no farther than it has to."""
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a field; None where there is none.
+
+        Args:
+            name: of the field.
+        """
+        payload = self.get(name)
+        return None if payload is None else len(payload)
+
+    def image_size(self, name: str) -> tuple[int, int] | None:
+        """Return width and height of an image in pixels; None where there is none.
+
+        Args:
+            name: of the field.
+        """
+        payload = self.get(name)
+        return None if payload is None else read_image_size(payload)
+
+
+class FieldValue:
     """A field that is neither text nor JSON.
 
     Args:
-        payload: its bytes.
+        scope: the sample.
+        name: of the field.
     """
 
-    payload: bytes
+    __slots__ = ("_name", "_scope")
+
+    def __init__(self, scope: "Scope", name: str) -> None:
+        self._scope = scope
+        self._name = name
 
     def attribute(self, name: str) -> int | None:
         """Return ``size`` (bytes), ``width`` or ``height`` (pixels; None of what is no image).
@@ -40,18 +67,26 @@ class FieldValue(NamedTuple):
             TypeError: another name.
         """
         if name == "size":
-            return len(self.payload)
+            return self._scope.size(self._name)
         if name not in ("width", "height"):
             raise TypeError(f"a field of bytes has size, width and height, no {name!r}")
-        found = read_image_size(self.payload)
-        return None if found is None else found[name == "height"]
+        return self._scope.image_side(self._name, name)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another field has the same bytes."""
+        if not isinstance(other, FieldValue):
+            return NotImplemented
+        return self._scope.payload(self._name) == other._scope.payload(other._name)
+
+    def __hash__(self) -> int:
+        return hash(self._scope.payload(self._name))
 
 
 class Scope:
     """One sample, and what is left of the budget.
 
     Args:
-        payloads: the bytes of each field.
+        payloads: the bytes of each field; of a :class:`FieldSource` no more is read than is needed.
         key: the sample's key.
         shard: the url of its shard.
     """
@@ -93,12 +128,36 @@ class Scope:
 
     def field(self, name: Any) -> Any:
         """Return the value of a field, or None where the sample has none of this name."""
-        payload = self.payload(name)
-        if payload is None:
+        if not self.has(name):
             return None
         if name not in self._values:
-            self._values[name] = _parse_field(name, payload)
+            self._values[name] = _parse_field(self, name)
         return self._values[name]
+
+    def has(self, name: Any) -> bool:
+        """Tell whether there is a field of this name.
+
+        Raises:
+            TypeError: the name is no text.
+        """
+        if not isinstance(name, str):
+            raise TypeError("the name of a field is a text, such as 'jpg'")
+        return name in self.payloads
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a field, or None."""
+        if not self.has(name):
+            return None
+        payloads = self.payloads
+        return payloads.size(name) if isinstance(payloads, FieldSource) else len(payloads[name])
+
+    def image_side(self, name: str, side: str) -> int | None:
+        """Return the width or height of an image, or None."""
+        if not self.has(name):
+            return None
+        payloads = self.payloads
+        found = payloads.image_size(name) if isinstance(payloads, FieldSource) else read_image_size(payloads[name])
+        return None if found is None else found[side == "height"]
 
     def payload(self, name: Any) -> bytes | None:
         """Return the bytes of a field, or None.
@@ -106,27 +165,26 @@ class Scope:
         Raises:
             TypeError: the name is no text.
         """
-        if not isinstance(name, str):
-            raise TypeError("the name of a field is a text, such as 'jpg'")
-        return self.payloads.get(name)
+        return self.payloads[name] if self.has(name) else None
 
 
-def _parse_field(name: str, payload: bytes) -> Any:
+def _parse_field(scope: Scope, name: str) -> Any:
     ending = name.rpartition(".")[2]
+    if ending not in JSON_FIELDS and ending not in TEXT_FIELDS:
+        return FieldValue(scope, name)
+    payload = scope.payloads[name]
     if ending in JSON_FIELDS:
         try:
             return json.loads(payload)
         except (ValueError, RecursionError) as error:
             raise TypeError(f"the field {name!r} is no JSON: {error}") from None
-    if ending in TEXT_FIELDS:
-        text = payload.decode("utf-8", "replace")
-        if ending in _NUMBERS and len(text) < 80:
-            try:
-                return int(text)
-            except ValueError:
-                return text
-        return text
-    return FieldValue(payload)
+    text = payload.decode("utf-8", "replace")
+    if ending in _NUMBERS and len(text) < 80:
+        try:
+            return int(text)
+        except ValueError:
+            return text
+    return text
 
 
 def check_number(value: Any) -> Any:
@@ -217,17 +275,8 @@ COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 
 def _size(scope: Scope, name: Any = None) -> int | None:
     if name is None:
-        return sum(map(len, scope.payloads.values()))
-    payload = scope.payload(name)
-    return None if payload is None else len(payload)
-
-
-def _image_side(side: str) -> Callable[[Scope, Any], int | None]:
-    def measure(scope: Scope, name: Any) -> int | None:
-        payload = scope.payload(name)
-        return None if payload is None else FieldValue(payload).attribute(side)
-
-    return measure
+        return sum(scope.size(each) or 0 for each in scope.payloads)
+    return scope.size(name)
 
 
 def _text(scope: Scope, name: Any) -> str | None:
@@ -297,12 +346,12 @@ def _limited_sum(values: Iterable[Any]) -> Any:
 
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
-    "has": lambda scope, name: scope.payload(name) is not None,
-    "field": lambda scope, name: scope.field(name),
+    "has": Scope.has,
+    "field": Scope.field,
     "text": _text,
     "size": _size,
-    "width": _image_side("width"),
-    "height": _image_side("height"),
+    "width": lambda scope, name: scope.image_side(name, "width"),
+    "height": lambda scope, name: scope.image_side(name, "height"),
     "like": _like,
     "len": _plain(_limited_len),
     "int": _plain(_limited_int),

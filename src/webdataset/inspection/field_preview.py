@@ -32,7 +32,8 @@ TEXT_FIELDS = frozenset(
 """Last components of the fields that hold text."""
 
 JSON_FIELDS = frozenset(("json", "jsn"))
-_LINES = frozenset(("jsonl", "ndjson", "yaml", "yml"))
+LINE_FIELDS = frozenset(("jsonl", "ndjson", "yaml", "yml"))
+"""Last components of the fields that hold text of another form."""
 _SHOWN_BYTES = 16
 _HEADER_BYTES = 4096
 _JSON_BYTES = 1 << 20
@@ -84,7 +85,7 @@ def preview_field(field: str, payload: bytes, *, width: int = 100) -> FieldPrevi
         outline = _outline_array(payload)
         if outline is not None:
             return FieldPreview("array", shorten(outline, width), size)
-    if ending in TEXT_FIELDS or ending in JSON_FIELDS or ending in _LINES:
+    if ending in TEXT_FIELDS or ending in JSON_FIELDS or ending in LINE_FIELDS:
         try:
             text = payload[: 4 * width].decode("utf-8")
         except UnicodeDecodeError as error:
@@ -105,7 +106,16 @@ def shorten(text: str, width: int) -> str:
 
 
 def _outline_array(payload: bytes) -> str | None:
-    """Return dtype and shape by the header of an npy file (NEP 1)."""
+    found = read_npy_header(payload)
+    return None if found is None else f"{found[0]}{list(found[1])}"
+
+
+def read_npy_header(payload: bytes) -> tuple[str, tuple[int, ...]] | None:
+    """Return dtype and shape by the header of an npy file (NEP 1), or None where this is none.
+
+    Args:
+        payload: an npy file, or enough of its start.
+    """
     if not payload.startswith(b"\x93NUMPY") or len(payload) < 12:
         return None
     large = payload[6] > 1
@@ -113,8 +123,8 @@ def _outline_array(payload: bytes) -> str | None:
     length = int.from_bytes(payload[8:start], "little")
     try:
         header = ast.literal_eval(payload[start : start + min(length, _HEADER_BYTES)].decode("latin-1").strip())
-        return f"{header['descr']}{list(header['shape'])}"
-    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
+        return str(header["descr"]), tuple(int(side) for side in header["shape"])
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError, OverflowError):
         return None
 
 

@@ -96,6 +96,15 @@ class FindingList:
         if self.counts[code] <= self._most:
             self.kept.append(Finding(code, message, self.url, **places))
 
+    def extend(self, other: "FindingList") -> None:
+        """Add those of another list, whose codes this one has none of.
+
+        Args:
+            other: of the same shard, and as many of each code.
+        """
+        self.counts.update(other.counts)
+        self.kept += other.kept
+
 
 @dataclasses.dataclass(frozen=True)
 class ShardReport:
@@ -141,6 +150,68 @@ class ShardReport:
             "counts": dict(sorted(self.counts.items())),
             "findings": [finding.to_json() for finding in self.findings],
         }
+
+
+@dataclasses.dataclass
+class ShardResult:
+    """What the check of a shard found before it is compared with other shards; a process can send it to another.
+
+    Args:
+        url: the shard.
+        findings: so far.
+        compression: see :class:`ShardReport`, as for the other fields.
+        samples: number of samples.
+        members: number of members with bytes.
+        size_bytes: bytes of the tar stream that were seen.
+        unread: ranges in which nothing could be read.
+        fields: number of samples that have each field.
+        not_checked: extension whose package is missing, to message and places of the finding.
+        most_keys: how many keys of a shard are kept.
+        forgot: some keys were not.
+    """
+
+    url: str
+    findings: FindingList
+    compression: str | None = None
+    samples: int = 0
+    members: int = 0
+    size_bytes: int = 0
+    unread: tuple[tuple[int, int | None], ...] = ()
+    fields: dict[str, int] = dataclasses.field(default_factory=dict)
+    not_checked: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    most_keys: int = 0
+    forgot: bool = False
+
+    def finish(self, missing: set[str]) -> ShardReport:
+        """Return the report, with the findings that depend on the shards before.
+
+        Args:
+            missing: extensions whose package is missing, told of already; takes those of this shard.
+        """
+        for extension, finding in self.not_checked.items():
+            if extension not in missing:
+                missing.add(extension)
+                self.findings.add("not-checked", **finding)
+        if self.forgot:
+            self.findings.add(
+                "keys-forgotten", f"more than {self.most_keys} keys: repetitions among the further ones are not found"
+            )
+        return ShardReport(
+            url=self.url,
+            findings=tuple(sorted(self.findings.kept, key=_place_of)),
+            counts=dict(sorted(self.findings.counts.items())),
+            samples=self.samples,
+            members=self.members,
+            size_bytes=self.size_bytes,
+            compression=self.compression,
+            unread=self.unread,
+            fields=self.fields,
+        )
+
+
+def _place_of(finding: Finding) -> tuple[bool, int, str]:
+    """Return what findings are sorted by: those without a place come last."""
+    return finding.offset is None, finding.offset or 0, finding.code
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.walker import MemberPosition
 
 if TYPE_CHECKING:
-    from webdataset.inspection.shard_check import ShardCheck
+    from webdataset.inspection.findings import ShardResult
 
 _FIRST: Final = 5
 _COMPRESSION: Final = frozenset(["gz", "bz2", "xz", "zst"])
@@ -251,7 +251,7 @@ class HuggingFaceProfile(TarfileProfile):
             if lost is not None:
                 self._differ(f"of {field!r} {lost}", place.offset, place.name, once=f"loss {field}")
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Take the last sample, and tell of shards without samples."""
         self._finish_example()
         self._key = None

@@ -6,6 +6,7 @@ bounded by the length of the payload, each step moving forward.
 
 import re
 import struct
+from collections.abc import Callable
 
 IMAGE_FIELDS = frozenset(
     (
@@ -32,6 +33,7 @@ IMAGE_FIELDS = frozenset(
 _FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)))
 _ALONE = frozenset((0x01, *range(0xD0, 0xD9)))
 _MOST_BOXES = 1 << 16
+_HEAD_BYTES = 1 << 12
 _NETPBM = re.compile(rb"P[1-6]\s+(?:#[^\n]*\n\s*)*(\d{1,9})\s+(?:#[^\n]*\n\s*)*(\d{1,9})\s")
 
 
@@ -45,6 +47,27 @@ def read_image_size(payload: bytes) -> tuple[int, int] | None:
         return _read_size(payload)
     except (struct.error, IndexError):
         return None
+
+
+def read_image_size_in(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int] | None:
+    """Return (width, height) as :func:`read_image_size` does of the whole payload, and read no more than it needs.
+
+    Args:
+        read: returns the bytes from a start to a stop of the payload.
+        size_bytes: of the payload.
+    """
+    head = read(0, min(size_bytes, _HEAD_BYTES))
+    if head[4:8] == b"ftyp" and len(head) < size_bytes:
+        head += read(len(head), min(size_bytes, _MOST_BOXES + 64))
+    found = read_image_size(head)
+    # the frame header of a JPEG may stand behind large profiles and thumbnails; all others are at the start
+    while found is None and len(head) < size_bytes and head.startswith(b"\xff\xd8"):
+        more = read(len(head), min(size_bytes, 8 * len(head)))
+        if not more:
+            break
+        head += more
+        found = read_image_size(head)
+    return found
 
 
 def _read_size(payload: bytes) -> tuple[int, int] | None:

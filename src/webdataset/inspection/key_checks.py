@@ -7,9 +7,10 @@ chance of that is one in a hundred thousand.
 """
 
 import re
+from array import array
 from collections import Counter
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from webdataset.inspection.findings import FindingList
 from webdataset.samples.grouping import Sample
@@ -76,7 +77,7 @@ class KnownKeys:
             found += [(int(place), int(shards[places[place]])) for place in same]
         return found
 
-    def add(self, hashes: "list[int]", shard: int) -> None:
+    def add(self, hashes: "Sequence[int]", shard: int) -> None:
         """Keep the keys of a shard.
 
         Args:
@@ -102,34 +103,85 @@ class KnownKeys:
         self._levels.append(level)
 
 
+class KeyBatch(NamedTuple):
+    """Keys of one shard, to be compared with those of the shards before.
+
+    Args:
+        keys: of samples, in their order.
+        offsets: where each starts.
+        kept: places in ``keys`` of those that came for the first time, and are kept.
+    """
+
+    keys: list[str]
+    offsets: list[int]
+    kept: list[int]
+
+
+class KeyComparison:
+    """Compares the keys of one shard with those of the shards before.
+
+    Args:
+        findings: takes what is found.
+        known: the keys of the shards before.
+        urls: of the shards so far, by their numbers; the last one is this shard's.
+
+    Attributes:
+        findings: as above.
+    """
+
+    def __init__(self, findings: FindingList, known: KnownKeys, urls: list[str]) -> None:
+        self.findings = findings
+        self._known = known
+        self._urls = urls
+        self._kept = array("Q")
+
+    def take(self, batch: KeyBatch) -> None:
+        """Take the next keys.
+
+        Args:
+            batch: of the shard.
+        """
+        keys, offsets, kept = batch
+        hashes = [hash(key) & _MASK for key in keys]
+        self._kept.extend([hashes[place] for place in kept])
+        for place, shard in self._known.find(hashes):
+            message = f"the key {keys[place]!r} stands in {self._urls[shard]}, too"
+            self.findings.add("repeated-key-across", message, key=keys[place], offset=offsets[place])
+
+    def finish(self) -> None:
+        """Take note that the shard has ended: keep its keys for the shards after it."""
+        self._known.add(self._kept, len(self._urls) - 1)
+
+
 class KeyCheck:
     """Takes the samples of one shard.
 
     Args:
         findings: takes what is found.
-        known: the keys of the shards before; None: they are not compared.
-        urls: of the shards before, by their numbers.
         most_keys: how many keys of this shard are kept.
+        compare: takes batches of keys, where there are other shards.
 
     Attributes:
         samples: number of samples so far.
         fields: number of samples that have each field.
+        forgot: some keys were not kept.
     """
 
-    def __init__(self, findings: FindingList, known: KnownKeys | None, urls: list[str], most_keys: int) -> None:
+    def __init__(
+        self, findings: FindingList, most_keys: int, compare: Callable[[KeyBatch], object] | None = None
+    ) -> None:
         self.samples = 0
         self.fields: Counter[str] = Counter()
+        self.forgot = False
         self._findings = findings
-        self._known = known
-        self._urls = urls
+        self._compare = compare
         self._most = most_keys
         self._seen: dict[int, int] = {}
-        self._forgot = False
         self._sets: dict[Fields, int] = {}
         self._groups: dict[Fields, int] = {}
         self._counts: list[int] = []
         self._first: list[tuple[str, int]] = []
-        self._waiting: list[tuple[str, int]] = []
+        self._batch = KeyBatch([], [], [])
 
     def add(self, samples: list[Sample], offsets: list[int], *, parts_known: str | None = None) -> None:
         """Take samples that are complete.
@@ -140,6 +192,8 @@ class KeyCheck:
             parts_known: a key whose parts have been told of already.
         """
         seen, sets = self._seen, self._sets
+        keys, places, kept = self._batch
+        comparing = self._compare is not None
         for sample, offset in zip(samples, offsets, strict=True):
             names = tuple(sample)[1:]
             number = sets.get(names)
@@ -152,15 +206,18 @@ class KeyCheck:
             if before is None:
                 if len(seen) < self._most:
                     seen[digest] = number
+                    if comparing:
+                        kept.append(len(keys))
                 else:
-                    self._forgot = True
+                    self.forgot = True
             elif key != parts_known:
                 self._repeat(key, offset, names, before)
-            if self._known is not None:
-                self._waiting.append((key, offset))
+            if comparing:
+                keys.append(key)
+                places.append(offset)
         self.samples += len(samples)
-        if len(self._waiting) >= _BATCH:
-            self._compare()
+        if len(keys) >= _BATCH:
+            self._send_batch()
 
     def _number(self, names: Fields, key: str, offset: int) -> int:
         """Return the number of a set of fields; the last one stands for all that are too many."""
@@ -190,26 +247,14 @@ class KeyCheck:
             key=key, offset=offset,
         )  # fmt: skip
 
-    def _compare(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if self._known is None:
-            return
-        for place, shard in self._known.find([hash(key) & _MASK for key, _ in waiting]):
-            key, offset = waiting[place]
-            self._findings.add(
-                "repeated-key-across", f"the key {key!r} stands in {self._urls[shard]}, too", key=key, offset=offset
-            )
+    def _send_batch(self) -> None:
+        batch, self._batch = self._batch, KeyBatch([], [], [])
+        if self._compare is not None and batch.keys:
+            self._compare(batch)
 
     def finish(self) -> None:
         """Take note that the shard has ended: tell of samples without fields that most have."""
-        self._compare()
-        if self._known is not None:
-            self._known.add(list(self._seen), len(self._urls) - 1)
-            self._forgot |= self._known.full
-        if self._forgot:
-            self._findings.add(
-                "keys-forgotten", f"more than {self._most} keys: repetitions among the further ones are not found"
-            )
+        self._send_batch()
         self._groups.pop(_OTHERS, None)
         for names, number in self._groups.items():
             for name in names:

@@ -18,7 +18,7 @@ from webdataset.samples.grouping import base_plus_ext, is_meta
 from webdataset.tar.walker import MemberPosition
 
 if TYPE_CHECKING:
-    from webdataset.inspection.shard_check import ShardCheck
+    from webdataset.inspection.findings import ShardResult
 
 _PICKLES: Final = frozenset(["pt", "pth", "pickle", "pkl"])
 _MOST_KEYS: Final = 1_000_000
@@ -41,6 +41,10 @@ class RayProfile(TarfileProfile):
         self._fields: set[str] = set()
         self._samples = 0
         self._arrays: Counter[str] = Counter()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the keys, which only the process that reads the shard needs."""
+        return {**vars(self), "_seen": set()}
 
     def take_member(self, name: str, place: MemberPosition) -> None:
         """Group as it does: a key that comes again, and a field that stands twice, are errors."""
@@ -89,7 +93,7 @@ class RayProfile(TarfileProfile):
         if fault is not None and fault.code.startswith("bad-"):
             self._refuse("the field does not decode", place.offset, place.name)
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Tell of arrays that not all samples have."""
         for field, count in self._arrays.items():
             if count < self._samples:
@@ -115,7 +119,7 @@ class EnergonProfile(TarfileProfile):
         if field != field.lower():
             self._differ(f"it keeps the capitals of {field!r}", place.offset, name, once=field)
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Tell of keys that are not alone, of compression, and of sparse members."""
         super().judge_shard(check)
         counts = check.findings.counts
@@ -158,7 +162,7 @@ class DaliProfile(ReaderProfile):
                 "it misreads PAX names of more than 255 bytes without an index", place.offset, name, once="long"
             )
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Tell of compression, sparse members, damage, and keys that come again."""
         counts = check.findings.counts
         if check.compression is not None:
@@ -193,7 +197,7 @@ class GrainProfile(ReaderProfile):
     def take_members(self, members: list[tuple[str, MemberPosition, int]]) -> None:
         """Take nothing: an index has the samples that the stream has, hard links included."""
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Tell what keeps an index from being made."""
         if check.compression is not None:
             self._refuse("a compressed shard has no random access: decompress it", 0)
@@ -205,7 +209,7 @@ class GrainProfile(ReaderProfile):
                 self._refuse(f"no index can be made of the shard ({code})", _first_offset(check, code))
 
 
-def _first_offset(check: "ShardCheck", code: str) -> int | None:
+def _first_offset(check: "ShardResult", code: str) -> int | None:
     return next((finding.offset for finding in check.findings.kept if finding.code == code), None)
 
 
@@ -233,6 +237,10 @@ class ProfileSet(MemberObserver):
                 raise UsageError(f"profile {name!r} is not one of {', '.join(known)}")
         self.profiles: list[ReaderProfile] = [known[name]() for name in wanted]
 
+    def waits_for_first(self) -> bool:
+        """Tell whether a profile has not seen the first shard, which decides what it expects of the others."""
+        return any(profile.first for profile in self.profiles)
+
     def take_links(self, targets: dict[int, str]) -> None:
         """Pass on which members are hard links."""
         for profile in self.profiles:
@@ -253,7 +261,7 @@ class ProfileSet(MemberObserver):
             if profile.wants_payload(place):
                 profile.take_payload(place, payload)
 
-    def end_shard(self, check: "ShardCheck") -> None:
+    def end_shard(self, check: "ShardResult") -> None:
         """Tell what the readers make of a shard.
 
         Args:

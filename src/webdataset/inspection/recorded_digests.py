@@ -78,7 +78,7 @@ def find_recorded_digests(
         listed: what an index of the list records, by the last part of the urls.
         storage_options: what objects at stores are opened with.
     """
-    found = [listed[name]] if (name := _last_part(url)) in listed else []
+    found = [listed[name]] if (name := last_part(url)) in listed else []
     place = files_json.index_name(url)
     if url not in (place, "-") and "?" not in url and not url.startswith("pipe:"):
         content = _load_file(place, storage_options)
@@ -91,7 +91,12 @@ def find_recorded_digests(
     return found
 
 
-def _last_part(url: str) -> str:
+def last_part(url: str) -> str:
+    """Return the name of a shard within its folder.
+
+    Args:
+        url: of it.
+    """
     return url.partition("?")[0].rpartition("/")[2]
 
 
@@ -132,7 +137,7 @@ def load_wids_digests(place: str | os.PathLike[str], *, storage_options: Any = N
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{name} is no wids index: it has no list 'shardlist' of shards with urls") from None
     return {
-        _last_part(str(url)): RecordedDigests(
+        last_part(str(url)): RecordedDigests(
             name, size if isinstance(size, int) else None, {"md5": digest} if isinstance(digest, str) and digest else {}
         )
         for url, size, digest in pairs

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from webdataset.core import errors
 from webdataset.core.errors import WebDatasetError, describe_error
 from webdataset.inspection.field_checks import FieldCheck, check_field, find_field_check
-from webdataset.inspection.findings import Finding, FindingList, ShardReport
+from webdataset.inspection.findings import FindingList, ShardReport, ShardResult
 from webdataset.inspection.header_walk import HeaderWalk, MemberObserver, find_header
-from webdataset.inspection.key_checks import ODD_NAME, KeyCheck, KnownKeys, are_plain, judge_name
+from webdataset.inspection.key_checks import ODD_NAME, KeyBatch, KeyCheck, are_plain, judge_name
 from webdataset.samples.grouping import Grouper, base_plus_ext, is_meta
 from webdataset.tar.compression import Decompressor, detect_compression
 from webdataset.tar.header import BLOCK, HARD_LINK, describe_content
@@ -50,11 +50,6 @@ class _Pending(NamedTuple):
     check: FieldCheck | None
 
 
-def _place_of(finding: Finding) -> tuple[bool, int, str]:
-    """Return what findings are sorted by: those without a place come last."""
-    return finding.offset is None, finding.offset or 0, finding.code
-
-
 def _name_damage(error: Exception, walk: HeaderWalk, offset: int) -> str:
     """Return the code of the error at which a walk stopped."""
     if isinstance(error, errors.LimitExceeded):
@@ -70,9 +65,7 @@ class ShardCheck:
     Args:
         url: the shard.
         rules: what is checked.
-        known: the keys of the shards before, or None.
-        urls: of the shards so far, this one included.
-        missing: extensions whose package is missing, told of already; shared by the shards of one check.
+        compare: takes batches of keys, to compare them with other shards'.
         observer: takes what is found besides.
     """
 
@@ -80,18 +73,16 @@ class ShardCheck:
         self,
         url: str,
         rules: CheckRules,
-        known: KnownKeys | None = None,
-        urls: list[str] | None = None,
+        compare: Callable[[KeyBatch], object] | None = None,
         *,
-        missing: set[str] | None = None,
         observer: MemberObserver | None = None,
     ) -> None:
         self.url = url
         self.findings = FindingList(url, rules.most_findings)
         self.compression: str | None = None
         self._rules = rules
-        self._keys = KeyCheck(self.findings, known, urls if urls is not None else [url], rules.most_keys)
-        self._missing = missing if missing is not None else set()
+        self._keys = KeyCheck(self.findings, rules.most_keys, compare)
+        self._not_checked: dict[str, dict[str, Any]] = {}
         self._observer = observer
         self._grouper = Grouper()
         self._walk = HeaderWalk(self._note)
@@ -303,13 +294,16 @@ class ShardCheck:
     def _judge(self, place: MemberPosition, check: FieldCheck | None, payload: bytes) -> None:
         if self._observer is not None and self._observer.wants_payload(place):
             self._observer.take_payload(place, payload)
-        if check is None or check.extension in self._missing:
+        if check is None or check.extension in self._not_checked:
             return
         fault = check_field(check, payload)
         if fault is None:
             return
         if fault.code == "not-checked":
-            self._missing.add(check.extension)
+            key, field = base_plus_ext(place.name)
+            places = {"offset": place.offset, "member": place.name, "key": key, "field": field}
+            self._not_checked[check.extension] = {"message": fault.message, **places}
+            return
         self._note(fault.code, fault.message, offset=place.offset, member=place.name)
 
     def _group(self, members: list[Any]) -> None:
@@ -462,16 +456,22 @@ class ShardCheck:
             found = self.compression or "no compression"
             self._note("misleading-name", f"its name says {stated or 'no compression'}, its bytes {found}")
 
-    def report(self) -> ShardReport:
-        """Return what was found."""
-        return ShardReport(
-            url=self.url,
-            findings=tuple(sorted(self.findings.kept, key=_place_of)),
-            counts=dict(self.findings.counts),
+    def result(self) -> ShardResult:
+        """Return what was found, to be compared with other shards."""
+        return ShardResult(
+            self.url,
+            self.findings,
+            compression=self.compression,
             samples=self._keys.samples,
             members=self._members,
             size_bytes=self._length,
-            compression=self.compression,
             unread=tuple(self._unread),
             fields=dict(self._keys.fields),
+            not_checked=self._not_checked,
+            most_keys=self._rules.most_keys,
+            forgot=self._keys.forgot,
         )
+
+    def report(self) -> ShardReport:
+        """Return what was found in this shard alone."""
+        return self.result().finish(set())

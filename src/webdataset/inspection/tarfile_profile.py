@@ -14,7 +14,7 @@ from webdataset.tar.header import BLOCK
 from webdataset.tar.walker import MemberPosition
 
 if TYPE_CHECKING:
-    from webdataset.inspection.shard_check import ShardCheck
+    from webdataset.inspection.findings import ShardResult
 
 _ENDS: Final = ("bad-header", "bad-extension", "lone-zero-block", "joined-archives", "limit")
 _UNREADABLE: Final = ("wrong-file", "empty-file", "bad-compression")
@@ -69,7 +69,7 @@ class ReaderProfile(MemberObserver):
             place: where it lies.
         """
 
-    def end_shard(self, check: "ShardCheck") -> None:
+    def end_shard(self, check: "ShardResult") -> None:
         """Tell what the reader makes of the shard.
 
         Args:
@@ -84,7 +84,7 @@ class ReaderProfile(MemberObserver):
         self._predictions, self._links, self._last = [], {}, None
         self._told = set()
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Add predictions about the shard as a whole.
 
         Args:
@@ -107,7 +107,7 @@ class ReaderProfile(MemberObserver):
 class TarfileProfile(ReaderProfile):
     """A reader that is built on Python's tarfile."""
 
-    def judge_shard(self, check: "ShardCheck") -> None:
+    def judge_shard(self, check: "ShardResult") -> None:
         """Find where tarfile stops, and forget what comes after it."""
         for code in _UNREADABLE:
             if check.findings.counts[code]:
@@ -126,8 +126,8 @@ class TarfileProfile(ReaderProfile):
         else:
             self._differ(f"it ends at byte {stop} without an error, and reads nothing after it", stop)
 
-    def _judge_cut(self, check: "ShardCheck") -> None:
-        length = check.report().size_bytes
+    def _judge_cut(self, check: "ShardResult") -> None:
+        length = check.size_bytes
         last = self._last
         end = 0 if last is None else last.payload + (last.size + BLOCK - 1) // BLOCK * BLOCK
         if end > length or last is None:

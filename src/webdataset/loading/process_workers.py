@@ -10,7 +10,6 @@ import contextlib
 import multiprocessing
 import select
 import selectors
-import signal
 import sys
 import time
 from collections import deque
@@ -19,6 +18,8 @@ from multiprocessing.process import BaseProcess
 from typing import cast
 
 from webdataset.core.errors import UsageError, WorkerDied, describe_error
+from webdataset.core.optional_imports import loaded_module
+from webdataset.core.process_pool import describe_exit
 from webdataset.core.redaction import redact
 from webdataset.flow.explain import format_function
 from webdataset.flow.pickling import pickle_by_value
@@ -79,7 +80,7 @@ class ProcessWorkers(WorkerPool):
             self._polls.append(select.poll())
             self._polls[-1].register(ours, select.POLLOUT)
             others = [each.pipe for each in self._receivers] if forked else []
-            duty = WorkerConfig(origin, span, number, self.workers, theirs, others)
+            duty = WorkerConfig(origin, span, number, self.workers, theirs, others, loaded_module("torch") is not None)
             process = context.Process(target=run_worker, args=(duty,), name=f"webdataset-loader-{number}", daemon=True)
             try:
                 process.start()
@@ -203,7 +204,7 @@ class ProcessWorkers(WorkerPool):
         index, key, url = self._boards[number].load() if self._boards else (None, "", "")
         self.close()
         error = WorkerDied(
-            f"worker {number} of {self.workers} (process {pid}) {_describe_exit(code)} {_describe_index(index)}; "
+            f"worker {number} of {self.workers} (process {pid}) {describe_exit(code)} {_describe_index(index)}; "
             "iterate again to start new workers, from the state after the last batch if the dataset is elastic",
             url=url or None,
             key=key or None,
@@ -295,19 +296,6 @@ def _restore_adapter(pickled: bytes) -> DatasetAdapter:
 
     adapter: DatasetAdapter = cloudpickle.loads(pickled)
     return adapter
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "closed its pipe and still runs"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ", as the system does where memory is short" if name == "SIGKILL" else ""
-    return f"was killed by {name} (exit code {code}{hint})"
 
 
 def _describe_index(index: int | None) -> str:

@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -21,9 +20,8 @@ from typing import NoReturn
 import numpy as np
 
 from webdataset.core import distributed
-from webdataset.core.errors import FlowError, describe_error
 from webdataset.core.optional_imports import loaded_module
-from webdataset.core.redaction import redact
+from webdataset.core.process_pool import make_portable
 from webdataset.core.seeds import hash_seed
 from webdataset.loading.ipc import PartSender, SharedMemoryError, receive_block
 from webdataset.loading.partition import DatasetAdapter, EpochStart
@@ -52,6 +50,7 @@ class WorkerConfig:
         workers: how many there are.
         pipe: to the consumer.
         others: the consumer's ends of pipes, which a fork has inherited.
+        torch: the consumer has loaded torch, so that the dataset may draw from its generators.
     """
 
     origin: DatasetAdapter
@@ -60,6 +59,7 @@ class WorkerConfig:
     workers: int
     pipe: Connection
     others: list[Connection]
+    torch: bool = False
 
 
 def run_worker(duty: WorkerConfig) -> None:
@@ -162,7 +162,9 @@ class WorkerProcess:
 
     def _epoch(self, beginning: EpochStart) -> None:
         duty = self._duty
-        _seed_generators(hash_seed("loader", beginning.seed, beginning.epoch, beginning.place.rank, duty.number))
+        _seed_generators(
+            hash_seed("loader", beginning.seed, beginning.epoch, beginning.place.rank, duty.number), torch=duty.torch
+        )
         sent = 0
         loop: WorkerLoop | None = None
         try:
@@ -187,7 +189,7 @@ class WorkerProcess:
 
     def _send(self, part: WindowPart) -> None:
         if part.error is not None:
-            part.error = _make_portable(part.error, self._duty.number)
+            part.error = make_portable(part.error, f"in worker {self._duty.number} (process {os.getpid()})")
         self._sender.send(part)
 
     def _leave(self, window: int) -> WindowCredit:
@@ -217,27 +219,16 @@ class WorkerProcess:
                 raise EpochCancelled
 
 
-def _seed_generators(seed: int) -> None:
-    """Give this worker global generators of its own: forked ones would all draw the same."""
+def _seed_generators(seed: int, *, torch: bool) -> None:
+    """Give this worker global generators of its own: forked ones would all draw the same.
+
+    Args:
+        seed: 64 bits.
+        torch: seed its generator also where this process has not loaded it yet: a function may do that later.
+    """
     random.seed(seed)
     np.random.seed(seed % (1 << 32))  # noqa: NPY002  what users' functions may draw from
-    if loaded_module("torch") is not None:
-        from webdataset.codecs.torch_codecs import seed_torch_worker  # noqa: PLC0415  torch is loaded already, this module not
+    if torch or loaded_module("torch") is not None:
+        from webdataset.codecs.torch_codecs import seed_torch_worker  # noqa: PLC0415  where the program uses torch
 
         seed_torch_worker(seed)
-
-
-def _make_portable(error: BaseException, worker: int) -> BaseException:
-    """Return an error that can be pickled, with a note of where it was raised."""
-    import pickle  # noqa: PLC0415  only where something failed
-
-    text = redact("".join(traceback.format_exception(error)))
-    try:
-        copied = pickle.loads(pickle.dumps(error))  # noqa: S301  what was just pickled here
-        fits = type(copied) is type(error) and str(copied) == str(error)
-    except Exception:  # noqa: BLE001  whatever a user's exception does when it is pickled
-        fits = False
-    found = error if fits else FlowError(f"a worker process failed: {describe_error(error)}")
-    found.__cause__ = found.__context__ = None
-    found.add_note(f"in worker {worker} (process {os.getpid()}):\n{text}")
-    return found

@@ -8,5 +8,8 @@ members stay, byte by byte.
 * ``selection``: which samples and fields stay, and under which names; ``join``: fields of several datasets by key
 * ``mixing``: the sources of a dataset specification as one stream
 * ``creation``: samples of files, tables and recipes; ``processing``: commands and functions, sample by sample
+* ``conversion``: samples of other formats; ``field_values``: values of rows to fields
+* ``table_reading``: Parquet, Arrow and Hugging Face datasets; ``tfrecord``, ``mds``: those files; ``folders``: files
+* ``table_columns``: fields to columns of a table; ``table_writing``: tables of samples
 * ``recompression``: another compression, the tar stream unchanged
 """

@@ -1,28 +1,35 @@
 """Changes samples one by one: by a shell command in a folder of its own, or by a Python function; several at a time.
 
-The order of the samples stays. At most a few samples for each job are in memory. A function sees
+The order of the samples stays. At most a few samples for each job are in memory. Commands run in threads. A function
+runs in threads too, or in processes, which get its name and import it: Python code of one process runs one thread at a
+time. A function sees
 ``{"__key__", "__url__", field: bytes}`` and returns such a dictionary, several of them, or None to leave the sample
 out; fields that it returns unchanged are written as they stood, others are encoded by their names.
 """
 
+import contextlib
 import importlib
 import os
 import re
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from webdataset.core.errors import CommandFailed, SampleError, UsageError, describe_error
+from webdataset.core import settings
+from webdataset.core.errors import CommandFailed, SampleError, UsageError, WorkerDied, describe_error
 from webdataset.reshaping.creation import make_member
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawMember, RawSample
 
 OnError = Literal["stop", "skip", "keep"]
+Results = Generator[tuple[RawSample, list[RawSample] | Exception], None, None]
 _AHEAD = 2
+_TASK_BYTES = 1 << 18
+_TASK_SAMPLES = 64
 _SHOWN = 500
 _STEM = "sample"
 _KEY = "__key__"
@@ -30,9 +37,7 @@ _SINGLE = re.compile(r"sample(?P<number>)\.(?P<field>.+)", re.DOTALL)
 _SEVERAL = re.compile(r"sample-(?P<number>\d{1,18})\.(?P<field>.+)", re.DOTALL)
 
 
-def map_in_order(
-    function: Callable[[RawSample], list[RawSample]], samples: Iterable[RawSample], jobs: int
-) -> Iterator[tuple[RawSample, list[RawSample] | Exception]]:
+def map_in_order(function: Callable[[RawSample], list[RawSample]], samples: Iterable[RawSample], jobs: int) -> Results:
     """Yield each sample with what a function makes of it, in order, several at a time.
 
     Args:
@@ -51,6 +56,72 @@ def map_in_order(
             yield _result(*running.popleft())
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def map_in_processes(name: str, samples: Iterable[RawSample], jobs: int) -> Results:
+    """Yield each sample with what a Python function makes of it, in order, by several processes.
+
+    A process that dies is an error of the sample that it was at.
+
+    Args:
+        name: of the function, ``module:function``; each process imports it.
+        samples: as they stand.
+        jobs: how many processes.
+
+    Raises:
+        WorkerDied: a process ended before it began.
+    """
+    from webdataset.core.process_pool import ProcessPool  # noqa: PLC0415  only where there are several jobs
+
+    with ProcessPool(jobs, f"{__name__}:{_prepare_process.__name__}", (name, settings.FULL_TRACEBACKS.get())) as pool:
+        for sample, made, _ in pool.run(_make_tasks(samples)):
+            if isinstance(made, WorkerDied):
+                told = f"{made} while the function worked on the sample"
+                yield sample, WorkerDied(told, key=sample.key, url=sample.url)
+            elif isinstance(made, Exception):
+                yield sample, made
+            else:
+                yield sample, [_put_back(sample, each) for each in made]
+
+
+def _make_tasks(samples: Iterable[RawSample]) -> Iterator[list[RawSample]]:
+    """Yield lists of samples, each for a process to work on: a large one alone, small ones together."""
+    task: list[RawSample] = []
+    size = 0
+    for sample in samples:
+        task.append(sample)
+        size += sample.size_bytes
+        if size >= _TASK_BYTES or len(task) >= _TASK_SAMPLES:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task
+
+
+def _prepare_process(name: str, traced: bool) -> Callable[[RawSample, object], list[RawSample] | BaseException]:  # noqa: FBT001  pickled by place
+    """Return what a process does with a sample; members that stay are their places among the sample's."""
+    from webdataset.core.process_pool import make_portable  # noqa: PLC0415  as above
+
+    function = SampleFunction(load_function(name))
+
+    def work(sample: RawSample, send: object) -> list[RawSample] | BaseException:  # noqa: ARG001  one message a sample
+        try:
+            return [_take_out(sample, each) for each in function(sample)]
+        except Exception as error:  # noqa: BLE001  the caller decides
+            return make_portable(error, f"in process {os.getpid()}" if traced else None)
+
+    return work
+
+
+def _take_out(sample: RawSample, made: RawSample) -> RawSample:
+    """Return a result whose members that stand in the sample are places."""
+    places: dict[int, Any] = {id(member): place for place, member in enumerate(sample.members)}
+    return made._replace(members=tuple(places.get(id(member), member) for member in made.members))
+
+
+def _put_back(sample: RawSample, made: RawSample) -> RawSample:
+    members: tuple[Any, ...] = made.members
+    return made._replace(members=tuple(sample.members[each] if isinstance(each, int) else each for each in members))
 
 
 def _result(sample: RawSample, future: "Future[list[RawSample]]") -> tuple[RawSample, list[RawSample] | Exception]:
@@ -80,15 +151,34 @@ def process_samples(
     Raises:
         SampleError: the function failed for a sample, and ``on_error`` is ``stop``.
     """
-    for sample, made in map_in_order(function, samples, jobs):
-        if not isinstance(made, Exception):
-            yield from made
-            continue
-        if on_error == "stop":
-            raise made
-        failed(sample, made)
-        if on_error == "keep":
-            yield sample
+    return judge_results(map_in_order(function, samples, jobs), on_error, failed)
+
+
+def judge_results(
+    results: Results, on_error: OnError, failed: Callable[[RawSample, Exception], None]
+) -> Generator[RawSample, None, None]:
+    """Yield the samples that were made, and do what is to be done where none could be made.
+
+    Args:
+        results: of :func:`map_in_order` or :func:`map_in_processes`.
+        on_error: ``stop``, ``skip`` the sample, or ``keep`` it as it was.
+        failed: called with each sample that is skipped or kept.
+
+    Raises:
+        SampleError: the function failed for a sample, and ``on_error`` is ``stop``.
+        WorkerDied: a process died at a sample, likewise.
+    """
+    # threads and processes end here, not when a traceback is let go
+    with contextlib.closing(results):
+        for sample, made in results:
+            if not isinstance(made, Exception):
+                yield from made
+                continue
+            if on_error == "stop":
+                raise made
+            failed(sample, made)
+            if on_error == "keep":
+                yield sample
 
 
 class ShellCommand:
@@ -295,9 +385,3 @@ class SampleFunction:
         before = dict(zip(sample.fields, sample.members, strict=True))
         members = tuple(_keep_or_make(key, name, bytes(encoded[name]), before) for name in fields)
         return sample._replace(key=key, fields=tuple(fields), members=members)
-
-
-def count_processors() -> int:
-    """Return how many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -2,14 +2,18 @@
 
 A shard appears under its name when it is complete, as for every writer of this library. A pattern such as
 ``out-%06d.tar`` begins the next shard when the present one has so many samples or would exceed so many bytes.
+
+Readers take members of one key that stand next to each other for one sample: two samples of one key are never written
+so.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from webdataset.core.errors import UsageError
+from webdataset.core.errors import SampleError, UsageError
+from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawMember, RawSample
 from webdataset.tar.builder import END_MARK
 from webdataset.writing.compression import CompressedOutput, choose_compression, make_compressor
@@ -17,6 +21,22 @@ from webdataset.writing.outputs import open_output
 from webdataset.writing.tar_writer import GATHERED_BYTES, GATHERED_PIECES, ShardOutput
 
 _NUMBER = re.compile(r"%0?\d*d")
+
+
+def name_numbered(target: str, number: int) -> str | None:
+    """Return the name of a numbered file; None where the target is no pattern.
+
+    Args:
+        target: a pattern with one ``%d`` such as ``out-%06d.tar``, or a name.
+        number: of the file, from 0.
+
+    Raises:
+        UsageError: a pattern with several numbers.
+    """
+    numbers = _NUMBER.findall(target)
+    if len(numbers) > 1:
+        raise UsageError(f"the pattern {target!r} has several numbers: write one, such as out-%06d.tar")
+    return _NUMBER.sub(lambda found: found[0] % number, target) if numbers else None
 
 
 class RawShardWriter(ShardOutput):
@@ -122,11 +142,8 @@ class RawShardSeries:
         completed: Callable[[str], None] | None = None,
         dry_run: bool = False,
     ) -> None:
-        numbers = _NUMBER.findall(target)
-        if len(numbers) > 1:
-            raise UsageError(f"the pattern {target!r} has several numbers: write one, such as out-%06d.tar")
-        self.numbered = bool(numbers)
-        if (max_samples or max_bytes) and not numbers:
+        self.numbered = name_numbered(target, 0) is not None
+        if (max_samples or max_bytes) and not self.numbered:
             raise UsageError(f"several shards need a pattern such as out-%06d.tar for their names, not {target!r}")
         self.target = target
         self.shards: list[tuple[str, int]] = []
@@ -137,10 +154,12 @@ class RawShardSeries:
         self._completed = completed
         self._dry_run = dry_run
         self._writer: RawShardWriter | None = None
+        # of what was written last to the present shard
+        self._last_key: str | None = None
         self.check_next()
 
     def _name(self) -> str:
-        return _NUMBER.sub(lambda number: number[0] % len(self.shards), self.target) if self.numbered else self.target
+        return name_numbered(self.target, len(self.shards)) or self.target
 
     def check_next(self) -> None:
         """Check that the next shard may be written."""
@@ -153,22 +172,40 @@ class RawShardSeries:
             sample: as it stands.
 
         Raises:
+            SampleError: the sample before it in this shard has the same key.
             SourceError: the output failed.
         """
         writer = self._writer
         if writer is not None and self._is_full(writer, sample):
             self.end_shard()
             writer = None
+        if sample.key == self._last_key:
+            raise _same_key_error(sample.key, sample.url)
         (writer or self._open()).write(sample)
+        self._last_key = sample.key
         self.samples += 1
 
     def write_members(self, members: Iterable[RawMember]) -> None:
         """Write files to the present shard.
 
         Args:
-            members: as they stand.
+            members: as they stand in one shard.
+
+        Raises:
+            SampleError: the last sample before them has the key of their first.
+            SourceError: the output failed.
         """
-        (self._writer or self._open()).write_members(members)
+        (self._writer or self._open()).write_members(self._check_border(members))
+
+    def _check_border(self, members: Iterable[RawMember]) -> Iterator[RawMember]:
+        first = True
+        for member in members:
+            key = base_plus_ext(member.name)[0]
+            if key is not None:
+                if first and key == self._last_key:
+                    raise _same_key_error(key, None)
+                first, self._last_key = False, key
+            yield member
 
     def _is_full(self, writer: RawShardWriter, sample: RawSample) -> bool:
         most, most_bytes = self._bounds
@@ -189,6 +226,7 @@ class RawShardSeries:
         """Complete the present shard; the next sample begins another."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
+            self._last_key = None
             name = self._name()
             writer.close()
             self.shards.append((name, writer.samples))
@@ -218,6 +256,15 @@ class RawShardSeries:
             self.close()
         else:
             self.abort()
+
+
+def _same_key_error(key: str, url: str | None) -> SampleError:
+    return SampleError(
+        "two samples of one key would stand next to each other, and be read as one: give the samples new keys "
+        "(--rekey)",
+        key=key,
+        url=url,
+    )
 
 
 def write_evenly(samples: Iterable[RawSample], total: int, shards: int, series: RawShardSeries) -> None:

@@ -211,7 +211,7 @@ class Grouper:
         if self._suffixes is not None and field not in self._suffixes:
             return None
         self._marked_bad |= field == "__bad__"
-        if not field.startswith("__") and "/" not in ext and len(self._fields) < 1 << 16:
+        if not field.startswith("__") and len(self._fields) < 1 << 16:
             self._fields[ext] = field
         else:
             self._odd = True

@@ -177,7 +177,7 @@ def _take_range(
             del samples
             if here > count:
                 break
-            if here == count:
+            if here == count == stop:
                 held += [kept] if kept[0] else []
             elif kept[0]:
                 yield kept

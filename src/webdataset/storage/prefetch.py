@@ -388,7 +388,7 @@ class ShardPrefetcher(Lookahead[PrefetchTask]):
             stream = task.take()
             self.pace.latency_seconds = task.latency_seconds or self.pace.latency_seconds
             if stream is None:
-                task.release()
+                # its thread gives back what was granted
                 task = None
         if stream is None:
             stream = resolved.open_stream()

@@ -6,12 +6,13 @@ there. Sources that cannot do this raise :class:`~webdataset.core.errors.NoRando
 several threads: no position and no connection is kept between two reads.
 """
 
+import io
 import logging
 import os
 import stat
 import threading
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from webdataset.core import settings
 from webdataset.core.errors import NoRandomAccess, ShardChanged, ShortRead, SourceError, UsageError
@@ -28,6 +29,9 @@ from webdataset.storage.object_store import (
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget
 from webdataset.storage.streams import file_identity
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 LATENCY_BYTES = 256 * 1024
 
@@ -293,7 +297,11 @@ def local_path(url: str | os.PathLike[str], *, level: str | None = None) -> str 
 
 
 def open_ranges(
-    url: str | os.PathLike[str], *, level: str | None = None, storage_options: object = None
+    url: str | os.PathLike[str],
+    *,
+    level: str | None = None,
+    storage_options: object = None,
+    attempts: int = ATTEMPTS,
 ) -> LocalRanges | ObjectRanges:
     """Open a url for positioned reads.
 
@@ -301,6 +309,7 @@ def open_ranges(
         url: a url or path.
         level: a trust level that a dataset names.
         storage_options: see :mod:`webdataset.storage.profile_selection`.
+        attempts: failures in a row after which a read of an object is given up.
 
     Raises:
         NoRandomAccess: a scheme, or a server, that gives bytes front to back only.
@@ -325,4 +334,78 @@ def open_ranges(
             "url of a store (http, s3, gs, az …)",
             url=target,
         )
-    return ObjectRanges(source)
+    return ObjectRanges(source, attempts=attempts)
+
+
+class RangeFile(io.RawIOBase):
+    """A file object over positioned reads, for libraries that want a file.
+
+    Args:
+        read_at: returns so many bytes from an offset on; fewer only at the end.
+        length: bytes in all.
+        close: called when the file is closed.
+    """
+
+    def __init__(
+        self, read_at: Callable[[int, int], bytes], length: int, close: Callable[[], object] | None = None
+    ) -> None:
+        super().__init__()
+        self._read_at, self._length, self._close = read_at, length, close
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position, which is returned.
+
+        Args:
+            offset: in bytes.
+            whence: 0 from the start, 1 from here, 2 from the end.
+
+        Raises:
+            ValueError: a position before the beginning.
+        """
+        position = offset + (0, self._position, self._length)[whence]
+        if position < 0:
+            raise ValueError(f"byte {position} is before the beginning")
+        self._position = position
+        return position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes.
+
+        Args:
+            size: how many; all the rest where it is None or negative.
+        """
+        rest = max(0, self._length - self._position)
+        count = rest if size is None or size < 0 else min(size, rest)
+        content = self._read_at(self._position, count) if count else b""
+        self._position += len(content)
+        return content
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Fill a buffer; return how many bytes there were.
+
+        Args:
+            buffer: takes them.
+        """
+        place = memoryview(buffer).cast("B")
+        content = self.read(len(place))
+        place[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        """Close it, and what is read."""
+        if not self.closed and self._close is not None:
+            self._close()
+        super().close()

@@ -9,6 +9,7 @@ import time
 import types
 import warnings
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from webdataset.caching.metadata import read_metadata
 from webdataset.caching.names import EntryPaths
 from webdataset.caching.shard_cache import ShardCache
 from webdataset.core.error_handlers import reraise_exception
-from webdataset.core.errors import ShortRead, UsageError
+from webdataset.core.errors import ShardChanged, ShortRead, UsageError
 from webdataset.samples.shard_opener import open_shards
 from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion
 from webdataset.storage.open_url import make_opener
@@ -393,3 +394,101 @@ def test_standard_input_is_not_kept(near):
     given = [{"url": "-", "stream": io.BytesIO(b"content")}]
     assert list(cache.open_shards(shards, lambda shards, handler: iter(given), reraise_exception)) == given
     assert list(near.iterdir()) == []
+
+
+@pytest.fixture
+def followed(vouching, near):
+    """A reader of a part that another process writes, whose lock is held here: reader, its paths, the lock."""
+    part = left_part(vouching, near, 100_000)
+    place = EntryPaths(str(near), part.name.removesuffix(".part"))
+    lock = locks.try_lock(place.lock)
+    along = opened(vouching.url, near)
+    assert along.read(100_000) == vouching.body[:100_000]
+    yield along, place, lock
+    lock.release()
+    along.close()
+
+
+def test_who_follows_waits_for_the_writer(followed, vouching, monkeypatch):
+    """However long the other process takes for the next bytes: nothing to read yet is no end."""
+    along, place, _ = followed
+    naps = []
+
+    def nap(_seconds):
+        naps.append(len(naps))
+        if len(naps) == 3:
+            with open(place.part, "ab") as file:
+                file.write(vouching.body[100_000:])
+            os.rename(place.part, place.final)
+
+    monkeypatch.setattr("webdataset.caching.reader.time.sleep", nap)
+    rest = along.read()
+    monkeypatch.undo()
+    assert rest == vouching.body[100_000:]
+    assert len(naps) >= 3
+
+
+def test_a_part_of_another_shard_is_not_read(followed):
+    """Nor is one whose record says nothing that fits; what fits is read."""
+    along, place, _ = followed
+    near = along._entry._open_partial()
+    near.close()
+    record = Path(place.record)
+    good = json.loads(record.read_text())
+    for change in ({"shard": "0" * 32}, {"inode": good["inode"] + 1}):
+        record.write_text(json.dumps({**good, **change}))
+        assert along._entry._open_partial() is None
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="nobody says which descriptors are open")
+def test_a_takeover_that_fails_leaves_nothing_open(followed, monkeypatch):
+    """Neither a descriptor nor the lock, whether the object is another one or Ctrl-C came."""
+    along, place, lock = followed
+    monkeypatch.setattr(metadata, "open_rest", lambda *_: None)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ShardChanged):
+        along._entry.take_over(lock, along._record)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(along._entry, "take_over", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        along._take_over(lock)
+    again = locks.try_lock(place.lock)
+    assert again is not None
+    monkeypatch.setattr(along._entry, "open_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        along._entry._download(again)
+    again = locks.try_lock(place.lock)
+    assert again is not None
+    again.release()
+
+
+def test_a_part_that_cannot_be_opened_for_reading(server, near, monkeypatch):
+    """No descriptor is left, say: the shard comes from its source, and no half of it stays."""
+    before, refused = os.open, []
+
+    def without(path, flags, *more, **options):
+        if str(path).endswith(".part") and not flags & (os.O_WRONLY | os.O_RDWR) and server.asked:
+            refused.append(path)
+            raise OSError(24, "Too many open files")
+        return before(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", without)
+    with pytest.warns(UserWarning, match="Too many open files"):
+        assert read(f"{server.root}/x.tar", near) == server.pages["/x.tar"]
+    assert refused
+    assert not list(near.glob("*.tar"))
+    assert not list(near.glob(".wds/*.part"))
+
+
+def test_what_a_validator_refuses_is_not_kept(server, near):
+    """Not as a part either, though its download could be continued."""
+    for _ in range(2):
+        with pytest.raises(ValueError, match="refuses"):
+            read(f"{server.root}/x.tar", near, validator=lambda path: False)
+        assert not list(near.glob("*.tar"))
+        assert not list(near.glob(".wds/*.part"))
+    assert read(f"{server.root}/x.tar", near, validator=lambda path: True) == server.pages["/x.tar"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from webdataset.caching import locks
+from webdataset.caching import eviction, locks
 from webdataset.caching.eviction import LRUCleanup
 from webdataset.caching.locks import CachedFile
 from webdataset.caching.names import pipe_cleaner
@@ -116,3 +116,22 @@ def test_what_others_read_stays(tmp_path):
         LRUCleanup(tmp_path, 0, interval=None).cleanup()
     left_over = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left_over == {"read.tar", ".wds/read.tar.json", ".wds/new.tar.part"}
+
+
+def test_listing_goes_on_after_a_file_that_vanished(tmp_path, monkeypatch):
+    """Another process may delete files while this one lists them: the others are listed."""
+    for name in ("a.tar", "b.tar", "c.tar"):
+        (tmp_path / name).write_bytes(b"x" * 10)
+    (tmp_path / ".wds").mkdir()
+    walk = eviction._walk
+
+    def deleting(folder):
+        for number, (name, entry) in enumerate(list(walk(folder))):
+            if number == 1:
+                os.unlink(entry.path)
+            yield name, entry
+
+    monkeypatch.setattr(eviction, "_walk", deleting)
+    found = eviction.list_files(str(tmp_path))
+    assert len(found) == 2
+    assert sorted(os.listdir(tmp_path)) == sorted([".wds", *(os.path.basename(file.path) for file in found)])

@@ -112,7 +112,7 @@ lock = locks.try_lock(sys.argv[1])
 os._exit(0 if lock else 1)
 """
     subprocess.run([sys.executable, "-c", program, path], check=True)
-    assert os.path.exists(f"{path}.soft")
+    assert os.stat(f"{path}.soft").st_mode & 0o777 == 0o600
     lock = locks.wait_for_lock(path, 10)
     assert lock is not None
     assert locks.try_lock(path) is None
@@ -240,3 +240,13 @@ def test_systems_without_leases(tmp_path, monkeypatch):
         assert locks.take_lease(file.fileno()) is True
         locks.release_lease(file.fileno())
         assert locks.has_readers(file.fileno()) is False
+
+
+def test_a_link_to_an_open_file_is_another(tmp_path):
+    """A file is at its path, and not at that of a link to it, nor where nothing is, or another file."""
+    (tmp_path / "x").write_bytes(b"x")
+    (tmp_path / "other").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    with (tmp_path / "x").open("rb") as file:
+        found = [locks.is_at_path(file.fileno(), str(tmp_path / name)) for name in ("x", "link", "other", "none")]
+    assert found == [True, False, False, False]

@@ -23,7 +23,8 @@ from webdataset.core.error_handlers import reraise_exception
 from webdataset.core.errors import ShardChanged, ShortRead, WebDatasetError
 from webdataset.samples.shard_opener import open_shards
 from webdataset.storage.object_store import Checksums, ObjectResponse, ObjectVersion
-from webdataset.storage.open_url import make_opener
+from webdataset.storage.open_url import make_opener, resolve_url
+from webdataset.storage.streams import stream_identity
 from webdataset.testing import archives
 
 SIZE = 60_000
@@ -534,6 +535,7 @@ def test_checksums_of_resumed_downloads(vouching, near, missing, damaged):
             else:
                 assert stream.read() == vouching.body
     assert vouching.asked[0] == size - max(1, missing)
+    assert json.loads(next(near.glob(".wds/*.json")).read_text())["crc32"] == zlib.crc32(vouching.body)
     assert next(near.glob("*.tar")).read_bytes() == vouching.body
 
 
@@ -545,3 +547,17 @@ def test_a_wrong_checksum_is_never_kept(vouching, near):
     with one["stream"] as stream, pytest.raises(ShortRead, match="checksum"):
         stream.read()
     assert list(near.glob("*.tar")) == []
+
+
+def test_the_length_of_a_copy_is_known(tmp_path, near):
+    """A source that says no length has one in the cache: that of the file."""
+    (tmp_path / "x.tar").write_bytes(shard())
+    for _ in range(2):
+        cache = ShardCache(str(near))
+        (one,) = cache.open_shards(
+            [{"url": f"pipe:cat {tmp_path}/x.tar"}], open_shards, reraise_exception, resolve=resolve_url
+        )
+        with one["stream"] as stream:
+            first = stream_identity(stream)
+            assert stream.read() == (tmp_path / "x.tar").read_bytes()
+    assert first[0] == os.path.getsize(tmp_path / "x.tar")

@@ -5,14 +5,18 @@ import json
 import logging
 import pickle
 from collections import Counter
+from itertools import pairwise
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import webdataset as wds
 from webdataset.core import distributed
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import FlowError, NoSamples, StaleIndex, StateMismatch, UsageError
-from webdataset.loading.torch_distributed import compute_rank_fingerprint, is_split_between_ranks
+from webdataset.loading.torch_distributed import compute_rank_fingerprint, equal_steps, is_split_between_ranks
 from webdataset.samples.sample_reader import take_share
 from webdataset.stages.sharding import compute_share, cut_pieces
 
@@ -281,10 +285,10 @@ def test_a_shard_without_its_end(tmp_path):
 def test_nothing_is_read_behind_too_many_samples():
     """A shard that holds more than was said is not read on; the samples before come, those that are too many do not."""
     lists = iter([(list("abc"), [0, 1, 2]), (list("def"), [3, 4, 5]), (list("ghi"), [6, 7, 8])])
-    given = take_share(lists, {"part": (0, 5, 5)}, None)
-    assert next(given) == (list("abc"), [0, 1, 2])
+    found = take_share(lists, {"part": (0, 5, 5)}, None)
+    assert next(found) == (list("abc"), [0, 1, 2])
     with pytest.raises(StaleIndex, match="5 samples, and holds more"):
-        next(given)
+        next(found)
     assert next(lists)[0] == list("ghi")
 
 
@@ -380,3 +384,36 @@ def test_fingerprints(urls, monkeypatch):
     assert not is_split_between_ranks(wds.WebDataset(urls, nodesplitter=None))
     with pytest.raises(UsageError, match="expected a dataset"):
         compute_rank_fingerprint([1])
+
+
+@pytest.mark.parametrize(("how", "wanted"), [("pad", [0, 1, 2, 0, 0]), ("drop", [0, 1, 2])])
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_rank_that_ends_before_others_had_batches(how, wanted, every, monkeypatch):
+    """That one of them has none left is no error of a rank that gave some; one that gave none is."""
+    pytest.importorskip("torch.distributed")
+    for own, good in ((3, True), (0, False)):
+        steps: Any = equal_steps(list(range(own)), how, every=every)
+        counts = iter([min(every, left) for left in range(5, -every, -every)])
+        monkeypatch.setattr(steps, "_exchange_counts", lambda count, counts=counts: [count, max(0, next(counts))])
+        if good:
+            assert list(steps) == wanted
+        else:
+            with pytest.raises(FlowError, match="rank 0 of 2 gave no batch at all"):
+                list(steps)
+
+
+@given(st.data())
+def test_a_part_is_whole_however_the_lists_are_cut(data):
+    """Of lists of any lengths, a part gives its samples and no others, also where a list ends with the shard."""
+    count = data.draw(st.integers(1, 12))
+    cuts = sorted(data.draw(st.sets(st.integers(1, count - 1))) if count > 1 else ())
+    start = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(start + 1, count))
+    resumed = data.draw(st.none() | st.integers(0, stop - start - 1))
+    first = 0 if resumed is None else start + resumed
+    whole = list(range(count))
+    edges = [first, *(cut for cut in cuts if cut > first), count]
+    lists = iter([(whole[low:high], whole[low:high]) for low, high in pairwise(edges)])
+    found = list(take_share(lists, {"part": (start, stop, count)}, resumed))
+    assert [sample for samples, _ in found for sample in samples] == whole[max(first, start) : stop]
+    assert all(samples == offsets for samples, offsets in found)

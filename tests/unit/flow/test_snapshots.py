@@ -1,6 +1,7 @@
 """A run that is stopped anywhere and restored continues as if it had not been stopped."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,30 @@ def test_changed_shards_are_noticed(tmp_path):
     write(3)
     with pytest.raises((FlowError, ValueError, OSError)):
         list(make().start(state=state))
+
+
+def test_another_sample_in_a_buffer_is_named_as_it_is(tmp_path):
+    """A shard of the same size with other keys: the message says so once, and not that it cannot be read."""
+    name = str(tmp_path / "a.tar")
+
+    def write(first):
+        with wds.TarWriter(name, mtime=1) as sink:
+            for index in range(20):
+                sink.write({"__key__": f"{first + index}", "txt": "x" * 100})
+        os.utime(name, (1, 1))
+
+    write(100)
+    make = lambda: wds.WebDataset(name, shardshuffle=False).shuffle(5)
+    run = make().start()
+    for _ in range(10):
+        next(run)
+    state = run.snapshot()
+    run.close()
+    write(500)
+    with pytest.raises(StateMismatch, match=r"the sample at byte \d+ has another key") as caught:
+        list(make().start(state=state))
+    assert str(caught.value).count("was replaced since the state was saved") == 1
+    assert "cannot be read any more" not in str(caught.value)
 
 
 def test_closing_closes_streams(urls):

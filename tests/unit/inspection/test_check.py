@@ -14,8 +14,8 @@ from webdataset.core.errors import SourceError, UsageError
 from webdataset.core.optional_imports import require
 from webdataset.inspection import field_checks, shard_check
 from webdataset.inspection.finding_kinds import KINDS
-from webdataset.inspection.findings import Finding, FindingList
-from webdataset.inspection.key_checks import KeyCheck, KnownKeys
+from webdataset.inspection.findings import Finding
+from webdataset.inspection.key_checks import KnownKeys
 from webdataset.testing import archives
 from webdataset.testing.sources import RangeServer
 
@@ -98,14 +98,12 @@ def test_hostile_shards_end(tmp_path):
             assert not wds.check_shards(str(path)).ok, name
 
 
-def test_keys_are_bounded():
+def test_keys_are_bounded(tmp_path):
     """Beyond the bound keys are forgotten, and the report says so."""
-    findings = FindingList("a", 10)
-    check = KeyCheck(findings, None, ["a"], 3)
-    samples = [{"__key__": str(number), "a": b""} for number in [0, 1, 2, 3, 4, 3, 1]]
-    check.add(samples, list(range(7)))
-    check.finish()
-    assert [(finding.code, finding.key) for finding in findings.kept] == [
+    members = [(f"{key}.txt", b"x") for key in (0, 1, 2, 3, 4, 3, 1)]
+    (tmp_path / "a.tar").write_bytes(archives.by_hand(members))
+    report = wds.check_shards(str(tmp_path / "a.tar"), most_keys=3)
+    assert [(finding.code, finding.key) for finding in report.findings] == [
         ("repeated-key", "1"),
         ("keys-forgotten", None),
     ]

@@ -1,5 +1,6 @@
 """The loader with worker processes."""
 
+import contextlib
 import gc
 import io
 import json
@@ -338,6 +339,23 @@ def test_leaving_early_costs_no_process_and_no_descriptor():
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize("mode", ["processes", "threads"])
+def test_leaving_the_block_ends_the_workers(mode):
+    """Though the loader is kept, and in the middle of an epoch, whether or not by an exception."""
+    for failing in (False, True):
+        before = threading.active_count()
+        loader = wds.Loader(squares(), 4, workers=2, mode=mode)
+        with pytest.raises(ZeroDivisionError) if failing else contextlib.nullcontext(), loader:
+            batches = iter(loader)
+            next(batches)
+            assert multiprocessing.active_children() or threading.active_count() > before
+            if failing:
+                raise ZeroDivisionError
+        assert not multiprocessing.active_children()
+        assert threading.active_count() == before
+        loader.close()
+
+
 def test_a_forgotten_loader_ends_its_processes():
     """Nothing needs to be closed by hand."""
     gc.collect()
@@ -363,6 +381,46 @@ def test_workers_draw_differently():
     assert [n for n, _, _ in found] == list(range(40))
     assert len({own for _, own, _ in found}) == 40
     assert len({own for _, _, own in found}) == 40
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_workers_draw_from_torch(numbered, method):
+    """Its generator is a worker's own, follows the seed, and is another than that of this process."""
+    torch = pytest.importorskip("torch")
+
+    def drawn(sample):
+        return sample["__key__"], float(torch.rand(1, dtype=torch.float64)), torch.get_num_threads()
+
+    before = torch.get_rng_state()
+    found = []
+    for _ in range(2):
+        dataset = wds.WebDataset(numbered[:2], seed=3).map(drawn).elastic(streams=4)
+        with processes(dataset, start_method=method) as loader:
+            found.append(sorted(loader))
+    assert found[0] == found[1]
+    assert len({own for _, own, _ in found[0]}) == len(found[0]) > 20
+    assert {threads for *_, threads in found[0]} == {1}
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_workers_draw_from_torch_that_a_function_loads(numbered, method):
+    """The same where the first import in a worker stands in the function."""
+    pytest.importorskip("torch")
+
+    def drawn(sample):
+        import torch
+
+        return sample["__key__"], float(torch.rand(1, dtype=torch.float64)), torch.get_num_threads()
+
+    found = []
+    for _ in range(2):
+        dataset = wds.WebDataset(numbered[:2], seed=3).map(drawn).elastic(streams=4)
+        with processes(dataset, start_method=method) as loader:
+            found.append(sorted(loader))
+    assert found[0] == found[1]
+    assert len({own for _, own, _ in found[0]}) == len(found[0]) > 20
+    assert {threads for *_, threads in found[0]} == {1}
 
 
 def test_what_workers_draw_follows_a_seed_and_the_epoch(numbered):

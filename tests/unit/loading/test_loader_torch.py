@@ -1,10 +1,13 @@
 """The loader with tensors: as samples, as batches, on a device."""
 
+import gc
 import json
 import os
 import pickle
 import subprocess
 import sys
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,3 +226,40 @@ def test_a_pickled_torch_loader_holds_nothing_of_its_workers(tmp_path):
     copied = pickle.loads(pickle.dumps(begun))
     unwanted = {name for name, value in vars(copied).items() if name not in vars(begun)}
     assert (copied._release, unwanted) == (None, set())
+
+
+def test_a_batch_is_let_go_of_once_it_is_handed_out():
+    """While the next one is made, memory of the one before can be used again."""
+    from webdataset.loading.torch_device import DevicePrefetcher
+
+    alive = []
+
+    def made(number):
+        array = np.full(100, number)
+        alive.append(weakref.ref(array))
+        return array
+
+    given: Any = ((made(number), number) for number in range(3))
+    moved: Any = DevicePrefetcher("cpu", pin_memory=False).move_batches(given)
+    for number in range(3):
+        batch, mark = next(moved)
+        assert (batch[0].item(), mark) == (number, number)
+        assert alive[number]() is not None
+        del batch
+        gc.collect()
+        assert alive[number]() is None
+
+
+@pytest.mark.parametrize("further", [False, True], ids=["loader", "loader and a stage"])
+def test_a_rank_is_described_with_its_loader(numbered, further):
+    """Number of workers and size of batches are the loader's, also where stages stand after it."""
+    from webdataset.loading.torch_distributed import compute_rank_fingerprint
+
+    dataset = wds.WebDataset(numbered[:4], shardshuffle=False, seed=7).map(len)
+    loader = wds.WebLoader(dataset, batch_size=4, num_workers=2)
+    found = compute_rank_fingerprint(loader.shuffle(3) if further else loader)
+    assert (found["seed"], found["workers"], found["batch size"]) == (7, 2, "4")
+    own = compute_rank_fingerprint(dataset)
+    assert (own["workers"], own["batch size"]) == ("none", "None")
+    shards = "order of shards before they are shared out"
+    assert own[shards] == found[shards]

@@ -4,7 +4,10 @@ import gc
 import mmap
 import sys
 
-from webdataset.loading.shared_memory import Leases, MemoryBlock
+import numpy as np
+import pytest
+
+from webdataset.loading.shared_memory import PAGE_BYTES, Leases, MemoryBlock, WorkerProgressPage
 
 
 def block(number=0):
@@ -53,3 +56,28 @@ def test_no_interrupt_can_be_lost_where_a_block_comes_back():
     sys.setprofile(None)
     assert [name for event, name in called if event == "call"] == []
     assert loans.back() == 0
+
+
+@pytest.mark.parametrize(
+    ("sample", "shown"),
+    [
+        ({"__key__": "k", "__url__": "a.tar"}, ("k", "a.tar")),
+        ({"__key__": 7}, ("7", "reading.tar")),
+        (["no dictionary"], ("", "reading.tar")),
+        ({"__key__": "\udcff", "__url__": "\udcff.tar"}, ("?", "?.tar")),
+        # a cut may fall into a character
+        (
+            {"__key__": "x" + "é" * 200, "__url__": "x" + "é" * 800},
+            ("x" + "é" * 99 + "\ufffd", "x" + "é" * 399 + "\ufffd"),
+        ),
+    ],
+    ids=["plain", "no url", "no dictionary", "not Unicode", "cut"],
+)
+def test_what_a_worker_noted_can_be_read(sample, shown):
+    """Whatever key and url are: the page is read after the worker has died, to say what it died of."""
+    memory = np.zeros(3 * PAGE_BYTES, np.uint8)
+    pages = [WorkerProgressPage(memory, number) for number in range(3)]
+    assert pages[1].load() == (None, "", "")
+    pages[1].write(0, sample, b"reading.tar")
+    assert pages[1].load() == (0, *shown)
+    assert [pages[0].load(), pages[2].load()] == [(None, "", "")] * 2

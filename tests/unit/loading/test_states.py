@@ -1,6 +1,7 @@
 """``wds.states``: a trace is what a real run delivers, on every topology, and an advanced state is a real one."""
 
 import json
+import threading
 
 import pytest
 
@@ -12,14 +13,16 @@ torch_data = pytest.importorskip("torch.utils.data")
 TOPOLOGIES = [(1, 0), (2, 2), (3, 1)]
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory):
-    """Seven shards of 20 to 38 samples."""
+@pytest.fixture(scope="module", params=["read", "indexed"])
+def urls(request, tmp_path_factory):
+    """Seven shards of 20 to 38 samples, without and with indexes beside all but one, by which a trace then goes."""
     folder = tmp_path_factory.mktemp("shards")
     for number in range(7):
         with wds.TarWriter(str(folder / f"s-{number}.tar")) as sink:
             for index in range(20 + 3 * number):
                 sink.write({"__key__": f"{number}-{index:03d}", "txt": "x" * (index % 11), "cls": index})
+    if request.param == "indexed":
+        wds.write_indexes([str(folder / f"s-{number}.tar") for number in (0, 1, 2, 4, 5, 6)], "dali")
     return str(folder / "s-{0..6}.tar")
 
 
@@ -432,3 +435,37 @@ def test_a_state_within_a_checkpoint(urls):
         wds.states.find_state([state, state])
     with pytest.raises(StateMismatch, match="changed"):
         wds.states.describe({**state, "received": 5})
+
+
+@pytest.mark.parametrize(("rank", "world"), [(0, 1), (1, 2)])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_what_a_worker_of_a_loader_makes(urls, rank, world, workers, monkeypatch):
+    """Sample by sample: the keys that the worker itself saw, of this rank."""
+    seen = {number: [] for number in range(workers)}
+    lock = threading.Lock()
+
+    def note(sample):
+        with lock:
+            seen[int(threading.current_thread().name.rpartition("-")[2])].append(sample["__key__"])
+        return sample
+
+    def made(*stages):
+        dataset = wds.WebDataset(urls, shardshuffle=3, seed=5)
+        for stage in stages:
+            dataset = dataset.map(stage)
+        return wds.Loader(dataset.elastic(streams=6), workers=workers, mode="threads")
+
+    with monkeypatch.context() as patch:
+        patch.setenv("RANK", str(rank))
+        patch.setenv("WORLD_SIZE", str(world))
+        with made(note) as loader:
+            received = [sample["__key__"] for sample in loader]
+    with made() as loader:
+        place = {"rank": rank, "world_size": world}
+        found = {
+            number: [key for batch in wds.states.trace(loader, worker=number, **place) for key in batch.keys]
+            for number in range(workers)
+        }
+    assert all(found.values())
+    assert found == seen
+    assert sorted(received) == sorted(key for keys in seen.values() for key in keys)

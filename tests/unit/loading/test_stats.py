@@ -36,6 +36,15 @@ def test_counters_agree_with_what_was_delivered(workers, mode, monkeypatch):
     assert found.memory_bytes > 0
 
 
+def test_seconds_of_workers_are_added_up():
+    """Those of each worker by themselves, work and waits apart, in whatever order the parts come."""
+    found = LoaderStats(workers=3)
+    for worker, busy, waiting in ((2, 1.0, 10.0), (0, 2.0, 20.0), (2, 4.0, 40.0)):
+        found.count(WindowPart(worker, 0, timings=(busy, waiting)))
+    assert found.worker_busy_seconds == [2.0, 0.0, 5.0]
+    assert found.worker_waiting_seconds == [20.0, 0.0, 50.0]
+
+
 def test_a_snapshot_does_not_change():
     """What stats() returned stays as it was."""
     with wds.Loader(list(range(10)), 2, workers=1) as loader:

@@ -138,3 +138,19 @@ def test_valid_sample():
     assert not valid_sample({})
     assert not valid_sample({"x": 1, "__bad__": True})
     assert not valid_sample(None)
+
+
+def test_a_name_alone_is_split_as_a_member_is():
+    """What is filtered out has neither key nor field, and nothing is remembered."""
+    _, grouper = grouped([], suffixes={"txt", "png"})
+    assert grouper.split("d/a.txt") == ("d/a", "txt")
+    assert grouper.split("d/a.PNG") == ("d/a", "png")
+    assert [grouper.split(name) for name in ("d/a.jpg", "a", "__meta__")] == [None] * 3
+    assert Grouper(lcase=False).split("a.PNG") == ("a", "PNG")
+
+
+def test_fields_with_slashes_of_other_rules():
+    """Such a field is one like others, with a rule that gives it."""
+    samples, grouper = grouped(["a:x/y", "a:z", "b:x/y", "b:z"], keys=lambda name: tuple(name.split(":")))
+    assert fields(samples) == [("a", {"x/y": b"0", "z": b"1"}), ("b", {"x/y": b"2", "z": b"3"})]
+    assert grouper.every_field() == (frozenset(("x/y", "z")), 4)

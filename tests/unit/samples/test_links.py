@@ -303,3 +303,14 @@ def test_a_link_begins_and_ends_samples():
     assert [(address, key) for address, key, _ in samples] == [
         (Address(0, 0, 0), "0"), (Address(0, 1, 5632), "1"), (Address(0, 2, 6144), "2"),
     ]  # fmt: skip
+
+
+def test_a_link_to_a_large_sparse_member():
+    """It is read in pieces; where its bytes end too early, the link is left out, and told of."""
+    content = random.Random(1).randbytes(900_000) + bytes(5_000_000) + b"end"
+    target = old_gnu_sparse(b"0.bin", content, [(0, 900_000), (5_900_000, 3)])
+    data = archive(target, member(b"1.txt", b"1"), linked(b"2.bin", b"0.bin", "h"), member(b"3.txt", b"3"))
+    samples, warned = streamed(io.BytesIO(data))
+    assert warned == []
+    assert [key for _, key, _ in samples] == ["0", "1", "2", "3"]
+    assert samples[2][2]["bin"] == samples[0][2]["bin"] == content

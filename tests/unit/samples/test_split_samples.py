@@ -319,3 +319,24 @@ def test_memory_is_bounded(seeks, rises):
     if not seeks:
         found = finished.add([{"__key__": names[-3]}], [7])
         assert [(index, part.key) for index, part in found] == [(0, names[-3])]
+
+
+def test_keys_that_do_not_rise_and_are_new_are_looked_up_once():
+    """The fields before are asked for where a key comes again, and only then."""
+    grouper, asked = Grouper(), []
+    grouper.open({"__url__": "u"})
+
+    def look_up(offset):
+        asked.append(offset)
+        earlier = FinishedKeys("u", grouper)
+        earlier.add([{"__key__": "m", "a": b""}], [0])
+        return earlier
+
+    finished = FinishedKeys("u", grouper)
+    assert finished.add([{"__key__": "m", "a": b""}], [0]) == []
+    finished.follow(look_up)
+    for number, keys in enumerate(("dc", "ba", "ih")):
+        assert finished.add([{"__key__": key, "a": b""} for key in keys], [number, number]) == []
+    assert asked == [0]
+    finished.add([{"__key__": "m", "a": b""}], [9])
+    assert asked == [0, 9]

@@ -1,11 +1,12 @@
 """batched and listed."""
 
+import numpy as np
 import pytest
 
 import webdataset as wds
 from webdataset.core.errors import UsageError
 from webdataset.core.json_types import as_int
-from webdataset.stages.batch import batched, listed
+from webdataset.stages.batch import batched, combine_values, listed
 
 
 def test_batches_are_full_but_the_last():
@@ -68,3 +69,14 @@ def test_repr_shows_what_was_written():
     assert repr(batched(3)) == "batched(3)"
     assert repr(listed(3, partial=False)) == "listed(3, partial=False)"
     assert "collation_fn=<built-in function sum>" in repr(batched(3, sum))
+
+
+def test_a_column_is_combined_unless_told_otherwise():
+    """Numbers and arrays become one array; each of the two can be left as it is."""
+    numbers, arrays = [1, 2, 3], [np.zeros(2), np.ones(2)]
+    assert combine_values(numbers).tolist() == numbers
+    assert combine_values(arrays).tolist() == [[0, 0], [1, 1]]
+    assert combine_values(numbers, combine_scalars=False) is numbers
+    assert combine_values(arrays, combine_tensors=False) is arrays
+    assert combine_values(numbers, combine_tensors=False).tolist() == numbers
+    assert combine_values(arrays, combine_scalars=False).shape == (2, 2)

@@ -219,3 +219,29 @@ def test_mixes_are_chainable_as_datasets_are(tmp_path):
         "start",
         "equal_epochs",
     }
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_replay_that_fails_names_the_shard_of_a_source(tmp_path, nested):
+    """A stage without a state is replayed; of a mix, and of a mix within it, the shard that changed is named."""
+    name = str(tmp_path / "a.tar")
+
+    def write(count):
+        with wds.TarWriter(name) as sink:
+            for index in range(count):
+                sink.write({"__key__": f"{index}", "txt": str(index)})
+
+    def make():
+        mix = RoundRobin([wds.WebDataset(name, shardshuffle=False, empty_check=False)])
+        return DataPipeline(RoundRobin([mix]) if nested else mix, lambda items: (item["__key__"] for item in items))
+
+    write(9)
+    run = make().start()
+    assert [next(run) for _ in range(7)] == [str(index) for index in range(7)]
+    state = run.snapshot()
+    run.close()
+    assert list(make().start(state=state)) == ["7", "8"]
+    write(3)
+    with pytest.raises(StateMismatch) as refusal:
+        list(make().start(state=state))
+    assert refusal.value.url == name

@@ -48,6 +48,7 @@ CLASSES = {
 }
 # these go by the function that they were given, or are never in a state
 UNNAMED = {
+    "flow.index_tracing.IndexReader",
     "flow.key_tracing.PassItems", "flow.key_tracing.TracedReader", "flow.key_tracing.TracedStage",
     "flow.shuffle_quality._NumberReader", "flow.stage_runner._OpaqueStage", "loading.read_plan._ListingReader",
     "stages.base.FilterFunction",

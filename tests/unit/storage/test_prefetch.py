@@ -10,7 +10,8 @@ import pytest
 from webdataset.core.errors import SourceError
 from webdataset.core.seeds import make_rng
 from webdataset.storage import prefetch_worker
-from webdataset.storage.prefetch import PrefetchedStream
+from webdataset.storage.open_url import resolve_url
+from webdataset.storage.prefetch import PrefetchedStream, ShardPrefetcher
 from webdataset.storage.prefetch_worker import PrefetchBudget, PrefetchTask, ReadRate
 from webdataset.testing.sources import FaultyStream
 
@@ -339,3 +340,20 @@ def test_pace():
     pace.begin()
     pace.note(0.0, 0.0, 1.0, 1_000_000_000)
     assert not pace.starving
+
+
+def test_what_was_refused_ahead_is_opened_anew(budget, tmp_path):
+    """Its share of the budget is free from then on, and a refusal that lasts is raised in its turn."""
+
+    def refuse():
+        raise SourceError("not now")
+
+    (tmp_path / "x").write_bytes(b"body")
+    ahead = ShardPrefetcher(iter(()), resolve_url, 1 << 20)
+    task = filled(budget, refuse)
+    stream = ahead.open(resolve_url(str(tmp_path / "x")), task, look=False)
+    assert (budget.size_bytes, budget.connections) == (0, 0)
+    assert stream.read() == b"body"
+    stream.close()
+    with pytest.raises(FileNotFoundError):
+        ahead.open(resolve_url(str(tmp_path / "none")), filled(budget, refuse), look=False)

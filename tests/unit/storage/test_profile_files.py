@@ -173,3 +173,10 @@ def test_aws_profiles(home):
     assert config.profile("keys") == Profile("keys", aws_profile="keys")
     assert set(config.profiles()) == {"default", "corp", "other", "keys"}
     assert config.profile("other").endpoint_url is None
+
+
+def test_a_petrel_file_that_cannot_be_read(home):
+    """The reason is told with the path."""
+    (home / "petreloss.conf").mkdir()
+    with pytest.raises(ConfigError, match="petreloss.conf: Is a directory"):
+        read_petrel(home / "petreloss.conf")

@@ -1,5 +1,6 @@
 """Positioned reads of local files and web servers."""
 
+import io
 import os
 import threading
 
@@ -8,7 +9,7 @@ import pytest
 from webdataset.core.errors import NoRandomAccess, NotFound, ShardChanged, ShortRead, SourceError, UsageError
 from webdataset.storage.backends.http import remote_object
 from webdataset.storage.open_url import gopen_schemes
-from webdataset.storage.random_access import LocalRanges, ObjectRanges, local_path, open_ranges
+from webdataset.storage.random_access import LocalRanges, ObjectRanges, RangeFile, local_path, open_ranges
 from webdataset.testing.sources import RangeServer
 
 BODY = bytes(range(256)) * 1000
@@ -180,3 +181,25 @@ def test_a_server_that_gives_more_than_was_asked_for():
     with RangeServer({"/x": BODY}, greedy=True) as server, open_ranges(f"{server.root}/x") as ranges:
         for offset in range(100_000, 200_000, 10_007):
             assert ranges.read_at(offset, 100) == BODY[offset : offset + 100]
+
+
+def test_range_file_is_a_file():
+    """A file over positioned reads gives what a file gives, and closes what it reads."""
+    content, closed = b"0123456789", []
+    ours = RangeFile(lambda offset, size: content[offset : offset + size], len(content), lambda: closed.append(1))
+    theirs = io.BytesIO(content)
+    for place, whence, size in ((3, 0, 2), (-2, 2, 5), (1, 0, -1), (0, 2, 3), (4, 0, None), (2, 1, 1)):
+        assert (ours.seek(place, whence), ours.read(size), ours.tell()) == (
+            theirs.seek(place, whence),
+            theirs.read(size),
+            theirs.tell(),
+        )
+    ours.seek(8)
+    buffer = bytearray(4)
+    assert ours.readinto(buffer) == 2
+    assert buffer == b"89\0\0"
+    with pytest.raises(ValueError, match="before the beginning"):
+        ours.seek(-11, 2)
+    ours.close()
+    ours.close()
+    assert closed == [1]

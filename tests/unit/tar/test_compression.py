@@ -155,3 +155,19 @@ def test_a_stream_that_begins_with_a_skippable_frame():
     assert detect_compression(skippable(b"index", 0x4F)) is None
     assert detect_compression(skippable(b"index")[:7]) is None
     assert detect_compression(b"\x50" + bytes(600)) is None
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+def test_appetite_is_bounded(kind):
+    """However little a chunk gives, the next one that is asked for gives about a piece at most; zeros give more."""
+    noise = random.Random(1).randbytes(1 << 20)
+    decompressor = Decompressor(kind)
+    data = compressed(noise, kind)
+    for start in range(5000):
+        list(decompressor.feed(data[start : start + 1]))
+        assert 4096 <= decompressor.appetite <= PIECE
+    zeros, stream = Decompressor(kind), io.BytesIO(compressed(bytes(64 << 20), kind))
+    before = zeros.appetite
+    while piece := stream.read(zeros.appetite):
+        list(zeros.feed(piece))
+    assert 2048 < zeros.appetite < before

@@ -2,15 +2,17 @@
 
 import io
 import tarfile
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webdataset.core.errors import BadHeader, LimitExceeded, Truncated
-from webdataset.tar import builder
+from webdataset.tar import builder, member_assembly
 from webdataset.tar.header import Limits, describe_content
 from webdataset.tar.scanner import CHUNK, TarScanner
+from webdataset.tar.walker import TarWalker
 from webdataset.testing import archives
 from webdataset.testing.archives import archive, long_name, member, old_gnu_sparse, pax_header, pax_member, pax_sparse
 
@@ -283,6 +285,57 @@ def test_limits():
     assert isinstance(scan(archive(sparse), limits=Limits(expanded_bytes=100))[0].error, LimitExceeded)
 
 
+@pytest.mark.parametrize("chunk", [512, 1024, 1536, 1 << 16])
+@pytest.mark.parametrize("kind", [TarScanner, TarWalker])
+def test_the_limit_of_a_chain_is_exact(kind, chunk):
+    """As many extended headers as the limit says may stand before any member, wherever a chunk ends among them."""
+    header = pax_header([(b"comment", b"x")])
+    first = header + member(b"a.txt", b"one")
+    for count, good in ((1, True), (2, True), (3, True), (4, False)):
+        reader = kind(limits=Limits(chain=3))
+        data = archive(first, first, header * count + member(b"b.txt", b"two"), first)
+        found = []
+        for start in range(0, len(data), chunk):
+            piece = data[start : start + chunk]
+            found += reader.feed(piece) if kind is TarScanner else reader.walk(piece, start)
+        names = ["a.txt", "a.txt", "b.txt", "a.txt"] if good else ["a.txt", "a.txt"]
+        assert [name for name, *_ in found] == names
+        assert reader.error is None if good else isinstance(reader.error, LimitExceeded)
+
+
+def test_a_sparse_map_has_a_limit():
+    """Its extension blocks name no more pieces than the limit allows, however many blocks there are."""
+    places = [(1024 * number, 1) for number in range(24)]
+    content = b"".join(b"x" + bytes(1023) for _ in places)[: 1024 * 23 + 1]
+    data = archive(old_gnu_sparse(b"g.bin", content, places))
+    assert [payload for _, payload, _ in scan(data)[1]] == [content]
+    pieces = 25  # an empty one ends the map
+    assert scan(data, limits=Limits(record_bytes=pieces))[0].error is None
+    scanner, found = scan(data, limits=Limits(record_bytes=20))
+    assert isinstance(scanner.error, LimitExceeded)
+    assert found == []
+
+
+def test_a_large_body_is_not_there_twice(monkeypatch):
+    """What comes in small parts is put together as it comes, and not joined at the end."""
+    monkeypatch.setattr(member_assembly, "GATHERED", 1 << 20)
+    payload = bytes(range(256)) * (1 << 15)
+    scanner = TarScanner()
+    assert scanner.coming is None
+    scanner.feed(archives.header(b"large.bin", len(payload)))
+    tracemalloc.start()
+    try:
+        found = []
+        for start in range(0, len(payload), 1 << 16):
+            assert found == []
+            found += scanner.feed(payload[start : start + (1 << 16)])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [(name, body == payload) for name, body, _ in found] == [("large.bin", True)]
+    assert peak < 1.5 * len(payload)
+
+
 def test_numbers_beyond_octal():
     """A base-256 size is read: a member of 3 GiB and a little asks for just that, 64 MiB at once at most."""
     scanner = TarScanner(lambda name: None)
@@ -416,6 +469,27 @@ def test_signed_sums():
         assert [payload for _, payload, _ in found] == [b"one"]
 
 
+def test_a_record_that_is_cut_is_no_record():
+    """The record of a header like those before it ends with a line feed, or is refused as in a first header."""
+    bad = pax_header([(b"comment", b"xy")])
+    assert bad.count(b"14 comment=xy\n") == 1
+    bad = bad.replace(b"14 comment=xy\n", b"14 comment=x\ny")
+    good = pax_header([(b"comment", b"xy")]) + member(b"a.txt", b"one")
+    for before in ([], [good, good]):
+        scanner, found = scan(archive(*before, bad + member(b"b.txt", b"two")))
+        assert isinstance(scanner.error, BadHeader)
+        assert len(found) == len(before)
+
+
+def test_only_the_first_block_says_what_the_file_is():
+    """Text at the start is another kind of file; later it is damage."""
+    block = b"<!DOCTYPE html><html>".ljust(512, b"\n")
+    with pytest.raises(BadHeader, match="not a tar archive: its content is an HTML page"):
+        raise scan(block)[0].error
+    with pytest.raises(BadHeader, match="fails its checksum at byte 1024: the shard is damaged"):
+        raise scan(archive(member(b"a.txt", b"one"))[:1024] + block)[0].error
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [
@@ -423,6 +497,14 @@ def test_signed_sums():
         (b"<Error><Code>AccessDenied</Code></Error>", "XML"),
         (b"<?xml version='1.0'?>", "XML"),
         (b'{"error": 1}', "JSON"),
+        (b"PK\3\4\x14", "a zip archive"),
+        (b"PAR1\x15", "a Parquet file"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (b"\x89HDF\r\n", "an HDF5 file"),
+        (b"\x89PNG\r\n", "a PNG image"),
+        (b"\xff\xd8\xff\xe0", "a JPEG image"),
+        (b"%PDF-1.7", "a PDF document"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer"),
         (b"{\0", None),
         (b"plain", None),
     ],
@@ -431,3 +513,38 @@ def test_what_is_no_archive_is_named(start, message):
     """By its first bytes."""
     found = describe_content(start.ljust(400, b"\n"))
     assert found is None if message is None else found.startswith(message)
+
+
+@pytest.mark.parametrize("chunk", [100, 512, 700, 1 << 20])
+def test_members_that_are_left_out(chunk):
+    """A large one takes no memory, and the blocks of a sparse map are read all the same, wherever a chunk ends."""
+    places = [(1024 * number, 1) for number in range(60)]
+    content = b"".join(b"x" + bytes(1023) for _ in places)[: 1024 * 59 + 1]
+    large = member(b"large.bin", bytes(1 << 21))
+    data = archive(member(b"a.txt", b"one"), old_gnu_sparse(b"g.bin", content, places), large, member(b"b.txt", b"two"))
+    scanner, found = TarScanner(lambda name: name if name.endswith(".txt") else None), []
+    tracemalloc.start()
+    try:
+        for start in range(0, len(data), chunk):
+            found += scanner.feed(data[start : start + chunk])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert scanner.error is None
+    assert [(name, payload) for name, payload, _ in found] == [("a.txt", b"one"), ("b.txt", b"two")]
+    assert chunk > 1000 or peak < 1 << 20
+
+
+def test_what_is_wanted_next_ends_on_a_block():
+    """However the bytes before were cut: blocks need not be put together then."""
+    data = archive(*[member(b"%d.txt" % number, b"x" * 700) for number in range(2000)])
+    scanner = TarScanner()
+    taken = 0
+    for first in (100, 1000, 512, 77):
+        scanner.feed(data[taken : taken + first])
+        taken += first
+        wanted = scanner.want
+        assert (taken + wanted) % 512 == 0
+        scanner.feed(data[taken : taken + wanted])
+        taken += wanted
+    assert scanner.error is None

@@ -175,13 +175,24 @@ def decode_picture(data: bytes, mode: str | None, limit: int | None = AS_SET) ->
         UnsafeContent: a format that starts another program (EPS).
         OSError: not an image that Pillow knows, or damaged.
     """
-    with _open_image(data, limit) as image:
+    with open_image(data, limit) as image:
         image.load()
         return image if mode is None else image.convert(mode)
 
 
-def _open_image(data: bytes, limit: int | None) -> "Image":
-    """Open an image whose size and kind are allowed; its pixels are not decoded yet."""
+def open_image(data: bytes, limit: int | None = AS_SET) -> "Image":
+    """Open an image whose size and kind are allowed; its pixels are not decoded yet.
+
+    Args:
+        data: the encoded image.
+        limit: see :func:`check_size`.
+
+    Raises:
+        MissingExtra: Pillow is not installed, or a plug-in that the format needs.
+        FieldTooLarge: more pixels than the limit (``WDS_MAX_IMAGE_PIXELS``).
+        UnsafeContent: a format that starts another program (EPS).
+        OSError: not an image that Pillow knows.
+    """
     image = _identify_image(data)
     width, height = image.size
     check_size(width, height, data, _WEIGHTS.get(image.format or "", 1), limit)
@@ -248,7 +259,7 @@ def decode_pixels(
         decoded = _decode_ordinary_jpeg(data, mode, limit, least)
         if decoded is not None:
             return decoded
-    with _open_image(data, limit) as image:
+    with open_image(data, limit) as image:
         if least is not None and image.format == "JPEG":
             factor, _, _ = _choose_scale(image.height, image.width, least)
             # it rounds down, and then up

@@ -258,7 +258,7 @@ def _find_image(
     slot: Slot, place: ImageLocation, gathered: DocumentParts, split: dict[str, list[bytes]]
 ) -> PlacedImage | None:
     if place.kind == "inline":
-        return PlacedImage(slot, _decode_inline(slot), _slot_name(slot), image_field(slot.name, None), unseen=True)
+        return PlacedImage(slot, decode_inline_image(slot), _slot_name(slot), image_field(slot.name, None), unseen=True)
     if place.kind == "sibling":
         found = next((gathered.siblings[name] for name in place.names if name in gathered.siblings), None)
         return PlacedImage(slot, found[1], _slot_name(slot), image_field(None, found[0])) if found is not None else None
@@ -290,7 +290,15 @@ def _find_page(file: Any, place: ImageLocation, gathered: DocumentParts, split: 
     return split[name][place.page]
 
 
-def _decode_inline(slot: Slot) -> bytes:
+def decode_inline_image(slot: Slot) -> bytes:
+    """Return the image that the JSON holds in base64.
+
+    Args:
+        slot: with ``inline``.
+
+    Raises:
+        DecodingError: base64 that is none.
+    """
     text = slot.inline or ""
     if text.startswith("data:"):
         text = text.partition(",")[2]

@@ -69,7 +69,7 @@ async def _find_paths(login: SshLogin, prefix: str, depth: int | None) -> list[s
     folders = [(folder + slash, name, depth)]
     while folders:
         inside, beginning, left = folders.pop()
-        for entry in await session.files.readdir(server_path(inside) if inside != "~/" else "."):
+        for entry in await session.files.readdir(server_path(inside)):
             called = str(entry.filename)
             if called.startswith(".") > beginning.startswith(".") or not called.startswith(beginning):
                 continue

@@ -5,7 +5,8 @@ import io
 import pytest
 
 import webdataset as wds
-from webdataset.samples.documents.document import SiblingKeys
+from webdataset.core.errors import CodecError, DecodingError, MissingExtra
+from webdataset.samples.documents.document import Document, SiblingKeys
 from webdataset.testing import archives
 
 MEMBERS = [
@@ -63,3 +64,33 @@ def test_the_separator_may_be_another():
 def test_names_of_no_sample(name):
     """As without this rule."""
     assert SiblingKeys()(name) == (None, None)
+
+
+class Failing:
+    """A decoder that raises for every image."""
+
+    def __init__(self, error):
+        self.only = {"images"}
+        self.error = error
+
+    def decode(self, sample):
+        """Leave fields as they are."""
+        return sample
+
+    def decode1(self, key, data):
+        """Fail."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [CodecError("no picture"), MissingExtra("install it"), ArithmeticError("of a handler")]
+)
+def test_an_image_that_does_not_decode_is_named(error):
+    """With url, key and its own name, whatever the decoder raises; never an image that is nothing."""
+    image = {"type": "image", "image": b"x", "index": 0, "name": "a-0.jpg", "field": "jpg"}
+    document = Document({"__key__": "a", "__url__": "u.tar", "parts": [image], "images": [b"x"], "text_list": []})
+    kind = DecodingError if isinstance(error, ArithmeticError) else type(error)
+    with pytest.raises(kind) as caught:
+        document.decode_with(Failing(error))
+    assert (caught.value.url, caught.value.key, caught.value.field) == ("u.tar", "a", "a-0.jpg")
+    assert caught.value is error or caught.value.__cause__ is error

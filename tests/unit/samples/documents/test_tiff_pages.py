@@ -158,3 +158,27 @@ def test_a_file_cut_short_is_refused():
 
 def _count(file):
     return struct.unpack_from("<H", file, struct.unpack_from("<I", file, 4)[0])[0]
+
+
+def test_values_of_a_page_stand_at_even_places():
+    """As the format wants them: strips of odd lengths are padded."""
+    images = frames(3, (3, 3))  # 27 bytes
+    pages = split_tiff_pages(stacked(images, dpi=(72, 72)))
+    assert [pixels(page) for page in pages] == [image.tobytes() for image in images]
+    for page in pages[1:]:
+        (start,) = struct.unpack_from("<I", page, 4)
+        sizes = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8}
+        for place in range(start + 2, start + 2 + 12 * _count(page), 12):
+            tag, kind, count, value = struct.unpack_from("<HHII", page, place)
+            assert value % 2 == 0 or (sizes[kind] * count <= 4 and tag != 273), tag
+
+
+def test_offsets_that_are_no_whole_numbers_are_refused():
+    """Strips are found by numbers of two or four bytes."""
+    file = bytearray(stacked(frames(2)))
+    (second,) = struct.unpack_from("<I", file, struct.unpack_from("<I", file, 4)[0] + 2 + 12 * _count(file))
+    for place in range(second + 2, second + 2 + 12 * struct.unpack_from("<H", file, second)[0], 12):
+        if struct.unpack_from("<H", file, place)[0] == 273:
+            struct.pack_into("<H", file, place + 2, 11)  # a number with a fraction
+    with pytest.raises(FormatError, match="tag 273 .* not of whole numbers"):
+        split_tiff_pages(bytes(file))

@@ -129,3 +129,13 @@ def test_curl_reads_what_is_there(tmp_path, web):
         with gopen_curl(web.url("whole/x")) as stream:
             stream.read()
         assert pipes() == before
+
+
+def test_writing_by_the_program_ais(program, tmp_path, monkeypatch):
+    """Its own words for writing, and the bytes on its standard input."""
+    program("ais", f'echo "$@" > {tmp_path}/words; cat > {tmp_path}/stored')
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
+    with open_url("ais://b/k", "wb") as stream:
+        stream.write(b"body" * 100)
+    assert (tmp_path / "words").read_text() == "put - ais://b/k\n"
+    assert (tmp_path / "stored").read_bytes() == b"body" * 100

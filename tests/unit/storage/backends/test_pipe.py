@@ -33,6 +33,27 @@ def test_reading_in_every_way():
         assert b"".join(iter(lambda: pipe.read1(4), b"")) == b"a\nbb\nccc"
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda pipe: pipe.read(),
+        lambda pipe: [pipe.read(2) for _ in range(3)],
+        lambda pipe: [pipe.read1(9) for _ in range(3)],
+        lambda pipe: [pipe.readinto(bytearray(9)) for _ in range(3)],
+        lambda pipe: [pipe.readinto1(bytearray(9)) for _ in range(3)],
+        lambda pipe: [pipe.readline() for _ in range(3)],
+        list,
+    ],
+    ids=["read", "read of some", "read1", "readinto", "readinto1", "readline", "iteration"],
+)
+def test_a_failure_is_told_at_the_end_of_what_is_read(read):
+    """In whatever way it is read: before the stream is closed."""
+    with gopen_pipe("pipe:printf abc; exit 3") as pipe:
+        with pytest.raises(CommandFailed, match="status 3"):
+            read(pipe)
+        pipe.ignore_errors = True
+
+
 def test_read_fills_what_is_asked():
     """read(n) returns n bytes as long as there are as many, however slowly they come."""
     with gopen_pipe("pipe:printf abc; sleep 0.1; printf def") as pipe:

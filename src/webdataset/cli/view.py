@@ -1,0 +1,179 @@
+"""``wds view``: a local web page that shows what is in shards."""
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from webdataset.cli import console
+from webdataset.cli.inputs import expand_inputs
+
+if TYPE_CHECKING:
+    from webdataset.viewer.session import DatasetArguments, Session
+
+SCHEMAS: Final[dict[str, Any]] = {
+    "view": {
+        "description": "One line, once the viewer answers.",
+        "type": "object",
+        "required": ["url", "port", "token"],
+        "properties": {
+            "url": {"type": "string", "description": "with the token: open it in a browser"},
+            "port": {"type": "integer", "minimum": 1},
+            "token": {"type": "string", "description": "for the header 'Authorization: Bearer TOKEN'"},
+        },
+        "additionalProperties": False,
+    }
+}
+
+
+@click.command("view")
+@click.argument("shards", nargs=-1, metavar="SHARDS...")
+@click.option(
+    "--compare", multiple=True, metavar="SHARDS", help="Show these shards beside the others; may be repeated."
+)
+@click.option("--dataset", metavar="MODULE:FUNCTION", help="The dataset, or loader, whose batches are shown.")
+@click.option("--state", "states", multiple=True, metavar="FILE", help="A saved state of it; may be repeated.")
+@click.option("--seed", type=int, help="The seed of the run, where neither dataset nor state has one.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Samples in a batch, where the dataset does not say it.")
+@click.option("--pipeline", metavar="MODULE:FUNCTION", help="Show samples before and after this function.")
+@click.option(
+    "--tags", metavar="FILE", help="Let the page write tags of samples into this file; nothing else is written."
+)
+@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine's loopback.")
+@click.option("--open/--no-open", "opened", default=False, help="Open the page in the browser of this desktop.")
+@click.option("--storage-profile", "--profile", metavar="NAME", help="The profile that urls are opened with.")
+@click.option("--split", metavar="NAME", help="The split of a dataset specification.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; see 'wds schema view'.")
+def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool, as_json: bool, **options: Any) -> int:
+    """Show shards in a browser: samples, images, sounds, texts, statistics, findings, batches.
+
+    The page is served on this machine alone, to those who open the printed url; Ctrl-C ends it. Shards are read as far
+    as they are looked at, and never written.
+
+    Examples:
+      wds view train-000000.tar
+      wds view 's3://bucket/train-{000..099}.tar' --tags keep.txt
+      wds view old.tar --compare new.tar
+      wds view 'train-*.tar' --dataset train:make_dataset --state state.json
+    """
+    from webdataset.core.optional_imports import require  # noqa: PLC0415  after --help
+
+    for module in ("starlette", "uvicorn"):
+        require(module, extra="view", purpose="wds view")
+    from webdataset.viewer.security import Access  # noqa: PLC0415  the extra is there now
+    from webdataset.viewer.server import open_socket, serve  # noqa: PLC0415
+
+    session = _make_session(shards, **options)
+    listener = open_socket(host, port)
+    place = listener.getsockname()
+    name = f"[{place[0]}]" if ":" in place[0] else place[0]
+    access = Access([name], place[1])
+    url = f"http://{name}:{place[1]}/#token={access.token}"
+
+    def tell() -> None:
+        if as_json:
+            console.write_json({"url": url, "port": place[1], "token": access.token})
+        else:
+            console.write_line(url)
+        console.flush_stdout()
+        if opened:
+            import webbrowser  # noqa: PLC0415  for --open alone
+
+            webbrowser.open(url)
+
+    try:
+        serve(session, listener, access, tell, _report_fault)
+    finally:
+        listener.close()
+        session.close()
+    _end_with_threads()
+    return 0
+
+
+def _report_fault(error: BaseException) -> None:
+    """Say that a request failed for a reason that no one foresaw."""
+    from webdataset.core import settings  # noqa: PLC0415  after --help
+    from webdataset.core.redaction import redact  # noqa: PLC0415
+
+    text = ""
+    if settings.FULL_TRACEBACKS.get():
+        import traceback  # noqa: PLC0415  as above
+
+        text = "\n" + "".join(traceback.format_exception(error)).rstrip()
+    console.say(redact(f"a request failed: {type(error).__name__}{text}"))
+
+
+def _end_with_threads() -> None:
+    """End the process where threads still wait for a store that does not answer."""
+    if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        console.flush_stdout()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _make_session(
+    shards: tuple[str, ...],
+    *,
+    compare: tuple[str, ...],
+    dataset: str | None,
+    states: tuple[str, ...],
+    seed: int | None,
+    batch_size: int | None,
+    pipeline: str | None,
+    tags: str | None,
+    storage_profile: str | None,
+    split: str | None,
+) -> "Session":
+    """Return what the command line names; no shard is opened."""
+    from webdataset.core.errors import UsageError  # noqa: PLC0415  after --help
+    from webdataset.viewer.session import DatasetView, Session  # noqa: PLC0415
+    from webdataset.viewer.shard_bytes import BlockCache  # noqa: PLC0415
+
+    if not shards:
+        raise UsageError("name the shards to show: paths, urls, a directory or a dataset specification")
+    cache = BlockCache()
+    sides = {}
+    for name, typed in (("a", shards), ("b", compare)):
+        if typed:
+            inputs = expand_inputs(typed, storage_profile=storage_profile, split=split)
+            sides[name] = DatasetView(" ".join(typed), inputs.urls, inputs.reading(), cache)
+    if sum(side.urls.count("-") for side in sides.values()) > 1:
+        raise UsageError("standard input can be read only once: give '-' one time")
+    arguments = _make_dataset_arguments(shards, dataset, states, seed, batch_size, storage_profile, split)
+    session = Session(sides, pipeline, None, arguments)
+    if tags is not None:
+        from webdataset.viewer.tags import TagFile  # noqa: PLC0415  for --tags alone
+
+        session.tags = TagFile(tags)
+    return session
+
+
+def _make_dataset_arguments(  # noqa: PLR0917  one value for each option
+    shards: tuple[str, ...],
+    dataset: str | None,
+    states: tuple[str, ...],
+    seed: int | None,
+    batch_size: int | None,
+    storage_profile: str | None,
+    split: str | None,
+) -> "DatasetArguments":
+    """Return the run whose batches can be looked at: of a function of the user's, or of the shards."""
+    import functools  # noqa: PLC0415  after --help
+
+    from webdataset.cli.datasets import load_dataset  # noqa: PLC0415
+    from webdataset.cli.state import read_state  # noqa: PLC0415
+    from webdataset.core.redaction import redact  # noqa: PLC0415
+    from webdataset.viewer.session import DatasetArguments, SavedState  # noqa: PLC0415
+
+    if dataset is not None:
+        load = functools.partial(load_dataset, (dataset,))
+    else:
+        load = functools.partial(
+            load_dataset, shards, seed=seed, batch=batch_size, storage_profile=storage_profile, split=split
+        )
+    saved = tuple(SavedState(redact(name), read_state(name)) for name in states)
+    can_load = dataset is not None or "-" not in shards
+    return DatasetArguments(load if can_load else None, dataset, saved, seed, batch_size)

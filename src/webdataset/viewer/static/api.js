@@ -1,0 +1,94 @@
+/** Requests to the server that this page came from; its errors and its end. */
+
+/** An answer that is an error. */
+export class ApiError extends Error {
+  /**
+   * @param {string} message what the server said
+   * @param {number} status of HTTP; 0 where no answer came
+   * @param {any} body of the answer
+   */
+  constructor(message, status, body) {
+    super(message);
+    this.status = status;
+    this.body = body;
+  }
+}
+
+/** Says `offline`, `online` and `locked`. */
+export const connection = new EventTarget();
+let online = true;
+
+/** @param {boolean} now */
+function setOnline(now) {
+  if (now === online) return;
+  online = now;
+  connection.dispatchEvent(new Event(now ? 'online' : 'offline'));
+}
+
+/**
+ * The address of a route.
+ * @param {string} route for example `samples`
+ * @param {Record<string, any>} [parameters] null and undefined are left out
+ * @returns {string}
+ */
+export function apiUrl(route, parameters = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) if (value !== null && value !== undefined && value !== '') query.set(name, String(value));
+  const text = query.toString();
+  return `/api/${route}${text ? `?${text}` : ''}`;
+}
+
+async function send(address, options) {
+  let answer;
+  try {
+    answer = await fetch(address, { credentials: 'same-origin', redirect: 'error', ...options });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === 'AbortError') throw error;
+    setOnline(false);
+    throw new ApiError('The server does not answer. It may have been stopped.', 0, null);
+  }
+  setOnline(true);
+  const body = await answer.json().catch(() => null);
+  if (answer.ok) return body;
+  if (answer.status === 401) connection.dispatchEvent(new Event('locked'));
+  throw new ApiError(body?.error?.message ?? `The server answered ${answer.status}`, answer.status, body);
+}
+
+/**
+ * Get JSON.
+ * @param {string} route
+ * @param {Record<string, any>} [parameters]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export const get = (route, parameters = {}, signal = undefined) => send(apiUrl(route, parameters), { signal });
+
+/**
+ * Post JSON.
+ * @param {string} route
+ * @param {any} body
+ * @returns {Promise<any>}
+ */
+export const post = (route, body) =>
+  send(`/api/${route}`, { method: 'POST', headers: { 'Content-Type': 'application/json', 'X-WDS-View': '1' }, body: JSON.stringify(body) });
+
+/**
+ * Let a limited number of jobs run at once, so that waveforms and pictures of a page do not queue before its samples.
+ * @param {number} most
+ * @returns {<T>(job: () => Promise<T>) => Promise<T>}
+ */
+export function makeQueue(most) {
+  let running = 0;
+  /** @type {(() => void)[]} */
+  const waiting = [];
+  return async (job) => {
+    if (running >= most) await new Promise((resolve) => waiting.push(() => resolve(undefined)));
+    running += 1;
+    try {
+      return await job();
+    } finally {
+      running -= 1;
+      waiting.shift()?.();
+    }
+  };
+}

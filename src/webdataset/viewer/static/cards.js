@@ -1,0 +1,215 @@
+/** A sample as a card of the grid or a row of the table. */
+
+import { apiUrl, get, makeQueue } from './api.js';
+import { formatBytes, formatDuration, formatFigure, h, icon, shorten, svg } from './dom.js';
+
+/** @typedef {import('./sources.js').Sample} Sample */
+/** @typedef {import('./sources.js').Field} Field */
+
+const queue = makeQueue(3);
+/** @type {Map<string, Promise<any>>} */
+const waveforms = new Map();
+export const PICTURES = ['image', 'svg', 'video', 'array'];
+
+/** @param {Sample} sample @param {string} field @param {Record<string, any>} [more] @returns {Record<string, any>} the parameters that name a field */
+export const fieldOf = (sample, field, more = {}) => ({ side: sample.side, shard: sample.shard, ordinal: sample.ordinal, field, ...more });
+
+/**
+ * The picture of a field, small; where the server refuses, its reason stands in its place.
+ * @param {Sample} sample
+ * @param {Field} field
+ * @param {number} size of its longer side in pixels
+ * @returns {HTMLElement}
+ */
+export function thumbnail(sample, field, size) {
+  const box = h('span', { class: `thumb thumb-${field.kind}` });
+  const address = apiUrl('thumbnail', fieldOf(sample, field.name, { size }));
+  const image = h('img', { src: address, alt: altOf(sample, field), loading: 'lazy', decoding: 'async', draggable: 'false' });
+  image.addEventListener('load', () => box.classList.add('loaded'));
+  image.addEventListener('error', () => {
+    image.remove();
+    box.classList.add('refused');
+    box.append(emblem(field));
+    queue(() => get('thumbnail', fieldOf(sample, field.name, { size }))).catch((error) => {
+      box.title = error.message;
+      if (size > 600) box.append(h('span', { class: 'refusal' }, error.message));
+    });
+  });
+  box.append(image);
+  if (field.kind === 'video') box.append(h('span', { class: 'badge' }, icon('play'), field.media?.duration_seconds ? formatDuration(field.media.duration_seconds) : 'video'));
+  return box;
+}
+
+/** @param {Sample} sample @param {Field} field @returns {string} */
+function altOf(sample, field) {
+  const caption = sample.fields.find((one) => one.kind === 'text' && one.text);
+  return caption ? shorten(caption.text, 120) : `${field.name} of ${shorten(sample.key, 60)}`;
+}
+
+/** @param {Field} field @returns {HTMLElement} what stands where there is no picture */
+export function emblem(field) {
+  const shape = field.media?.shape;
+  return h('span', { class: 'emblem' },
+    h('span', { class: 'emblem-name' }, shorten(field.name, 24)),
+    h('span', { class: 'emblem-facts' }, Array.isArray(shape) ? `${shape.join(' × ')} ${field.media.dtype ?? ''}` : `${field.kind} · ${formatBytes(field.size_bytes)}`));
+}
+
+/**
+ * Draw the peaks of an audio field.
+ * @param {[number, number][]} peaks
+ * @returns {SVGElement}
+ */
+export function drawPeaks(peaks) {
+  const path = peaks.map(([low, high], column) => {
+    const top = 50 - 48 * Math.max(high, low + 0.02);
+    const bottom = 50 - 48 * Math.min(low, high - 0.02);
+    return `M${column + 0.5} ${top.toFixed(1)}V${bottom.toFixed(1)}`;
+  }).join('');
+  return svg('svg', { class: 'peaks', viewBox: `0 0 ${Math.max(1, peaks.length)} 100`, preserveAspectRatio: 'none', 'aria-hidden': 'true' }, svg('path', { d: path }));
+}
+
+/** @param {Sample} sample @param {string} field @param {number} columns @returns {Promise<any>} */
+export function waveformOf(sample, field, columns) {
+  const address = apiUrl('waveform', fieldOf(sample, field, { columns }));
+  let answer = waveforms.get(address);
+  if (!answer) {
+    answer = queue(() => get('waveform', fieldOf(sample, field, { columns })));
+    waveforms.set(address, answer);
+    answer.catch(() => waveforms.delete(address));
+    if (waveforms.size > 300) waveforms.delete(waveforms.keys().next().value);
+  }
+  return answer;
+}
+
+function wave(sample, field) {
+  const box = h('span', { class: 'wave' });
+  const facts = h('span', { class: 'badge' }, field.media?.duration_seconds ? formatDuration(field.media.duration_seconds) : field.name);
+  box.append(facts);
+  waveformOf(sample, field.name, 96).then(
+    (answer) => {
+      box.prepend(drawPeaks(answer.peaks));
+      facts.textContent = formatDuration(answer.duration_seconds);
+    },
+    (error) => {
+      box.title = error.message;
+      box.classList.add('refused');
+      box.prepend(emblem(field));
+    },
+  );
+  return box;
+}
+
+/** @param {Sample} sample @returns {Field[]} those with a picture or a waveform */
+export const visuals = (sample) => sample.fields.filter((field) => ['image', 'video', 'audio', 'array'].includes(field.kind));
+
+/** @param {string} json maybe cut @returns {string} its first title, caption or text, or the JSON itself */
+function proseOf(json) {
+  const found = /"(?:title|caption|text|description)"\s*:\s*"((?:[^"\\]|\\.)+)/.exec(json) ?? /"(?:text_list|texts)"\s*:\s*\[\s*"((?:[^"\\]|\\.)+)/.exec(json);
+  if (!found) return json;
+  try {
+    return JSON.parse(`"${found[1]}"`);
+  } catch {
+    return found[1];
+  }
+}
+
+/** @param {Field} field @returns {string} its content in a line */
+export function summary(field) {
+  if (field.kind === 'class' || field.kind === 'number') return formatFigure(field.value);
+  if (field.text) return field.kind === 'document' ? proseOf(field.text) : field.text;
+  if (field.value !== undefined && field.value !== null) return typeof field.value === 'object' ? JSON.stringify(field.value) : String(field.value);
+  if (Array.isArray(field.media?.shape)) return `${field.media.shape.join(' × ')} ${field.media.dtype ?? ''}`;
+  if (field.media?.width) return `${field.media.width} × ${field.media.height}`;
+  return formatBytes(field.size_bytes);
+}
+
+/** @param {Field} field @param {boolean} [named] @returns {HTMLElement} */
+export function chip(field, named = true) {
+  const text = summary(field);
+  return h('span', { class: `chip chip-${field.kind}`, title: `${field.name}: ${shorten(text, 200)}` }, named && h('span', { class: 'chip-name' }, shorten(field.name, 16)), h('bdi', {}, text.length > 60 ? `${text.slice(0, 60)}…` : text));
+}
+
+/** @param {string[]} tags @returns {HTMLElement | null} */
+export function tagMarks(tags) {
+  if (!tags?.length) return null;
+  return h('span', { class: 'tag-marks' }, tags.slice(0, 4).map((tag) => h('span', { class: `tag-mark tag-${['keep', 'drop'].includes(tag) ? tag : 'own'}` }, shorten(tag, 12))));
+}
+
+function mosaic(sample, pictures, size) {
+  const shown = pictures.slice(0, 4);
+  return h('span', { class: `mosaic mosaic-${shown.length}` }, shown.map((field) => thumbnail(sample, field, shown.length > 1 ? Math.min(256, size) : size)),
+    pictures.length > shown.length && h('span', { class: 'badge badge-more' }, `+${pictures.length - shown.length}`));
+}
+
+/**
+ * The upper part of a card.
+ * @param {Sample} sample
+ * @param {number} size of pictures
+ * @returns {{element: HTMLElement, used: Field[]}} and the fields that it shows
+ */
+function face(sample, size) {
+  const pictures = sample.fields.filter((field) => field.kind === 'image');
+  if (pictures.length) return { element: mosaic(sample, pictures, size), used: pictures };
+  for (const kind of ['video', 'audio', 'array']) {
+    const field = sample.fields.find((one) => one.kind === kind);
+    if (field) return { element: kind === 'audio' ? wave(sample, field) : thumbnail(sample, field, size), used: [field] };
+  }
+  const text = sample.fields.find((field) => ['text', 'document', 'html', 'svg', 'json'].includes(field.kind) && summary(field));
+  if (text) return { element: h('span', { class: `excerpt excerpt-${text.kind}` }, h('bdi', {}, summary(text))), used: [text] };
+  const first = sample.fields[0];
+  return { element: h('span', { class: 'thumb refused' }, first ? emblem(first) : h('span', { class: 'emblem' }, 'no fields')), used: first ? [first] : [] };
+}
+
+/**
+ * A card of the grid.
+ * @param {Sample} sample
+ * @param {object} options
+ * @param {string} options.href of its detail
+ * @param {boolean} options.selected
+ * @param {boolean} options.dense shows its picture alone
+ * @param {number} options.size of pictures
+ * @param {number} [options.position] in the grid, for screen readers
+ * @param {number} [options.total]
+ * @returns {HTMLElement}
+ */
+export function card(sample, { href, selected, dense, size, position = 0, total = -1 }) {
+  const { element, used } = face(sample, size);
+  const rest = sample.fields.filter((field) => !used.includes(field));
+  const caption = rest.find((field) => field.kind === 'text') ?? rest.find((field) => field.kind === 'document');
+  const chips = rest.filter((field) => field !== caption);
+  return h('a', {
+    class: `card${dense ? ' card-dense' : ''}${selected ? ' selected' : ''}`, href, role: 'listitem', draggable: 'false', tabindex: selected ? '0' : '-1',
+    'aria-label': `Sample ${shorten(sample.key, 80)}`, 'aria-current': selected ? 'true' : null, 'aria-posinset': position + 1, 'aria-setsize': total,
+    data: { ordinal: String(sample.ordinal), shard: String(sample.shard) },
+  },
+  h('span', { class: 'card-face' }, element, tagMarks(sample.tags)),
+  !dense && h('span', { class: 'card-body' },
+    h('span', { class: 'card-caption' }, caption ? h('bdi', {}, summary(caption)) : ''),
+    h('span', { class: 'chips' }, chips.slice(0, 4).map((field) => chip(field))),
+    h('span', { class: 'card-foot' }, h('bdi', { class: 'key', title: shorten(sample.key, 300) }, shorten(sample.key, 48)), h('span', { class: 'size' }, formatBytes(sample.size_bytes)))));
+}
+
+/** @param {boolean} dense @returns {HTMLElement} a card of which nothing is known yet */
+export function blank(dense) {
+  return h('span', { class: `card blank${dense ? ' card-dense' : ''}`, role: 'listitem', 'aria-hidden': 'true' }, h('span', { class: 'card-face' }), !dense && h('span', { class: 'card-body' }, h('span', { class: 'bone' }), h('span', { class: 'bone bone-short' })));
+}
+
+/**
+ * A row of the table.
+ * @param {Sample} sample
+ * @param {string[]} columns names of fields
+ * @param {{href: string, selected: boolean, position: number}} options
+ * @returns {HTMLElement}
+ */
+export function tableRow(sample, columns, { href, selected, position }) {
+  return h('a', { class: `table-row${selected ? ' selected' : ''}`, href, role: 'listitem', tabindex: selected ? '0' : '-1', 'aria-current': selected ? 'true' : null, data: { ordinal: String(sample.ordinal), shard: String(sample.shard) } },
+    h('span', { class: 'cell cell-number' }, position + 1),
+    h('span', { class: 'cell cell-key' }, h('bdi', { class: 'key' }, shorten(sample.key, 64)), tagMarks(sample.tags)),
+    columns.map((name) => {
+      const field = sample.fields.find((one) => one.name === name);
+      if (!field) return h('span', { class: 'cell cell-missing' }, '–');
+      if (['image', 'video', 'array'].includes(field.kind)) return h('span', { class: 'cell cell-picture' }, thumbnail(sample, field, 128), h('span', { class: 'cell-facts' }, summary(field)));
+      if (field.kind === 'audio') return h('span', { class: 'cell cell-picture' }, wave(sample, field));
+      return h('span', { class: `cell cell-${field.kind}` }, h('bdi', {}, shorten(summary(field), 160)));
+    }));
+}

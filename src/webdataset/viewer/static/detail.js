@@ -1,0 +1,138 @@
+/** One sample in full: its fields by kind, its raw members, and what a pipeline makes of it. */
+
+import { get } from './api.js';
+import { fieldView, documentView } from './fields.js';
+import { announce, failure, formatBytes, formatNumber, h, icon, iconButton, copyText, replace, shorten } from './dom.js';
+import { hexdump } from './hexdump.js';
+import { pipelineView } from './pipeline.js';
+import { addWhere, go, hrefOf, route } from './route.js';
+
+export class Detail {
+  /** @param {any} context the app */
+  constructor(context) {
+    this.context = context;
+    this.element = h('aside', { class: 'detail', 'aria-label': 'Sample', tabindex: '-1' });
+    this.sample = null;
+    this.signature = '';
+  }
+
+  /** Show what the route says; @returns {boolean} whether a sample is open */
+  update() {
+    const { open, tab, full } = route();
+    this.element.hidden = !open;
+    if (!open) {
+      this.signature = '';
+      this.sample = null;
+      replace(this.element);
+      return false;
+    }
+    const side = open.side;
+    const signature = `${side} ${open.shard} ${open.ordinal}`;
+    if (signature !== this.signature) {
+      this.signature = signature;
+      this.load(side, open);
+    } else if (this.sample && (tab !== this.tab || full !== this.full)) this.draw();
+    return true;
+  }
+
+  async load(side, open) {
+    this.controller?.abort();
+    const controller = new AbortController();
+    this.controller = controller;
+    this.element.classList.add('loading');
+    if (!this.sample) replace(this.element, this.bar(null), h('div', { class: 'detail-body' }, h('div', { class: 'bone bone-tall' }), h('div', { class: 'bone' }), h('div', { class: 'bone bone-short' })));
+    try {
+      this.sample = await get('sample', { side, shard: open.shard, ordinal: open.ordinal }, controller.signal);
+      this.context.seen(this.sample);
+      this.draw();
+      announce(`Sample ${this.sample.key}`);
+    } catch (error) {
+      if (controller.signal.aborted) return;
+      this.sample = null;
+      replace(this.element, this.bar(null), h('div', { class: 'detail-body' }, failure(error, () => this.load(side, open))));
+    } finally {
+      if (this.controller === controller) this.element.classList.remove('loading');
+    }
+  }
+
+  bar(sample) {
+    const { full } = route();
+    const key = sample && h('button', { type: 'button', class: 'detail-key', title: 'Copy the key', on: { click: () => copyText(sample.key, key) } }, h('bdi', { class: 'key' }, shorten(sample.key, 160)), icon('copy'));
+    return h('header', { class: 'detail-bar' },
+      h('div', { class: 'row tight' },
+        iconButton('left', 'Previous sample ( k )', () => this.context.step(-1)),
+        iconButton('right', 'Next sample ( j )', () => this.context.step(1))),
+      h('div', { class: 'detail-title' }, key),
+      iconButton('wide', full ? 'Beside the grid ( w )' : 'Whole width ( w )', () => go({ full: !full }), { class: 'icon-button only-wide' }),
+      iconButton('close', 'Close ( Esc )', () => this.context.close()));
+  }
+
+  draw() {
+    const { sample } = this;
+    const { tab, full } = route();
+    this.tab = tab;
+    this.full = full;
+    const tabs = [['fields', 'Fields'], ['raw', 'Members and bytes']];
+    if (this.context.dataset.features.pipeline) tabs.push(['pipeline', 'Before and after']);
+    this.facts = h('div', { class: 'detail-facts' });
+    this.name();
+    const body = h('div', { class: 'detail-body' });
+    if (tab === 'raw') body.append(...this.raw(sample));
+    else if (tab === 'pipeline') body.append(pipelineView(sample));
+    else body.append(...this.fields(sample));
+    replace(this.element, this.bar(sample),
+      this.facts,
+      this.context.dataset.features.tags && this.context.tags.bar(sample),
+      h('nav', { class: 'tabs', 'aria-label': 'Parts of the sample' }, tabs.map(([name, label]) => h('a', { href: hrefOf({ tab: name }), class: 'tab', 'aria-current': tab === name ? 'page' : null }, label))),
+      body);
+  }
+
+  /** Write where the sample stands; the names of shards may come after the sample. */
+  name() {
+    const { sample } = this;
+    if (!sample || !this.facts) return;
+    const shard = this.context.shardName(sample.side, sample.shard) ?? `shard ${sample.shard}`;
+    replace(this.facts, h('span', { title: shard }, h('bdi', {}, shorten(shard, 44))), h('span', {}, `sample ${formatNumber(sample.ordinal)}`), h('span', { title: 'offset of its first member in the shard' }, `at byte ${formatNumber(sample.offset)}`), h('span', {}, formatBytes(sample.size_bytes)));
+  }
+
+  fields(sample) {
+    const onFilter = (expression) => go(addWhere(expression));
+    const made = [];
+    if (sample.document) made.push(documentView(sample));
+    const shown = sample.document ? new Set(sample.document.filter((part) => part.kind === 'image').map((part) => part.field)) : new Set();
+    const rest = sample.fields.filter((field) => !shown.has(field.name));
+    const order = ['image', 'video', 'audio', 'text', 'class', 'number', 'document', 'json', 'array', 'svg', 'html', 'pickle', 'binary'];
+    rest.sort((one, two) => order.indexOf(one.kind) - order.indexOf(two.kind));
+    made.push(...rest.map((field) => fieldView(sample, field, { onFilter, onBytes: () => go({ tab: 'raw' }) })));
+    if (!sample.fields.length) made.push(h('p', { class: 'quiet' }, 'This sample has no fields.'));
+    return made;
+  }
+
+  raw(sample) {
+    const dump = hexdump({ side: sample.side, shard: sample.shard, offset: sample.members[0]?.header_offset ?? sample.offset });
+    const table = h('table', { class: 'table' },
+      h('thead', {}, h('tr', {}, ['member', 'header', 'offset', 'size', 'mode', 'time'].map((name) => h('th', { scope: 'col', class: ['header', 'offset', 'size'].includes(name) ? 'figure' : '' }, name)))),
+      h('tbody', {}, sample.members.map((member) => h('tr', {},
+        h('td', {}, h('button', { type: 'button', class: 'link', title: 'Show its bytes', on: { click: () => dump.show(member.offset, { from: member.offset, to: member.offset + member.size_bytes }) } }, h('bdi', {}, shorten(member.name, 90))),
+          member.type && !['0', 'file', 'regular'].includes(String(member.type)) && h('span', { class: 'quiet' }, ` ${member.type}`),
+          member.pax && Object.keys(member.pax).length > 0 && h('span', { class: 'pax' }, Object.entries(member.pax).map(([name, value]) => h('span', {}, h('bdi', {}, `${name}=${shorten(String(value), 80)}`))))),
+        h('td', { class: 'figure' }, h('button', { type: 'button', class: 'link', title: 'Show its header', on: { click: () => dump.show(member.header_offset, { from: member.header_offset, to: member.header_offset + 512 }) } }, formatNumber(member.header_offset))),
+        h('td', { class: 'figure' }, formatNumber(member.offset)), h('td', { class: 'figure' }, formatNumber(member.size_bytes)),
+        h('td', {}, typeof member.mode === 'number' ? member.mode.toString(8) : member.mode ?? '–'), h('td', {}, formatTime(member.mtime))))));
+    return [h('div', { class: 'scroll-x', tabindex: '0', role: 'region', 'aria-label': 'Members' }, table), h('h3', {}, 'Bytes of the shard'), dump.element];
+  }
+
+  /** Open the neighbour of this sample in its shard or the next one. @param {number} by @returns {boolean} */
+  step(by) {
+    const to = by > 0 ? this.sample?.next : this.sample?.previous;
+    if (to) this.context.open({ side: this.sample.side, ...to }, true);
+    else if (this.sample) announce(by > 0 ? 'This is the last sample' : 'This is the first sample');
+    return true;
+  }
+}
+
+function formatTime(seconds) {
+  if (typeof seconds !== 'number') return '–';
+  const date = new Date(seconds * 1000);
+  return Number.isNaN(date.getTime()) ? '–' : date.toISOString().slice(0, 16).replace('T', ' ');
+}

@@ -1,0 +1,202 @@
+/** A field in full, by its kind. */
+
+import { apiUrl, get } from './api.js';
+import { drawPeaks, fieldOf, summary, thumbnail, waveformOf } from './cards.js';
+import { histogram } from './charts.js';
+import { copyText, formatBytes, formatDuration, formatFigure, formatNumber, h, icon, iconButton, replace, shorten } from './dom.js';
+import { jsonTree, literal } from './json_tree.js';
+
+/** @typedef {import('./sources.js').Sample} Sample */
+/** @typedef {import('./sources.js').Field} Field */
+
+const MOST_PIXELS = 60_000_000;
+const SHOWN_BY_BROWSERS = /\.?(png|jpe?g|gif|webp|bmp|avif)$/i;
+
+/**
+ * @param {Sample} sample
+ * @param {Field} field
+ * @param {{onFilter: (expression: string) => void, onBytes: () => void}} options
+ * @returns {HTMLElement}
+ */
+export function fieldView(sample, field, options) {
+  const show = { image: imageView, text: textView, document: jsonView, json: jsonView, class: valueView, number: valueView, audio: audioView, video: videoView, array: arrayView, svg: sourceView, html: sourceView, pickle: pickleView }[field.kind] ?? binaryView;
+  const facts = [field.kind, formatBytes(field.size_bytes), field.media?.width && `${field.media.width} × ${field.media.height}`, field.media?.duration_seconds && formatDuration(field.media.duration_seconds), field.media?.mode];
+  const download = h('a', { class: 'icon-button', href: apiUrl('payload', fieldOf(sample, field.name)), download: '', title: 'Save this field', 'aria-label': `Save ${shorten(field.name, 40)}` }, icon('download'));
+  return h('section', { class: `field field-${field.kind}`, 'aria-label': `Field ${shorten(field.name, 60)}`, data: { field: field.name } },
+    h('header', { class: 'field-head' }, h('h3', {}, h('bdi', {}, shorten(field.name, 120))), h('span', { class: 'quiet' }, facts.filter(Boolean).join(' · ')), download),
+    show(sample, field, options));
+}
+
+/** A picture that is fitted first, and zoomed by click, wheel and buttons. */
+export function imageView(sample, field) {
+  const pixels = (field.media?.width ?? 0) * (field.media?.height ?? 0);
+  const whole = SHOWN_BY_BROWSERS.test(field.name) && pixels <= MOST_PIXELS;
+  if (!whole) return h('div', { class: 'stage' }, thumbnail(sample, field, 1024));
+  const image = h('img', { src: apiUrl('payload', fieldOf(sample, field.name)), alt: field.name, decoding: 'async', draggable: 'false' });
+  const stage = h('div', { class: 'stage', tabindex: '0', role: 'group', 'aria-label': 'Picture; plus and minus zoom' }, image);
+  const level = h('span', { class: 'quiet zoom-level' }, 'fit');
+  let scale = 0;
+  const fitted = () => Math.min(1, image.clientWidth / (image.naturalWidth || 1));
+  function zoom(to) {
+    scale = to && Math.min(16, Math.max(0.02, to));
+    stage.classList.toggle('zoomed', Boolean(scale));
+    image.style.width = scale ? `${Math.round(image.naturalWidth * scale)}px` : '';
+    image.classList.toggle('pixels', scale > 2);
+    level.textContent = scale ? `${Math.round(scale * 100)}%` : 'fit';
+  }
+  image.addEventListener('click', (event) => {
+    if (stage.dragged) return;
+    const x = event.offsetX / image.clientWidth;
+    const y = event.offsetY / image.clientHeight;
+    zoom(scale ? 0 : fitted() < 1 ? 1 : 2);
+    stage.scrollTo(x * image.clientWidth - stage.clientWidth / 2, y * image.clientHeight - stage.clientHeight / 2);
+  });
+  image.addEventListener('error', () => replace(stage, thumbnail(sample, field, 1024)));
+  stage.addEventListener('wheel', (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    zoom((scale || fitted()) * (event.deltaY < 0 ? 1.2 : 1 / 1.2));
+  }, { passive: false });
+  stage.addEventListener('keydown', (event) => {
+    if (event.key === '+' || event.key === '=') zoom((scale || fitted()) * 1.25);
+    else if (event.key === '-') zoom((scale || fitted()) / 1.25);
+    else if (event.key === '0') zoom(0);
+    else return;
+    event.stopPropagation();
+  });
+  drag(stage);
+  return h('div', { class: 'picture' }, stage, h('div', { class: 'zoom row tight' }, level,
+    iconButton('minus', 'Smaller', () => zoom((scale || fitted()) / 1.25)), iconButton('plus', 'Larger', () => zoom((scale || fitted()) * 1.25)),
+    h('button', { type: 'button', class: 'link', on: { click: () => zoom(1) } }, '100%'), h('button', { type: 'button', class: 'link', on: { click: () => zoom(0) } }, 'Fit')));
+}
+
+/** Let the pointer move what an element scrolls. */
+function drag(stage) {
+  stage.addEventListener('pointerdown', (event) => {
+    stage.dragged = false;
+    if (!stage.classList.contains('zoomed') || event.pointerType !== 'mouse') return;
+    const start = [event.clientX, event.clientY, stage.scrollLeft, stage.scrollTop];
+    const move = (later) => {
+      const [dx, dy] = [later.clientX - start[0], later.clientY - start[1]];
+      if (Math.abs(dx) + Math.abs(dy) > 4) stage.dragged = true;
+      stage.scrollTo(start[2] - dx, start[3] - dy);
+    };
+    addEventListener('pointermove', move);
+    addEventListener('pointerup', () => removeEventListener('pointermove', move), { once: true });
+  });
+}
+
+function textView(_sample, field) {
+  const text = field.text ?? '';
+  const button = iconButton('copy', 'Copy the text', () => copyText(text, button));
+  return h('div', { class: 'text-box' }, text ? h('bdi', { class: `text ${/\.?(txt|text|caption|md)$/i.test(field.name) ? 'prose' : 'code'}` }, text) : h('span', { class: 'quiet' }, 'empty'),
+    field.truncated && h('p', { class: 'quiet' }, `The first ${formatNumber(text.length)} characters of ${formatBytes(field.size_bytes)}.`), button);
+}
+
+function jsonView(sample, field, options) {
+  const value = 'json' in field ? field.json : field.value;
+  if (value === undefined) return textView(sample, field);
+  return jsonTree(value, expressionName(field.name), options);
+}
+
+/** @param {string} name @returns {string} the field in the filter language */
+export const expressionName = (name) => (/^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$/.test(name) && !['key', 'shard', 'fields'].includes(name) ? name : `field(${JSON.stringify(name)})`);
+
+function valueView(_sample, field, options) {
+  const value = field.value ?? field.text;
+  return h('div', { class: 'row' }, h('bdi', { class: 'value' }, shorten(formatFigure(value), 200)),
+    ['number', 'string'].includes(typeof value) && h('button', { type: 'button', class: 'button small', on: { click: () => options.onFilter(`${expressionName(field.name)} == ${literal(value)}`) } }, icon('filter'), 'Same value'));
+}
+
+function sourceView(sample, field) {
+  return h('div', {}, h('p', { class: 'note' }, icon('lock'), `Shown as text: ${field.kind === 'svg' ? 'an SVG' : 'an HTML page'} may hold scripts, and nothing of a shard runs here.`),
+    h('pre', { class: 'text code source' }, field.text ?? ''), field.truncated && h('p', { class: 'quiet' }, 'Only its beginning is shown.'));
+}
+
+function pickleView(_sample, field, options) {
+  return h('div', {}, h('p', { class: 'note' }, icon('lock'), `Not loaded: a ${/\.?pth?$/.test(field.name) ? 'torch file' : 'pickle'} could run code.`), bytesButton(options));
+}
+
+function binaryView(_sample, _field, options) {
+  return h('div', {}, h('p', { class: 'quiet' }, 'No preview for this kind of field.'), bytesButton(options));
+}
+
+const bytesButton = (options) => h('button', { type: 'button', class: 'button small', on: { click: options.onBytes } }, 'Show its bytes');
+
+function audioView(sample, field) {
+  const player = h('audio', { src: apiUrl('payload', fieldOf(sample, field.name)), controls: true, preload: 'metadata', 'aria-label': `Play ${shorten(field.name, 40)}` });
+  const done = h('span', { class: 'wave-done', 'aria-hidden': 'true' });
+  const wave = h('div', { class: 'wave wave-large', title: 'Click to seek' });
+  const note = h('p', { class: 'quiet', role: 'note' });
+  player.addEventListener('error', () => { note.textContent = 'The browser cannot play this file.'; });
+  player.addEventListener('timeupdate', () => { done.style.width = `${(100 * player.currentTime) / (player.duration || 1)}%`; });
+  wave.addEventListener('click', (event) => {
+    const box = wave.getBoundingClientRect();
+    if (Number.isFinite(player.duration)) player.currentTime = ((event.clientX - box.left) / box.width) * player.duration;
+  });
+  waveformOf(sample, field.name, 480).then(
+    (answer) => {
+      wave.append(drawPeaks(answer.peaks), done);
+      note.textContent = `${formatDuration(answer.duration_seconds)} · ${formatNumber(answer.rate)} Hz · ${answer.channels === 1 ? 'mono' : answer.channels === 2 ? 'stereo' : `${answer.channels} channels`}`;
+    },
+    (error) => {
+      wave.remove();
+      note.textContent = error.message;
+    },
+  );
+  return h('div', { class: 'audio' }, wave, player, note);
+}
+
+function videoView(sample, field) {
+  const player = h('video', { src: apiUrl('payload', fieldOf(sample, field.name)), controls: true, preload: 'metadata', playsinline: true, 'aria-label': `Play ${shorten(field.name, 40)}` });
+  const note = h('p', { class: 'quiet', role: 'note' });
+  player.addEventListener('loadedmetadata', () => { note.textContent = `${player.videoWidth} × ${player.videoHeight} · ${formatDuration(player.duration)}`; });
+  player.addEventListener('error', () => { note.textContent = 'The browser cannot play this file.'; });
+  return h('div', { class: 'video' }, player, note);
+}
+
+function arrayView(sample, field) {
+  const place = h('div', { class: 'arrays' }, h('div', { class: 'bone' }));
+  get('array', fieldOf(sample, field.name)).then(
+    (answer) => replace(place, answer.arrays.map((one) => arrayCard(sample, field, one, answer.arrays.length === 1))),
+    (error) => replace(place, h('p', { class: 'note' }, error.message)),
+  );
+  return place;
+}
+
+/** @param {any} one description of an array @returns {HTMLElement} */
+export function arrayCard(sample, field, one, single) {
+  const facts = [['shape', one.shape?.length ? one.shape.join(' × ') : 'scalar'], ['dtype', one.dtype], ['min', formatFigure(one.minimum)], ['max', formatFigure(one.maximum)], ['mean', formatFigure(one.mean)], ['std', formatFigure(one.std)], one.nan ? ['NaN', formatFigure(one.nan)] : null].filter(Boolean);
+  return h('div', { class: 'array' }, one.name && !single && h('h4', {}, h('bdi', {}, shorten(one.name, 80))),
+    h('dl', { class: 'facts' }, facts.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)))),
+    h('div', { class: 'array-body' },
+      one.thumbnail && single && sample && h('div', { class: 'array-picture' }, thumbnail(sample, field, 512)),
+      one.histogram?.counts?.length > 0 && h('div', { class: 'array-chart' }, histogram(one.histogram, { height: 96, label: 'values' }))),
+    previewTable(one.preview));
+}
+
+function previewTable(preview) {
+  if (!Array.isArray(preview) || !preview.length) return null;
+  const rows = Array.isArray(preview[0]) ? preview : [preview];
+  const flat = rows.map((row) => (Array.isArray(row) ? row : [row]));
+  return h('details', { class: 'preview' }, h('summary', {}, 'First values'), h('div', { class: 'scroll-x' }, h('table', { class: 'table values' }, h('tbody', {}, flat.map((row) => h('tr', {}, row.map((value) => h('td', { class: 'figure' }, Array.isArray(value) ? shorten(JSON.stringify(value), 24) : formatFigure(value)))))))));
+}
+
+/**
+ * A document in the order in which it is read, its images in place.
+ * @param {any} sample its detail
+ * @returns {HTMLElement}
+ */
+export function documentView(sample) {
+  const images = new Map(sample.fields.map((field) => [field.name, field]));
+  const parts = sample.document.map((part) => {
+    if (part.kind === 'text') return h('p', {}, h('bdi', {}, part.text));
+    const field = images.get(part.field);
+    if (part.missing || !field) return h('figure', { class: 'missing' }, h('div', { class: 'missing-box' }, `Missing image ${shorten(part.field ?? part.name ?? '', 80)}`), part.caption && h('figcaption', {}, h('bdi', {}, part.caption)));
+    return h('figure', { data: { field: part.field } }, thumbnail(sample, field, 768), h('figcaption', {}, h('bdi', {}, part.caption ?? part.alt ?? ''), h('span', { class: 'quiet' }, ` ${shorten(part.field, 60)} · ${summary(field)}`)));
+  });
+  const count = sample.document.filter((part) => part.kind === 'image').length;
+  return h('section', { class: 'field field-document', 'aria-label': 'Document' },
+    h('header', { class: 'field-head' }, h('h3', {}, 'Document'), h('span', { class: 'quiet' }, `${sample.document.length - count} texts, ${count} images, in reading order`)),
+    h('article', { class: 'document' }, parts));
+}

@@ -1,0 +1,80 @@
+/** JSON as a tree whose branches are made when they are opened. */
+
+import { copyText, formatNumber, h, icon, shorten } from './dom.js';
+
+const PORTION = 100;
+const NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
+
+/** @param {string} path @param {string | number} step @returns {string} as the filter language writes it */
+export const extendPath = (path, step) => (typeof step === 'number' ? `${path}[${step}]` : NAME.test(step) ? `${path}.${step}` : `${path}[${JSON.stringify(step)}]`);
+
+/**
+ * @param {any} value
+ * @param {string} path of the value in the filter language, for example `json`
+ * @param {{onFilter?: (expression: string) => void}} [options]
+ * @returns {HTMLElement}
+ */
+export function jsonTree(value, path, options = {}) {
+  const root = h('div', { class: 'tree', role: 'tree', 'aria-label': `JSON of ${shorten(path, 40)}` });
+  if (isBranch(value)) root.append(...portion(value, path, 0, 0, options));
+  else root.append(leaf(null, value, path, options));
+  return root;
+}
+
+const isBranch = (value) => value !== null && typeof value === 'object';
+
+function portion(value, path, start, depth, options) {
+  const list = Array.isArray(value);
+  const names = list ? null : Object.keys(value);
+  const count = list ? value.length : names.length;
+  const made = [];
+  for (let index = start; index < Math.min(count, start + PORTION); index += 1) {
+    const step = list ? index : names[index];
+    made.push(node(step, value[step], extendPath(path, step), depth, options));
+  }
+  if (count > start + PORTION) {
+    const more = h('button', { type: 'button', class: 'tree-more', on: { click: () => more.replaceWith(...portion(value, path, start + PORTION, depth, options)) } }, `${formatNumber(count - start - PORTION)} more`);
+    made.push(more);
+  }
+  if (count === 0) made.push(h('span', { class: 'quiet' }, list ? 'empty list' : 'empty object'));
+  return made;
+}
+
+function node(step, value, path, depth, options) {
+  if (!isBranch(value)) return leaf(step, value, path, options);
+  const list = Array.isArray(value);
+  const count = list ? value.length : Object.keys(value).length;
+  const group = h('div', { class: 'tree-group', role: 'group' });
+  const open = depth < 2 && count <= 12;
+  const toggle = h('button', { type: 'button', class: 'tree-toggle', 'aria-expanded': 'false', on: { click: () => flip() } },
+    icon('right'), h('bdi', { class: 'tree-name' }, shorten(String(step), 200)), h('span', { class: 'tree-count' }, list ? `[${formatNumber(count)}]` : `{${formatNumber(count)}}`));
+  const item = h('div', { class: 'tree-item', role: 'treeitem', 'aria-expanded': 'false' }, h('div', { class: 'tree-line' }, toggle, copyButton(path)), group);
+  function flip() {
+    const now = toggle.getAttribute('aria-expanded') !== 'true';
+    toggle.setAttribute('aria-expanded', String(now));
+    item.setAttribute('aria-expanded', String(now));
+    if (now) group.append(...portion(value, path, 0, depth + 1, options));
+    else group.textContent = '';
+  }
+  if (open) flip();
+  return item;
+}
+
+function copyButton(path) {
+  const button = h('button', { type: 'button', class: 'tree-copy', title: `Copy ${shorten(path, 120)}`, 'aria-label': 'Copy the path', on: { click: () => copyText(path, button) } }, icon('copy'));
+  return button;
+}
+
+/** @param {any} value @returns {string} a literal of the filter language */
+export const literal = (value) => (value === null ? 'None' : value === true ? 'True' : value === false ? 'False' : JSON.stringify(value));
+
+function leaf(step, value, path, options) {
+  const kind = value === null ? 'null' : typeof value;
+  const text = kind === 'string' ? JSON.stringify(value) : String(value);
+  const long = text.length > 400;
+  const shown = h('bdi', { class: `tree-value tree-${kind}` }, long ? `${text.slice(0, 400)}…` : text);
+  const whole = long && h('button', { type: 'button', class: 'tree-more', on: { click: () => { shown.textContent = text; whole.remove(); } } }, `all ${formatNumber(text.length)} characters`);
+  const filter = options.onFilter && !long && h('button', { type: 'button', class: 'tree-copy', title: 'Show samples with this value', 'aria-label': 'Show samples with this value', on: { click: () => options.onFilter(`${path} == ${literal(value)}`) } }, icon('filter'));
+  return h('div', { class: 'tree-item', role: 'treeitem' }, h('div', { class: 'tree-line' },
+    step !== null && h('bdi', { class: 'tree-name tree-leaf-name' }, shorten(String(step), 200)), shown, whole, copyButton(path), filter));
+}

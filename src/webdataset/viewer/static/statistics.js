@@ -1,0 +1,101 @@
+/** Counts, sizes, widths and heights, durations, labels and shards; what is counted is a filter. */
+
+import { get } from './api.js';
+import { bytesFormat, histogram, scatter, valueBars } from './charts.js';
+import { countOf, failure, formatBytes, formatDuration, formatNumber, h, replace, shorten } from './dom.js';
+import { addWhere, go, hrefOf, joinWhere, route } from './route.js';
+
+const AMOUNTS = [1000, 10_000, 100_000];
+
+export class StatisticsView {
+  /** @param {any} context the app */
+  constructor(context) {
+    this.context = context;
+    this.body = h('div', { class: 'scroll' });
+    this.bar = h('div', { class: 'viewbar' });
+    this.element = h('section', { class: 'view', 'aria-label': 'Statistics' }, this.bar, this.body);
+    this.signature = '';
+  }
+
+  async update() {
+    const now = route();
+    const samples = Number(now.more.samples) || AMOUNTS[0];
+    const signature = JSON.stringify([now.side, now.where, samples]);
+    if (signature === this.signature) return;
+    this.signature = signature;
+    this.controller?.abort();
+    const controller = new AbortController();
+    this.controller = controller;
+    replace(this.bar, h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: 'quiet' }, 'counting…')));
+    replace(this.body, h('div', { class: 'panels' }, [1, 2, 3].map(() => h('div', { class: 'panel' }, h('div', { class: 'bone' }), h('div', { class: 'bone bone-tall' })))));
+    try {
+      const data = await get('statistics', { side: now.side, where: joinWhere(now.where), samples }, controller.signal);
+      this.context.showFilterError(null);
+      this.draw(data, samples);
+    } catch (error) {
+      if (controller.signal.aborted) return;
+      if (error.status === 400) this.context.showFilterError(error);
+      replace(this.body, failure(error, () => { this.signature = ''; this.update(); }));
+    }
+  }
+
+  draw(answer, samples) {
+    const data = { fields: [], images: [], durations: [], labels: [], shards: [], problems: [], ...answer };
+    const onFilter = (expression) => go(addWhere(expression));
+    const format = { size: bytesFormat };
+    replace(this.bar,
+      h('div', { class: 'viewbar-title' }, h('h1', {}, 'Statistics'), h('span', { class: `pill ${data.exact ? 'pill-good' : ''}`, title: data.basis }, data.exact ? 'exact' : 'sampled'), h('span', { class: 'quiet' }, data.basis)),
+      !data.exact && h('label', { class: 'row tight quiet' }, 'of the first', h('select', { class: 'input', 'aria-label': 'Samples to read', on: { change: (event) => go({ more: { ...route().more, samples: event.target.value } }) } }, AMOUNTS.map((amount) => h('option', { value: String(amount), selected: amount === samples }, formatNumber(amount)))), 'samples'));
+    const total = data.total ?? null;
+    replace(this.body,
+      h('div', { class: 'panels' },
+        h('section', { class: 'panel panel-wide figures' },
+          figure('samples', total !== null ? formatNumber(total) : `${formatNumber(data.samples)}${data.exact ? '' : ' read'}`),
+          figure('shards', formatNumber(this.context.sideOf(route().side).shards)),
+          figure('fields', formatNumber(data.fields.length)),
+          figure('mean size', data.samples ? formatBytes(Math.round(meanSize(data))) : '–')),
+        data.images.map((image) => [
+          image.points?.length > 1 && panel(image.field, 'width against height', scatter(image.points, image.field, onFilter), 'panel-tall'),
+          image.points?.length === 1 && panel(image.field, 'all of one size', h('div', { class: 'figure-value' }, `${image.points[0][0]} × ${image.points[0][1]}`)),
+          image.points?.length !== 1 && panel(image.field, 'width, pixels', histogram(image.width, { label: `widths of ${image.field}`, onFilter })),
+          image.points?.length !== 1 && panel(image.field, 'height, pixels', histogram(image.height, { label: `heights of ${image.field}`, onFilter }))]),
+        data.durations.map((one) => panel(one.field, 'duration', histogram(one.histogram, { label: `durations of ${one.field}`, format: formatDuration, onFilter }))),
+        data.labels.map((label) => panel(label.field, countOf(label.distinct, 'distinct value'), label.histogram ? histogram(label.histogram, { label: `values of ${label.field}`, onFilter }) : valueBars(label.values, onFilter, 8), !label.histogram && label.values.length > 4 ? 'panel-tall' : '')),
+        data.fields.map((field) => panel(field.name, [`${field.kind} · ${countOf(field.count, 'sample')}`, field.missing > 0 && [', ', field.where_missing ? h('a', { class: 'link', href: hrefOf(addWhere(field.where_missing)), title: field.where_missing }, `missing in ${formatNumber(field.missing)}`) : `missing in ${formatNumber(field.missing)}`]], field.size?.counts?.length ? histogram(field.size, { label: `sizes of ${field.name}`, format: format.size, onFilter }) : null)),
+        data.problems.length > 0 && h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Not counted')), h('ul', {}, data.problems.slice(0, 50).map((one) => h('li', { class: 'error-text' }, typeof one === 'string' ? one : one.message ?? JSON.stringify(one))))),
+        data.shards.length > 0 && h('section', { class: 'panel panel-wide' }, h('header', { class: 'panel-head' }, h('h2', {}, 'Shards'), h('span', { class: 'quiet' }, countOf(data.shards.length, 'shard'))), shardTable(this.context, data.shards))));
+  }
+
+  key() {
+    return false;
+  }
+
+  destroy() {
+    this.controller?.abort();
+  }
+}
+
+/** The mean bytes of a sample, from the counts and middles of the bars. */
+function meanSize(data) {
+  let sum = 0;
+  for (const field of data.fields) field.size?.counts?.forEach((count, index) => { sum += (count * (field.size.edges[index] + field.size.edges[index + 1])) / 2; });
+  return sum / data.samples;
+}
+
+const figure = (name, value) => h('div', { class: 'figure-box' }, h('div', { class: 'figure-value' }, value), h('div', { class: 'figure-name' }, name));
+
+function panel(title, facts, content, extra = '') {
+  return h('section', { class: `panel ${extra}` }, h('header', { class: 'panel-head' }, h('h2', { title: shorten(title, 200) }, h('bdi', {}, shorten(title, 32))), h('span', { class: 'quiet' }, facts)), content);
+}
+
+function shardTable(context, shards) {
+  const most = Math.max(1, ...shards.map((one) => one.size_bytes ?? 0));
+  return h('div', { class: 'scroll-x' }, h('table', { class: 'table' },
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'shard'), h('th', { scope: 'col', class: 'figure' }, 'samples'), h('th', { scope: 'col', class: 'figure' }, 'size'), h('th', { class: 'bar-column', 'aria-label': 'share' }))),
+    h('tbody', {}, shards.map((one) => {
+      const bar = h('span', { class: 'value-bar' });
+      bar.style.width = `${(100 * (one.size_bytes ?? 0)) / most}%`;
+      return h('tr', {}, h('td', {}, h('a', { href: hrefOf({ view: 'samples', shard: one.shard, where: [], q: '', at: 0, open: null, more: {} }) }, h('bdi', {}, shorten(String(one.name ?? context.shardName(route().side, one.shard) ?? `shard ${one.shard}`), 80)))),
+        h('td', { class: 'figure' }, one.samples === null ? '–' : formatNumber(one.samples)), h('td', { class: 'figure' }, formatBytes(one.size_bytes)), h('td', {}, h('span', { class: 'value-track' }, bar)));
+    }))));
+}

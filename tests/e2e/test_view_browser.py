@@ -1,0 +1,634 @@
+"""The page of ``wds view`` in a real browser: what it shows, and that nothing in a shard can reach out of its text."""
+
+import array
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import SRC
+from support.view_command import RunningViewer
+from webdataset.testing.archives import END, header, member
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+playwright = pytest.importorskip("playwright.sync_api")
+np = pytest.importorskip("numpy")
+Image = pytest.importorskip("PIL.Image")
+
+CHROMIUM = Path("/usr/bin/chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed"),
+]
+HTML = b'<h1 id="injected">Owned</h1><script>alert(1)</script><img src=x onerror="alert(2)">'
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(3)"><script>alert(4)</script><image href="http://192.0.2.1/x.png"/></svg>'
+HOSTILE_KEYS = [
+    "<img src=x onerror=alert(5)>",
+    "javascript:alert(6)",
+    "\u202egnp\u202c-\u05d0\u05d1",
+    "k" * 4000,
+    "a&b=c#d?e%2e",
+    "</script><script>alert(7)</script>",
+]
+WAITS = 20_000
+
+
+def make_picture(red: int, size: tuple[int, int] = (64, 48), kind: str = "PNG") -> bytes:
+    """Return a small picture."""
+    stream = io.BytesIO()
+    Image.new("RGB", size, (red, 120, 200)).save(stream, kind)
+    return stream.getvalue()
+
+
+def make_sound(seconds: float = 2.0) -> bytes:
+    """Return a tone as WAV."""
+    soundfile = pytest.importorskip("soundfile")
+    stream = io.BytesIO()
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(int(8000 * seconds)) / 8000)
+    soundfile.write(stream, tone.astype(np.float32), 8000, format="WAV")
+    return stream.getvalue()
+
+
+def make_film(frames: int = 50) -> bytes:
+    """Return a film of two seconds as WebM."""
+    av = pytest.importorskip("av")
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="webm") as container:
+        track = container.add_stream("libvpx", rate=25)
+        track.width, track.height, track.pix_fmt = 64, 48, "yuv420p"
+        for number in range(frames):
+            pixels = np.full((48, 64, 3), number * 5, np.uint8)
+            container.mux(track.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(track.encode())
+    return stream.getvalue()
+
+
+def make_array() -> bytes:
+    """Return an array as .npy."""
+    stream = io.BytesIO()
+    np.save(stream, np.arange(48 * 64, dtype=np.float32).reshape(48, 64) / 3072)
+    return stream.getvalue()
+
+
+def write_shard(path: Path, members: list[tuple[str, bytes]]) -> None:
+    """Write members as they stand; long names go into pax headers."""
+    import tarfile
+
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, payload in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(payload)
+            archive.addfile(entry, io.BytesIO(payload))
+
+
+STORY = {
+    "text_list": ["Before the first.", "Between the two.", "After the second."],
+    "image_info": [
+        {"image_name": "0.png", "matched_text_index": 1, "matched_sim": 0.3},
+        {"image_name": "1.png", "matched_text_index": 2, "matched_sim": 0.3},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningViewer]:
+    """Show four shards: plain samples, every kind of field, hostile names and contents, a damaged one."""
+    folder = tmp_path_factory.mktemp("view")
+    plain: list[tuple[str, bytes]] = []
+    for number in range(120):
+        key = f"plain-{number:03d}"
+        meta = {"width": 64, "score": number / 10, "deep": {"list": [1, {"last": number}]}}
+        plain += [
+            (f"{key}.png", make_picture(number * 2, (64 + number % 3 * 32, 48))),
+            (f"{key}.txt", f"caption {number} of {'cats' if number % 10 == 7 else 'dogs'}".encode()),
+            (f"{key}.cls", str(number % 4).encode()),
+            (f"{key}.json", json.dumps(meta).encode()),
+        ]
+    write_shard(folder / "plain.tar", plain)
+    kinds = {
+        "png": make_picture(9),
+        "txt": b"every kind",
+        "cls": b"3",
+        "json": json.dumps({"a b": [1, {"c": None}], "n": 5}).encode(),
+        "wav": make_sound(),
+        "webm": make_film(),
+        "npy": make_array(),
+        "svg": SVG,
+        "html": HTML,
+        "pkl": b"cos\nsystem\n(S'true'\ntR.",
+        "bin": bytes(range(256)),
+    }
+    story = [
+        ("story.json", json.dumps(STORY).encode()),
+        ("story.0.png", make_picture(1, (80, 60))),
+        ("story.1.png", make_picture(2, (90, 60))),
+    ]
+    write_shard(folder / "kinds.tar", [*((f"all.{name}", payload) for name, payload in kinds.items()), *story])
+    hostile = [
+        (f"{key}.{kind}", payload)
+        for key in HOSTILE_KEYS
+        for kind, payload in (
+            ("txt", HTML),
+            ("json", json.dumps({HTML.decode(): HTML.decode(), "__proto__": {"x": 1}}).encode()),
+            ("svg", SVG),
+            ("html", HTML),
+        )
+    ]
+    write_shard(folder / "hostile.tar", hostile)
+    (folder / "damaged.tar").write_bytes(member(b"good.txt", b"a") + member(b"bad.png", b"no picture") + END[:512])
+    with RunningViewer(
+        *(folder / f"{name}.tar" for name in ("plain", "kinds", "hostile", "damaged")), "--tags", folder / "tags.txt"
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests."""
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def wait_until(page: Any, expression: str) -> None:
+    """Wait until an expression is true; the page's policy forbids that it evaluates one by itself."""
+    for _ in range(WAITS // 50):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+class Watched:
+    """A page, and everything that it must not do.
+
+    Args:
+        browser: of playwright.
+        viewer: whose page it is.
+        options: of the context.
+    """
+
+    def __init__(self, browser: Any, viewer: RunningViewer, **options: Any) -> None:
+        self.context = browser.new_context(
+            viewport={"width": 1300, "height": 800}, **{"reduced_motion": "reduce", **options}
+        )
+        self.context.set_default_timeout(WAITS)
+        self.page = self.context.new_page()
+        self.viewer = viewer
+        self.expected: tuple[str, ...] = ()
+        self.wrong: list[str] = []
+        self.dialogs: list[str] = []
+        self.page.on("dialog", self._close)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"exception: {error}"))
+        self.page.on(
+            "console",
+            lambda line: (
+                line.type in ("error", "warning")
+                and self.wrong.append(f"{line.type}: {line.text} {line.location.get('url', '')}")
+            ),
+        )
+        self.page.on("request", self._check)
+
+    def _close(self, dialog: Any) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _check(self, request: Any) -> None:
+        if not request.url.startswith((f"http://127.0.0.1:{self.viewer.port}/", "data:", "blob:", "about:blank")):
+            self.wrong.append(f"request of {request.url}")
+
+    def open(self, route: str = "/samples") -> Any:
+        """Open a view with the token; return the page when its samples or its content are there."""
+        self.page.goto("about:blank")
+        self.page.goto(f"http://127.0.0.1:{self.viewer.port}/#token={self.viewer.token}&{route}")
+        self.page.wait_for_selector(".view")
+        return self.page
+
+    def check(self) -> None:
+        """Fail if the page did anything that it must not do."""
+        assert self.dialogs == []
+        assert [line for line in self.wrong if not any(text in line for text in self.expected)] == []
+        assert self.page.locator("#injected").count() == 0
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.context.close()
+
+
+def test_the_grid_shows_pictures_captions_and_facts(browser: Any, viewer: RunningViewer) -> None:
+    """Cards have pictures with a size, captions, classes and keys; the token leaves the address bar."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open()
+        page.wait_for_selector(".thumb.loaded img")
+        assert page.eval_on_selector(".thumb.loaded img", "image => image.naturalWidth") > 0
+        first = page.locator(".card").first
+        assert "caption 0 of dogs" in first.inner_text()
+        assert "plain-000" in first.inner_text()
+        assert viewer.token not in page.url
+        assert page.locator(".shard").count() == 4
+
+
+def test_keys_move_and_page(browser: Any, viewer: RunningViewer) -> None:
+    """j, k, arrows, Enter, Esc, brackets, / and ? do what the help says."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open()
+        page.wait_for_selector(".thumb.loaded")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        assert page.locator(".card.selected").get_attribute("data-ordinal") == "1"
+        page.keyboard.press("k")
+        assert page.locator(".card.selected").get_attribute("data-ordinal") == "0"
+        page.keyboard.press("ArrowDown")
+        columns = int(page.locator(".card.selected").get_attribute("data-ordinal"))
+        assert columns >= 2
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f'.detail .key:text-is("plain-{columns:03d}")')
+        page.keyboard.press("j")
+        page.wait_for_selector(f'.detail .key:text-is("plain-{columns + 1:03d}")')
+        page.keyboard.press("Escape")
+        page.wait_for_selector(".detail", state="hidden")
+        page.keyboard.press("End")
+        page.wait_for_selector('.card[data-ordinal="119"]')
+        page.keyboard.press("Home")
+        page.wait_for_selector('.card[data-ordinal="0"]')
+        page.keyboard.press("PageDown")
+        page.keyboard.press("?")
+        page.wait_for_selector("dialog[open]")
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.className").endswith("search-input")
+        page.keyboard.press("Escape")
+        page.keyboard.press("]")
+        wait_until(page, "location.hash.includes('shard=1')")
+
+
+def test_search_and_filters_find(browser: Any, viewer: RunningViewer) -> None:
+    """A text and an expression find their samples, stand in the url, and are removed by their chips."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open()
+        page.fill(".search-input", "of CATS")
+        page.press(".search-input", "Enter")
+        page.wait_for_selector('.status-count:text-is("12 samples")')
+        page.fill(".filter-input", "json.score > 6")
+        page.press(".filter-input", "Enter")
+        page.wait_for_selector('.status-count:text-is("6 samples")')
+        assert page.locator(".filter-chip").count() == 2
+        assert [card.get_attribute("data-ordinal") for card in page.locator(".card:not(.blank)").all()] == [
+            "67",
+            "77",
+            "87",
+            "97",
+            "107",
+            "117",
+        ]
+        page.keyboard.press("Escape")
+        page.locator(".filter-chip a").first.click()
+        page.wait_for_selector('.status-count:text-is("59 samples")')
+
+
+def test_a_wrong_expression_says_where(browser: Any, viewer: RunningViewer) -> None:
+    """An expression that is none shows its error with a mark below its column, and no samples."""
+    with Watched(browser, viewer) as watched:
+        watched.expected = ("400",)
+        page = watched.open()
+        page.fill(".filter-input", "json.score >< 6")
+        page.press(".filter-input", "Enter")
+        page.wait_for_selector(".filter-error .caret")
+        lines = page.locator(".caret").inner_text().split("\n")
+        assert lines[0] == "json.score >< 6"
+        assert re.fullmatch(r" +\^", lines[1])
+
+
+def test_hostile_names_and_contents_stay_text(browser: Any, viewer: RunningViewer) -> None:
+    """Keys, texts, JSON, HTML and SVG that hold markup are shown as they are written, and do nothing."""
+    with Watched(browser, viewer) as watched:
+        watched.expected = ("422", "415")
+        page = watched.open("/samples?shard=2")
+        page.wait_for_selector(".card:not(.blank)")
+        for ordinal in range(len(HOSTILE_KEYS)):
+            page = watched.open(f"/samples?shard=2&open=2.{ordinal}")
+            page.wait_for_selector(".detail .field-svg")
+            assert "alert(4)" in page.locator(".field-svg pre").inner_text()
+            assert page.locator(".field-html pre").inner_text() == HTML.decode()
+            assert page.locator(".field-text .text").inner_text() == HTML.decode()
+            assert HTML.decode() in page.locator(".field-json .tree").inner_text().replace('\\"', '"')
+            page.goto(f"{page.url}&tab=raw")
+            page.wait_for_selector(".hex-line")
+        page.click(".table-head, .segment[title=Table]")
+        page.wait_for_selector(".table-row")
+
+
+def test_every_kind_of_field_in_detail(browser: Any, viewer: RunningViewer) -> None:
+    """Pictures, sounds, films, arrays, JSON and pickles are shown, each in its way."""
+    with Watched(browser, viewer) as watched:
+        watched.expected = ("422", "415")
+        page = watched.open("/samples?shard=1&open=1.0")
+        wait_until(page, "document.querySelector('.field-image .stage img')?.naturalWidth === 64")
+        page.wait_for_selector(".field-array .facts")
+        assert "48 × 64" in page.locator(".field-array .facts").inner_text()
+        assert page.locator(".field-array .histogram .bar").count() > 3
+        assert "could run code" in page.locator(".field-pickle").inner_text()
+        page.click('.field-json .tree-copy[aria-label="Copy the path"] >> nth=0')
+        assert "null" in page.locator(".field-json .tree").inner_text()
+        wait_until(page, "document.querySelector('audio').duration > 1.9")
+        page.wait_for_selector(".wave-large .peaks")
+        box = page.locator(".wave-large").bounding_box()
+        page.locator(".wave-large").click(position={"x": box["width"] * 0.75, "y": 20})
+        wait_until(page, "Math.abs(document.querySelector('audio').currentTime - 1.5) < 0.2")
+        wait_until(page, "document.querySelector('video').videoWidth === 64")
+        page.evaluate("document.querySelector('video').currentTime = 1")
+        wait_until(
+            page,
+            "(video => !video.seeking && video.currentTime >= 1 && video.readyState >= 2)(document.querySelector('video'))",  # noqa: E501
+        )
+        page.click('.tab:text-is("Members and bytes")')
+        page.wait_for_selector(".hex-line")
+        assert page.locator(".detail tbody tr").count() == 11
+        page.click('.detail td button:has-text("all.bin")')
+        wait_until(page, "document.querySelector('.hex mark')?.textContent.startsWith('00 01 02 03')")
+
+
+def test_a_document_has_its_pictures_between_its_sentences(browser: Any, viewer: RunningViewer) -> None:
+    """An interleaved document is shown in reading order."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples?shard=1&open=1.1")
+        wait_until(page, "document.querySelectorAll('.document .thumb.loaded').length === 2")
+        order = page.eval_on_selector_all(
+            ".document > *",
+            "parts => parts.map(part => part.tagName === 'P' ? part.textContent : part.querySelector('img').naturalWidth)",  # noqa: E501
+        )
+        assert order == ["Before the first.", 80, "Between the two.", 90, "After the second."]
+
+
+def test_deep_links_back_and_forward(browser: Any, viewer: RunningViewer) -> None:
+    """A url without the token opens the same view in the same browser, and the history goes through views."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open()
+        page.wait_for_selector(".thumb.loaded")
+        page.click('.card[data-ordinal="2"]')
+        page.wait_for_selector('.detail .key:text-is("plain-002")')
+        link = page.url
+        page.click('.view-link[title="Statistics"]')
+        page.wait_for_selector(".histogram")
+        page.go_back()
+        page.wait_for_selector('.detail .key:text-is("plain-002")')
+        page.go_forward()
+        page.wait_for_selector(".panels")
+        other = watched.context.new_page()
+        other.goto(link)
+        other.wait_for_selector('.detail .key:text-is("plain-002")')
+
+
+def test_without_the_token(browser: Any, viewer: RunningViewer) -> None:
+    """A page without its token shows no data and says what to do; the token may be pasted."""
+    with Watched(browser, viewer) as watched:
+        watched.expected = ("401", "403")
+        page = watched.page
+        page.goto(f"http://127.0.0.1:{viewer.port}/")
+        page.wait_for_selector(".start .input")
+        assert "plain" not in page.content()
+        page.fill(".start .input", f"http://127.0.0.1:{viewer.port}/#token={viewer.token}")
+        page.press(".start .input", "Enter")
+        page.wait_for_selector(".card")
+
+
+def test_bars_are_filters(browser: Any, viewer: RunningViewer) -> None:
+    """A bar of a histogram and a label lead to their samples."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/statistics")
+        page.click('.values-list .value-row[title*="cls"] >> nth=0')
+        page.wait_for_selector(".filter-chip")
+        page.wait_for_selector(".card:not(.blank)")
+        assert page.locator(".filter-chip bdi").inner_text().startswith("field('cls') ==")
+        page.go_back()
+        page.wait_for_selector(".mark.usable")
+        page.locator(".mark.usable").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".filter-chip")
+
+
+def test_findings_lead_to_their_bytes(browser: Any, viewer: RunningViewer) -> None:
+    """A finding of a damaged shard shows its bytes, and a whole one says that nothing is wrong."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/findings?shard=3")
+        page.wait_for_selector(".finding")
+        page.locator('.finding button:has-text("Byte")').first.click()
+        page.wait_for_selector(".finding .hex-line")
+        page.locator('.finding a:has-text("Sample")').first.click()
+        page.wait_for_selector(".detail .key")
+        page = watched.open("/findings?shard=0")
+        page.wait_for_selector(".pill-good")
+
+
+def test_tags_go_into_the_file(browser: Any, viewer: RunningViewer) -> None:
+    """Number keys and words tag the open sample; its card shows it."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples?open=0.5")
+        page.wait_for_selector(".tag-button")
+        page.keyboard.press("1")
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("keep")')
+        page.wait_for_selector('.card[data-ordinal="5"] .tag-mark:has-text("keep")')
+        page.keyboard.press("t")
+        page.keyboard.type("<b>odd</b>")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("<b>odd</b>")')
+        page.keyboard.press("1")
+        page.wait_for_selector('.tag-button[aria-pressed="false"]:has-text("keep")')
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: str) -> None:
+    """At 390 pixels nothing is wider than the screen in any view, light and dark."""
+    with Watched(browser, viewer, color_scheme=scheme) as watched:
+        watched.expected = ("422", "415", "409")
+        watched.page.set_viewport_size({"width": 390, "height": 780})
+        for route in (
+            "/samples",
+            "/samples?shard=1&open=1.0",
+            "/samples?shard=2&open=2.3",
+            "/samples?open=0.0&tab=raw",
+            "/statistics",
+            "/findings?shard=3",
+            "/batch",
+            "/samples?shard=2",
+        ):
+            page = watched.open(route)
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, route
+            wide = page.evaluate(
+                "[...document.querySelectorAll('.detail-body > *, .panel, .notice, .finding, .card')].filter(one => one.getBoundingClientRect().right > 391).map(one => one.className)"  # noqa: E501
+            )
+            assert wide == [], route
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
+        assert (light > 200) == (scheme == "light")
+        page.click(".theme-button")
+        page.click(".theme-button")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]") < 60
+
+
+def test_a_server_that_has_ended(browser: Any, tmp_path: Path) -> None:
+    """The page says that its server has ended."""
+    write_shard(tmp_path / "a.tar", [(f"{number:04d}.txt", b"text") for number in range(300)])
+    with RunningViewer(tmp_path / "a.tar") as viewer, Watched(browser, viewer) as watched:
+        watched.expected = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+        page = watched.open()
+        page.wait_for_selector(".card:not(.blank)")
+        viewer.process.terminate()
+        viewer.process.wait()
+        page.click(".card >> nth=1")
+        page.wait_for_selector(".banner:not([hidden])")
+
+
+def test_a_million_samples(browser: Any, tmp_path: Path) -> None:
+    """The scroll bar reaches the last of a million samples, and its middle, with few elements on the page."""
+    payload, size = b"x" * 40, 1024
+    block = header(b"0000000.txt", len(payload))
+    (tmp_path / "m.tar.idx").write_bytes(array.array("Q", range(0, size * 1_000_001, size)).tobytes())
+    with (tmp_path / "m.tar").open("wb") as file:
+        file.truncate(size * 1_000_000 + 1024)
+        for number in (*range(200), *range(499_000, 501_000), *range(999_800, 1_000_000)):
+            name = b"%07d" % number
+            total = sum(block) - sum(b"0000000") + sum(name) - sum(block[148:156]) + 8 * 32
+            file.seek(number * size)
+            file.write(name + block[7:148] + b"%06o\0 " % total + block[156:] + payload)
+    with RunningViewer(tmp_path / "m.tar") as viewer, Watched(browser, viewer) as watched:
+        page = watched.open()
+        page.wait_for_selector('.card[data-ordinal="0"]')
+        wait_until(page, "document.querySelector('.gallery .rows').clientHeight > 1e6")
+        page.evaluate("(one => one.scrollTop = one.scrollHeight)(document.querySelector('.gallery'))")
+        page.wait_for_selector('.card[data-ordinal="999999"]')
+        assert "0999999" in page.locator('.card[data-ordinal="999999"]').inner_text()
+        # a page that comes late moves the rows: the middle is sought until it is there
+        wait_until(
+            page,
+            "(one => one.scrollTop = (one.scrollHeight - one.clientHeight) / 2)(document.querySelector('.gallery')) && "
+            "(one => one && Math.abs(one.dataset.ordinal - 500000) < 200)"
+            "(document.querySelector('.card[data-ordinal]'))",
+        )
+        before = int(page.locator(".card[data-ordinal]").first.get_attribute("data-ordinal"))
+        page.mouse.move(600, 400)
+        page.mouse.wheel(0, 300)
+        page.wait_for_timeout(400)
+        after = int(page.locator(".card[data-ordinal]").first.get_attribute("data-ordinal"))
+        assert 0 <= after - before < 40
+        assert page.locator("*").count() < 2500
+        page.keyboard.press("End")
+        page.wait_for_selector('.card[data-ordinal="999999"]')
+        page.keyboard.press("Home")
+        page.wait_for_selector('.card[data-ordinal="0"]')
+
+
+RUN = """
+import webdataset as wds
+
+URLS = [{urls}]
+
+
+def load():
+    dataset = wds.WebDataset(URLS, shardshuffle=100, seed=3).shuffle(15).to_tuple("__key__", "txt")
+    return wds.Loader(dataset, 6, workers=2)
+
+
+def change(sample):
+    if sample["cls"] == b"3":
+        return None
+    if sample["cls"] == b"2":
+        raise ValueError("two is refused")
+    return {{**sample, "txt": sample["txt"].upper(), "<b>new</b>": "<i>added</i>"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningViewer, Any]]:
+    """Show four shards of a run, beside four others of which one field differs and one sample is missing."""
+    folder = tmp_path_factory.mktemp("run")
+    for side in ("left", "right"):
+        (folder / side).mkdir()
+        for shard in range(4):
+            members = []
+            for number in range(10 + shard):
+                key, other = f"{shard}-{number:02d}", side == "right" and shard == 1
+                if other and number == 4:
+                    continue
+                text = "another text" if other and number == 6 else f"text {number}"
+                members += [(f"{key}.txt", text.encode()), (f"{key}.cls", str(number % 4).encode())]
+            write_shard(folder / side / f"s-{shard}.tar", members)
+    shards = ", ".join(repr(str(folder / "left" / f"s-{shard}.tar")) for shard in range(4))
+    (folder / "mine_of_view.py").write_text(RUN.format(urls=shards))
+    names = {side: f"{folder}/{side}/s-{{0..3}}.tar" for side in ("left", "right")}
+    options = ("--compare", names["right"], "--dataset", "mine_of_view:load", "--pipeline", "mine_of_view:change")
+    import runpy
+
+    load = runpy.run_path(str(folder / "mine_of_view.py"))["load"]
+    with RunningViewer(names["left"], *options, PYTHONPATH=f"{folder}{os.pathsep}{SRC}") as running:
+        yield running, load
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_a_batch_is_the_loader_s(browser: Any, run: tuple[RunningViewer, Any], step: int) -> None:
+    """The cards of a batch are the samples that the loader then gives, in their order; reading is asked for first."""
+    viewer, load = run
+    keys = list(load())[step][0]
+    with Watched(browser, viewer) as watched:
+        # that a batch needs shards to be read is an answer with status 409, which Chromium logs
+        watched.expected = ("status of 409",)
+        page = watched.open("/batch")
+        page.fill('.batch-form input[name="step"]', str(step))
+        page.fill('.batch-form input[name="workers"]', "2")
+        page.fill('.batch-form input[name="worker"]', "")
+        page.fill('.batch-form input[name="batch_size"]', "6")
+        page.fill('.batch-form input[name="seed"]', "")
+        page.click("text=Show the batch")
+        page.click("text=Read them")
+        page.wait_for_selector(".card:not(.blank)")
+        wait_until(page, f"document.querySelectorAll('.card:not(.blank)').length === {len(keys)}")
+        shown = page.locator(".card:not(.blank)").all_inner_texts()
+        assert [key for key, text in zip(keys, shown, strict=True) if key not in text] == []
+        link = page.url
+        page.goto("about:blank")
+        page.goto(link)
+        page.wait_for_selector("text=Read them")
+
+
+def test_two_datasets_side_by_side(browser: Any, run: tuple[RunningViewer, Any]) -> None:
+    """A sample that is missing on one side and a field that differs are marked; equal ones are not."""
+    viewer, _ = run
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/compare?shard=1")
+        page.wait_for_selector(".pair-different >> nth=1")
+        marked = page.locator(".pair-different")
+        assert marked.count() == 2
+        assert "1-04" in marked.nth(0).inner_text()
+        assert "Not in B" in marked.nth(0).inner_text()
+        assert "another text" in marked.nth(1).inner_text()
+        assert marked.nth(1).locator(".chip-differs").all_inner_texts() == ["txt"]
+        assert page.locator(".pair:not(.pair-head)").count() == 11
+        page.click("text=Different")
+        wait_until(page, "document.querySelectorAll('.pair:not(.pair-head)').length === 2")
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "texts"), [(0, ["TEXT 0", "<i>added</i>"]), (3, ["Dropped"]), (2, ["ValueError", "two is refused"])]
+)
+def test_before_and_after(browser: Any, run: tuple[RunningViewer, Any], ordinal: int, texts: list[str]) -> None:
+    """A function's result stands beside the sample, as text; a dropped sample and an error are told."""
+    viewer, _ = run
+    with Watched(browser, viewer) as watched:
+        page = watched.open(f"/samples?open=0.{ordinal}&tab=pipeline")
+        page.wait_for_selector(f".before-after >> text={texts[-1]}")
+        shown = page.locator(".before-after").inner_text()
+        assert f"text {ordinal}" in shown
+        assert all(text in shown for text in texts)

@@ -1,0 +1,161 @@
+"""Datasets of MosaicML Streaming, as its own writer (0.13.0) wrote those in mds_recorded.tar.gz."""
+
+import decimal
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from webdataset.codecs.numpy_arrays import npy_loads
+from webdataset.core.errors import FormatError, SampleError, Truncated, UnsafeSpec
+from webdataset.reshaping.field_values import RowConverter
+from webdataset.reshaping.mds import read_index, read_mds
+
+RECORDED = Path(__file__).with_name("mds_recorded.tar.gz")
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """The folder of the datasets."""
+    with tarfile.open(RECORDED) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def samples(folder, **rules):
+    """The samples of a dataset."""
+    return list(RowConverter(**rules).convert(read_mds(str(folder / "index.json"), RowConverter(**rules))))
+
+
+@pytest.mark.parametrize("name", ["plain", "zstd"])
+def test_every_encoding(recorded, name):
+    """The values are those that were written; pickles stay bytes; images of Pillow's become PNG."""
+    found = samples(recorded / name)
+    assert len(found) == 5
+    for number, sample in enumerate(found):
+        fields = sample.payloads()
+        assert npy_loads(fields["e.npy"]).tolist() == (np.arange(6).reshape(2, 3) + number).tolist()
+        assert npy_loads(fields["e.npy"]).dtype == "uint16"
+        assert npy_loads(fields["f.npy"]).shape == (300, 2)
+        assert (npy_loads(fields["g.npy"]) == np.full((2, 3), number, "float32")).all()
+        assert (fields["i.jpg"][:3], fields["p.png"][:4]) == (b"\xff\xd8\xff", b"\x89PNG")
+        with (Path(recorded) / "h.png").open("wb") as file:
+            file.write(fields["h.png"])
+        assert Image.open(recorded / "h.png").getpixel((0, 0)) == (1, 2, 3)
+        assert fields["q.pkl"][:1] == b"\x80"
+        assert json.loads(fields["d.json"]) == {"q": [number]}
+        assert {name: fields[name] for name in fields if name[0] in "abcjklmnr"} == {
+            "a.cls": b"%d" % (-5 * number), "b.txt": f"hé{number}".encode(), "c.bin": b"xyz\xff",
+            "j.json": str(1.5 + number).encode(), "k.cls": str(12345678901234567890 + number).encode(),
+            "l.cls": b"%d" % (7 + number), "m.json": b"1.25", "n.txt": str(decimal.Decimal("1.10")).encode(),
+            "r.json": b"0.5",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gz", "bz2", "br"])
+def test_compressions(recorded, name):
+    """Other compressions are read."""
+    assert [sample.payload("a.cls") for sample in samples(recorded / name)] == [b"0", b"-5", b"-10", b"-15", b"-20"]
+
+
+def test_some_columns(recorded):
+    """Only the columns that are asked for are decoded; a column gives the key."""
+    found = samples(recorded / "zstd", key="{b}-x", columns=("a",))
+    assert [(sample.key, sample.fields) for sample in found][:2] == [("hé0-x", ("a.cls",)), ("hé1-x", ("a.cls",))]
+
+
+@pytest.mark.parametrize("name", ["plain", "zstd"])
+def test_every_changed_byte_is_noticed(recorded, name):
+    """Sizes and hashes of the index are verified: no byte of a shard can change or be missing."""
+    index = json.loads((recorded / name / "index.json").read_text())["shards"][0]
+    shard = recorded / name / (index["zip_data"] or index["raw_data"])["basename"]
+    whole = shard.read_bytes()
+    for place in range(0, len(whole), 97):
+        shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(FormatError):
+            samples(recorded / name)
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(Truncated, match="the index says"):
+        samples(recorded / name)
+
+
+def change(folder, function):
+    """Change the first shard of an index, and leave out the hashes."""
+    index = json.loads((folder / "index.json").read_text())
+    for part in ("raw_data", "zip_data"):
+        if index["shards"][0][part]:
+            index["shards"][0][part]["hashes"] = {}
+    function(index["shards"][0], index)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def test_without_hashes_nonsense_is_refused(recorded):
+    """Where nothing is recorded, numbers that contradict each other are errors, and no other exception comes."""
+    folder = recorded / "plain"
+    change(folder, lambda *_: None)
+    shard = folder / json.loads((folder / "index.json").read_text())["shards"][0]["raw_data"]["basename"]
+    whole = shard.read_bytes()
+    for place in (0, 1, 4, 5, 8, 9):
+        shard.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        with pytest.raises(FormatError):
+            samples(folder)
+    start = int.from_bytes(whole[4:8], "little")
+    for place in range(start, start + 40):
+        shard.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with pytest.raises(FormatError):
+            samples(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.mds", "/etc/passwd", "a/../../x", "pipe:true", "s3://b/x", "..\\x", "c:\\x", ""]
+)
+def test_files_elsewhere_are_refused(recorded, name):
+    """An index cannot name a file outside of its folder, a command or a url."""
+    change(recorded / "plain", lambda shard, _: shard["raw_data"].update(basename=name))
+    with pytest.raises((FormatError, UnsafeSpec)):
+        samples(recorded / "plain")
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (lambda _, index: index.update(version=1), "version 1"),
+        (lambda shard, _: shard.update(format="csv"), "wds create"),
+        (lambda shard, _: shard.pop("column_names"), "no index"),
+        (lambda shard, _: shard["column_sizes"].append(1), "no index"),
+        (lambda _, index: index.update(shards=3), "no index"),
+        (lambda shard, _: shard.update(samples=7), "says 7"),
+    ],
+)
+def test_bad_indexes(recorded, problem, message):
+    """What is no index of version 2 is refused, with the reason."""
+    change(recorded / "plain", problem)
+    with pytest.raises(FormatError, match=message):
+        samples(recorded / "plain")
+
+
+def test_unknown_encoding_is_refused_by_name(recorded):
+    """A column with an encoding that is not read stops the conversion, unless it is left out."""
+    folder = recorded / "plain"
+    shutil.copytree(folder, recorded / "copy")
+    change(
+        folder,
+        lambda shard, index: [
+            each.update(column_encodings=["list[jpeg]", *each["column_encodings"][1:]]) for each in index["shards"]
+        ],
+    )
+    with pytest.raises(SampleError, match=r"'a' has the encoding 'list\[jpeg\]'.*--columns"):
+        samples(folder)
+    assert len(samples(folder, columns=("b",))) == 5
+
+
+def test_more_than_the_index_says_is_refused_before_it_is_kept(recorded):
+    """A compressed shard cannot fill the memory: it may have as many bytes as the index says."""
+    change(recorded / "gz", lambda shard, _: shard["raw_data"].update(bytes=10))
+    with pytest.raises(FormatError, match="more than the 10 bytes"):
+        samples(recorded / "gz")
+    assert len(read_index(str(recorded / "gz" / "index.json"))) == 1

@@ -1,0 +1,476 @@
+"""Parquet and Arrow tables: the types of columns, both ways; what is refused, and by which name."""
+
+import json
+import struct
+import tracemalloc
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import feather
+
+from webdataset.codecs.msgpack_cbor import msgpack_loads
+from webdataset.codecs.numpy_arrays import npy_dumps, npy_loads
+from webdataset.core.errors import AlreadyExists, FormatError, NotFound, SampleError, UsageError, WebDatasetError
+from webdataset.reshaping.creation import make_member
+from webdataset.reshaping.field_values import RowConverter
+from webdataset.reshaping.table_reading import read_hf_dataset, read_table
+from webdataset.reshaping.table_writing import TableWriter, infer_columns, write_hf_folder
+from webdataset.samples.raw_samples import RawSample
+
+PNG = b"\x89PNG\r\n\x1a\n rest"
+JPG = b"\xff\xd8\xff rest"
+
+
+def sample(key, **fields):
+    """A sample; two underscores in a name stand for a dot."""
+    named = {name.replace("__", "."): content for name, content in fields.items()}
+    members = tuple(make_member(f"{key}.{name}", content) for name, content in named.items())
+    return RawSample(key, members, tuple(named), "x.tar", 0)
+
+
+def values_of(row):
+    """The values of a row that could be read."""
+    assert isinstance(row.values, dict)
+    return row.values
+
+
+def convert(table, tmp_path, class_names=False, **rules):
+    """The samples of a table: key and payloads."""
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(table, path)
+    converter = RowConverter(**rules)
+    rows = read_table(path, "parquet", converter, class_names=class_names)
+    return [(each.key, each.payloads()) for each in converter.convert(rows)]
+
+
+def column(values, kind, tmp_path, name="x", **options):
+    """The only field of each sample of a column, without nulls."""
+    return [fields for _, fields in convert(pa.table({name: pa.array(values, kind)}), tmp_path, **options)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "field", "contents"),
+    [
+        (pa.string(), ["a", "bé", ""], "x.txt", [b"a", "bé".encode(), b""]),
+        (pa.large_string(), ["a"], "x.txt", [b"a"]),
+        (pa.string_view(), ["a"], "x.txt", [b"a"]),
+        (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a"], "x.txt", [b"a", b"b", b"a"]),
+        (pa.int8(), [-128, 127], "x.cls", [b"-128", b"127"]),
+        (pa.uint64(), [2**64 - 1], "x.cls", [b"18446744073709551615"]),
+        (pa.float64(), [0.1, 1e300], "x.json", [b"0.1", b"1e300"]),
+        (pa.float16(), [np.float16(0.5)], "x.json", [b"0.5"]),
+        (pa.bool_(), [True, False], "x.json", [b"true", b"false"]),
+        (pa.binary(), [PNG], "x.png", [PNG]),
+        (pa.large_binary(), [JPG], "x.jpg", [JPG]),
+        (pa.binary_view(), [b"RIFF\0\0\0\0WAVEx"], "x.wav", [b"RIFF\0\0\0\0WAVEx"]),
+        (pa.binary(3), [b"\0\1\2"], "x.bin", [b"\0\1\2"]),
+        (pa.list_(pa.int32()), [[1, 2], []], "x.json", [b"[1,2]", b"[]"]),
+        (pa.large_list(pa.string()), [["a", None]], "x.json", [b'["a",null]']),
+        (
+            pa.struct([("a", pa.int8()), ("b", pa.list_(pa.bool_()))]),
+            [{"a": 1, "b": [True]}],
+            "x.json",
+            [b'{"a":1,"b":[true]}'],
+        ),
+        (pa.map_(pa.string(), pa.int8()), [[("k", 1)]], "x.json", [b'[["k",1]]']),
+        (pa.date32(), [0], "x.txt", [b"1970-01-01"]),
+        (pa.timestamp("ns"), [1], "x.txt", [b"1970-01-01 00:00:00.000000001"]),
+        (pa.timestamp("ms", "UTC"), [1], "x.txt", [b"1970-01-01 00:00:00.001Z"]),
+        (pa.time64("us"), [1], "x.txt", [b"00:00:00.000001"]),
+        (
+            pa.decimal128(38, 2),
+            [Decimal("123456789012345678901234567890.10")],
+            "x.txt",
+            [b"123456789012345678901234567890.10"],
+        ),
+    ],
+)
+def test_types(kind, values, field, contents, tmp_path):
+    """The type of a column chooses the extension; nothing of the value is lost."""
+    assert column(values, kind, tmp_path) == [{field: content} for content in contents]
+
+
+def test_arrays_keep_shape_and_type(tmp_path):
+    """Lists of fixed size, tensors of Arrow and those of Hugging Face are npy."""
+    kind = pa.list_(pa.list_(pa.uint8(), 3), 2)
+    values = [[[1, 2, 3], [4, 5, 6]], None]
+    table = pa.table({"x": pa.array(values, kind), "y": pa.array([1, 2])})
+    first, second = convert(table, tmp_path)
+    array = npy_loads(first[1]["x.npy"])
+    assert (array.dtype, array.tolist()) == ("uint8", values[0])
+    assert second[1] == {"y.cls": b"2"}
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype="float32").reshape(2, 2, 3))
+    (_, fields), _ = convert(pa.table({"t": tensors}), tmp_path)
+    assert npy_loads(fields["t.npy"]).tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(SampleError, match="'x' holds an array with nulls"):
+        column([[1.0, None]], pa.list_(pa.float32(), 2), tmp_path)
+
+
+def test_bytes_in_lists_are_msgpack(tmp_path):
+    """JSON has no bytes: lists with bytes in them are msgpack."""
+    (fields,) = column([[b"\xff", b"a"]], pa.list_(pa.binary()), tmp_path)
+    assert msgpack_loads(fields["x.mp"]) == [b"\xff", b"a"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.duration("s"),
+        pa.list_(pa.timestamp("s")),
+        pa.struct([("a", pa.decimal128(5, 2))]),
+        pa.list_(pa.duration("s")),
+    ],
+)
+def test_types_that_no_field_holds(kind, tmp_path):
+    """They are refused before the first row, by the column's name; --columns leaves them out."""
+    table = pa.table({"x": pa.array([None], kind), "y": [1]})
+    with pytest.raises(SampleError, match="column 'x' is .*--columns"):
+        convert(table, tmp_path)
+    assert convert(table, tmp_path, columns=("y",)) == [("000000000", {"y.cls": b"1"})]
+
+
+def test_null_is_no_field_and_a_row_of_nulls_is_told(tmp_path):
+    """Null leaves the field out; a row without any value is an error with its number, or told and left out."""
+    table = pa.table({"a": [1, None, None], "b": [None, "x", None]})
+    told = []
+    found = convert(table, tmp_path, failed=lambda place, error: told.append((place, str(error))))
+    assert found == [("000000000", {"a.cls": b"1"}), ("000000001", {"b.txt": b"x"})]
+    assert [place for place, _ in told] == ["row 2"]
+    with pytest.raises(SampleError, match=r"row 2: it has no value.*x.parquet"):
+        convert(table, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a/b", "", ".x", "x\n", "../x", "__key"])
+def test_odd_names(name, tmp_path):
+    """A column that no field can be called after is refused by name; --rename gives it another."""
+    table = pa.table({name: ["v"]})
+    if name == "__key":
+        assert convert(table, tmp_path) == [("000000000", {"__key.txt": b"v"})]
+        return
+    with pytest.raises(SampleError, match="--rename NEW="):
+        convert(table, tmp_path)
+    assert convert(table, tmp_path, rename={"ok": name}) == [("000000000", {"ok.txt": b"v"})]
+
+
+def test_dotted_names_and_extensions(tmp_path):
+    """A name that ends with an extension for its type stays; a dot without one gets it."""
+    table = pa.table(
+        {"a.b": [1], "x.cls": [2], "txt": ["t"], "meta.json": ['{"a": 1}'], "jpg": [JPG], "image": [PNG], "rgb": [JPG]}
+    )
+    assert convert(table, tmp_path) == [
+        (
+            "000000000",
+            {
+                "a.b.cls": b"1",
+                "x.cls": b"2",
+                "txt": b"t",
+                "meta.json": b'{"a": 1}',
+                "jpg": JPG,
+                "image.png": PNG,
+                "rgb.jpg": JPG,
+            },
+        )
+    ]
+    with pytest.raises(SampleError, match="'a.json' holds a value that no field can hold"):
+        convert(pa.table({"a.json": ["{no"]}), tmp_path)
+
+
+def test_names_that_differ_by_case(tmp_path):
+    """Readers lower extensions, so two columns that differ by case are refused."""
+    with pytest.raises(SampleError, match="'A' and 'a' would be one field"):
+        convert(pa.table({"A": [1], "a": [2]}), tmp_path)
+    assert convert(pa.table({"A": [1]}), tmp_path) == [("000000000", {"a.cls": b"1"})]
+
+
+def test_keys(tmp_path):
+    """``__key__`` or --key give the key; keys that cannot be and those that come twice are errors."""
+    table = pa.table({"__key__": ["p/a", "b"], "__url__": ["u", "u"], "n": [1, 2], "s": ["x", "y"]})
+    assert [key for key, _ in convert(table, tmp_path)] == ["p/a", "b"]
+    assert [key for key, _ in convert(table, tmp_path, key="s")] == ["x", "y"]
+    assert [key for key, _ in convert(table, tmp_path, key="{s}-{n}")] == ["x-1", "y-2"]
+    assert all("__url__" not in fields for _, fields in convert(table, tmp_path))
+    with pytest.raises(UsageError, match="--key names the column 'z'"):
+        convert(table, tmp_path, key="z")
+    for bad in ("a.b", "", "a/", "x\0", ".a/b.c", "__x__"):
+        with pytest.raises(SampleError, match="cannot be a key"):
+            convert(pa.table({"__key__": [bad], "a": [1]}), tmp_path)
+    with pytest.raises(SampleError, match="comes twice"):
+        convert(pa.table({"__key__": ["a", "b", "a"], "n": [1, 2, 3]}), tmp_path)
+    with pytest.raises(SampleError, match="null"):
+        convert(pa.table({"__key__": pa.array([None], pa.string()), "n": [1]}), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream"])
+def test_empty_tables_and_groups(kind, tmp_path):
+    """Tables without rows, and groups without rows, give no samples and no error."""
+    table = pa.table({"x": pa.array([], pa.int8())})
+    path = str(tmp_path / "x")
+    if kind == "parquet":
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for part in (table, pa.table({"x": pa.array([7], pa.int8())}), table):
+                writer.write_table(part)
+    else:
+        with (pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream)(path, table.schema) as writer:
+            for part in (table, pa.table({"x": pa.array([7], pa.int8())}), table):
+                writer.write_table(part)
+    rows = list(read_table(path, "parquet" if kind == "parquet" else "arrow", RowConverter()))
+    assert [(row.place, row.values) for row in rows] == [("row 0", {"x": 7})]
+
+
+def test_feather(tmp_path):
+    """Feather version 2 is an Arrow file; version 1 is refused with what to do."""
+    table = pa.table({"x": [1, 2]})
+    feather.write_feather(table, str(tmp_path / "2"), compression="lz4")
+    assert [values_of(row)["x"] for row in read_table(str(tmp_path / "2"), "arrow", RowConverter())] == [1, 2]
+    (tmp_path / "1").write_bytes(b"FEA1" + bytes(40))
+    with pytest.raises(FormatError, match="version 2"):
+        list(read_table(str(tmp_path / "1"), "arrow", RowConverter()))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_damage_is_typed(kind, tmp_path):
+    """A damaged or cut table is an error of this library that names the file, and never another exception."""
+    path = tmp_path / "x"
+    with TableWriter(str(path), kind, infer_columns([sample("a", txt=b"t" * 50, cls=b"1")])[0]) as writer:
+        for number in range(20):
+            writer.write(sample(f"k{number}", txt=b"t" * 50, cls=b"1"))
+    whole = path.read_bytes()
+    failures = 0
+    for place in [*range(0, len(whole), 37), *range(-60, 0)]:
+        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place:][1:]):
+            path.write_bytes(damaged)
+            try:
+                list(RowConverter().convert(read_table(str(path), kind, RowConverter())))
+            except WebDatasetError as error:
+                failures += error.url == str(path)
+    assert failures > 20
+    with pytest.raises(NotFound):
+        list(read_table(str(tmp_path / "none"), kind, RowConverter()))
+
+
+def test_class_labels_and_files(tmp_path):
+    """Numbers of classes stay numbers, or become their names; a file without bytes is read beside the table."""
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    files = pa.array(
+        [{"bytes": None, "path": "a.png"}, {"bytes": b"odd", "path": "x/y.webp"}],
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+    )
+    table = pa.table({"label": [1, 0], "image": files}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    (tmp_path / "a.png").write_bytes(PNG)
+    assert convert(table, tmp_path) == [
+        ("000000000", {"label.cls": b"1", "image.png": PNG}),
+        ("000000001", {"label.cls": b"0", "image.webp": b"odd"}),
+    ]
+    assert [fields["label.txt"] for _, fields in convert(table, tmp_path, class_names=True)] == [b"dog", b"cat"]
+    (tmp_path / "a.png").unlink()
+    told = []
+    assert len(convert(table, tmp_path, failed=lambda place, _: told.append(place))) == 1
+    assert told == ["row 0"]
+
+
+def write(samples, path, kind="parquet", infer=1000, raw=False, **options):
+    """Write samples to a table; return it as pyarrow reads it."""
+    columns, rest = infer_columns(samples, infer, raw=raw)
+    with TableWriter(str(path), kind, columns, **options) as writer:
+        for each in rest:
+            writer.write(each)
+    return pq.read_table(str(path)) if kind == "parquet" else None
+
+
+def test_columns_of_fields(tmp_path):
+    """Fields become columns of their type, named without their extension; what is missing is null."""
+    table = write(
+        [
+            sample(
+                "p/a",
+                img__jpg=JPG,
+                caption__txt="é".encode(),
+                label__cls=b"3",
+                meta__json=b'{"a": [1]}',
+                e__npy=npy_dumps(np.ones((2, 1), "f4")),
+            ),
+            sample("b", img__png=PNG, label__cls=b"-4", meta__json=b'{"a": [2, 3]}', odd__foo=b"\xff", blob__bin=b"\0"),
+        ],
+        tmp_path / "x.parquet",
+    )
+    assert table.to_pylist() == [
+        {
+            "__key__": "p/a",
+            "img": {"bytes": JPG, "path": "a.img.jpg"},
+            "caption": "é",
+            "label": 3,
+            "meta": {"a": [1]},
+            "e": [[1.0], [1.0]],
+            "odd.foo": None,
+            "blob": None,
+        },
+        {
+            "__key__": "b",
+            "img": {"bytes": PNG, "path": "b.img.png"},
+            "caption": None,
+            "label": -4,
+            "meta": {"a": [2, 3]},
+            "e": None,
+            "odd.foo": b"\xff",
+            "blob": b"\0",
+        },
+    ]
+    info = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert info["img"] == {"_type": "Image"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "name", "kind"),
+    [
+        ([b'{"a": 1}', b'{"b": 1}'], "x.json", "string"),
+        ([b"1", b"1.5"], "x.json", "string"),
+        ([b"1", b'"a"'], "x.json", "string"),
+        ([b"null"], "x.json", "string"),
+        ([b"[]"], "x.json", "string"),
+        ([b"{}"], "x.json", "string"),
+        ([b"18446744073709551616"], "x.json", "string"),
+        ([b"\xff"], "x.json", "binary"),
+        ([b"1.5", b"NaN"], "x", "double"),
+        ([b"true"], "x", "bool"),
+    ],
+)
+def test_json_is_parsed_where_nothing_changes(contents, name, kind, tmp_path):
+    """JSON that one Arrow type gives back as it was is parsed; other JSON stays text, and what is no text bytes."""
+    table = write(
+        [sample(f"k{n}", **{"x.json": content}) for n, content in enumerate(contents)], tmp_path / "x.parquet"
+    )
+    assert str(table.schema.field(name).type) == kind
+
+
+def test_numbers_that_would_change_stay_text(tmp_path):
+    """A class of 007 or of 70 bits is kept as it is written."""
+    table = write([sample("a", cls=b"007", big__cls=b"9" * 25)], tmp_path / "x.parquet")
+    assert table.to_pylist() == [{"__key__": "a", "cls": "007", "big.cls": "9" * 25}]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"cls": b"x"},
+        {"new__txt": b"x"},
+        {"a__json": b"[1.5]"},
+        {"t__txt": b"\xff"},
+        {"i__jpg": JPG, "i__png": PNG},
+        {"e__npy": npy_dumps(np.ones(3))},
+    ],
+)
+def test_later_samples_that_do_not_fit(later, tmp_path):
+    """They are errors with the sample's key and the way out, and nothing is written; or told and left out."""
+    first = [
+        sample("a", cls=b"1", a__json=b"[1]", t__txt=b"t", i__jpg=JPG, e__npy=npy_dumps(np.ones(2))),
+        sample("a2", i__png=PNG),
+    ]
+    samples = [*first, sample("b", **later), sample("c", cls=b"2")]
+    with pytest.raises(SampleError, match=r"--infer N.*key='b'"):
+        write(samples, tmp_path / "x.parquet", infer=2)
+    assert list(tmp_path.iterdir()) == []
+    told = []
+    table = write(samples, tmp_path / "x.parquet", infer=2, failed=lambda key, _: told.append(key))
+    assert (told, table["__key__"].to_pylist()) == (["b"], ["a", "a2", "c"])
+
+
+def test_raw_tables_keep_all_bytes(tmp_path):
+    """--raw makes each field a column of bytes, and converting back gives every one under its name."""
+    fields = {"a.json": b" {} ", "x.foo": b"1", "cls": b"07", "seg.png": PNG, "jpg": b"no image", "rgb": b""}
+    write([sample("k", **fields)], tmp_path / "x.parquet", raw=True)
+    (found,) = RowConverter().convert(read_table(str(tmp_path / "x.parquet"), "parquet", RowConverter()))
+    assert (found.key, found.payloads()) == ("k", fields)
+
+
+def test_numbered_tables(tmp_path):
+    """A pattern begins the next file after so many rows; each is a whole table."""
+    samples = [sample(f"k{number}", cls=b"1") for number in range(5)]
+    columns, _ = infer_columns(samples)
+    with TableWriter(str(tmp_path / "x-%d.parquet"), "parquet", columns, max_samples=2) as writer:
+        for each in samples:
+            writer.write(each)
+    assert [count for _, count in writer.files] == [2, 2, 1]
+    assert [pq.read_table(name)["__key__"].to_pylist() for name, _ in writer.files] == [
+        ["k0", "k1"],
+        ["k2", "k3"],
+        ["k4"],
+    ]
+    with pytest.raises(UsageError, match="%05d"):
+        TableWriter(str(tmp_path / "y.parquet"), "parquet", columns, max_samples=2)
+
+
+def test_hf_folders(tmp_path):
+    """A folder for load_from_disk is complete or absent, replaces only its like, and is read back."""
+    samples = [sample(f"k{number}", i__jpg=JPG, cls=b"%d" % number) for number in range(5)]
+    columns, rest = infer_columns(samples)
+    folder = tmp_path / "d"
+    assert write_hf_folder(rest, columns, str(folder), max_samples=2) == 5
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "data-00000-of-00003.arrow",
+        "data-00001-of-00003.arrow",
+        "data-00002-of-00003.arrow",
+        "dataset_info.json",
+        "state.json",
+    ]
+    found = list(RowConverter().convert(read_hf_dataset(str(folder), None, RowConverter())))
+    assert [(each.key, each.payloads()) for each in found] == [
+        (f"k{number}", {"i.jpg": JPG, "cls": b"%d" % number}) for number in range(5)
+    ]
+    with pytest.raises(AlreadyExists):
+        write_hf_folder(samples, columns, str(folder))
+
+    def broken():
+        yield samples[0]
+        raise FormatError("no more")
+
+    with pytest.raises(FormatError):
+        write_hf_folder(broken(), columns, str(folder), force=True)
+    assert len(list(read_hf_dataset(str(folder), None, RowConverter()))) == 5
+    assert write_hf_folder([], columns, str(folder), force=True) == 0
+    assert list(read_hf_dataset(str(folder), None, RowConverter())) == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(AlreadyExists, match="no Hugging Face dataset"):
+        write_hf_folder(samples, columns, str(tmp_path / "mine"), force=True)
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+def test_hf_splits_and_hostile_documents(tmp_path):
+    """A split is chosen by name; a document cannot name files elsewhere."""
+    for name in ("train", "test"):
+        write_hf_folder([sample(name, cls=b"1")], infer_columns([sample(name, cls=b"1")])[0], str(tmp_path / name))
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    keys = [values_of(row)["__key__"] for row in read_hf_dataset(str(tmp_path), "test", RowConverter())]
+    assert keys == ["test"]
+    with pytest.raises(UsageError, match="train, test"):
+        list(read_hf_dataset(str(tmp_path), "dev", RowConverter()))
+    for name in ("../test/data-00000-of-00001.arrow", "/etc/passwd", ""):
+        (tmp_path / "train" / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        with pytest.raises(FormatError, match="no Arrow files"):
+            list(read_hf_dataset(str(tmp_path), None, RowConverter()))
+
+
+def test_memory_is_bounded(tmp_path):
+    """A table of 200 MB in small groups is read and written with a fraction of it, in Python and in Arrow."""
+    payload = bytes(200_000)
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    samples = (sample(f"k{number}", **{"x.bin": struct.pack("<I", number) + payload}) for number in range(1000))
+    columns, rest = infer_columns(samples, 10)
+    with TableWriter(str(tmp_path / "x.parquet"), "parquet", columns) as writer:
+        for each in rest:
+            writer.write(each)
+    count = peak = 0
+    for row in read_table(str(tmp_path / "x.parquet"), "parquet", RowConverter()):
+        count += isinstance(row.values, dict) and len(row.values["x"]) == 200_004
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 1000
+    assert most < 150 << 20
+    assert peak < 150 << 20

@@ -1,0 +1,283 @@
+"""How much of a shard is read: a page costs a page, wherever it lies and however large the shard is."""
+
+import array
+import gzip
+import io
+import json
+import random
+import threading
+import tracemalloc
+
+import pytest
+
+import webdataset as wds
+from support.range_server import RangeServer
+from support.view_command import RunningViewer
+from webdataset.core.errors import ShardChanged
+from webdataset.index.entries import FieldEntry
+from webdataset.samples.sample_reader import Reading
+from webdataset.testing.archives import END, header, member
+from webdataset.viewer.shard_bytes import BLOCK_BYTES, BlockCache, StreamSource
+from webdataset.viewer.shard_pages import ShardView
+
+PHOTO_BYTES = 80_000
+TEN_GIGABYTES = 10 * 10**9
+
+
+def make_photo(seed):
+    """Return a PNG of about 80 kB that any decoder takes."""
+    image = pytest.importorskip("PIL.Image")
+    noise = bytes((seed * 7919 + n * n * 31 + (n >> 3)) & 255 for n in range(160 * 160 * 3))
+    content = io.BytesIO()
+    image.frombytes("RGB", (160, 160), noise).save(content, "PNG", compress_level=0)
+    return content.getvalue()
+
+
+def write_sparse_shard(path, samples=60):
+    """Write the first samples of a shard of ten gigabytes, and its last, with a hole of one member between them."""
+    with path.open("wb") as file:
+        for number in range(samples):
+            key = b"%06d" % number
+            file.write(member(key + b".png", make_photo(number)))
+            file.write(member(key + b".json", json.dumps({"number": number}).encode()))
+            file.write(member(key + b".txt", b"a caption"))
+        place = file.tell() + 512
+        hole = (TEN_GIGABYTES - place) // 512 * 512
+        file.write(header(b"hole.bin", hole))
+        file.seek(hole, 1)
+        file.write(member(b"last.txt", b"the end") + END)
+
+
+def test_the_first_page_of_ten_gigabytes(tmp_path):
+    """50 samples of 80 kB of a remote shard of 10 GB, with their thumbnails, take 64 requests and 16 MiB at most."""
+    write_sparse_shard(tmp_path / "big.tar")
+    with RangeServer(tmp_path) as server, RunningViewer(f"{server.root}/big.tar") as viewer:
+        page = viewer.ask("/api/samples", count=50).value
+        assert [sample["key"] for sample in page["samples"]] == [f"{number:06d}" for number in range(50)]
+        assert page["samples"][7]["fields"][0]["media"] == {"width": 160, "height": 160}
+        assert page["samples"][7]["size_bytes"] > 70_000
+        assert not page["end"]
+        for sample in page["samples"]:
+            thumbnail = viewer.ask("/api/thumbnail", ordinal=sample["ordinal"], field="png", size=200)
+            assert thumbnail.status == 200, thumbnail
+        assert len(server.requests) <= 64
+        assert server.sent_bytes <= 16 << 20
+        said = viewer.ask("/api/samples", count=1).value["read"]
+        assert said["bytes"] == sum(each.size for each in server.requests if each.path == "/big.tar")
+
+
+def test_large_payloads_are_stepped_over(tmp_path):
+    """Headers on both sides of a member of ten gigabytes are found in a few requests."""
+    write_sparse_shard(tmp_path / "big.tar", samples=2)
+    with RangeServer(tmp_path) as server:
+        shard = ShardView(0, f"{server.root}/big.tar", Reading(), BlockCache())
+        page = shard.page(0, 100)
+        assert [entry.key for entry in page.entries] == ["000000", "000001", "hole", "last"]
+        assert page.end
+        assert page.problem is None
+        assert shard.read_field(page.entries[3].fields[0]) == b"the end"
+        assert shard.read_field(page.entries[2].fields[0], 5 * 10**9, 5 * 10**9 + 10) == bytes(10)
+        assert len(server.requests) <= 16
+        assert server.sent_bytes <= 4 << 20
+
+
+@pytest.fixture(scope="module")
+def million(tmp_path_factory):
+    """A shard of a million samples with an index beside it; most of the file is a hole."""
+    folder = tmp_path_factory.mktemp("million")
+    payload, size = b"x" * 40, 1024
+    block = header(b"0000000.txt", len(payload))
+    # as Megatron-Energon writes it: where each sample starts, and the end
+    (folder / "m.tar.idx").write_bytes(array.array("Q", range(0, size * 1_000_001, size)).tobytes())
+    with (folder / "m.tar").open("wb") as file:
+        file.truncate(size * 1_000_000 + 1024)
+        for number in (0, 1, 2, *range(500_000, 500_050), *range(999_990, 1_000_000)):
+            name = b"%07d" % number
+            total = sum(block) - sum(b"0000000") + sum(name) - sum(block[148:156]) + 8 * 32
+            file.seek(number * size)
+            file.write(name + block[7:148] + b"%06o\0 " % total + block[156:] + payload)
+    return folder
+
+
+def test_a_page_anywhere_in_a_million(million):
+    """With an index any page of a million samples costs a few requests, and fields are proved by their headers."""
+    with RangeServer(million) as server, RunningViewer(f"{server.root}/m.tar") as viewer:
+        far = viewer.ask("/api/samples", start=999_999, count=3).value
+        assert (far["total"], far["end"]) == (1_000_000, True)
+        first = viewer.ask("/api/samples", count=3).value
+        assert [sample["key"] for sample in first["samples"]] == ["0000000", "0000001", "0000002"]
+        asked, sent = len(server.requests), server.sent_bytes
+        middle = viewer.ask("/api/samples", start=500_000, count=50).value
+        assert [sample["key"] for sample in middle["samples"]] == [f"{n:07d}" for n in range(500_000, 500_050)]
+        assert len(server.requests) - asked <= 4
+        assert server.sent_bytes - sent <= 1 << 20
+        end = viewer.ask("/api/samples", start=999_990, count=50).value
+        assert (len(end["samples"]), end["end"]) == (10, True)
+        assert viewer.ask("/api/payload", ordinal=999_999, field="txt").body == b"x" * 40
+        # what the index says of the hole is not proved
+        wrong = viewer.ask("/api/payload", ordinal=300_000, field="txt")
+        assert wrong.status == 422
+
+
+def test_blocks_are_bounded_and_requests_joined(tmp_path):
+    """The cache never holds more bytes than it may; blocks that stand together are one request; hits send none."""
+    (tmp_path / "x.bin").write_bytes(bytes(40 * BLOCK_BYTES))
+    cache = BlockCache(8 * BLOCK_BYTES)
+    with RangeServer(tmp_path) as server:
+        (tmp_path / "x.tar").write_bytes(member(b"a.bin", bytes(40 * BLOCK_BYTES)) + END)
+        shard = ShardView(0, f"{server.root}/x.tar", Reading(), cache)
+        field = shard.entry(0).fields[0]
+        before = len(server.requests)
+        shard.read_field(field, 10 * BLOCK_BYTES, 14 * BLOCK_BYTES)
+        assert len(server.requests) == before + 1
+        shard.read_field(field, 11 * BLOCK_BYTES, 13 * BLOCK_BYTES)
+        assert len(server.requests) == before + 1
+        assert len(shard.read_field(field)) == 40 * BLOCK_BYTES
+        assert cache.size_bytes <= 8 * BLOCK_BYTES
+        shard.close()
+        assert cache.size_bytes == 0
+
+
+def test_threads_that_miss_one_block_send_one_request(tmp_path):
+    """Twenty threads that want the same bytes at once send one request, and all get them."""
+    (tmp_path / "x.tar").write_bytes(member(b"a.bin", bytes(range(256)) * 4096) + END)
+    with RangeServer(tmp_path) as server:
+        shard = ShardView(0, f"{server.root}/x.tar", Reading(), BlockCache())
+        field = shard.entry(0).fields[0]
+        before = len(server.requests)
+        server.held.add("/x.tar")
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(shard.read_field(field, 500_000, 500_100))) for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        assert server.waiting.wait(30)
+        server.release()
+        for thread in threads:
+            thread.join()
+        assert set(found) == {(bytes(range(256)) * 4096)[500_000:500_100]}
+        assert len(found) == 20
+        assert len(server.requests) == before + 1
+
+
+def test_paging_through_a_shard_takes_bounded_memory(tmp_path):
+    """Walking all of a remote shard of 100 MB with its payloads keeps no more than the cache and a page."""
+    with (tmp_path / "x.tar").open("wb") as file:
+        for number in range(400):
+            file.write(member(b"%04d.bin" % number, b"%04d" % number * 65_536))
+        file.write(END)
+    with RangeServer(tmp_path) as server:
+        shard = ShardView(0, f"{server.root}/x.tar", Reading(), BlockCache(4 << 20))
+        tracemalloc.start()
+        try:
+            seen = 0
+            for ordinal, entry in shard.samples():
+                assert shard.payloads(entry)["bin"][:4] == b"%04d" % ordinal
+                seen += 1
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert seen == 400
+    assert peak < 24 << 20
+
+
+@pytest.mark.parametrize("spool", [1, 5_000_001, 1 << 30])
+def test_a_stream_gives_any_bytes(tmp_path, spool):
+    """Any range of a compressed shard is right, forwards and backwards, however little of it is kept."""
+    plain = random.Random(3).randbytes(12_000_000)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(plain, 1))
+    source = StreamSource(str(tmp_path / "x.gz"), Reading(), spool)
+    chosen = random.Random(4)
+    for _ in range(30):
+        offset, size = chosen.randrange(12_100_000), chosen.randrange(1, 1_000_000)
+        found = source.read_at(offset, size)
+        wanted = plain[offset : offset + size]
+        assert found == wanted[: len(found)]
+        assert len(found) == len(wanted) or len(found) == 2 << 20
+    assert source.read_at(12_000_000, 10) == b""
+    assert source.length == 12_000_000
+    source.close()
+
+
+def test_a_replaced_shard_is_opened_anew(tmp_path):
+    """A file that is written again while it is looked at is an error once, and then what it is now."""
+    path = tmp_path / "x.tar"
+    path.write_bytes(member(b"a.txt", b"before") + END)
+    shard = ShardView(0, str(path), Reading(), BlockCache())
+    assert shard.entry(0).key == "a"
+    path.write_bytes(member(b"b.txt", b"after, and longer") + member(b"c.txt") + END)
+    with pytest.raises(ShardChanged):
+        shard.read_field(FieldEntry("txt", "a.txt", 512, 6))
+    assert [entry.key for entry in shard.page(0, 9).entries] == ["b", "c"]
+
+
+def test_an_index_that_contradicts_is_told_and_not_used(tmp_path):
+    """A stale index beside a shard is a problem that is shown; the samples come from the headers."""
+    path = tmp_path / "x.tar"
+    with wds.TarWriter(str(path)) as sink:
+        for number in range(4):
+            sink.write({"__key__": f"{number}", "txt": "words"})
+    wds.write_indexes(str(path), "dali")
+    index = next(tmp_path.glob("*.idx"))
+    index.write_text(index.read_text().replace(" 5 ", " 6 "))
+    shard = ShardView(0, str(path), Reading(), BlockCache())
+    shard.await_index()
+    page = shard.page(0, 10)
+    assert [entry.key for entry in page.entries] == ["0", "1", "2", "3"]
+    assert not shard.indexed
+    assert "does not describe" in page.problem.message
+
+
+def test_a_store_that_does_not_answer_holds_up_its_own_requests_alone(tmp_path):
+    """With more requests than threads to a store that is silent, shards of this machine are shown as ever."""
+    with (tmp_path / "slow.tar").open("wb") as file:
+        file.write(member(b"a.txt", b"slow") + END)
+    local = tmp_path / "local.tar"
+    local.write_bytes(member(b"b.txt", b"here") + END)
+    with RangeServer(tmp_path) as server:
+        server.held.add("/slow.tar")
+        with RunningViewer(f"{server.root}/slow.tar", local) as viewer:
+            answers = []
+            threads = [
+                threading.Thread(target=lambda: answers.append(viewer.ask("/api/samples", shard=0))) for _ in range(80)
+            ]
+            for thread in threads:
+                thread.start()
+            assert server.waiting.wait(30)
+            for _ in range(10):
+                assert viewer.ask("/api/samples", shard=1).value["samples"][0]["key"] == "b"
+                assert viewer.ask("/api/payload", shard=1, ordinal=0, field="txt").body == b"here"
+            assert not answers
+            server.release()
+            for thread in threads:
+                thread.join()
+            assert {answer.status for answer in answers} == {200}
+
+
+def test_many_clients_page_at_once(tmp_path):
+    """Twenty clients that page through one shard at once get each sample, once, in its order."""
+    path = tmp_path / "x.tar"
+    with wds.TarWriter(str(path)) as sink:
+        for number in range(300):
+            sink.write({"__key__": f"{number:03d}", "txt": f"{number}", "json": {"n": number}})
+    with RunningViewer(path) as viewer:
+        failures = []
+
+        def page_through():
+            keys, start = [], 0
+            while True:
+                page = viewer.ask("/api/samples", start=start, count=37).value
+                keys += [sample["key"] for sample in page["samples"]]
+                start += len(page["samples"])
+                if page["end"]:
+                    break
+            if keys != [f"{number:03d}" for number in range(300)]:
+                failures.append(keys)
+
+        threads = [threading.Thread(target=page_through) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures

@@ -1,0 +1,95 @@
+"""Pages of samples: the same samples as the stream reader gives, whatever the shard and wherever it lies."""
+
+import gzip
+
+import pytest
+
+import webdataset as wds
+from support import check_corpus, reader_shapes, zoo
+from support.hostile_shards import hostile_shards
+from support.range_server import RangeServer
+from webdataset.core.errors import WebDatasetError
+from webdataset.samples.sample_reader import Reading
+from webdataset.viewer.shard_bytes import BlockCache
+from webdataset.viewer.shard_pages import ShardView
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def read_stream(url):
+    """Return keys and fields of the samples that a dataset gives which steps over what is wrong."""
+    found = []
+    dataset = wds.WebDataset([url], shardshuffle=False, handler=wds.ignore_and_continue, empty_check=False)
+    for sample in dataset:
+        found.append((sample["__key__"], {name: sample[name] for name in sample if not name.startswith("__")}))
+    return found
+
+
+def read_pages(url, count=3, **rules):
+    """Return the same of the samples that a view shows, page by page."""
+    shard = ShardView(0, url, Reading(**rules), BlockCache())
+    found, start = [], 0
+    try:
+        while True:
+            page = shard.page(start, count)
+            found += [(entry.key, shard.payloads(entry)) for entry in page.entries]
+            start += len(page.entries)
+            if page.end:
+                return found, page.problem
+            assert page.entries
+    finally:
+        shard.close()
+
+
+def write_odd_shards(folder):
+    """Write all odd and damaged archives of the suite; yield their names and paths."""
+    for exhibit in zoo.exhibits():
+        path = folder / f"zoo {exhibit.name}.tar"
+        path.write_bytes(exhibit.archive)
+        yield path
+    for seed in range(2):
+        for variant in check_corpus.variants(seed):
+            for name, content in variant.files:
+                if name.endswith((".json", ".idx")):
+                    continue
+                path = folder / f"{variant.name} {name}"
+                path.write_bytes(content)
+                yield path
+    for name, ending, content in hostile_shards(str(folder / "marker")):
+        if len(content) < 1 << 21:
+            path = folder / f"hostile {name}.{ending}"
+            path.write_bytes(content)
+            yield path
+    for name, shards in reader_shapes.shapes().items():
+        (folder / name).mkdir()
+        yield from reader_shapes.write(shards, folder / name)
+
+
+def test_pages_hold_what_the_stream_reader_gives(tmp_path):
+    """Every odd or damaged archive shows the samples that a stream of it gives, local, remote, and compressed."""
+    different = []
+    with RangeServer(tmp_path) as server:
+        for number, path in enumerate(write_odd_shards(tmp_path)):
+            packed = tmp_path / f"packed-{number}.tar.gz"
+            packed.write_bytes(gzip.compress(path.read_bytes(), 1))
+            plain = tmp_path / f"plain-{number}.tar"
+            plain.write_bytes(path.read_bytes())
+            for url in (str(path), f"{server.root}/{plain.name}", str(packed)):
+                expected = read_stream(url)
+                try:
+                    shown, problem = read_pages(url)
+                except WebDatasetError as error:
+                    shown, problem = [], error
+                if shown != expected:
+                    different.append(
+                        (
+                            str(path)[-60:],
+                            url.rpartition(".")[2],
+                            [k for k, _ in expected],
+                            [k for k, _ in shown],
+                            str(problem),
+                        )
+                    )
+    for each in different:
+        print(each)
+    assert not different
