@@ -17,7 +17,7 @@ _failed: dict[str, None] = {}
 _unsteady: list[str] = []
 
 
-def note_report(report):
+def note_report(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Note a test that failed.
 
     Args:
@@ -27,7 +27,7 @@ def note_report(report):
         _failed[report.nodeid] = None
 
 
-def run_failed_again(session):
+def run_failed_again(session: pytest.Session) -> None:
     """Let the session pass if the few tests that failed pass alone.
 
     Args:
@@ -46,7 +46,7 @@ def run_failed_again(session):
         session.exitstatus = pytest.ExitCode.OK
 
 
-def name_unsteady(reporter):
+def name_unsteady(reporter: pytest.TerminalReporter) -> None:
     """Name the tests that failed and then passed alone.
 
     Args:
