@@ -1,8 +1,8 @@
 """Fail where a page uses a word that the word list replaces: ``word_list.py [--count]``.
 
-The pages are the documentation, README.md, CONTRIBUTING.md, AGENTS.md and the help of the command. The list is short; it
-holds what this project wrote in the past and an engineer would not search for. Code in fences and backquotes may say
-anything. The source under ``src`` has a budget that only falls, since its docstrings are changed file by file.
+The pages are the documentation, README.md, CONTRIBUTING.md, AGENTS.md and the help of the command. The list is short;
+it holds what this project wrote in the past and an engineer would not search for. Code in fences and backquotes may
+say anything. The source under ``src`` has a budget that only falls, since its docstrings are changed file by file.
 """
 
 import re
