@@ -79,7 +79,7 @@ def main() -> None:
     for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
         os.environ.setdefault(name, default)
     distributed.init_process_group()
-    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     options.folder.mkdir(parents=True, exist_ok=True)
     urls = options.shards or str(options.folder / "digits-{00..11}.tar")
     if not options.shards and distributed.get_rank() == 0 and not (options.folder / "digits-11.tar").exists():
