@@ -466,7 +466,7 @@ def hold_answers(page: Any, pattern: str) -> tuple[list[Any], Callable[[], None]
 
 
 def test_what_is_typed_stays_while_a_tag_is_saved(browser: Any, viewer: RunningViewer) -> None:
-    """The answer to one tag comes while the next is being typed: text, caret and focus stay, and no key is a shortcut."""
+    """The answer to one tag comes while the next is being typed: text, caret and focus stay; no key is a shortcut."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples?open=0.6")
         page.wait_for_selector(".tag-button")
@@ -489,8 +489,9 @@ def test_a_tag_is_typed_before_its_sample_is_there(browser: Any, viewer: Running
     """After t on a card, keys wait for the field of the sample that opens; none turns the theme or closes a view."""
     with Watched(browser, viewer) as watched:
         page = watched.open("/samples")
-        page.wait_for_selector('.card[data-ordinal="7"]')
-        page.locator('.card[data-ordinal="7"]').focus()
+        page.wait_for_selector('.card[data-ordinal="0"]:has-text("plain-000")')
+        page.keyboard.press("j")
+        page.wait_for_selector('.card.selected[data-ordinal="0"]')
         theme = page.evaluate("document.documentElement.dataset.theme")
         _, let_go = hold_answers(page, "**/api/sample?**")
         page.keyboard.press("t")
