@@ -1,15 +1,20 @@
 """A local file that appears under its name when it is complete, and never before.
 
-It is written as ``.name.pid-random.partial`` beside its final place, synced to the disk, and renamed; so, however the
+It is written as ``.name.pid-hostrandom.partial`` beside its final place, synced to the disk, and renamed; so, however the
 program ends, the final name holds the old file, the whole new one, or nothing.
 """
 
 import contextlib
 import errno
+import functools
+import hashlib
 import io
 import os
+import re
 import stat
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
 
@@ -41,7 +46,7 @@ class LocalFileOutput:
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
         folder, name = os.path.split(self.path)
-        unique = f"{os.getpid()}-{os.urandom(4).hex()}"
+        unique = f"{os.getpid()}-{host_tag()}{os.urandom(4).hex()}"
         self.partial = os.path.join(folder, f".{_shorten_name(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
         try:
             self.stream = io.FileIO(self.partial, "xb")
@@ -125,6 +130,49 @@ class LocalFileOutput:
         """Close the unfinished file and leave it under its partial name, which is returned."""
         self.stream.close()
         return self.partial
+
+
+@functools.cache
+def host_tag() -> str:
+    """Return 8 hexadecimal digits for this host since it was started, where a process id means one process."""
+    parts = [getattr(os, "uname", lambda: ["", "windows"])()[1]]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+    with contextlib.suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+
+
+def remove_orphans(path: str) -> int:
+    """Remove what writers of a file left under partial names when they were killed, on this host; return how many.
+
+    Args:
+        path: of the file.
+    """
+    folder, name = os.path.split(os.path.realpath(path))
+    pattern = re.compile(rf"\.{re.escape(_shorten_name(name))}\.(\d+)-{host_tag()}[0-9a-f]{{8}}\.partial")
+    removed = 0
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(folder):  # noqa: PTH208  bytes of names stay
+            match = pattern.fullmatch(entry)
+            if match is not None and not is_alive(int(match[1])):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, entry))  # noqa: PTH108, PTH118
+                    removed += 1
+    return removed
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this host runs, or may run."""
+    if sys.platform == "win32":  # signal 0 ends a process there
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def is_special(path: str) -> bool:

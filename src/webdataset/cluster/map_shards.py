@@ -1,0 +1,204 @@
+"""``wds.map_shards``: maps shards to shards by a function, on any engine, again and again until all are done."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from webdataset.cluster.job_engines import open_engine
+from webdataset.cluster.job_planning import (
+    choose_numbers,
+    common_compression,
+    count_inputs,
+    identify_inputs,
+    identify_needed,
+    list_inputs,
+    map_threads,
+    name_outputs,
+    plan_ranges,
+    plan_whole,
+)
+from webdataset.cluster.job_reports import JobReport, make_report, write_report
+from webdataset.cluster.receipts import Decision, decide
+from webdataset.cluster.shard_jobs import ShardJob, make_job
+from webdataset.cluster.shard_tasks import TaskResult, fail_result
+from webdataset.cluster.stored_files import format_record, write_small_file
+from webdataset.core.errors import SourceError, UsageError
+
+Progress = Callable[[TaskResult], None]
+
+
+def map_shards(
+    fn: Callable[..., Any] | str,
+    inputs: object,
+    outputs: object,
+    *,
+    engine: Any = "serial",
+    jobs: int | None = None,
+    retries: int = 3,
+    task: tuple[int, int] | None = None,
+    verify: bool = False,
+    progress: Progress | None = None,
+    check: bool = True,
+    **options: Any,
+) -> JobReport:
+    """Map shards to shards by a function; outputs that are done already are not made again.
+
+    An output appears under its name when it is complete, with a receipt beside it that says what it was made of. It
+    is made again where the function, what it holds, the parameters or an input have changed. The bytes of an output
+    depend on nothing else, as far as the function does not.
+
+    Args:
+        fn: takes a sample ``{"__key__", "__url__", field: bytes}`` and returns one, None or a list; or marked by
+            :func:`stream_function`; or a class whose objects are called, with ``setup`` and ``teardown``; or the import
+            name ``module:name`` of one of these.
+        inputs: shards, as for ``WebDataset``: a text with braces or wildcards, a path, or a list.
+        outputs: names: a list, a folder (``small/``), or a pattern with ``%06d``, braces, ``{name}`` or ``{stem}``.
+        engine: ``serial``, ``processes``, an ``Executor``, or an engine object.
+        jobs: how many processes; by default one a processor.
+        retries: attempts after the first one, for errors of storage.
+        task: (i, n) makes the outputs j with j mod n = i only.
+        verify: read what is done, too, and compare digests.
+        progress: called with each result.
+        check: raise where outputs failed; else the report says so.
+        **options: of :func:`plan_job`: ``output_shards``, ``params``, ``version``, ``on_sample_error``, ``max_errors``,
+            ``manifest``, ``compress``, ``level``, ``trust``, ``recompute``, ``storage_options``.
+
+    Returns:
+        The report, which is also in the manifest.
+
+    Raises:
+        UsageError: arguments that make no sense; the message says which.
+        JobFailed: outputs failed; the others are done. ``report`` says which.
+        SourceError: inputs cannot be looked at, or records cannot be written.
+    """
+    runner = open_engine(engine, jobs)
+    job = plan_job(fn, inputs, outputs, task=task, engine=runner.name, **options)
+    numbers = choose_numbers(job.count, task)
+    report = run_job(job, runner, numbers, retries=retries, verify=verify, progress=progress)
+    write_report(report, "report" if task is None else f"report-{task[0]}-of-{task[1]}")
+    if check:
+        report.raise_failures()
+    return report
+
+
+def plan_job(
+    fn: Callable[..., Any] | str,
+    inputs: object,
+    outputs: object,
+    *,
+    output_shards: int | None = None,
+    task: tuple[int, int] | None = None,
+    compress: bool | str | None = None,
+    storage_options: Any = None,
+    manifest: str | None = None,
+    **options: Any,
+) -> ShardJob:
+    """Return a job: inputs are looked at, outputs named, and the function described; nothing is made.
+
+    Args:
+        fn: see :func:`map_shards`.
+        inputs: likewise.
+        outputs: likewise.
+        output_shards: make so many outputs of equal ranges of all samples; None makes one of each input.
+        task: (i, n): look only at the inputs of the outputs j with j mod n = i.
+        compress: of the outputs; None goes by their names.
+        storage_options: what inputs are opened with.
+        manifest: folder of the job's records; by default ``_wds/KEY`` beside the first output.
+        **options: of :func:`~webdataset.cluster.shard_jobs.make_job`.
+
+    Raises:
+        UsageError: arguments that make no sense.
+        SourceError: inputs cannot be looked at.
+    """
+    urls = list_inputs(inputs, storage_options)
+    if output_shards is not None and output_shards < 1:
+        raise UsageError(f"output_shards={output_shards}: make at least one")
+    names = name_outputs(outputs, urls, output_shards)
+    if output_shards is None:
+        planned = plan_whole(names)
+        shards = identify_needed(planned, choose_numbers(len(names), task), urls, storage_options)
+    else:
+        base = manifest or f"{names[0].rpartition('/')[0] or '.'}/_wds"
+        counted = count_inputs(identify_inputs(urls, storage_options), f"{base}/counts", storage_options)
+        planned = plan_ranges(names, [shard.count or 0 for shard in counted])
+        shards = dict(enumerate(counted))
+    return make_job(
+        fn,
+        shards,
+        planned,
+        manifest=manifest,
+        compress=common_compression(names, compress),
+        assignment="1:1" if output_shards is None else "N:M",
+        storage_options=storage_options,
+        **options,
+    )
+
+
+def run_job(
+    job: ShardJob,
+    engine: Any,
+    numbers: list[int],
+    *,
+    retries: int = 3,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> JobReport:
+    """Make the outputs of a job that are not done, and look at all of them again at the end.
+
+    Args:
+        job: the job.
+        engine: where tasks run.
+        numbers: of the outputs.
+        retries: attempts after the first one, for errors that may pass.
+        verify: read what is done, too, and compare digests.
+        progress: called with each result.
+
+    Raises:
+        SourceError: a store refuses, or does not answer.
+    """
+    decisions = dict(zip(numbers, look_at_outputs(job, numbers, verify=verify), strict=True))
+    done = [number for number in numbers if decisions[number].done and not job.recompute]
+    results = {}
+    for number in done:
+        receipt = decisions[number].receipt or {}
+        results[number] = TaskResult(number, "skipped", counts=receipt.get("counts", {}))
+        if progress is not None:
+            progress(results[number])
+    wanted = [number for number in numbers if number not in results]
+    if wanted:
+        write_small_file(f"{job.manifest}/job.json", format_record(job.to_json()) + b"\n")
+    for result in engine.run(job, wanted, retries) if wanted else ():
+        results[result.number] = result
+        if progress is not None:
+            progress(result)
+    return make_report(job, _check_results(job, wanted, results).values())
+
+
+def look_at_outputs(job: ShardJob, numbers: list[int], *, verify: bool = False) -> list[Decision]:
+    """Return for each output whether it is done.
+
+    Args:
+        job: the job.
+        numbers: of the outputs.
+        verify: read them, and compare their digests.
+
+    Raises:
+        SourceError: a store refuses, or does not answer.
+    """
+    return map_threads(lambda number: decide(job, number, verify=verify), numbers)
+
+
+def _check_results(job: ShardJob, wanted: list[int], results: dict[int, TaskResult]) -> dict[int, TaskResult]:
+    """Return the results, with those as failures whose output is not there after all."""
+    made = [number for number in wanted if number in results and results[number].state != "failed"]
+    for number, decision in zip(made, look_at_outputs(job, made), strict=True):
+        if not decision.done and decision.reason != "input":
+            error = SourceError(
+                f"the output was made, and is not done now ({decision.reason}): something else removes or replaces it",
+                url=job.outputs[number].url,
+            )
+            results[number] = fail_result(results[number], error)
+    for number in wanted:
+        if number not in results:
+            error = SourceError("the engine gave no result: run the job again", url=job.outputs[number].url)
+            results[number] = fail_result(TaskResult(number, "failed"), error)
+    return results

@@ -1,0 +1,486 @@
+"""Makes one output of a job: what every engine runs, in any process, any number of times.
+
+Theory. A task looks whether its output is done. If not, it reads the output's parts, calls the function for each sample,
+writes the output under a partial name, and gives it its name when it is complete; the receipt comes last. So a task
+that is killed at any point leaves either a done output or one that is made again, of the same bytes. Two tasks may make
+one output at once: the first one's stays, the other compares its digest.
+
+A task returns a :class:`TaskResult` of at most a kilobyte; it raises only what is not an error (``KeyboardInterrupt``).
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+from webdataset.cluster.death_records import DeathRecord
+from webdataset.cluster.mapped_functions import MappedFunction, open_function
+from webdataset.cluster.receipts import decide, has_too_many_errors, make_receipt, read_receipt, write_receipt
+from webdataset.cluster.sample_errors import SampleErrors
+from webdataset.cluster.shard_jobs import InputPart, InputShard, ShardJob
+from webdataset.cluster.stored_files import (
+    DIGEST_BYTES,
+    StoredIdentity,
+    file_name,
+    hash_object,
+    identify_object,
+    make_folder,
+)
+from webdataset.core.errors import (
+    AlreadyExists,
+    FlowError,
+    NotFound,
+    SampleError,
+    ShardChanged,
+    SourceError,
+    WebDatasetError,
+    WorkerDied,
+    describe_error,
+)
+from webdataset.core.logs import log
+from webdataset.core.redaction import redact
+from webdataset.reshaping.raw_writer import RawShardWriter
+from webdataset.samples.raw_samples import RawSample, RawSamples
+from webdataset.samples.sample_reader import Reading
+from webdataset.storage.open_url import resolve_url
+from webdataset.storage.streams import stream_identity
+from webdataset.writing.local_file import Buffer, LocalFileOutput, host_tag, remove_orphans
+from webdataset.writing.outputs import BorrowedOutput, local_path, open_output
+
+_SHOWN = 400
+_LONGEST_PAUSE_SECONDS = 5.0
+_LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+_PIECE_BYTES = 1 << 20
+
+
+class TaskResult(NamedTuple):
+    """How a task ended.
+
+    Args:
+        number: of its output.
+        state: ``done``, ``skipped`` (it was done already) or ``failed``.
+        reason: of making it, or what failed.
+        again: a later attempt may succeed.
+        counts: samples in, out, dropped and failed, loose files.
+        seconds: that it took.
+        host: where it ran.
+        pid: of the process.
+        attempt: which one it was, from 1.
+        key: of the sample at which it failed.
+    """
+
+    number: int
+    state: str
+    reason: str = ""
+    again: bool = False
+    counts: dict[str, int] = {}  # noqa: RUF012  never changed
+    seconds: float = 0.0
+    host: str = ""
+    pid: int = 0
+    attempt: int = 1
+    key: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "TaskResult":
+        """Return the result that :meth:`to_json` described."""
+        return cls(**record)
+
+
+def run_task(job: ShardJob, number: int, attempt: int = 1) -> TaskResult:
+    """Make an output unless it is done.
+
+    Args:
+        job: with this output; :meth:`ShardJob.only` is enough.
+        number: of the output.
+        attempt: which one this is, from 1; before a later one a task waits a little.
+    """
+    started = time.monotonic()
+    if attempt > 1:
+        time.sleep(min(_LONGEST_PAUSE_SECONDS, 0.1 * 2 ** (attempt - 2)))
+    result = TaskResult(number, "failed", host=host_name(), pid=os.getpid(), attempt=attempt)
+    try:
+        state, reason, counts = _make_if_needed(job.only(number), number, attempt)
+        result = result._replace(state=state, reason=reason, counts=counts)
+    except Exception as error:  # noqa: BLE001  the result says it, and the driver decides
+        log.debug("output %d failed", number, exc_info=True)
+        result = fail_result(result, error)
+    return result._replace(seconds=round(time.monotonic() - started, 6))
+
+
+def fail_result(result: TaskResult, error: BaseException) -> TaskResult:
+    """Return the result of a task that ended with an error.
+
+    Args:
+        result: with the number, attempt and host.
+        error: what ended it.
+    """
+    reason = redact(describe_error(error))
+    if not isinstance(error, WebDatasetError):
+        frames = traceback.extract_tb(error.__traceback__)
+        reason += f" at {file_name(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    key = getattr(error, "key", None)
+    return result._replace(
+        state="failed", reason=reason[:_SHOWN], again=_may_pass(error), key=None if key is None else str(key)[:100]
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Tell whether an error may be gone at the next attempt: those of storage, not those of functions."""
+    if not isinstance(error, OSError) or isinstance(error, NotFound | AlreadyExists | ShardChanged):
+        # one that names a sample is about a sample that was found out
+        return isinstance(error, WorkerDied) and error.key is None
+    return error.errno not in _LASTING
+
+
+def host_name() -> str:
+    """Return the name of this host, and what tells it from another of the same name."""
+    named = getattr(os, "uname", lambda: ("", "windows"))()[1]
+    return f"{named[:64]}-{host_tag()}"
+
+
+def _make_if_needed(job: ShardJob, number: int, attempt: int) -> tuple[str, str, dict[str, int]]:
+    decision = decide(job, number)
+    if decision.done and decision.receipt is not None and not job.recompute:
+        return "skipped", "", decision.receipt["counts"]
+    with DeathRecord(job, number) as deaths:
+        counts = _OutputTask(job, number, attempt, deaths).run()
+        deaths.forget()
+    return "done", decision.reason or "asked for", counts
+
+
+class _OutputTask:
+    """Makes one output."""
+
+    def __init__(self, job: ShardJob, number: int, attempt: int, deaths: DeathRecord) -> None:
+        self._job, self._number, self._attempt, self._deaths = job, number, attempt, deaths
+        self._url = job.outputs[number].url
+        self._errors = SampleErrors(job, number)
+        self._counts = {"in": 0, "out": 0, "dropped": 0, "errors": 0, "loose": 0}
+        self._digests: dict[int, str] = {}
+        self._keys: set[str] = set()
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._clock = time.monotonic()
+
+    def run(self) -> dict[str, int]:
+        """Make it; return the counts of its samples."""
+        function = open_function(self._job)
+        make_folder(self._url)
+        path = local_path(self._url)
+        if path is not None:
+            remove_orphans(path)
+        target = DigestedOutput(self._url, overwrite=path is None or os.path.lexists(path))
+        writer = RawShardWriter(target, compress=self._job.compress or False, level=self._job.level)
+        try:
+            self._write(function, writer)
+            self._counts["errors"] = self._errors.count
+            if has_too_many_errors(self._job, self._counts):
+                raise SampleError(
+                    f"{self._errors.count} of {self._counts['in']} samples failed, and "
+                    f"max_errors={self._job.max_errors:g} allows no more: the function may be wrong"
+                )
+            quarantine = self._errors.finish()
+            self._complete(writer, target)
+        finally:
+            # nothing happens to what is complete
+            writer.abort()
+            self._errors.abort()
+        self._check_inputs()
+        self._write_receipt(target, quarantine)
+        return self._counts
+
+    def _write(self, function: MappedFunction, writer: RawShardWriter) -> None:
+        samples = self._read()
+        with contextlib.closing(samples):
+            if function.streams:
+                # what is taken from the iterator is counted where it is read
+                for made in function.map_stream(sample for _, sample in samples):
+                    self._check_keys([made])
+                    writer.write(made)
+                    self._counts["out"] += 1
+                # a function may stop early: what it did not take was dropped
+                return
+            for ordinal, sample in samples:
+                try:
+                    several = self._map(function, ordinal, sample)
+                    self._check_keys(several)
+                except Exception as error:  # noqa: BLE001  raised again, or kept, as the job says
+                    self._errors.add(ordinal, sample, error)
+                    continue
+                self._counts["dropped"] += not several
+                for made in several:
+                    writer.write(made)
+                self._counts["out"] += len(several)
+
+    def _map(self, function: MappedFunction, ordinal: int, sample: RawSample) -> list[RawSample]:
+        if ordinal in self._deaths.condemned:
+            raise WorkerDied(
+                "the sample killed the process that worked on it, again and again", key=sample.key, url=sample.url
+            )
+        return function.map_sample(sample)
+
+    def _check_keys(self, made: Sequence[RawSample]) -> None:
+        """Take note of keys.
+
+        Raises:
+            SampleError: a key that the output has already.
+        """
+        keys = [sample.key for sample in made]
+        for place, key in enumerate(keys):
+            if key in self._keys or key in keys[:place]:
+                raise SampleError(
+                    "the output would have two samples of this key, which are read as parts of one: give '__key__' "
+                    "distinct values",
+                    key=key,
+                    url=made[place].url,
+                )
+        self._keys.update(keys)
+
+    def _read(self) -> Iterator[tuple[int, RawSample]]:
+        """Yield the samples of the output's parts, and their ordinals."""
+        ordinal = 0
+        for part in self._job.outputs[self._number].parts:
+            if part.stop is not None and part.stop <= part.start:
+                continue
+            shard = self._job.inputs[part.number]
+            with contextlib.closing(InputReader(shard, part, self._job.storage_options)) as reader:
+                for sample in reader:
+                    self._deaths.begin(ordinal)
+                    self._counts["in"] += 1
+                    yield ordinal, sample
+                    ordinal += 1
+                digest = reader.finish()
+            self._counts["loose"] += reader.loose_count
+            if digest is not None:
+                self._digests[part.number] = digest
+
+    def _complete(self, writer: RawShardWriter, target: "DigestedOutput") -> None:
+        """Give the output its name; one that another task completed meanwhile stays, if it is the same.
+
+        Raises:
+            FlowError: it is another: the function is not deterministic.
+        """
+        try:
+            writer.close()
+        except AlreadyExists as error:
+            target.remove_partial()
+            if hash_object(self._url) == target.hexdigest():
+                return
+            other = (read_receipt(self._url) or {}).get("run", {}).get("host", "another task")
+            raise FlowError(
+                f"two tasks made different outputs: one on {other}, and this one on {host_name()}. The function gives "
+                "something else each time (unseeded random numbers, time, order of a set), or it was changed during "
+                "the run. Take wds.sample_rng(key) for random numbers, and run again",
+                url=self._url,
+            ) from error
+
+    def _check_inputs(self) -> None:
+        """Raise where an input is no longer the one that was planned, so that no receipt says that it was."""
+        for shard in self._job.inputs.values():
+            if shard.identity.mtime_ns is not None:
+                _compare_identity(shard, identify_object(shard.url))
+
+    def _write_receipt(self, target: "DigestedOutput", quarantine: dict[str, Any] | None) -> None:
+        stored = identify_object(self._url)
+        if stored.size is not None and stored.size != target.size:
+            raise SourceError(
+                f"the output has {stored.size} bytes, and {target.size} were written: another writer replaced it",
+                url=self._url,
+            )
+        output = {"name": redact(file_name(self._url)), "size": target.size, "blake2b": target.hexdigest()}
+        from webdataset import __version__  # noqa: PLC0415  the root package
+
+        run = {
+            "engine": self._job.engine,
+            "host": host_name(),
+            "pid": os.getpid(),
+            "attempt": self._attempt,
+            "started": self._started,
+            "seconds": round(time.monotonic() - self._clock, 3),
+            "wds": __version__,
+        }
+        receipt = make_receipt(
+            self._job,
+            self._number,
+            output={**stored.to_json(), **output},
+            counts=self._counts,
+            digests=self._digests,
+            quarantine=quarantine,
+            run=run,
+        )
+        write_receipt(self._url, receipt)
+
+
+class DigestedOutput(BorrowedOutput):
+    """The output of a shard, and the size and digest of what was written to it.
+
+    Args:
+        url: where it is written.
+        overwrite: replace a local file that is there already.
+
+    Attributes:
+        size: bytes written so far.
+
+    Raises:
+        SourceError: it cannot be opened.
+    """
+
+    def __init__(self, url: str, *, overwrite: bool) -> None:
+        self._inner: Any = (
+            open_output(url, overwrite=True) if local_path(url) is None else open_output(url, overwrite=overwrite)
+        )
+        super().__init__(self._inner.stream)
+        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.size = 0
+
+    def write(self, pieces: Sequence[Buffer], size: int) -> None:
+        """Write pieces.
+
+        Args:
+            pieces: what to write, in order.
+            size: sum of their lengths in bytes.
+
+        Raises:
+            SourceError: the output fails.
+        """
+        for piece in pieces:
+            self._digest.update(piece)
+        self.size += size
+        self._inner.write(pieces, size)
+
+    def commit(self) -> None:
+        """Complete it."""
+        self._inner.commit()
+
+    def abort(self) -> None:
+        """Give it up."""
+        self._inner.abort()
+
+    def abandon(self) -> None:
+        """Give it up: a task's output is made again."""
+        self._inner.abort()
+
+    def hexdigest(self) -> str:
+        """Return the digest of what was written."""
+        return self._digest.hexdigest()
+
+    def remove_partial(self) -> None:
+        """Remove the complete file of this task whose name another one took."""
+        if isinstance(self._inner, LocalFileOutput):
+            with contextlib.suppress(OSError):
+                os.unlink(self._inner.partial)  # noqa: PTH108  bytes of names stay
+
+
+class _DigestedStream:
+    """A stream of a local file, and the digest of what was read."""
+
+    def __init__(self, stream: Any, url: str) -> None:
+        self._stream, self._url = stream, url
+        self.digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.length = getattr(stream, "length", None)
+        self.identity = getattr(stream, "identity", None)
+        self.name = url
+
+    def __str__(self) -> str:
+        return self._url
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes."""
+        content: bytes = self._stream.read(size)
+        self.digest.update(content)
+        return content
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class InputReader:
+    """Reads a part of an input as samples, and checks that it is the input that was planned.
+
+    Args:
+        shard: the input.
+        part: which samples.
+        storage_options: what it is opened with.
+
+    Raises:
+        SourceError: it cannot be opened.
+        ShardChanged: it is another object than was planned.
+    """
+
+    def __init__(self, shard: InputShard, part: InputPart, storage_options: object = None) -> None:
+        self._shard, self._part = shard, part
+        resolved = resolve_url(shard.url, storage_options=storage_options)
+        stream: Any = resolved.open_stream()
+        try:
+            self._compare(stream)
+        except BaseException:
+            stream.close()
+            raise
+        self._source = stream
+        self._stream = _DigestedStream(stream, shard.url)
+        self._whole = part.stop is None and part.start == 0 and resolved.local
+        self._samples = RawSamples(self._stream, Reading())
+
+    def _compare(self, stream: Any) -> None:
+        size, validator = stream_identity(stream)
+        planned = self._shard.identity
+        expected = planned.etag or planned.version or planned.modified or planned.mtime_ns
+        if planned.size is not None and size is not None and size != planned.size:
+            raise _changed_error(self._shard.url)
+        if expected is not None and validator is not None and validator != str(expected):
+            raise _changed_error(self._shard.url)
+
+    def __iter__(self) -> Iterator[RawSample]:
+        """Yield the samples.
+
+        Raises:
+            ShardChanged: there are fewer than were counted.
+            WebDatasetError: the shard is damaged.
+        """
+        part, count = self._part, 0
+        for sample in islice(self._samples, part.start, part.stop):
+            yield sample
+            count += 1
+        if part.stop is not None and count < part.stop - part.start:
+            raise _changed_error(self._shard.url)
+
+    def finish(self) -> str | None:
+        """Return the digest of a local input that was read whole; None for any other.
+
+        Raises:
+            ShardChanged: it was another object than was planned.
+        """
+        self._compare(self._source)
+        if not self._whole:
+            return None
+        while self._stream.read(_PIECE_BYTES):
+            pass
+        return self._stream.digest.hexdigest()
+
+    @property
+    def loose_count(self) -> int:
+        """Files that belong to no sample, so far."""
+        return self._samples.loose_count
+
+    def close(self) -> None:
+        """Close the input."""
+        self._stream.close()
+
+
+def _compare_identity(shard: InputShard, now: StoredIdentity) -> None:
+    if now[:2] != shard.identity[:2] or now.mtime_ns != shard.identity.mtime_ns:
+        raise _changed_error(shard.url)
+
+
+def _changed_error(url: str) -> ShardChanged:
+    return ShardChanged("the input was replaced after the job was planned: run the job again", url=url)
