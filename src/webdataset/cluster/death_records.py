@@ -1,9 +1,9 @@
 """Remembers at which sample a process died, so that a sample that kills its process is found out.
 
 Theory. While a task runs, a file of its own holds the ordinal of the sample that it works on, written in place before
-each sample. A task that ends, in whatever orderly way, removes it. What is found of a process that is gone is a death at
-that sample, and is kept until the output is done. Two deaths by a fault of the program itself (SIGSEGV, SIGABRT ...)
-condemn a sample; where the cause is unknown or SIGKILL, which a scheduler sends too, three do.
+each sample. A task that ends, in whatever orderly way, removes it. What is found of a process that is gone is a death
+at that sample, and is kept until the output is done. A sample is fatal after two deaths by a fault of the program
+itself (SIGSEGV, SIGABRT ...), and after three where the cause is unknown or SIGKILL, which a scheduler sends too.
 
 The files stand in the manifest where that is a local folder, else in a temporary folder of this host.
 """
@@ -51,7 +51,7 @@ class DeathRecord:
         number: of its output.
 
     Attributes:
-        condemned: ordinals of samples that killed their processes.
+        fatal: ordinals of samples that killed their processes.
     """
 
     def __init__(self, job: ShardJob, number: int) -> None:
@@ -59,12 +59,12 @@ class DeathRecord:
         self._number = number
         self._path: Path | None = None
         self._descriptor = -1
-        self.condemned: frozenset[int] = frozenset()
+        self.fatal: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         collect_deaths(self._folder, self._number)
-        self.condemned = _find_condemned(self._folder, self._number)
+        self.fatal = _find_fatal_samples(self._folder, self._number)
         name = f"{self._number}.{host_tag()}-{os.getpid()}-{os.urandom(4).hex()}.running"
         self._path = self._folder / name
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -115,7 +115,7 @@ def collect_deaths(folder: Path, number: int, *, pid: int | None = None, exit_co
                 claimed.unlink()
 
 
-def _find_condemned(folder: Path, number: int) -> frozenset[int]:
+def _find_fatal_samples(folder: Path, number: int) -> frozenset[int]:
     weights: Counter[int] = Counter()
     for path in folder.glob(f"{number}.*.death"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):

@@ -19,10 +19,13 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from webdataset.cluster.stored_files import DIGEST_BYTES
+from webdataset.cluster.stored_files import DIGEST_BYTES, Record
 from webdataset.core.errors import UsageError
+
+AnyFunction: TypeAlias = Callable[..., Any]
+"""What can be called: a function, a class, a partial, an object."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _OWN = ("webdataset", "wids")
@@ -46,12 +49,12 @@ class FunctionDescription(NamedTuple):
     declared: str | None
     unseen: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """Return what a receipt says."""
         return {"name": self.name, "code": self.code, "holds": self.holds, "declared": self.declared}
 
 
-def describe_function(function: Callable[..., Any], version: str | None = None) -> FunctionDescription:
+def describe_function(function: AnyFunction, version: str | None = None) -> FunctionDescription:
     """Return the description of a function.
 
     Args:
@@ -73,7 +76,7 @@ def describe_function(function: Callable[..., Any], version: str | None = None) 
     )
 
 
-def name_function(function: Any) -> str:
+def name_function(function: object) -> str:
     """Return ``module:name`` of a function, of what a partial calls, or of an object's class."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -99,10 +102,10 @@ class _FunctionWalk:
         self.sources: list[str] = []
         self.values: list[str] = []
         self.unseen: list[str] = []
-        self._met: list[Any] = []
+        self._met: list[object] = []
         self._package = ""
 
-    def add(self, name: str, value: Any) -> None:
+    def add(self, name: str, value: object) -> None:
         """Take a value: a plain one, or one that is called."""
         if isinstance(value, functools.partial):
             self.add(f"{name}.func", value.func)
@@ -126,13 +129,13 @@ class _FunctionWalk:
         else:
             self._add_object(name, value)
 
-    def _is_new(self, value: Any) -> bool:
+    def _is_new(self, value: object) -> bool:
         if any(value is met for met in self._met):
             return False
         self._met.append(value)
         return True
 
-    def _is_own(self, value: Any) -> bool:
+    def _is_own(self, value: object) -> bool:
         """Tell whether something belongs to the package of the function that is described."""
         package = str(getattr(value, "__module__", None) or "").partition(".")[0]
         if package in _OWN:
@@ -195,7 +198,7 @@ class _FunctionWalk:
             elif not word.startswith("__") and format_plain(inner) is not None:
                 self.add(f"{name}.{word}", inner)
 
-    def _add_object(self, name: str, value: Any) -> None:
+    def _add_object(self, name: str, value: object) -> None:
         text = _format_array(value)
         if text is not None:
             self.values.append(f"{name}={text}")
@@ -213,7 +216,7 @@ class _FunctionWalk:
             self.unseen.append(f"{name} ({kind.__module__}.{kind.__qualname__})")
 
 
-def format_plain(value: Any) -> str | None:
+def format_plain(value: object) -> str | None:
     """Return the text of a plain value, the same in every process; None where it is not plain.
 
     Plain are numbers, text, bytes, None, paths, regular expressions, and tuples, lists, dictionaries and sets of them.
@@ -230,7 +233,7 @@ def format_plain(value: Any) -> str | None:
         return None
 
 
-def _format_container(value: Any) -> str | None:
+def _format_container(value: object) -> str | None:
     if isinstance(value, dict):
         pairs = [(format_plain(name), format_plain(part)) for name, part in value.items()]
         known = [f"{name}:{part}" for name, part in pairs if name is not None and part is not None]
@@ -244,12 +247,13 @@ def _format_container(value: Any) -> str | None:
     return f"{type(value).__name__} {sorted(texts) if isinstance(value, set | frozenset) else texts}"
 
 
-def _format_array(value: Any) -> str | None:
+def _format_array(value: object) -> str | None:
     """Return the digest of a NumPy array."""
-    if type(value).__module__ != "numpy" or getattr(getattr(value, "dtype", None), "hasobject", True):
+    kind, tell = getattr(value, "dtype", None), getattr(value, "tobytes", None)
+    if type(value).__module__ != "numpy" or tell is None or getattr(kind, "hasobject", True):
         return None
-    content = hashlib.blake2b(value.tobytes(), digest_size=DIGEST_BYTES).hexdigest()
-    return f"array {value.dtype.str} {getattr(value, 'shape', ())} {content}"
+    content = hashlib.blake2b(tell(), digest_size=DIGEST_BYTES).hexdigest()
+    return f"array {kind} {getattr(value, 'shape', ())} {content}"
 
 
 def _read_cell(cell: types.CellType) -> object:
@@ -283,7 +287,7 @@ def _read_source(thing: types.FunctionType | type) -> str:
     return "\n".join(_walk_code(thing.__code__))
 
 
-def _format_tree(node: Any) -> str:
+def _format_tree(node: object) -> str:
     """Return a syntax tree as text that is the same on every version of Python: empty fields are left out."""
     if isinstance(node, list):
         return f"[{', '.join(map(_format_tree, node))}]"
@@ -298,7 +302,7 @@ def _format_tree(node: Any) -> str:
     return f"{type(node).__name__}({', '.join(fields)})"
 
 
-def _drop_docstring(body: list[Any]) -> list[Any]:
+def _drop_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     first = body[0] if body else None
     documents = (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)

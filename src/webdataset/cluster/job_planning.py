@@ -8,7 +8,7 @@ counted once. Identities and counts are asked for by several threads.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from webdataset.cluster.shard_jobs import InputPart, InputShard, OutputShard
 from webdataset.cluster.stored_files import (
@@ -93,7 +93,7 @@ def _expand_pattern(pattern: str, inputs: Sequence[str], count: int, *, by_input
     return expand_braces(pattern)
 
 
-def common_compression(outputs: Sequence[str], compress: bool | str | None) -> str | None:
+def common_compression(outputs: Sequence[str], compress: bool | str | None) -> str | None:  # noqa: FBT001  as TarWriter
     """Return the compression of all outputs.
 
     Args:
@@ -187,21 +187,21 @@ def count_inputs(shards: Sequence[InputShard], folder: str, storage_options: obj
 
 
 def _count_input(shard: InputShard, folder: str, storage_options: object) -> InputShard:
-    from webdataset.cluster.shard_tasks import InputReader  # noqa: PLC0415  for jobs that count
+    from webdataset.cluster.task_files import InputReader  # noqa: PLC0415  for jobs that count
 
     place = f"{folder}/{digest_record([shard.url, shard.identity.to_json()])}.json"
-    kept = read_record(place) if shard.identity.known else None
+    kept = read_record(place) if shard.identity.is_known else None
     if kept is not None and isinstance(kept.get("count"), int):
-        return shard._replace(count=kept["count"], blake2b=kept.get("blake2b"))
+        return shard._replace(samples=kept["count"], blake2b=kept.get("blake2b"))
     reader = InputReader(shard, InputPart(0), storage_options)
     try:
         count = sum(1 for _ in reader)
         digest = reader.finish()
     finally:
         reader.close()
-    if shard.identity.known:
+    if shard.identity.is_known:
         write_small_file(place, format_record({"count": count, "blake2b": digest}))
-    return shard._replace(count=count, blake2b=digest)
+    return shard._replace(samples=count, blake2b=digest)
 
 
 def choose_numbers(count: int, task: tuple[int, int] | None) -> list[int]:

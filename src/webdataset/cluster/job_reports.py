@@ -3,54 +3,44 @@
 import statistics
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from webdataset.cluster.shard_jobs import ShardJob
-from webdataset.cluster.shard_tasks import TaskResult
-from webdataset.cluster.stored_files import format_record, write_small_file
+from webdataset.cluster.stored_files import Record, format_record, write_small_file
+from webdataset.cluster.task_results import TaskResult
 from webdataset.core.errors import JobFailed
 
 KIND = "wds-map-report"
 VERSION = 1
 _SHOWN = 3
+_LONGEST = 160
 
 
-@dataclass(frozen=True)
 class JobReport:
     """How a job ended.
 
     Args:
+        job: the job.
+        results: of its outputs.
+
+    Attributes:
         key: of the job.
         manifest: folder of its records.
-        outputs: number to url.
-        results: of the outputs, by number.
+        outputs: number to url, of all outputs of the job.
+        results: number to result, of the outputs that were asked for.
+        done: results of the outputs that were made.
+        skipped: of those that were done already.
+        failed: of those that could not be made.
         unseen: what the digests of the function cannot see.
     """
 
-    key: str
-    manifest: str
-    outputs: dict[int, str]
-    results: dict[int, TaskResult] = field(default_factory=dict)
-    unseen: tuple[str, ...] = ()
-
-    def _select(self, state: str) -> list[TaskResult]:
-        return [result for _, result in sorted(self.results.items()) if result.state == state]
-
-    @property
-    def done(self) -> list[TaskResult]:
-        """Outputs that were made."""
-        return self._select("done")
-
-    @property
-    def skipped(self) -> list[TaskResult]:
-        """Outputs that were done already."""
-        return self._select("skipped")
-
-    @property
-    def failed(self) -> list[TaskResult]:
-        """Outputs that could not be made."""
-        return self._select("failed")
+    def __init__(self, job: ShardJob, results: Iterable[TaskResult] = ()) -> None:
+        self.key, self.manifest, self.unseen = job.key, job.manifest, job.unseen
+        self.outputs = {number: shard.url for number, shard in job.outputs.items()}
+        self.results = {result.number: result for result in sorted(results, key=lambda result: result.number)}
+        ordered = self.results.values()
+        self.done = [result for result in ordered if result.state == "done"]
+        self.skipped = [result for result in ordered if result.state == "skipped"]
+        self.failed = [result for result in ordered if result.state == "failed"]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -65,7 +55,7 @@ class JobReport:
         """Why outputs were made, and of how many that holds."""
         return dict(Counter(result.reason for result in self.done))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """Return the report as JSON."""
         seconds = sorted(result.seconds for result in self.done)
         return {
@@ -90,10 +80,9 @@ class JobReport:
     def __str__(self) -> str:
         """Lines for people: what was done, and the first failures."""
         counts = self.counts
-        lines = [
-            f"{len(self.done)} outputs made, {len(self.skipped)} were done, {len(self.failed)} failed; "
-            f"{counts['in']} samples in, {counts['out']} out, {counts['dropped']} dropped, {counts['errors']} errors"
-        ]
+        made = f"{len(self.done)} outputs made, {len(self.skipped)} were done, {len(self.failed)} failed"
+        samples = f"{counts['in']} in, {counts['out']} out, {counts['dropped']} dropped, {counts['errors']} errors"
+        lines = [f"{made}; samples: {samples}"]
         if self.reasons:
             lines.append("made because of: " + ", ".join(f"{word} ({n})" for word, n in sorted(self.reasons.items())))
         lines += [f"failed: {self.outputs[each.number]}: {each.reason}" for each in self.failed[:_SHOWN]]
@@ -107,7 +96,7 @@ class JobReport:
         """
         failed = self.failed
         if failed:
-            named = "; ".join(f"{self.outputs[each.number]}: {each.reason}" for each in failed[:_SHOWN])
+            named = "; ".join(f"{self.outputs[each.number]}: {each.reason[:_LONGEST]}" for each in failed[:_SHOWN])
             more = f"; and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
             error = JobFailed(
                 f"{len(failed)} of {len(self.results)} outputs failed, and the others are done; run the job again when "
@@ -118,15 +107,22 @@ class JobReport:
             raise error
 
 
-def make_report(job: ShardJob, results: Iterable[TaskResult] = ()) -> JobReport:
-    """Return the report of a job.
+def failure_url(job: ShardJob, number: int) -> str:
+    """Return where a failure of an output is told, for as long as it is not done."""
+    return f"{job.manifest}/failed/{number:06d}.json"
+
+
+def note_failure(job: ShardJob, result: TaskResult) -> None:
+    """Leave word of an output that failed, for ``wds map --status``; it never counts as done.
 
     Args:
         job: the job.
-        results: of its outputs.
+        result: of the output.
+
+    Raises:
+        SourceError: it cannot be written.
     """
-    urls = {number: shard.url for number, shard in job.outputs.items()}
-    return JobReport(job.key, job.manifest, urls, {each.number: each for each in results}, job.unseen)
+    write_small_file(failure_url(job, result.number), format_record(result.to_json()) + b"\n")
 
 
 def write_report(report: JobReport, name: str = "report") -> None:

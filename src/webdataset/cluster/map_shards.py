@@ -1,9 +1,12 @@
 """``wds.map_shards``: maps shards to shards by a function, on any engine, again and again until all are done."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Unpack, cast
 
-from webdataset.cluster.job_engines import open_engine
+from webdataset.cluster.function_digest import AnyFunction
+from webdataset.cluster.job_definition import JobOptions, make_job
+from webdataset.cluster.job_engines import JobEngine, open_engine
 from webdataset.cluster.job_planning import (
     choose_numbers,
     common_compression,
@@ -16,29 +19,46 @@ from webdataset.cluster.job_planning import (
     plan_ranges,
     plan_whole,
 )
-from webdataset.cluster.job_reports import JobReport, make_report, write_report
+from webdataset.cluster.job_reports import JobReport, failure_url, note_failure, write_report
 from webdataset.cluster.receipts import Decision, decide
-from webdataset.cluster.shard_jobs import ShardJob, make_job
-from webdataset.cluster.shard_tasks import TaskResult, fail_result
-from webdataset.cluster.stored_files import format_record, write_small_file
+from webdataset.cluster.shard_jobs import ShardJob
+from webdataset.cluster.stored_files import Record, format_record, read_record, write_small_file
+from webdataset.cluster.task_results import TaskResult, fail_result
 from webdataset.core.errors import SourceError, UsageError
 
 Progress = Callable[[TaskResult], None]
 
 
+class MapOptions(JobOptions, total=False):
+    """What ``map_shards`` may further be given; with the options of :class:`JobOptions`.
+
+    Args:
+        output_shards: make so many outputs of equal ranges of all samples; None makes one of each input.
+        task: (i, n) makes the outputs j with j mod n = i only, and looks at their inputs only.
+        compress: of the outputs: ``gz``, ``bz2``, ``xz``, ``zst`` or False; None goes by their names.
+        manifest: folder of the job's records; by default ``_wds/KEY`` beside the first output.
+        storage_options: what inputs are opened with.
+    """
+
+    output_shards: int | None
+    task: tuple[int, int] | None
+    compress: bool | str | None
+    manifest: str | None
+    storage_options: object
+
+
 def map_shards(
-    fn: Callable[..., Any] | str,
+    fn: AnyFunction | str,
     inputs: object,
     outputs: object,
     *,
-    engine: Any = "serial",
+    engine: object = "serial",
     jobs: int | None = None,
     retries: int = 3,
-    task: tuple[int, int] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
     check: bool = True,
-    **options: Any,
+    **options: Unpack[MapOptions],
 ) -> JobReport:
     """Map shards to shards by a function; outputs that are done already are not made again.
 
@@ -52,15 +72,14 @@ def map_shards(
             name ``module:name`` of one of these.
         inputs: shards, as for ``WebDataset``: a text with braces or wildcards, a path, or a list.
         outputs: names: a list, a folder (``small/``), or a pattern with ``%06d``, braces, ``{name}`` or ``{stem}``.
-        engine: ``serial``, ``processes``, an ``Executor``, or an engine object.
+        engine: ``serial``, ``processes``, or an engine object.
         jobs: how many processes; by default one a processor.
         retries: attempts after the first one, for errors of storage.
-        task: (i, n) makes the outputs j with j mod n = i only.
         verify: read what is done, too, and compare digests.
         progress: called with each result.
         check: raise where outputs failed; else the report says so.
-        **options: of :func:`plan_job`: ``output_shards``, ``params``, ``version``, ``on_sample_error``, ``max_errors``,
-            ``manifest``, ``compress``, ``level``, ``trust``, ``recompute``, ``storage_options``.
+        **options: ``params``, ``version``, ``on_sample_error``, ``max_errors``, ``output_shards``, ``task`` and more:
+            see :class:`MapOptions` and :class:`JobOptions`.
 
     Returns:
         The report, which is also in the manifest.
@@ -71,7 +90,8 @@ def map_shards(
         SourceError: inputs cannot be looked at, or records cannot be written.
     """
     runner = open_engine(engine, jobs)
-    job = plan_job(fn, inputs, outputs, task=task, engine=runner.name, **options)
+    job = plan_job(fn, inputs, outputs, engine=runner.name, **options)
+    task = options.get("task")
     numbers = choose_numbers(job.count, task)
     report = run_job(job, runner, numbers, retries=retries, verify=verify, progress=progress)
     write_report(report, "report" if task is None else f"report-{task[0]}-of-{task[1]}")
@@ -81,16 +101,7 @@ def map_shards(
 
 
 def plan_job(
-    fn: Callable[..., Any] | str,
-    inputs: object,
-    outputs: object,
-    *,
-    output_shards: int | None = None,
-    task: tuple[int, int] | None = None,
-    compress: bool | str | None = None,
-    storage_options: Any = None,
-    manifest: str | None = None,
-    **options: Any,
+    fn: AnyFunction | str, inputs: object, outputs: object, *, engine: str = "serial", **options: Unpack[MapOptions]
 ) -> ShardJob:
     """Return a job: inputs are looked at, outputs named, and the function described; nothing is made.
 
@@ -98,44 +109,43 @@ def plan_job(
         fn: see :func:`map_shards`.
         inputs: likewise.
         outputs: likewise.
-        output_shards: make so many outputs of equal ranges of all samples; None makes one of each input.
-        task: (i, n): look only at the inputs of the outputs j with j mod n = i.
-        compress: of the outputs; None goes by their names.
-        storage_options: what inputs are opened with.
-        manifest: folder of the job's records; by default ``_wds/KEY`` beside the first output.
-        **options: of :func:`~webdataset.cluster.shard_jobs.make_job`.
+        engine: name of the engine, for receipts.
+        **options: see :class:`MapOptions`.
 
     Raises:
         UsageError: arguments that make no sense.
         SourceError: inputs cannot be looked at.
     """
-    urls = list_inputs(inputs, storage_options)
-    if output_shards is not None and output_shards < 1:
-        raise UsageError(f"output_shards={output_shards}: make at least one")
-    names = name_outputs(outputs, urls, output_shards)
-    if output_shards is None:
+    several, task = options.get("output_shards"), options.get("task")
+    storage, manifest = options.get("storage_options"), options.get("manifest")
+    urls = list_inputs(inputs, storage)
+    if several is not None and several < 1:
+        raise UsageError(f"output_shards={several}: make at least one")
+    names = name_outputs(outputs, urls, several)
+    if several is None:
         planned = plan_whole(names)
-        shards = identify_needed(planned, choose_numbers(len(names), task), urls, storage_options)
+        shards = identify_needed(planned, choose_numbers(len(names), task), urls, storage)
     else:
         base = manifest or f"{names[0].rpartition('/')[0] or '.'}/_wds"
-        counted = count_inputs(identify_inputs(urls, storage_options), f"{base}/counts", storage_options)
-        planned = plan_ranges(names, [shard.count or 0 for shard in counted])
+        counted = count_inputs(identify_inputs(urls, storage), f"{base}/counts", storage)
+        planned = plan_ranges(names, [shard.samples or 0 for shard in counted])
         shards = dict(enumerate(counted))
     return make_job(
         fn,
         shards,
         planned,
         manifest=manifest,
-        compress=common_compression(names, compress),
-        assignment="1:1" if output_shards is None else "N:M",
-        storage_options=storage_options,
-        **options,
+        compress=common_compression(names, options.get("compress")),
+        assignment="1:1" if several is None else "N:M",
+        storage_options=storage,
+        engine=engine,
+        **cast("JobOptions", {name: each for name, each in options.items() if name in JobOptions.__annotations__}),
     )
 
 
 def run_job(
     job: ShardJob,
-    engine: Any,
+    engine: JobEngine,
     numbers: list[int],
     *,
     retries: int = 3,
@@ -164,13 +174,16 @@ def run_job(
         if progress is not None:
             progress(results[number])
     wanted = [number for number in numbers if number not in results]
-    if wanted:
+    # a task of several has looked at its own inputs only
+    if wanted and len(numbers) == job.count:
         write_small_file(f"{job.manifest}/job.json", format_record(job.to_json()) + b"\n")
     for result in engine.run(job, wanted, retries) if wanted else ():
         results[result.number] = result
+        if result.state == "failed":
+            note_failure(job, result)
         if progress is not None:
             progress(result)
-    return make_report(job, _check_results(job, wanted, results).values())
+    return JobReport(job, _check_results(job, wanted, results).values())
 
 
 def look_at_outputs(job: ShardJob, numbers: list[int], *, verify: bool = False) -> list[Decision]:
@@ -202,3 +215,40 @@ def _check_results(job: ShardJob, wanted: list[int], results: dict[int, TaskResu
             error = SourceError("the engine gave no result: run the job again", url=job.outputs[number].url)
             results[number] = fail_result(TaskResult(number, "failed"), error)
     return results
+
+
+def find_quarantined(job: ShardJob, numbers: list[int]) -> list[int]:
+    """Return the outputs of which samples failed, and those that are not done.
+
+    Args:
+        job: the job.
+        numbers: of the outputs to look at.
+
+    Raises:
+        SourceError: a store refuses, or does not answer.
+    """
+    decisions = zip(numbers, look_at_outputs(job, numbers), strict=True)
+    return [number for number, found in decisions if not found.done or (found.receipt or {})["counts"].get("errors")]
+
+
+def describe_state(job: ShardJob, numbers: list[int]) -> Record:
+    """Return how many outputs are done, why the others are not, and what failed, as JSON.
+
+    Args:
+        job: the job.
+        numbers: of the outputs to look at.
+
+    Raises:
+        SourceError: a store refuses, or does not answer.
+    """
+    decisions = dict(zip(numbers, look_at_outputs(job, numbers), strict=True))
+    missing = [number for number in numbers if not decisions[number].done]
+    failures = {number: read_record(failure_url(job, number)) for number in missing}
+    return {
+        "key": job.key,
+        "manifest": job.manifest,
+        "outputs": len(numbers),
+        "done": len(numbers) - len(missing),
+        "reasons": dict(sorted(Counter(decisions[number].reason for number in missing).items())),
+        "failed": {job.outputs[number].url: found.get("reason") for number, found in failures.items() if found},
+    }

@@ -12,9 +12,10 @@ import inspect
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from webdataset.cluster.function_digest import AnyFunction
 from webdataset.cluster.shard_jobs import ShardJob
 from webdataset.core.errors import SampleError, UsageError, describe_error
 from webdataset.core.seeds import make_rng
@@ -23,7 +24,7 @@ from webdataset.reshaping.processing import SampleFunction, load_function
 from webdataset.samples.grouping import base_plus_ext
 from webdataset.samples.raw_samples import RawSample
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=AnyFunction)
 _STREAMS = "__wds_stream_function__"
 
 
@@ -47,26 +48,14 @@ def sample_rng(key: str, *parts: int | str | None) -> random.Random:
     return make_rng("map_shards", key, *parts)
 
 
-def load_named(name: str) -> Callable[..., Any]:
-    """Import a function.
-
-    Args:
-        name: ``module:function``.
-
-    Raises:
-        UsageError: it is not of this form, or there is no such function.
-    """
-    return load_function(name)
-
-
-def is_stream_function(function: Any) -> bool:
+def is_stream_function(function: object) -> bool:
     """Tell whether a function takes an iterator of samples."""
     while isinstance(function, functools.partial):
         function = function.func
     return bool(getattr(function, _STREAMS, False))
 
 
-def refuse_form(function: Any, on_sample_error: str) -> None:
+def refuse_form(function: object, on_sample_error: str) -> None:
     """Refuse functions that cannot do what is asked.
 
     Raises:
@@ -74,12 +63,12 @@ def refuse_form(function: Any, on_sample_error: str) -> None:
     """
     if not callable(function):
         raise UsageError(f"{function!r:.80} cannot be called")
-    if isinstance(function, type) and not callable(getattr(function, "__call__", None)):
+    if isinstance(function, type) and not any("__call__" in vars(kind) for kind in function.__mro__):
         raise UsageError(f"objects of {function.__name__} cannot be called: give the class a method __call__(sample)")
     if is_stream_function(function) and on_sample_error != "raise":
         raise UsageError(
-            f"on_sample_error={on_sample_error!r} needs a function of one sample: an error of an iterator belongs to no "
-            "sample. Catch errors in the function, or let it take samples one by one"
+            f"on_sample_error={on_sample_error!r} needs a function of one sample: an error of an iterator belongs to "
+            "no sample. Catch errors in the function, or let it take samples one by one"
         )
 
 
@@ -94,7 +83,7 @@ class MappedFunction:
     """
 
     def __init__(self, job: ShardJob) -> None:
-        called = job.callable if job.callable is not None else load_named(str(job.function["name"]))
+        called = job.callable if job.callable is not None else load_function(str(job.function["name"]))
         self.streams = is_stream_function(called)
         params = dict(job.params)
         made: Any = called
@@ -159,7 +148,7 @@ def _rename_sample(sample: RawSample, key: str) -> RawSample:
     return sample._replace(key=key, members=members)
 
 
-def _make_sample(made: Any, encode: Callable[[Any], Any]) -> RawSample:
+def _make_sample(made: object, encode: AnyFunction) -> RawSample:
     if not isinstance(made, Mapping) or not isinstance(made.get("__key__"), str):
         raise SampleError(f"the function gives a {type(made).__name__}: it gives dicts with '__key__'")
     key = made["__key__"]
@@ -194,7 +183,7 @@ def open_function(job: ShardJob) -> MappedFunction:
                 _open[place] = MappedFunction(job)
             except UsageError:
                 raise
-            except Exception as error:
+            except Exception as error:  # whatever the user's class raises: it is chained
                 raise SampleError(f"the function cannot be set up: {describe_error(error)}") from error
         return _open[place]
 

@@ -17,13 +17,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import IO
 
 from webdataset.cluster.death_records import collect_deaths, deaths_folder
-from webdataset.cluster.job_engines import TaskRetries
 from webdataset.cluster.mapped_functions import close_functions
 from webdataset.cluster.shard_jobs import ShardJob
-from webdataset.cluster.shard_tasks import TaskResult, fail_result, host_name, run_task
+from webdataset.cluster.shard_tasks import run_task
+from webdataset.cluster.stored_files import Record
+from webdataset.cluster.task_results import TaskResult, TaskRetries, fail_result, host_name
 from webdataset.core.errors import WorkerDied
 from webdataset.core.process_pool import count_processors, describe_exit
 
@@ -32,7 +33,7 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from webdataset.cluster.process_engine import work; work()"
 )
-_Message = tuple["_TaskProcess", dict[str, Any] | None]
+_Message = tuple["_TaskProcess", Record | None]
 
 
 class ProcessEngine:
@@ -94,7 +95,7 @@ class ProcessEngine:
                 self._processes.append(idle)
             idle.send(job, number, book.attempt(number))
 
-    def _take_result(self, job: ShardJob, process: "_TaskProcess", message: dict[str, Any] | None) -> TaskResult | None:
+    def _take_result(self, job: ShardJob, process: "_TaskProcess", message: Record | None) -> TaskResult | None:
         """Return a result; that of a process that died says so, and the process is replaced by another.
 
         Raises:
@@ -152,7 +153,7 @@ class _TaskProcess:
                 messages.put((self, json.loads(line)))
         messages.put((self, None))
 
-    def say(self, message: dict[str, Any]) -> None:
+    def say(self, message: Record) -> None:
         """Send a message; one that died is found when it is read."""
         stream = self.popen.stdin
         with contextlib.suppress(OSError, ValueError):
@@ -184,7 +185,7 @@ def work() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[Record] = queue.SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123  for its descriptor
         os.dup2(nothing.fileno(), 0)
@@ -200,7 +201,7 @@ def work() -> None:
     close_functions()
 
 
-def _receive_tasks(source: Any, tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
+def _receive_tasks(source: IO[bytes], tasks: "queue.SimpleQueue[Record]") -> None:
     for line in source:
         message = json.loads(line)
         tasks.put(message)
@@ -210,6 +211,6 @@ def _receive_tasks(source: Any, tasks: "queue.SimpleQueue[dict[str, Any]]") -> N
     os._exit(1)
 
 
-def _say(results: Any, message: dict[str, Any]) -> None:
+def _say(results: IO[bytes], message: Record) -> None:
     results.write(json.dumps(message).encode() + b"\n")
     results.flush()

@@ -7,10 +7,11 @@ the time of change or the folder is another one, the bytes decide, and the recei
 that cannot be read included, means that the output is made again; a receipt is never trusted further than that.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from webdataset.cluster.shard_jobs import InputPart, InputShard, ShardJob
 from webdataset.cluster.stored_files import (
+    Record,
     StoredIdentity,
     digest_record,
     file_name,
@@ -41,7 +42,7 @@ class Decision(NamedTuple):
 
     done: bool
     reason: str
-    receipt: dict[str, Any] | None = None
+    receipt: Record | None = None
 
 
 def receipt_url(output: str) -> str:
@@ -50,7 +51,7 @@ def receipt_url(output: str) -> str:
     return f"{path}{SUFFIX}{mark}{query}"
 
 
-def describe_work(job: ShardJob, number: int) -> dict[str, Any]:
+def describe_work(job: ShardJob, number: int) -> Record:
     """Return all that decides the bytes of an output.
 
     Args:
@@ -72,7 +73,7 @@ def describe_work(job: ShardJob, number: int) -> dict[str, Any]:
     }
 
 
-def _describe_input(shard: InputShard, part: InputPart) -> dict[str, Any]:
+def _describe_input(shard: InputShard, part: InputPart) -> Record:
     found = shard.identity
     known = {name: getattr(found, name) for name in ("size", "etag", "version") if getattr(found, name) is not None}
     if found.etag is None and found.version is None and found.modified is not None:
@@ -84,12 +85,12 @@ def make_receipt(
     job: ShardJob,
     number: int,
     *,
-    output: dict[str, Any],
+    output: Record,
     counts: dict[str, int],
     digests: dict[int, str],
-    quarantine: dict[str, Any] | None,
-    run: dict[str, Any],
-) -> dict[str, Any]:
+    quarantine: Record | None,
+    run: Record,
+) -> Record:
     """Return a receipt.
 
     Args:
@@ -121,7 +122,7 @@ def make_receipt(
     }
 
 
-def write_receipt(output: str, receipt: dict[str, Any]) -> None:
+def write_receipt(output: str, receipt: Record) -> None:
     """Write the receipt of an output, whole or not at all.
 
     Args:
@@ -134,7 +135,7 @@ def write_receipt(output: str, receipt: dict[str, Any]) -> None:
     write_small_file(receipt_url(output), format_record(receipt) + b"\n")
 
 
-def read_receipt(output: str) -> dict[str, Any] | None:
+def read_receipt(output: str) -> Record | None:
     """Return the receipt of an output; None where there is none that this version can read.
 
     Args:
@@ -144,9 +145,12 @@ def read_receipt(output: str) -> dict[str, Any] | None:
         SourceError: the store refuses, or does not answer.
     """
     found = read_record(receipt_url(output))
-    whole = found is not None and found.get("kind") == KIND and found.get("version") == VERSION
-    shaped = whole and all(isinstance(found.get(name), dict) for name in ("what", "output", "counts"))  # type: ignore[union-attr]
-    return found if shaped and isinstance(found.get("seen"), list) else None  # type: ignore[union-attr]
+    if found is None or found.get("kind") != KIND or found.get("version") != VERSION:
+        return None
+    shapes = {"what": dict, "output": dict, "counts": dict, "seen": list}
+    if not all(isinstance(found.get(name), shape) for name, shape in shapes.items()):
+        return None
+    return found if all(isinstance(each, dict) for each in found["seen"]) else None
 
 
 def decide(job: ShardJob, number: int, *, verify: bool = False) -> Decision:
@@ -170,18 +174,24 @@ def decide(job: ShardJob, number: int, *, verify: bool = False) -> Decision:
         return Decision(False, reason, receipt)
     if has_too_many_errors(job, receipt["counts"]):
         return Decision(False, "too many errors", receipt)
+    return _compare_files(job, number, receipt, verify=verify)
+
+
+def _compare_files(job: ShardJob, number: int, receipt: Record, *, verify: bool) -> Decision:
+    """Compare the output and the inputs with those that a receipt describes; renew the receipt where they moved."""
+    output = job.outputs[number].url
     try:
         found = identify_object(output)
     except NotFound:
         return Decision(False, "output missing", receipt)
-    same = _compare_output(output, found, receipt["output"], verify=verify)
-    if same is None:
+    moved = _compare_output(output, found, receipt["output"], verify=verify)
+    if moved is None:
         return Decision(False, "output changed", receipt)
     renewed = _compare_inputs(job, number, receipt["seen"])
     if renewed is None:
         return Decision(False, "input", receipt)
     seen, touched = renewed
-    if touched or same:
+    if touched or moved:
         receipt = {**receipt, "seen": seen, "output": {**receipt["output"], **found.to_json()}}
         write_receipt(output, receipt)
     return Decision(True, "", receipt)
@@ -200,7 +210,7 @@ def has_too_many_errors(job: ShardJob, counts: dict[str, int]) -> bool:
     return counts.get("errors", 0) > (most * counts.get("in", 0) if isinstance(most, float) and most < 1 else most)
 
 
-def _compare_work(what: dict[str, Any], receipt: dict[str, Any]) -> str:
+def _compare_work(what: Record, receipt: Record) -> str:
     """Return what differs from a receipt, in a word; nothing where nothing does."""
     before = receipt["what"]
     if receipt.get("key") == digest_record(what) and format_record(before) == format_record(what):
@@ -210,12 +220,12 @@ def _compare_work(what: dict[str, Any], receipt: dict[str, Any]) -> str:
     return ", ".join(changed) or "receipt of another job"
 
 
-def _compare_output(url: str, found: StoredIdentity, recorded: dict[str, Any], *, verify: bool) -> bool | None:
+def _compare_output(url: str, found: StoredIdentity, recorded: Record, *, verify: bool) -> bool | None:
     """Return whether the receipt has to be renewed; None where the output is another one."""
     if recorded.get("name") != redact(file_name(url)) or found.size is None or found.size != recorded.get("size"):
         return None
     before = StoredIdentity.from_json(recorded)
-    same = found.known and all(
+    same = found.is_known and all(
         now is None or then is None or now == then for now, then in zip(found[1:], before[1:], strict=True)
     )
     comparable = any(now is not None and now == then for now, then in zip(found[1:], before[1:], strict=True))
@@ -226,7 +236,7 @@ def _compare_output(url: str, found: StoredIdentity, recorded: dict[str, Any], *
     return (not same) if hash_object(url) == recorded.get("blake2b") else None
 
 
-def _compare_inputs(job: ShardJob, number: int, seen: list[Any]) -> tuple[list[Any], bool] | None:
+def _compare_inputs(job: ShardJob, number: int, seen: list[Record]) -> tuple[list[Record], bool] | None:
     """Return what the receipt should say of the inputs, and whether that is new; None where an input is another."""
     parts = job.outputs[number].parts
     if len(seen) != len(parts):
@@ -234,9 +244,7 @@ def _compare_inputs(job: ShardJob, number: int, seen: list[Any]) -> tuple[list[A
     now, touched = [], False
     for part, before in zip(parts, seen, strict=True):
         shard = job.inputs[part.number]
-        if not isinstance(before, dict):
-            return None
-        if not shard.identity.known and job.trust != "name":
+        if not shard.identity.is_known and job.trust != "name":
             return None
         if shard.identity.mtime_ns is None:
             now.append(before)

@@ -7,11 +7,11 @@ equal after every retry. They are written before the output's receipt, which nam
 
 import hashlib
 import traceback
-from typing import Any
 
 from webdataset.cluster.shard_jobs import ShardJob
 from webdataset.cluster.stored_files import (
     DIGEST_BYTES,
+    Record,
     format_record,
     hash_object,
     make_folder,
@@ -89,7 +89,7 @@ class SampleErrors:
             self._writer = RawShardWriter(self.samples_url, compress=False)
         self._writer.write(sample)
 
-    def finish(self) -> dict[str, Any] | None:
+    def finish(self) -> Record | None:
         """Complete the quarantine; return what the receipt says of it, or None where nothing is in it.
 
         Raises:

@@ -1,99 +1,53 @@
 """Makes one output of a job: what every engine runs, in any process, any number of times.
 
-Theory. A task looks whether its output is done. If not, it reads the output's parts, calls the function for each sample,
-writes the output under a partial name, and gives it its name when it is complete; the receipt comes last. So a task
-that is killed at any point leaves either a done output or one that is made again, of the same bytes. Two tasks may make
-one output at once: the first one's stays, the other compares its digest.
+Theory. A task looks whether its output is done. If not, it reads the output's parts, calls the function for each
+sample, writes the output under a partial name, and gives it its name when it is complete; the receipt comes last. So a
+task that is killed at any point leaves either a done output or one that is made again, of the same bytes. Two tasks may
+make one output at once: the first one's stays, the other compares its digest.
 
 A task returns a :class:`TaskResult` of at most a kilobyte; it raises only what is not an error (``KeyboardInterrupt``).
 """
 
 import contextlib
 import errno
-import hashlib
 import os
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, NamedTuple
 
 from webdataset.cluster.death_records import DeathRecord
 from webdataset.cluster.mapped_functions import MappedFunction, open_function
 from webdataset.cluster.receipts import decide, has_too_many_errors, make_receipt, read_receipt, write_receipt
 from webdataset.cluster.sample_errors import SampleErrors
-from webdataset.cluster.shard_jobs import InputPart, InputShard, ShardJob
+from webdataset.cluster.shard_jobs import InputShard, ShardJob
 from webdataset.cluster.stored_files import (
-    DIGEST_BYTES,
+    Record,
     StoredIdentity,
     file_name,
     hash_object,
     identify_object,
     make_folder,
 )
+from webdataset.cluster.task_files import DigestedOutput, InputReader, make_changed_error
+from webdataset.cluster.task_results import TaskResult, fail_result, host_name
 from webdataset.core.errors import (
     AlreadyExists,
     FlowError,
-    NotFound,
     SampleError,
-    ShardChanged,
     SourceError,
-    WebDatasetError,
     WorkerDied,
-    describe_error,
 )
 from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.reshaping.raw_writer import RawShardWriter
-from webdataset.samples.raw_samples import RawSample, RawSamples
-from webdataset.samples.sample_reader import Reading
-from webdataset.storage.open_url import resolve_url
-from webdataset.storage.streams import stream_identity
-from webdataset.writing.local_file import Buffer, LocalFileOutput, host_tag, remove_orphans
-from webdataset.writing.outputs import BorrowedOutput, local_path, open_output
+from webdataset.samples.raw_samples import RawSample
+from webdataset.writing.local_file import remove_orphans
+from webdataset.writing.outputs import local_path
 
 _SHOWN = 400
 _LONGEST_PAUSE_SECONDS = 5.0
 _LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
 _PIECE_BYTES = 1 << 20
-
-
-class TaskResult(NamedTuple):
-    """How a task ended.
-
-    Args:
-        number: of its output.
-        state: ``done``, ``skipped`` (it was done already) or ``failed``.
-        reason: of making it, or what failed.
-        again: a later attempt may succeed.
-        counts: samples in, out, dropped and failed, loose files.
-        seconds: that it took.
-        host: where it ran.
-        pid: of the process.
-        attempt: which one it was, from 1.
-        key: of the sample at which it failed.
-    """
-
-    number: int
-    state: str
-    reason: str = ""
-    again: bool = False
-    counts: dict[str, int] = {}  # noqa: RUF012  never changed
-    seconds: float = 0.0
-    host: str = ""
-    pid: int = 0
-    attempt: int = 1
-    key: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON."""
-        return self._asdict()
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> "TaskResult":
-        """Return the result that :meth:`to_json` described."""
-        return cls(**record)
 
 
 def run_task(job: ShardJob, number: int, attempt: int = 1) -> TaskResult:
@@ -115,37 +69,6 @@ def run_task(job: ShardJob, number: int, attempt: int = 1) -> TaskResult:
         log.debug("output %d failed", number, exc_info=True)
         result = fail_result(result, error)
     return result._replace(seconds=round(time.monotonic() - started, 6))
-
-
-def fail_result(result: TaskResult, error: BaseException) -> TaskResult:
-    """Return the result of a task that ended with an error.
-
-    Args:
-        result: with the number, attempt and host.
-        error: what ended it.
-    """
-    reason = redact(describe_error(error))
-    if not isinstance(error, WebDatasetError):
-        frames = traceback.extract_tb(error.__traceback__)
-        reason += f" at {file_name(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-    key = getattr(error, "key", None)
-    return result._replace(
-        state="failed", reason=reason[:_SHOWN], again=_may_pass(error), key=None if key is None else str(key)[:100]
-    )
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Tell whether an error may be gone at the next attempt: those of storage, not those of functions."""
-    if not isinstance(error, OSError) or isinstance(error, NotFound | AlreadyExists | ShardChanged):
-        # one that names a sample is about a sample that was found out
-        return isinstance(error, WorkerDied) and error.key is None
-    return error.errno not in _LASTING
-
-
-def host_name() -> str:
-    """Return the name of this host, and what tells it from another of the same name."""
-    named = getattr(os, "uname", lambda: ("", "windows"))()[1]
-    return f"{named[:64]}-{host_tag()}"
 
 
 def _make_if_needed(job: ShardJob, number: int, attempt: int) -> tuple[str, str, dict[str, int]]:
@@ -222,7 +145,7 @@ class _OutputTask:
                 self._counts["out"] += len(several)
 
     def _map(self, function: MappedFunction, ordinal: int, sample: RawSample) -> list[RawSample]:
-        if ordinal in self._deaths.condemned:
+        if ordinal in self._deaths.fatal:
             raise WorkerDied(
                 "the sample killed the process that worked on it, again and again", key=sample.key, url=sample.url
             )
@@ -245,7 +168,7 @@ class _OutputTask:
                 )
         self._keys.update(keys)
 
-    def _read(self) -> Iterator[tuple[int, RawSample]]:
+    def _read(self) -> Generator[tuple[int, RawSample], None, None]:
         """Yield the samples of the output's parts, and their ordinals."""
         ordinal = 0
         for part in self._job.outputs[self._number].parts:
@@ -263,7 +186,7 @@ class _OutputTask:
             if digest is not None:
                 self._digests[part.number] = digest
 
-    def _complete(self, writer: RawShardWriter, target: "DigestedOutput") -> None:
+    def _complete(self, writer: RawShardWriter, target: DigestedOutput) -> None:
         """Give the output its name; one that another task completed meanwhile stays, if it is the same.
 
         Raises:
@@ -289,7 +212,7 @@ class _OutputTask:
             if shard.identity.mtime_ns is not None:
                 _compare_identity(shard, identify_object(shard.url))
 
-    def _write_receipt(self, target: "DigestedOutput", quarantine: dict[str, Any] | None) -> None:
+    def _write_receipt(self, target: DigestedOutput, quarantine: Record | None) -> None:
         stored = identify_object(self._url)
         if stored.size is not None and stored.size != target.size:
             raise SourceError(
@@ -320,167 +243,6 @@ class _OutputTask:
         write_receipt(self._url, receipt)
 
 
-class DigestedOutput(BorrowedOutput):
-    """The output of a shard, and the size and digest of what was written to it.
-
-    Args:
-        url: where it is written.
-        overwrite: replace a local file that is there already.
-
-    Attributes:
-        size: bytes written so far.
-
-    Raises:
-        SourceError: it cannot be opened.
-    """
-
-    def __init__(self, url: str, *, overwrite: bool) -> None:
-        self._inner: Any = (
-            open_output(url, overwrite=True) if local_path(url) is None else open_output(url, overwrite=overwrite)
-        )
-        super().__init__(self._inner.stream)
-        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        self.size = 0
-
-    def write(self, pieces: Sequence[Buffer], size: int) -> None:
-        """Write pieces.
-
-        Args:
-            pieces: what to write, in order.
-            size: sum of their lengths in bytes.
-
-        Raises:
-            SourceError: the output fails.
-        """
-        for piece in pieces:
-            self._digest.update(piece)
-        self.size += size
-        self._inner.write(pieces, size)
-
-    def commit(self) -> None:
-        """Complete it."""
-        self._inner.commit()
-
-    def abort(self) -> None:
-        """Give it up."""
-        self._inner.abort()
-
-    def abandon(self) -> None:
-        """Give it up: a task's output is made again."""
-        self._inner.abort()
-
-    def hexdigest(self) -> str:
-        """Return the digest of what was written."""
-        return self._digest.hexdigest()
-
-    def remove_partial(self) -> None:
-        """Remove the complete file of this task whose name another one took."""
-        if isinstance(self._inner, LocalFileOutput):
-            with contextlib.suppress(OSError):
-                os.unlink(self._inner.partial)  # noqa: PTH108  bytes of names stay
-
-
-class _DigestedStream:
-    """A stream of a local file, and the digest of what was read."""
-
-    def __init__(self, stream: Any, url: str) -> None:
-        self._stream, self._url = stream, url
-        self.digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        self.length = getattr(stream, "length", None)
-        self.identity = getattr(stream, "identity", None)
-        self.name = url
-
-    def __str__(self) -> str:
-        return self._url
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes."""
-        content: bytes = self._stream.read(size)
-        self.digest.update(content)
-        return content
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
-
-
-class InputReader:
-    """Reads a part of an input as samples, and checks that it is the input that was planned.
-
-    Args:
-        shard: the input.
-        part: which samples.
-        storage_options: what it is opened with.
-
-    Raises:
-        SourceError: it cannot be opened.
-        ShardChanged: it is another object than was planned.
-    """
-
-    def __init__(self, shard: InputShard, part: InputPart, storage_options: object = None) -> None:
-        self._shard, self._part = shard, part
-        resolved = resolve_url(shard.url, storage_options=storage_options)
-        stream: Any = resolved.open_stream()
-        try:
-            self._compare(stream)
-        except BaseException:
-            stream.close()
-            raise
-        self._source = stream
-        self._stream = _DigestedStream(stream, shard.url)
-        self._whole = part.stop is None and part.start == 0 and resolved.local
-        self._samples = RawSamples(self._stream, Reading())
-
-    def _compare(self, stream: Any) -> None:
-        size, validator = stream_identity(stream)
-        planned = self._shard.identity
-        expected = planned.etag or planned.version or planned.modified or planned.mtime_ns
-        if planned.size is not None and size is not None and size != planned.size:
-            raise _changed_error(self._shard.url)
-        if expected is not None and validator is not None and validator != str(expected):
-            raise _changed_error(self._shard.url)
-
-    def __iter__(self) -> Iterator[RawSample]:
-        """Yield the samples.
-
-        Raises:
-            ShardChanged: there are fewer than were counted.
-            WebDatasetError: the shard is damaged.
-        """
-        part, count = self._part, 0
-        for sample in islice(self._samples, part.start, part.stop):
-            yield sample
-            count += 1
-        if part.stop is not None and count < part.stop - part.start:
-            raise _changed_error(self._shard.url)
-
-    def finish(self) -> str | None:
-        """Return the digest of a local input that was read whole; None for any other.
-
-        Raises:
-            ShardChanged: it was another object than was planned.
-        """
-        self._compare(self._source)
-        if not self._whole:
-            return None
-        while self._stream.read(_PIECE_BYTES):
-            pass
-        return self._stream.digest.hexdigest()
-
-    @property
-    def loose_count(self) -> int:
-        """Files that belong to no sample, so far."""
-        return self._samples.loose_count
-
-    def close(self) -> None:
-        """Close the input."""
-        self._stream.close()
-
-
 def _compare_identity(shard: InputShard, now: StoredIdentity) -> None:
     if now[:2] != shard.identity[:2] or now.mtime_ns != shard.identity.mtime_ns:
-        raise _changed_error(shard.url)
-
-
-def _changed_error(url: str) -> ShardChanged:
-    return ShardChanged("the input was replaced after the job was planned: run the job again", url=url)
+        raise make_changed_error(shard.url)

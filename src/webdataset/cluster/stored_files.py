@@ -8,15 +8,17 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from webdataset.core.errors import NoRandomAccess, NotFound, SourceError
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.streams import stream_identity
 from webdataset.writing.local_file import make_source_error
 from webdataset.writing.outputs import local_path, open_output
+
+Record: TypeAlias = dict[str, Any]
+"""A JSON object."""
 
 DIGEST_BYTES = 16
 _PIECE_BYTES = 1 << 20
@@ -41,16 +43,16 @@ class StoredIdentity(NamedTuple):
     mtime_ns: int | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether a replaced object would show."""
         return self.size is not None and any(part is not None for part in self[1:])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Record:
         """Return what is known, by name."""
         return {name: part for name, part in self._asdict().items() if part is not None}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "StoredIdentity":
+    def from_json(cls, record: Record) -> "StoredIdentity":
         """Return what :meth:`to_json` described."""
         return cls(**{name: record[name] for name in cls._fields if name in record})
 
@@ -202,7 +204,7 @@ def digest_record(record: object) -> str:
     return hashlib.blake2b(format_record(record), digest_size=DIGEST_BYTES).hexdigest()
 
 
-def read_record(url: str, storage_options: object = None) -> dict[str, Any] | None:
+def read_record(url: str, storage_options: object = None) -> Record | None:
     """Return the JSON object in a file; None where there is no file, or something else is in it.
 
     Raises:

@@ -1,7 +1,7 @@
 """A local file that appears under its name when it is complete, and never before.
 
-It is written as ``.name.pid-hostrandom.partial`` beside its final place, synced to the disk, and renamed; so, however the
-program ends, the final name holds the old file, the whole new one, or nothing.
+It is written as ``.name.pid-hostrandom.partial`` beside its final place, synced to the disk, and renamed; so, however
+the program ends, the final name holds the old file, the whole new one, or nothing.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -143,23 +144,32 @@ def host_tag() -> str:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
 
 
-def remove_orphans(path: str) -> int:
+def remove_orphans(path: str, grace_seconds: float | None = None) -> int:
     """Remove what writers of a file left under partial names when they were killed, on this host; return how many.
 
     Args:
         path: of the file.
+        grace_seconds: remove those of other hosts, too, which have not been written to for so long.
     """
     folder, name = os.path.split(os.path.realpath(path))
-    pattern = re.compile(rf"\.{re.escape(_shorten_name(name))}\.(\d+)-{host_tag()}[0-9a-f]{{8}}\.partial")
+    pattern = re.compile(rf"\.{re.escape(_shorten_name(name))}\.(\d+)-([0-9a-f]{{8}})[0-9a-f]{{8}}\.partial")
     removed = 0
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):  # noqa: PTH208  bytes of names stay
             match = pattern.fullmatch(entry)
-            if match is not None and not is_alive(int(match[1])):
+            place = os.path.join(folder, entry)  # noqa: PTH118
+            if match is not None and _is_orphan(place, int(match[1]), match[2], grace_seconds):
                 with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(folder, entry))  # noqa: PTH108, PTH118
+                    os.unlink(place)  # noqa: PTH108
                     removed += 1
     return removed
+
+
+def _is_orphan(place: str, pid: int, tag: str, grace_seconds: float | None) -> bool:
+    """Tell whether the writer of a partial file is gone."""
+    if tag == host_tag():
+        return not is_alive(pid)
+    return grace_seconds is not None and time.time() - os.stat(place).st_mtime > grace_seconds  # noqa: PTH116
 
 
 def is_alive(pid: int) -> bool:
