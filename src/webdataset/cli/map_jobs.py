@@ -187,6 +187,7 @@ def run_map_job(function: str, inputs: Inputs, *, output: ShardOutputs, call: Jo
         compress=output.compress,
         level=output.level,
         recompute=output.force,
+        verify=call.action == "verify",
         storage_options=inputs.storage_options,
     )
     if call.action in ("status", "explain") or output.dry_run:
@@ -210,11 +211,11 @@ def _run(job: "ShardJob", engine: str, jobs: int, task: tuple[int, int] | None, 
     from webdataset.cluster.job_engines import open_engine  # noqa: PLC0415  after --help
     from webdataset.cluster.job_planning import choose_numbers  # noqa: PLC0415
     from webdataset.cluster.job_reports import write_report  # noqa: PLC0415
-    from webdataset.cluster.map_shards import find_quarantined, run_job  # noqa: PLC0415
+    from webdataset.cluster.map_shards import choose_outputs_to_retry, run_job  # noqa: PLC0415
 
     numbers = choose_numbers(job.count, task)
     if call.action == "retry":
-        numbers = find_quarantined(job, numbers)
+        numbers = choose_outputs_to_retry(job, numbers)
         job = dataclasses.replace(job, recompute=True)
     with console.Progress("mapping shards", total=len(numbers)) as progress:
 
@@ -227,7 +228,7 @@ def _run(job: "ShardJob", engine: str, jobs: int, task: tuple[int, int] | None, 
             progress.advance(detail=url)
 
         runner = open_engine(engine, jobs)
-        report = run_job(job, runner, numbers, retries=call.retries, verify=call.action == "verify", progress=show)
+        report = run_job(job, runner, numbers, retries=call.retries, progress=show)
     write_report(report, "report" if task is None else f"report-{task[0]}-of-{task[1]}")
     console.say(str(report))
     return exit_status.NONE_FOUND if report.failed else exit_status.DONE

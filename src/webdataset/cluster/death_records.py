@@ -15,6 +15,7 @@ import re
 import signal
 import tempfile
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from typing import Final, Self
 
@@ -79,11 +80,6 @@ class DeathRecord:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         os.write(self._descriptor, b"%0*d" % (_WIDTH, ordinal))
 
-    def forget(self) -> None:
-        """Forget the deaths of this output: it is done."""
-        for path in self._folder.glob(f"{self._number}.*.death"):
-            path.unlink(missing_ok=True)
-
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
         if self._path is not None:
@@ -113,6 +109,23 @@ def collect_deaths(folder: Path, number: int, *, pid: int | None = None, exit_co
                 path.rename(claimed)
                 path.with_suffix(".death").write_text(json.dumps(record), encoding="ascii")
                 claimed.unlink()
+
+
+def forget_deaths(job: ShardJob, numbers: Container[int]) -> None:
+    """Forget the deaths at outputs that are done, and what processes left that died when these were.
+
+    Args:
+        job: the job.
+        numbers: of the outputs.
+    """
+    folder = deaths_folder(job)
+    for path in list(folder.iterdir()) if folder.is_dir() else []:
+        running, death = _RUNNING.fullmatch(path.name), _DEATH.fullmatch(path.name)
+        match = running or death
+        if match is None or int(match["number"]) not in numbers:
+            continue
+        if running is None or (running["host"] == host_tag() and not is_alive(int(running["pid"]))):
+            path.unlink(missing_ok=True)
 
 
 def _find_fatal_samples(folder: Path, number: int) -> frozenset[int]:

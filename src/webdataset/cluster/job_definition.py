@@ -1,6 +1,8 @@
 """Makes a job of what a user gives: checks it, describes the function, and computes the key."""
 
+import functools
 import importlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,8 @@ from webdataset.core.errors import UsageError
 from webdataset.core.redaction import redact
 from webdataset.core.trust import trust_level
 from webdataset.reshaping.processing import load_function
+from webdataset.storage.open_url import rewrite_url
+from webdataset.writing.outputs import local_path
 
 
 class JobOptions(TypedDict, total=False):
@@ -28,6 +32,7 @@ class JobOptions(TypedDict, total=False):
         level: of the compression.
         trust: ``name`` takes inputs that do not say which version they are (commands) for unchanged.
         recompute: make outputs that are done, too.
+        verify: read outputs that are done, and compare their digests.
     """
 
     params: Mapping[str, object] | None
@@ -37,6 +42,7 @@ class JobOptions(TypedDict, total=False):
     level: int | None
     trust: str | None
     recompute: bool
+    verify: bool
 
 
 def make_job(
@@ -74,7 +80,6 @@ def make_job(
     version, params = options.get("version"), _check_params(options.get("params") or {})
     described = describe_function(called, version)
     urls, sources = [outputs[place].url for place in sorted(outputs)], [inputs[place].url for place in sorted(inputs)]
-    _check_urls(urls, sources)
     level = options.get("level")
     key = digest_record([described.to_json(), params, sources, urls, [compress, level, assignment, policy]])
     folder = manifest or f"{urls[0].rpartition('/')[0] or '.'}/_wds/{key}"
@@ -94,6 +99,7 @@ def make_job(
         max_errors=options.get("max_errors"),
         trust=options.get("trust"),
         recompute=options.get("recompute", False),
+        verify=options.get("verify", False),
         engine=engine,
         unseen=described.unseen,
         callable=None if by_name else called,
@@ -129,19 +135,45 @@ def _check_params(params: Mapping[str, object]) -> Record:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
 
-def _check_urls(outputs: Sequence[str], inputs: Sequence[str]) -> None:
+def check_places(outputs: Sequence[str], inputs: Sequence[str]) -> None:
+    """Refuse outputs that would replace each other or an input, whatever the names are that lead there.
+
+    Args:
+        outputs: urls of them.
+        inputs: urls of them.
+
+    Raises:
+        UsageError: it says which.
+    """
     if not outputs:
         raise UsageError("there is nothing to write: name at least one output")
-    twice = [url for url, several in Counter(outputs).items() if several > 1]
-    if twice:
-        raise UsageError(f"several outputs would have one name: {redact(twice[0])}")
-    both = set(outputs) & set(inputs)
-    if both:
-        raise UsageError("an output would replace an input: choose another folder", url=min(both))
     for url in outputs:
         if url == "-" or url.startswith("pipe:") or not file_name(url):
             raise UsageError("a job's outputs are files or objects that can be looked at again", url=url)
+    places = Counter(map(_find_place, outputs))
+    read = set(map(_find_place, inputs))
+    for url in outputs:
+        if places[_find_place(url)] > 1:
+            raise UsageError("several outputs would have this name", url=url)
+        if _find_place(url) in read:
+            raise UsageError("an output would replace an input: choose another folder", url=url)
     _refuse_strict_commands(inputs)
+
+
+def _find_place(url: str) -> str:
+    """Return where a url leads: a path without links, or the url that is opened."""
+    path = local_path(url)
+    if path is None:
+        return rewrite_url(url)
+    if os.path.islink(path):  # noqa: PTH114  bytes of names stay
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    return f"{_resolve_folder(folder)}/{name}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _resolve_folder(folder: str) -> str:
+    return os.path.realpath(folder or ".")
 
 
 def _refuse_strict_commands(inputs: Sequence[str]) -> None:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Unpack, cast
 
+from webdataset.cluster.death_records import forget_deaths
 from webdataset.cluster.function_digest import AnyFunction
-from webdataset.cluster.job_definition import JobOptions, make_job
+from webdataset.cluster.job_definition import JobOptions, check_places, make_job
 from webdataset.cluster.job_engines import JobEngine, open_engine
 from webdataset.cluster.job_planning import (
     choose_numbers,
@@ -55,7 +56,6 @@ def map_shards(
     engine: object = "serial",
     jobs: int | None = None,
     retries: int = 3,
-    verify: bool = False,
     progress: Progress | None = None,
     check: bool = True,
     **options: Unpack[MapOptions],
@@ -75,7 +75,6 @@ def map_shards(
         engine: ``serial``, ``processes``, or an engine object.
         jobs: how many processes; by default one a processor.
         retries: attempts after the first one, for errors of storage.
-        verify: read what is done, too, and compare digests.
         progress: called with each result.
         check: raise where outputs failed; else the report says so.
         **options: ``params``, ``version``, ``on_sample_error``, ``max_errors``, ``output_shards``, ``task`` and more:
@@ -93,7 +92,7 @@ def map_shards(
     job = plan_job(fn, inputs, outputs, engine=runner.name, **options)
     task = options.get("task")
     numbers = choose_numbers(job.count, task)
-    report = run_job(job, runner, numbers, retries=retries, verify=verify, progress=progress)
+    report = run_job(job, runner, numbers, retries=retries, progress=progress)
     write_report(report, "report" if task is None else f"report-{task[0]}-of-{task[1]}")
     if check:
         report.raise_failures()
@@ -122,6 +121,7 @@ def plan_job(
     if several is not None and several < 1:
         raise UsageError(f"output_shards={several}: make at least one")
     names = name_outputs(outputs, urls, several)
+    check_places(names, urls)
     if several is None:
         planned = plan_whole(names)
         shards = identify_needed(planned, choose_numbers(len(names), task), urls, storage)
@@ -149,7 +149,6 @@ def run_job(
     numbers: list[int],
     *,
     retries: int = 3,
-    verify: bool = False,
     progress: Progress | None = None,
 ) -> JobReport:
     """Make the outputs of a job that are not done, and look at all of them again at the end.
@@ -159,13 +158,12 @@ def run_job(
         engine: where tasks run.
         numbers: of the outputs.
         retries: attempts after the first one, for errors that may pass.
-        verify: read what is done, too, and compare digests.
         progress: called with each result.
 
     Raises:
         SourceError: a store refuses, or does not answer.
     """
-    decisions = dict(zip(numbers, look_at_outputs(job, numbers, verify=verify), strict=True))
+    decisions = dict(zip(numbers, look_at_outputs(job, numbers), strict=True))
     done = [number for number in numbers if decisions[number].done and not job.recompute]
     results = {}
     for number in done:
@@ -183,21 +181,22 @@ def run_job(
             note_failure(job, result)
         if progress is not None:
             progress(result)
-    return JobReport(job, _check_results(job, wanted, results).values())
+    report = JobReport(job, _check_results(job, wanted, results).values())
+    forget_deaths(job, {result.number for result in (*report.done, *report.skipped)})
+    return report
 
 
-def look_at_outputs(job: ShardJob, numbers: list[int], *, verify: bool = False) -> list[Decision]:
+def look_at_outputs(job: ShardJob, numbers: list[int]) -> list[Decision]:
     """Return for each output whether it is done.
 
     Args:
         job: the job.
         numbers: of the outputs.
-        verify: read them, and compare their digests.
 
     Raises:
         SourceError: a store refuses, or does not answer.
     """
-    return map_threads(lambda number: decide(job, number, verify=verify), numbers)
+    return map_threads(lambda number: decide(job, number), numbers)
 
 
 def _check_results(job: ShardJob, wanted: list[int], results: dict[int, TaskResult]) -> dict[int, TaskResult]:
@@ -217,7 +216,7 @@ def _check_results(job: ShardJob, wanted: list[int], results: dict[int, TaskResu
     return results
 
 
-def find_quarantined(job: ShardJob, numbers: list[int]) -> list[int]:
+def choose_outputs_to_retry(job: ShardJob, numbers: list[int]) -> list[int]:
     """Return the outputs of which samples failed, and those that are not done.
 
     Args:

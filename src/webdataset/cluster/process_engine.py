@@ -29,6 +29,8 @@ from webdataset.core.errors import WorkerDied
 from webdataset.core.process_pool import count_processors, describe_exit
 
 _PATIENCE_SECONDS = 10.0
+# processes that may be killed one after the other before one begins
+_STILLBORN = 10
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from webdataset.cluster.process_engine import work; work()"
@@ -49,6 +51,7 @@ class ProcessEngine:
         self.jobs = jobs or count_processors()
         self._processes: list[_TaskProcess] = []
         self._messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._stillborn = 0
 
     def run(self, job: ShardJob, numbers: Iterable[int], retries: int) -> Iterator[TaskResult]:
         """Yield the last result of each output, as they end; arguments as for ``JobEngine``.
@@ -66,7 +69,7 @@ class ProcessEngine:
                     break
                 process, message = self._messages.get()
                 if message is not None and message.get("ready"):
-                    process.ready = True
+                    process.ready, self._stillborn = True, 0
                     continue
                 result = self._take_result(job, process, message)
                 if result is None:
@@ -99,7 +102,7 @@ class ProcessEngine:
         """Return a result; that of a process that died says so, and the process is replaced by another.
 
         Raises:
-            WorkerDied: it had not begun.
+            WorkerDied: it had not begun, and was not killed; or that happened many times.
         """
         number, attempt = process.number, process.attempt
         process.number = None
@@ -107,7 +110,8 @@ class ProcessEngine:
             return TaskResult.from_json(message)
         self._processes.remove(process)
         code = process.collect_exit()
-        if not process.ready:
+        self._stillborn += not process.ready
+        if not process.ready and (code >= 0 or self._stillborn > _STILLBORN):
             raise WorkerDied(f"the process {process.pid} {describe_exit(code)} before it began; it said why above")
         if number is None:
             return None

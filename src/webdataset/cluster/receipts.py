@@ -153,13 +153,12 @@ def read_receipt(output: str) -> Record | None:
     return found if all(isinstance(each, dict) for each in found["seen"]) else None
 
 
-def decide(job: ShardJob, number: int, *, verify: bool = False) -> Decision:
+def decide(job: ShardJob, number: int) -> Decision:
     """Tell whether an output is done, and if not, why.
 
     Args:
         job: with this output.
         number: of the output.
-        verify: read the output and compare its digest.
 
     Raises:
         SourceError: a store refuses, or does not answer.
@@ -174,17 +173,17 @@ def decide(job: ShardJob, number: int, *, verify: bool = False) -> Decision:
         return Decision(False, reason, receipt)
     if has_too_many_errors(job, receipt["counts"]):
         return Decision(False, "too many errors", receipt)
-    return _compare_files(job, number, receipt, verify=verify)
+    return _compare_files(job, number, receipt)
 
 
-def _compare_files(job: ShardJob, number: int, receipt: Record, *, verify: bool) -> Decision:
+def _compare_files(job: ShardJob, number: int, receipt: Record) -> Decision:
     """Compare the output and the inputs with those that a receipt describes; renew the receipt where they moved."""
     output = job.outputs[number].url
     try:
         found = identify_object(output)
     except NotFound:
         return Decision(False, "output missing", receipt)
-    moved = _compare_output(output, found, receipt["output"], verify=verify)
+    moved = _compare_output(output, found, receipt["output"], verify=job.verify)
     if moved is None:
         return Decision(False, "output changed", receipt)
     renewed = _compare_inputs(job, number, receipt["seen"])

@@ -83,6 +83,7 @@ class ShardJob:
         max_errors: a task fails when more samples (a count), or a larger share of them, failed.
         trust: ``name`` takes inputs without an identity as unchanged.
         recompute: make outputs anew though they are done.
+        verify: read outputs that are done, and compare their digests.
         engine: name of the engine, for receipts.
         unseen: what the digests of the function cannot see.
         callable: the function, where it has no import name; travels by value.
@@ -103,6 +104,7 @@ class ShardJob:
     max_errors: float | None = None
     trust: str | None = None
     recompute: bool = False
+    verify: bool = False
     engine: str = "serial"
     unseen: tuple[str, ...] = ()
     callable: AnyFunction | None = dataclasses.field(default=None, compare=False)

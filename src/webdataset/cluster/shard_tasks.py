@@ -15,9 +15,16 @@ import time
 from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
 
-from webdataset.cluster.death_records import DeathRecord
+from webdataset.cluster.death_records import DeathRecord, forget_deaths
 from webdataset.cluster.mapped_functions import MappedFunction, open_function
-from webdataset.cluster.receipts import decide, has_too_many_errors, make_receipt, read_receipt, write_receipt
+from webdataset.cluster.receipts import (
+    decide,
+    has_too_many_errors,
+    make_receipt,
+    read_receipt,
+    receipt_url,
+    write_receipt,
+)
 from webdataset.cluster.sample_errors import SampleErrors
 from webdataset.cluster.shard_jobs import InputShard, ShardJob
 from webdataset.cluster.stored_files import (
@@ -27,6 +34,7 @@ from webdataset.cluster.stored_files import (
     hash_object,
     identify_object,
     make_folder,
+    remove_partial_files,
 )
 from webdataset.cluster.task_files import DigestedOutput, InputReader, make_changed_error
 from webdataset.cluster.task_results import TaskResult, fail_result, host_name
@@ -41,7 +49,6 @@ from webdataset.core.logs import log
 from webdataset.core.redaction import redact
 from webdataset.reshaping.raw_writer import RawShardWriter
 from webdataset.samples.raw_samples import RawSample
-from webdataset.writing.local_file import remove_orphans
 from webdataset.writing.outputs import local_path
 
 _SHOWN = 400
@@ -77,7 +84,7 @@ def _make_if_needed(job: ShardJob, number: int, attempt: int) -> tuple[str, str,
         return "skipped", "", decision.receipt["counts"]
     with DeathRecord(job, number) as deaths:
         counts = _OutputTask(job, number, attempt, deaths).run()
-        deaths.forget()
+    forget_deaths(job, (number,))
     return "done", decision.reason or "asked for", counts
 
 
@@ -99,8 +106,9 @@ class _OutputTask:
         function = open_function(self._job)
         make_folder(self._url)
         path = local_path(self._url)
-        if path is not None:
-            remove_orphans(path)
+        for url in (self._url, receipt_url(self._url)):
+            remove_partial_files(url)
+        self._errors.remove_partial_files()
         target = DigestedOutput(self._url, overwrite=path is None or os.path.lexists(path))
         writer = RawShardWriter(target, compress=self._job.compress or False, level=self._job.level)
         try:

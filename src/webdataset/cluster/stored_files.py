@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from webdataset.core.errors import NoRandomAccess, NotFound, SourceError
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.streams import stream_identity
-from webdataset.writing.local_file import make_source_error
+from webdataset.writing.local_file import make_source_error, name_partial, remove_orphans
 from webdataset.writing.outputs import local_path, open_output
 
 Record: TypeAlias = dict[str, Any]
@@ -138,10 +138,9 @@ def write_small_file(url: str, content: bytes) -> None:
             output.abort()
             raise
         return
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name[:150]}.{os.getpid()}-{os.urandom(8).hex()}.new")  # noqa: PTH118
+    temporary = name_partial(path)
     try:
-        Path(folder or ".").mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         with Path(temporary).open("xb") as stream:
             stream.write(content)
             stream.flush()
@@ -184,6 +183,13 @@ def make_folder(url: str) -> None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise make_source_error(error, path, "make the folder of") from error
+
+
+def remove_partial_files(url: str) -> None:
+    """Remove what tasks that were killed on this host left of a local file."""
+    path = local_path(url)
+    if path is not None:
+        remove_orphans(path)
 
 
 def remove_local_file(url: str) -> None:

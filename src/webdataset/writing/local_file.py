@@ -46,9 +46,7 @@ class LocalFileOutput:
         self._kept = False
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
-        folder, name = os.path.split(self.path)
-        unique = f"{os.getpid()}-{host_tag()}{os.urandom(4).hex()}"
-        self.partial = os.path.join(folder, f".{_shorten_name(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
+        self.partial = name_partial(self.path)
         try:
             self.stream = io.FileIO(self.partial, "xb")
         except OSError as error:
@@ -131,6 +129,13 @@ class LocalFileOutput:
         """Close the unfinished file and leave it under its partial name, which is returned."""
         self.stream.close()
         return self.partial
+
+
+def name_partial(path: str) -> str:
+    """Return the name under which a file is written, beside its final place; it tells who writes it."""
+    folder, name = os.path.split(path)
+    unique = f"{os.getpid()}-{host_tag()}{os.urandom(4).hex()}"
+    return os.path.join(folder, f".{_shorten_name(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
 
 
 @functools.cache
