@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SIGKILL a
 
 TESTS = Path(__file__).parents[1]
 COUNTS = [30, 12, 0, 41, 25, 9]
-RULES = {"on_sample_error": "quarantine"}
+RULES: Any = {"on_sample_error": "quarantine"}
 # the process dies at the given call of a function
 KILLED = """
 import os, signal, sys

@@ -4,21 +4,23 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import webdataset as wds
 
 FACTOR = 3
-STARTED = []
 
 
-def make_shards(folder, counts, prefix=""):
+def make_shards(folder: Path, counts: Sequence[int]) -> list[str]:
     """Write shards of so many samples each, numbered through; return their names."""
     folder.mkdir(parents=True, exist_ok=True)
-    number, names = 0, []
+    number = 0
+    names: list[str] = []
     for shard, count in enumerate(counts):
-        names.append(str(folder / f"{prefix}{shard:03d}.tar"))
+        names.append(str(folder / f"{shard:03d}.tar"))
         with wds.TarWriter(names[-1]) as writer:
             for _ in range(count):
                 writer.write({"__key__": f"{number:05d}", "txt": f"{number}", "bin": b"%d" % number * (number % 40)})
@@ -26,11 +28,11 @@ def make_shards(folder, counts, prefix=""):
     return names
 
 
-def read_outputs(folder):
+def read_outputs(folder: str | Path) -> dict[str, Any]:
     """Return the bytes of all outputs and quarantines of a job, and what its receipts say of the samples."""
     import json
 
-    found = {}
+    found: dict[str, Any] = {}
     for path in sorted(Path(folder).rglob("*")):
         name = str(path.relative_to(folder))
         if path.name.endswith((".tar", ".jsonl", ".quarantined", ".tar.gz")):
@@ -41,12 +43,12 @@ def read_outputs(folder):
     return found
 
 
-def keep(sample):
+def keep(sample: dict[str, Any]) -> Any:
     """Return the sample as it is."""
     return sample
 
 
-def vary(sample):
+def vary(sample: dict[str, Any]) -> Any:
     """Drop some, double some, change some, keep the rest; with random numbers of the sample's own."""
     number = int(sample["txt"])
     if number % 7 == 0:
@@ -58,7 +60,7 @@ def vary(sample):
     return sample
 
 
-def vary_slowly(sample):
+def vary_slowly(sample: dict[str, Any]) -> Any:
     """Do as ``vary``, with some time for a kill, and an error now and then."""
     time.sleep(0.004)
     if int(sample["txt"]) % 23 == 11:
@@ -66,33 +68,33 @@ def vary_slowly(sample):
     return vary(sample)
 
 
-def fail_some(sample):
+def fail_some(sample: dict[str, Any]) -> Any:
     """Raise for every tenth sample."""
     if int(sample["txt"]) % 10 == 3:
         raise ValueError("a sample of three")
     return sample
 
 
-def crash_at_13(sample):
+def crash_at_13(sample: dict[str, Any]) -> Any:
     """End the process by a fault at one sample, raise at another."""
     if sample["txt"] == b"13":
         os.kill(os.getpid(), signal.SIGSEGV)
     return fail_some(sample)
 
 
-def draw_unseeded(sample):
+def draw_unseeded(sample: dict[str, Any]) -> Any:
     """Give something else each time."""
     time.sleep(0.05)
     return {**sample, "rnd": b"%d" % random.SystemRandom().randrange(1 << 60)}
 
 
-def tag(sample, *, mark, times=1):
+def tag(sample: dict[str, Any], *, mark: str, times: int = 1) -> Any:
     """Add a parameter to each sample."""
     return {**sample, "tag": mark * times}
 
 
 @wds.stream_function
-def pair_up(samples):
+def pair_up(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Join each two samples, and number them."""
     samples = iter(samples)
     for number, first in enumerate(samples):
@@ -103,35 +105,35 @@ def pair_up(samples):
 class Scaler:
     """Notes in a folder when it is set up and torn down."""
 
-    def __init__(self, *, factor, folder):
+    def __init__(self, *, factor: int, folder: str) -> None:
         self.factor, self.folder = factor, Path(folder)
         self.ready = False
 
-    def setup(self):
+    def setup(self) -> None:
         """Load what is needed, once a process."""
         self.ready = True
         self._note("setup")
 
-    def __call__(self, sample):
+    def __call__(self, sample: dict[str, Any]) -> Any:
         """Scale a sample."""
         assert self.ready
         return {"txt": str(int(sample["txt"]) * self.factor)}
 
-    def teardown(self):
+    def teardown(self) -> None:
         """Let go."""
         self._note("teardown")
 
-    def _note(self, word):
+    def _note(self, word: str) -> None:
         (self.folder / f"{word}-{os.getpid()}-{time.monotonic_ns()}").touch()
 
 
-def extract_class(label):
+def extract_class(label: dict[str, Any]) -> Any:
     """Return the class of a label, as the seed's example does."""
     return label["class"]
 
 
 @wds.stream_function
-def augment_wds(samples, *, maxcount=999999999):
+def augment_wds(samples: Iterator[dict[str, Any]], *, maxcount: int = 999999999) -> Iterator[dict[str, Any]]:
     """Decode, change and encode images, as the seed's example does."""
     import numpy as np
 

@@ -21,6 +21,33 @@ if TYPE_CHECKING:
     from webdataset.cluster.shard_jobs import ShardJob
     from webdataset.cluster.task_results import TaskResult
 
+MAPPED: Final[dict[str, Any]] = {
+    "description": "One line an output of a job; with --status, --explain and -n, one line about the job.",
+    "oneOf": [
+        {
+            "type": "object",
+            "required": ["shard", "number", "state", "reason", "counts", "seconds"],
+            "properties": {
+                "shard": {"type": "string"},
+                "number": {"type": "integer", "minimum": 0},
+                "state": {"enum": ["done", "skipped", "failed"]},
+                "counts": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
+            },
+        },
+        {
+            "type": "object",
+            "required": ["key", "manifest", "outputs", "done", "reasons", "failed"],
+            "properties": {
+                "outputs": {"type": "integer", "minimum": 0},
+                "done": {"type": "integer", "minimum": 0},
+                "reasons": {"type": "object"},
+                "failed": {"type": "object"},
+            },
+        },
+    ],
+}
+"""The schema of what a job prints with ``--json``."""
+
 _GRACE_SECONDS: Final = 24 * 3600.0
 _OPTIONS: Final = [
     click.option(

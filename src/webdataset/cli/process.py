@@ -10,7 +10,7 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, input_options
-from webdataset.cli.map_jobs import JobCall, job_options, run_map_job
+from webdataset.cli.map_jobs import MAPPED, JobCall, job_options, run_map_job
 from webdataset.cli.outputs import (
     WRITTEN,
     ShardOutputs,
@@ -35,7 +35,7 @@ from webdataset.reshaping.processing import (
 from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, Any]] = {"proc": WRITTEN, "map": WRITTEN}
+SCHEMAS: Final[dict[str, Any]] = {"proc": WRITTEN, "map": {"anyOf": [WRITTEN, MAPPED]}}
 
 
 @click.command("recompress")

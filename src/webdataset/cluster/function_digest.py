@@ -3,7 +3,8 @@
 Theory. The source is parsed, and its syntax tree is hashed: comments, docstrings, layout and the Python version do not
 count. To it come the values that the function holds (closures, defaults, partials, attributes of an object that is
 called) and those that it names: plain constants of its module, and, followed to any depth, functions and classes of
-its own package. What other packages do, and values that are not plain, cannot be seen; ``version`` declares them, and
+the user's own modules. What installed packages do, and values that are not plain, cannot be seen; ``version`` declares
+them, and
 ``unseen`` names them. Functions without source are described by their code objects, which differ between versions of
 Python; without these, ``version`` is required.
 
@@ -14,7 +15,10 @@ import ast
 import functools
 import hashlib
 import inspect
+import os
 import re
+import sys
+import sysconfig
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -136,12 +140,13 @@ class _FunctionWalk:
         return True
 
     def _is_own(self, value: object) -> bool:
-        """Tell whether something belongs to the package of the function that is described."""
-        package = str(getattr(value, "__module__", None) or "").partition(".")[0]
+        """Tell whether something is the user's code: of the package of the described function, or installed nowhere."""
+        module = str(getattr(value, "__module__", None) or "")
+        package = module.partition(".")[0]
         if package in _OWN:
             return False
         self._package = self._package or package
-        return package == self._package
+        return package == self._package or _is_user_module(sys.modules.get(module))
 
     def _add_function(self, name: str, function: types.FunctionType) -> None:
         if not self._is_new(function):
@@ -172,7 +177,7 @@ class _FunctionWalk:
 
     def _add_module(self, word: str, module: types.ModuleType, names: set[str]) -> None:
         """Take what a function names of a module of its own package."""
-        if module.__name__.partition(".")[0] != self._package:
+        if module.__name__.partition(".")[0] != self._package and not _is_user_module(module):
             return
         for attribute in sorted(names):
             value = vars(module).get(attribute)
@@ -214,6 +219,20 @@ class _FunctionWalk:
                 self.add(f"{name}.{word}", part)
         if own != self._package:
             self.unseen.append(f"{name} ({kind.__module__}.{kind.__qualname__})")
+
+
+def _is_user_module(module: types.ModuleType | None) -> bool:
+    """Tell whether a module is the user's own: not of Python, and not installed beside other packages."""
+    path = getattr(module, "__file__", None)
+    if path is None or str(getattr(module, "__name__", "")).partition(".")[0] in _OWN:
+        return False
+    return not path.startswith(_installed_folders())
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(f"{paths[name]}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def format_plain(value: object) -> str | None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_any_number_of_tasks_makes_the_same(shards, tmp_path, tasks):
 def test_processes_make_the_same_and_a_second_run_makes_nothing(shards, tmp_path, capfd):
     """Two processes write the bytes of one, with errors in quarantine; the second run skips everything."""
     one, other = tmp_path / "one", tmp_path / "other"
-    rules = {"on_sample_error": "quarantine"}
+    rules: Any = {"on_sample_error": "quarantine"}
     wds.map_shards(mapped.fail_some, shards, f"{one}/", **rules)
     made = wds.map_shards(mapped.fail_some, shards, f"{other}/", engine="processes", jobs=2, **rules)
     assert len(made.done) == 6
@@ -127,7 +128,7 @@ def test_a_class_is_set_up_once_a_process(shards, tmp_path, engine):
     """A class is made with the parameters, set up before its first sample, and torn down at the end."""
     notes = tmp_path / "notes"
     notes.mkdir()
-    params = {"factor": 6, "folder": str(notes)}
+    params: Any = {"factor": 6, "folder": str(notes)}
     wds.map_shards(mapped.Scaler, shards, f"{tmp_path}/out/", engine=engine, jobs=2, params=params)
     assert [fields["txt"] for _, fields in list_samples(tmp_path / "out")] == [b"%d" % (6 * n) for n in range(55)]
     words = [path.name.split("-")[:2] for path in notes.iterdir()]
@@ -249,7 +250,7 @@ def test_too_many_errors_fail_an_output(shards, tmp_path, most, fails):
 
 def test_a_sample_that_crashes_its_process(shards, tmp_path):
     """Quarantined after two deaths, beside the other errors; with ``raise`` the output fails and names it."""
-    rules = {"engine": "processes", "jobs": 2}
+    rules: Any = {"engine": "processes", "jobs": 2}
     report = wds.map_shards(mapped.crash_at_13, shards, f"{tmp_path}/out/", on_sample_error="quarantine", **rules)
     folder = Path(report.manifest) / "quarantine"
     lines = [json.loads(line) for line in (folder / "000002.jsonl").read_text().splitlines()]
