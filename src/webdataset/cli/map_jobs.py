@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -18,10 +18,10 @@ from webdataset.core import settings
 from webdataset.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from webdataset.cluster.shard_jobs import ShardJob
+    from webdataset.cluster.shard_jobs import OnSampleError, ShardJob
     from webdataset.cluster.task_results import TaskResult
 
-MAPPED: Final[dict[str, Any]] = {
+MAPPED: Final[dict[str, object]] = {
     "description": "One line an output of a job; with --status, --explain and -n, one line about the job.",
     "oneOf": [
         {
@@ -48,6 +48,7 @@ MAPPED: Final[dict[str, Any]] = {
 }
 """The schema of what a job prints with ``--json``."""
 
+F = TypeVar("F", bound=Callable[..., int])
 _GRACE_SECONDS: Final = 24 * 3600.0
 _OPTIONS: Final = [
     click.option(
@@ -88,7 +89,7 @@ class JobCall:
     count: int | None
     task: int | None
     tasks: int | None
-    on_sample_error: Any
+    on_sample_error: "OnSampleError"
     max_errors: float | None
     params: tuple[str, ...]
     declare: str | None
@@ -115,19 +116,13 @@ class JobCall:
             )
 
 
-def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of jobs; the command gets ``call`` (:class:`JobCall`).
+def job_options(command: F) -> F:
+    """Add the options of jobs; the command gets them by name, for :class:`JobCall`.
 
     Args:
-        command: takes ``call`` as keyword.
+        command: takes keywords.
     """
-    names = tuple(JobCall.__dataclass_fields__)
-
-    @functools.wraps(command)
-    def call(*arguments: Any, **given: Any) -> Any:
-        return command(*arguments, call=JobCall(**{name: given.pop(name) for name in names}), **given)
-
-    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), call)
+    return functools.reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
 def find_task(call: JobCall) -> tuple[int, int] | None:
@@ -163,7 +158,7 @@ def find_task(call: JobCall) -> tuple[int, int] | None:
     return None
 
 
-def parse_params(texts: tuple[str, ...]) -> dict[str, Any]:
+def parse_params(texts: tuple[str, ...]) -> dict[str, object]:
     """Return arguments of the function.
 
     Args:
@@ -172,7 +167,7 @@ def parse_params(texts: tuple[str, ...]) -> dict[str, Any]:
     Raises:
         UsageError: another form.
     """
-    params = {}
+    params: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():

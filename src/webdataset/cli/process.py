@@ -35,7 +35,7 @@ from webdataset.reshaping.processing import (
 from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, Any]] = {"proc": WRITTEN, "map": {"anyOf": [WRITTEN, MAPPED]}}
+SCHEMAS: Final[dict[str, object]] = {"proc": WRITTEN, "map": {"anyOf": [WRITTEN, MAPPED]}}
 
 
 @click.command("recompress")
@@ -137,10 +137,10 @@ def map_command(
     inputs: Inputs,
     *,
     output: ShardOutputs,
-    call: JobCall,
     jobs: int,
     threads: bool,
     on_error: OnError,
+    **given: Any,
 ) -> int:
     """Call a Python function with each sample, and write what it returns.
 
@@ -162,6 +162,7 @@ def map_command(
     sys.path.insert(0, "")
     # a mistake in the name is told before a process is started
     called = load_function(function)
+    call = JobCall(**given)
     if call.is_asked_for(output):
         if threads or on_error != "stop":
             raise UsageError("--threads and --on-error are for a stream of samples: in a job, use --on-sample-error")

@@ -6,9 +6,10 @@ in any order. To add one, copy :class:`SerialEngine`: send ``job.only(number)``,
 :class:`~webdataset.cluster.task_results.TaskRetries` say whether a result is the last one of its output.
 """
 
+import importlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from webdataset.cluster.mapped_functions import close_functions
 from webdataset.cluster.shard_jobs import ShardJob
@@ -39,9 +40,16 @@ class JobEngine(Protocol):
 
 
 class SerialEngine:
-    """Runs the tasks one after the other in this process."""
+    """Runs the tasks one after the other in this process.
+
+    Args:
+        jobs: taken for the sake of one form of all engines; there is one.
+    """
 
     name = "serial"
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self.jobs = jobs
 
     def run(self, job: ShardJob, numbers: Iterable[int], retries: int) -> Iterator[TaskResult]:
         """Yield the last result of each output, in order; arguments as for :class:`JobEngine`."""
@@ -56,22 +64,28 @@ class SerialEngine:
             close_functions()
 
 
+ENGINES: Final = {
+    "serial": "webdataset.cluster.job_engines:SerialEngine",
+    "processes": "webdataset.cluster.process_engine:ProcessEngine",
+}
+"""Name to the class of the engine, which is called with ``jobs``."""
+
+
 def open_engine(engine: object, jobs: int | None = None) -> JobEngine:
     """Return an engine.
 
     Args:
-        engine: ``serial``, ``processes``, or an object with ``name`` and ``run``.
+        engine: a name of :data:`ENGINES`, or an object with ``name`` and ``run``.
         jobs: how many processes; by default one a processor.
 
     Raises:
         UsageError: none of these.
     """
-    if engine == "serial":
-        return SerialEngine()
-    if engine == "processes":
-        from webdataset.cluster.process_engine import ProcessEngine  # noqa: PLC0415  for several processes alone
-
-        return ProcessEngine(jobs)
-    if isinstance(engine, JobEngine) and not isinstance(engine, str | Executor):
+    if isinstance(engine, str) and engine in ENGINES:
+        module, _, name = ENGINES[engine].partition(":")
+        made: JobEngine = getattr(importlib.import_module(module), name)(jobs=jobs)
+        return made
+    if isinstance(engine, JobEngine) and not isinstance(engine, Executor):
         return engine
-    raise UsageError(f"engine={engine!r} is neither 'serial' nor 'processes', nor an object with name and run()")
+    known = ", ".join(map(repr, ENGINES))
+    raise UsageError(f"engine={engine!r} is none of {known}, and no object with name and run()")

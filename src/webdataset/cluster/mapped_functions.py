@@ -13,7 +13,7 @@ import os
 import random
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from webdataset.cluster.function_digest import AnyFunction
 from webdataset.cluster.shard_jobs import ShardJob
@@ -86,8 +86,8 @@ class MappedFunction:
         called = job.callable if job.callable is not None else load_function(str(job.function["name"]))
         self.streams = is_stream_function(called)
         params = dict(job.params)
-        made: Any = called
-        if inspect.isclass(called):
+        made: AnyFunction = called
+        if isinstance(called, type):
             made = called(**params)
         elif params:
             made = functools.partial(called, **params)

@@ -134,8 +134,9 @@ class LocalFileOutput:
 def name_partial(path: str) -> str:
     """Return the name under which a file is written, beside its final place; it tells who writes it."""
     folder, name = os.path.split(path)
+    short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
     unique = f"{os.getpid()}-{host_tag()}{os.urandom(4).hex()}"
-    return os.path.join(folder, f".{_shorten_name(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
+    return os.path.join(folder, f".{short}.{unique}.partial")  # noqa: PTH118  bytes of names stay
 
 
 @functools.cache
@@ -157,7 +158,8 @@ def remove_orphans(path: str, grace_seconds: float | None = None) -> int:
         grace_seconds: remove those of other hosts, too, which have not been written to for so long.
     """
     folder, name = os.path.split(os.path.realpath(path))
-    pattern = re.compile(rf"\.{re.escape(_shorten_name(name))}\.(\d+)-([0-9a-f]{{8}})[0-9a-f]{{8}}\.partial")
+    short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
+    pattern = re.compile(rf"\.{re.escape(short)}\.(\d+)-([0-9a-f]{{8}})[0-9a-f]{{8}}\.partial")
     removed = 0
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):  # noqa: PTH208  bytes of names stay
@@ -215,11 +217,6 @@ def _find_identity(path: str) -> tuple[int, int, int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _shorten_name(name: str) -> str:
-    """Return a name cut so that the partial name fits a folder entry."""
-    return os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
 
 
 def _sync_folder(folder: str) -> None:

@@ -72,10 +72,8 @@ def test_failures_quarantine_and_retry(folder):
     job = (*job, "--on-sample-error", "quarantine")
     assert "20 in, 18 out, 0 dropped, 2 errors" in run_wds(*job, cwd=folder).stderr.decode()
     again = json_lines(run_wds(*job, "--retry-quarantined", "--json", cwd=folder))
-    assert sorted((Path(line["shard"]).name, line["state"]) for line in again) == [
-        ("000.tar", "done"),
-        ("002.tar", "done"),
-    ]
+    assert sorted(Path(line["shard"]).name for line in again) == ["000.tar", "003.tar"]
+    assert {line["state"] for line in again} == {"done"}
     told = run_wds(*job, "--max-errors", "0", cwd=folder, status=1).stderr.decode()
     assert "max_errors=0 allows no more" in told
 
@@ -117,9 +115,7 @@ def test_sigterm_means_try_again(folder):
     assert b"run the job again" in told
     assert not list(folder.glob("new/*.tar"))
     run_wds("map", "fns:shrink", "in", "-o", "new/", cwd=folder)
-    assert (
-        subprocess.run(["ls", "-A"], cwd=folder / "new", capture_output=True, text=True).stdout.count(".partial") == 0
-    )
+    assert not list(folder.glob("new/.*.partial"))
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def test_two_results_of_one_key_are_an_error_of_the_sample(shards, tmp_path):
         ("000.tar", "out/", {"task": (3, 3)}, "makes no sense"),
         ("000.tar", "out/", {"output_shards": 0}, "at least one"),
         ("000.tar", "out/", {"max_errors": 1.5}, "neither a count"),
-        ("000.tar", "out/", {"engine": "spark"}, "neither 'serial'"),
+        ("000.tar", "out/", {"engine": "spark"}, "is none of 'serial'"),
         ("00{0,2}.tar", "pipe:cat {name}", {}, "looked at again"),
     ],
 )
