@@ -206,13 +206,26 @@ class _OutputTask:
             target.remove_partial()
             if hash_object(self._url) == target.hexdigest():
                 return
-            other = (read_receipt(self._url) or {}).get("run", {}).get("host", "another task")
-            raise FlowError(
-                f"two tasks made different outputs: one on {other}, and this one on {host_name()}. The function gives "
-                "something else each time (unseeded random numbers, time, order of a set), or it was changed during "
-                "the run. Take wds.sample_rng(key) for random numbers, and run again",
-                url=self._url,
-            ) from error
+            raise self._make_difference_error() from error
+
+    def _make_difference_error(self) -> FlowError:
+        other = (read_receipt(self._url) or {}).get("run", {}).get("host", "another task")
+        return FlowError(
+            f"two tasks made different outputs: one on {other}, and this one on {host_name()}. The function gives "
+            "something else each time (unseeded random numbers, time, order of a set), or it was changed during the "
+            "run. Take wds.sample_rng(key) for random numbers, and run again",
+            url=self._url,
+        )
+
+    def _check_other(self, stored: StoredIdentity, digest: str) -> None:
+        """Raise where another task wrote what is stored now, and has described it already.
+
+        Raises:
+            FlowError: it is not what this task wrote.
+        """
+        described = (read_receipt(self._url) or {}).get("output", {})
+        if StoredIdentity.from_json(described) == stored and described.get("blake2b") != digest:
+            raise self._make_difference_error()
 
     def _check_inputs(self) -> None:
         """Raise where an input is no longer the one that was planned, so that no receipt says that it was."""
@@ -227,6 +240,7 @@ class _OutputTask:
                 f"the output has {stored.size} bytes, and {target.size} were written: another writer replaced it",
                 url=self._url,
             )
+        self._check_other(stored, target.hexdigest())
         output = {"name": redact(file_name(self._url)), "size": target.size, "blake2b": target.hexdigest()}
         from webdataset import __version__  # noqa: PLC0415  the root package
 
