@@ -44,6 +44,10 @@ def deaths_folder(job: ShardJob) -> Path:
     return Path(tempfile.gettempdir()) / f"wds-map-{user}-{job.key}"
 
 
+# of the tasks that run in this process
+_running: set[Path] = set()
+
+
 class DeathRecord:
     """The sample that a task works on; a context manager.
 
@@ -69,6 +73,7 @@ class DeathRecord:
         name = f"{self._number}.{host_tag()}-{os.getpid()}-{os.urandom(4).hex()}.running"
         self._path = self._folder / name
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _running.add(self._path)
         return self
 
     def begin(self, ordinal: int) -> None:
@@ -83,7 +88,26 @@ class DeathRecord:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
         if self._path is not None:
+            _running.discard(self._path)
             self._path.unlink(missing_ok=True)
+
+
+def withdraw_deaths() -> None:
+    """Remove the files of this process's tasks: it ends, and no sample is to blame."""
+    for path in list(_running):
+        path.unlink(missing_ok=True)
+
+
+def withdraw_death(job: ShardJob, number: int, pid: int) -> None:
+    """Remove the file of a process that was ended on purpose.
+
+    Args:
+        job: the job.
+        number: of the output that it worked on.
+        pid: of the process, which is gone.
+    """
+    for path in list(deaths_folder(job).glob(f"{number}.{host_tag()}-{pid}-*.running")):
+        path.unlink(missing_ok=True)
 
 
 def collect_deaths(folder: Path, number: int, *, pid: int | None = None, exit_code: int | None = None) -> None:

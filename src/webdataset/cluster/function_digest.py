@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeAlias
 
@@ -118,20 +118,42 @@ class _FunctionWalk:
         elif isinstance(value, types.MethodType):
             self.add(f"{name}.self", value.__self__)
             self.add(f"{name}.method", value.__func__)
-        elif isinstance(value, staticmethod | classmethod):
-            self.add(name, value.__func__)
         elif isinstance(value, types.FunctionType):
             self._add_function(name, inspect.unwrap(value))
             if value is not inspect.unwrap(value):
                 self._add_function(f"{name}.wrapper", value)
         elif isinstance(value, type):
             self._add_class(name, value)
-        elif (text := format_plain(value)) is not None:
+        elif callable(inner := getattr(value, "__wrapped__", getattr(value, "__func__", None))):
+            # functools.cache and its like; static and class methods
+            self.add(name, inner)
+        else:
+            self._add_value(name, value)
+
+    def _add_value(self, name: str, value: object) -> None:
+        """Take a value that is no function and no class."""
+        if (text := format_plain(value)) is not None:
             self.values.append(f"{name}={text}")
         elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             self.values.append(f"{name}={getattr(value, '__module__', None)}.{value.__name__}")
+        elif isinstance(value, list | tuple | set | frozenset | dict):
+            self._add_container(name, value)
         else:
             self._add_object(name, value)
+
+    def _add_container(self, name: str, values: Collection[object]) -> None:
+        """Take a container of values that are not all plain; those of a set have no order, and count by number."""
+        if not self._is_new(values):
+            return
+        self.values.append(f"{name}={type(values).__name__} of {len(values)}")
+        if isinstance(values, dict):
+            for word, part in values.items():
+                self.add(f"{name}[{word!r:.100}]", part)
+        elif isinstance(values, list | tuple):
+            for place, part in enumerate(values):
+                self.add(f"{name}[{place}]", part)
+        else:
+            self.unseen.append(f"{name} ({type(values).__name__})")
 
     def _is_new(self, value: object) -> bool:
         if any(value is met for met in self._met):

@@ -80,7 +80,7 @@ class JobReport:
     def __str__(self) -> str:
         """Lines for people: what was done, and the first failures."""
         counts = self.counts
-        made = f"{len(self.done)} outputs made, {len(self.skipped)} were done, {len(self.failed)} failed"
+        made = f"outputs: {len(self.done)} made, {len(self.skipped)} done before, {len(self.failed)} failed"
         samples = f"{counts['in']} in, {counts['out']} out, {counts['dropped']} dropped, {counts['errors']} errors"
         lines = [f"{made}; samples: {samples}"]
         if self.reasons:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from webdataset.cluster.death_records import collect_deaths, deaths_folder
+from webdataset.cluster.death_records import collect_deaths, deaths_folder, withdraw_death, withdraw_deaths
 from webdataset.cluster.mapped_functions import close_functions
 from webdataset.cluster.shard_jobs import ShardJob
 from webdataset.cluster.shard_tasks import run_task
@@ -80,7 +80,7 @@ class ProcessEngine:
                     again.append(result.number)
             self._end_orderly()
         finally:
-            self._kill()
+            self._kill(job)
 
     def _dispatch(
         self, job: ShardJob, objects: bytes, waiting: Iterator[int], again: deque[int], book: TaskRetries
@@ -127,12 +127,15 @@ class ProcessEngine:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.popen.wait(_PATIENCE_SECONDS)
 
-    def _kill(self) -> None:
+    def _kill(self, job: ShardJob) -> None:
+        """End the processes; that is no death of the samples that they work on."""
         processes, self._processes = self._processes, []
         for process in processes:
             if process.popen.poll() is None:
                 process.popen.kill()
             process.collect_exit()
+            if process.number is not None:
+                withdraw_death(job, process.number, process.pid)
 
 
 class _TaskProcess:
@@ -212,6 +215,7 @@ def _receive_tasks(source: IO[bytes], tasks: "queue.SimpleQueue[Record]") -> Non
         if "end" in message:
             return
     # the parent is gone
+    withdraw_deaths()
     os._exit(1)
 
 

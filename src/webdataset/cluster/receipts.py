@@ -232,7 +232,7 @@ def _compare_output(url: str, found: StoredIdentity, recorded: Record, *, verify
         return False
     if not same and found.mtime_ns is None:
         return None
-    return (not same) if hash_object(url) == recorded.get("blake2b") else None
+    return not (same and comparable) if hash_object(url) == recorded.get("blake2b") else None
 
 
 def _compare_inputs(job: ShardJob, number: int, seen: list[Record]) -> tuple[list[Record], bool] | None:

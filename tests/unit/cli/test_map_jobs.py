@@ -91,7 +91,7 @@ def test_explain_verify_and_sweep(folder):
     times = path.stat()
     path.write_bytes(path.read_bytes().replace(b"000", b"111"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert b"0 outputs made" in run_wds(*job, cwd=folder).stderr
+    assert b"outputs: 0 made" in run_wds(*job, cwd=folder).stderr
     assert b"made because of: output changed (1)" in run_wds(*job, "--verify", cwd=folder).stderr
     orphan = folder / f"new/.002.tar.999999999-{host_tag()}00000000.partial"
     young = folder / "new/.002.tar.1-0000000000000000.partial"
@@ -114,6 +114,8 @@ def test_sigterm_means_try_again(folder):
     assert child.returncode == 75, told
     assert b"run the job again" in told
     assert not list(folder.glob("new/*.tar"))
+    # being ended is not held against the samples
+    assert not list(folder.glob("new/_wds/*/deaths/*"))
     run_wds("map", "fns:shrink", "in", "-o", "new/", cwd=folder)
     assert not list(folder.glob("new/.*.partial"))
 

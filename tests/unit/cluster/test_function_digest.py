@@ -112,6 +112,9 @@ def test_what_it_holds_counts():
     assert digest(make_closure(1, np.arange(5))) != digest(make_closure(1, np.arange(5) + 1))
     assert digest(functools.partial(plain, x=1)) != digest(functools.partial(plain, x=2))
     assert digest(plain, "1") != digest(plain, "2")
+    assert digest(make_closure(1, [plain, object])) != digest(make_closure(1, [make_closure(3, 1), object]))
+    assert digest(make_closure(1, {"a": plain})) == digest(make_closure(1, {"a": plain}))
+    assert digest(functools.cache(plain))[0] == digest(plain)[0]
 
 
 def test_lambdas_of_one_line_differ():
