@@ -1,5 +1,6 @@
 """Jobs whose processes are killed, whose disks are full, whose inputs and receipts change: the outputs are the same."""
 
+import contextlib
 import errno
 import json
 import os
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SIGKILL a
 
 TESTS = Path(__file__).parents[1]
 COUNTS = [30, 12, 0, 41, 25, 9]
+# more of them: MAP_KILL_SEEDS=100 pytest tests/faults/test_map_killed.py
+SEEDS = int(os.environ.get("MAP_KILL_SEEDS", "3"))
 RULES: Any = {"on_sample_error": "quarantine"}
 # the process dies at the given call of a function
 KILLED = """
@@ -102,7 +105,7 @@ def test_killed_at_each_step(reference, tmp_path, place, when, call):
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith((".partial", ".running", ".death"))]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_workers_are_killed(reference, tmp_path, seed):
     """SIGKILL of workers at random moments, starting ones included: equal bytes, equal quarantine, nothing left."""
     source, expected = reference
@@ -125,6 +128,27 @@ def test_random_workers_are_killed(reference, tmp_path, seed):
     assert kills
     assert read_outputs(tmp_path) == expected
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith((".partial", ".running", ".death"))]
+
+
+@pytest.mark.parametrize("seed", range((SEEDS + 2) // 3))
+def test_a_process_that_is_killed_and_started_again(reference, tmp_path, seed):
+    """One process for all outputs, killed at random moments until it comes through: equal bytes."""
+    source, expected = reference
+    environment = command_environment(PYTHONPATH=os.pathsep.join([str(SRC), str(TESTS)]))
+    arguments = ["shard_tasks", "run_task", "never", "0", str(source), str(tmp_path)]
+    rng, kills = random.Random(seed), 0
+    while True:
+        child = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], env=environment, stdout=subprocess.PIPE)
+        # patience grows, so that a slow machine comes through too
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=rng.uniform(0.3, 0.9) + kills / 4)
+        child.kill()
+        child.communicate()
+        if child.returncode == 0:
+            break
+        kills += 1
+    assert kills
+    assert read_outputs(tmp_path) == expected
 
 
 def test_the_driver_is_killed(reference, tmp_path):

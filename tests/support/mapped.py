@@ -82,6 +82,21 @@ def crash_at_13(sample: dict[str, Any]) -> Any:
     return fail_some(sample)
 
 
+def leave_at_13(sample: dict[str, Any]) -> Any:
+    """End the process in three ways at three samples."""
+    number = int(sample["txt"])
+    if number == 13:
+        os._exit(5)
+    if number == 14:
+        raise SystemExit(6)
+    return sample
+
+
+def interrupt(sample: dict[str, Any]) -> Any:
+    """Raise what a terminal's Ctrl-C raises."""
+    raise KeyboardInterrupt
+
+
 def draw_unseeded(sample: dict[str, Any]) -> Any:
     """Give something else each time."""
     time.sleep(0.05)

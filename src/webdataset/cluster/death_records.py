@@ -3,7 +3,7 @@
 Theory. While a task runs, a file of its own holds the ordinal of the sample that it works on, written in place before
 each sample. A task that ends, in whatever orderly way, removes it. What is found of a process that is gone is a death
 at that sample, and is kept until the output is done. A sample is fatal after two deaths by a fault of the program
-itself (SIGSEGV, SIGABRT ...), and after three where the cause is unknown or SIGKILL, which a scheduler sends too.
+itself (SIGSEGV, SIGABRT, an exit), and after three where the cause is unknown or SIGKILL, which a scheduler sends too.
 
 The files stand in the manifest where that is a local folder, else in a temporary folder of this host.
 """
@@ -157,6 +157,8 @@ def _find_fatal_samples(folder: Path, number: int) -> frozenset[int]:
     for path in folder.glob(f"{number}.*.death"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             record = json.loads(path.read_bytes())
-            crashed = record["exit_code"] in _CRASHES
+            code = record["exit_code"]
+            # an exit code of its own is no kill
+            crashed = code is not None and (code >= 0 or code in _CRASHES)
             weights[int(record["ordinal"])] += _CRASH_WEIGHT if crashed else _OTHER_WEIGHT
     return frozenset(ordinal for ordinal, weight in weights.items() if weight >= _NEEDED and ordinal >= 0)

@@ -108,7 +108,11 @@ class MappedFunction:
             SampleError: it fails, or what it returns is no sample.
             EncodingError: a value cannot be encoded.
         """
-        made = self._call(sample)
+        try:
+            made = self._call(sample)
+        except SystemExit as error:
+            # a function that ends its process would do so each time
+            raise SampleError(f"the function calls sys.exit({error})", key=sample.key, url=sample.url) from error
         if len(made) < 2:
             return made
         # several results that kept the sample's key are numbered

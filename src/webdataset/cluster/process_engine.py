@@ -204,7 +204,11 @@ def work() -> None:
         if "end" in task:
             break
         job = ShardJob.from_json(task["job"]).with_objects(objects)
-        _say(results, run_task(job, task["number"], task["attempt"]).to_json())
+        try:
+            result = run_task(job, task["number"], task["attempt"])
+        except BaseException as error:  # noqa: BLE001  of the function: Ctrl-C is for the parent
+            result = fail_result(TaskResult(task["number"], "failed", host=host_name(), attempt=task["attempt"]), error)
+        _say(results, result.to_json())
     close_functions()
 
 

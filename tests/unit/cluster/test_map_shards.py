@@ -261,6 +261,18 @@ def test_a_sample_that_crashes_its_process(shards, tmp_path):
     assert failed.value.key == "00013"
 
 
+def test_a_function_that_ends_its_process(shards, tmp_path):
+    """``os._exit`` is found out after two deaths, ``sys.exit`` at once; what looks like Ctrl-C fails the output."""
+    rules: Any = {"engine": "processes", "jobs": 1}
+    report = wds.map_shards(mapped.leave_at_13, [shards[2]], f"{tmp_path}/", on_sample_error="quarantine", **rules)
+    lines = (Path(report.manifest) / "quarantine/000000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["WorkerDied", "SystemExit"]
+    assert report.done[0].attempt == 3
+    with pytest.raises(JobFailed, match="KeyboardInterrupt") as failed:
+        wds.map_shards(mapped.interrupt, [shards[2]], f"{tmp_path}/", **rules)
+    assert failed.value.report.failed[0].attempt == 1
+
+
 def test_two_results_of_one_key_are_an_error_of_the_sample(shards, tmp_path):
     """An output never holds two samples of one key, next to each other or not."""
     report = wds.map_shards(
