@@ -141,7 +141,7 @@ def test_a_process_that_is_killed_and_started_again(reference, tmp_path, seed):
         child = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], env=environment, stdout=subprocess.PIPE)
         # patience grows, so that a slow machine comes through too
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.communicate(timeout=rng.uniform(0.3, 0.9) + kills / 4)
+            child.communicate(timeout=rng.uniform(0.2, 0.5) + kills / 4)
         child.kill()
         child.communicate()
         if child.returncode == 0:

@@ -5,6 +5,7 @@ the inputs, or from counting them. Counts are kept in the manifest, by the versi
 counted once. Identities and counts are asked for by several threads.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,10 @@ from webdataset.cluster.stored_files import (
     read_record,
     write_small_file,
 )
-from webdataset.core.errors import NoShards, UsageError
+from webdataset.core.errors import NoShards, UsageError, WebDatasetError
+from webdataset.index import sample_counts
 from webdataset.reshaping.raw_writer import name_numbered
+from webdataset.samples.sample_reader import Reading
 from webdataset.shards.expand import expand_braces, expand_urls
 from webdataset.writing.compression import choose_compression
 
@@ -183,6 +186,10 @@ def count_inputs(shards: Sequence[InputShard], folder: str, storage_options: obj
         SourceError: one cannot be read.
         TarError: one is damaged.
     """
+    # indexes and sizes.json beside the shards; a task compares the end of each shard with them
+    with contextlib.suppress(WebDatasetError):
+        known = sample_counts([shard.url for shard in shards], reading=Reading(storage_options=storage_options))
+        return [shard._replace(samples=known[shard.url]) for shard in shards]
     return map_threads(lambda shard: _count_input(shard, folder, storage_options), shards)
 
 

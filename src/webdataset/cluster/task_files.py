@@ -141,15 +141,26 @@ class InputReader:
         """Yield the samples.
 
         Raises:
-            ShardChanged: there are fewer than were counted.
+            ShardChanged: there are fewer or more than were counted.
             WebDatasetError: the shard is damaged.
         """
         part, count = self._part, 0
-        for sample in islice(self._samples, part.start, part.stop):
+        samples = iter(self._samples)
+        for sample in islice(samples, part.start, part.stop):
             yield sample
             count += 1
         if part.stop is not None and count < part.stop - part.start:
-            raise make_changed_error(self._shard.url)
+            raise self._make_count_error()
+        # an index may count fewer samples than there are
+        if part.stop is not None and part.stop == self._shard.samples and next(samples, None) is not None:
+            raise self._make_count_error()
+
+    def _make_count_error(self) -> ShardChanged:
+        return ShardChanged(
+            f"the input has more or fewer samples than the {self._shard.samples} that were counted: it was replaced, "
+            "or the index or sizes.json beside it is wrong; write it anew, and run the job again",
+            url=self._shard.url,
+        )
 
     def finish(self) -> str | None:
         """Return the digest of a local input that was read whole; None for any other.

@@ -70,6 +70,27 @@ def test_outputs_of_all_samples(shards, tmp_path, outputs):
     assert [key for key, _ in list_samples(tmp_path / "out")] == [f"{number:05d}" for number in range(55)]
 
 
+@pytest.mark.parametrize("kind", ["index", "sizes", "too few", "too many"])
+def test_counts_beside_the_shards(shards, tmp_path, kind):
+    """Indexes and sizes.json save the counting; a count that is wrong is an error, and no sample is lost."""
+    shards = [name for name, count in zip(shards, COUNTS, strict=True) if count]
+    if kind == "index":
+        wds.write_indexes(shards, "dali")
+    else:
+        wrong = {"sizes": 0, "too few": -1, "too many": 1}[kind]
+        sizes = {f"{number:03d}.tar": count for number, count in enumerate(COUNTS)}
+        sizes["002.tar"] += wrong
+        (tmp_path / "in/sizes.json").write_text(json.dumps(sizes))
+    job = lambda: wds.map_shards(mapped.keep, shards, f"{tmp_path}/out/%03d.tar", output_shards=4)  # noqa: E731
+    if kind.startswith("too"):
+        with pytest.raises(JobFailed, match="more or fewer samples"):
+            job()
+        return
+    assert job().counts["in"] == 55
+    assert not (tmp_path / "out/_wds/counts").exists()
+    assert [key for key, _ in list_samples(tmp_path / "out")] == [f"{number:05d}" for number in range(55)]
+
+
 @pytest.mark.parametrize("tasks", [1, 3, 5, 9])
 def test_any_number_of_tasks_makes_the_same(shards, tmp_path, tasks):
     """N tasks, in any order, in one process or several, write the bytes of one: n below, at and above M."""
