@@ -279,11 +279,11 @@ def _say_state(job: "ShardJob", task: tuple[int, int] | None, call: JobCall, *, 
 
 
 def _sweep(job: "ShardJob") -> int:
-    from webdataset.writing.local_file import remove_orphans  # noqa: PLC0415  after --help
-    from webdataset.writing.outputs import local_path  # noqa: PLC0415
+    from webdataset.cluster.receipts import receipt_url  # noqa: PLC0415  after --help
+    from webdataset.cluster.stored_files import remove_partial_files  # noqa: PLC0415
 
-    paths = [local_path(shard.url) for shard in job.outputs.values()]
-    removed = sum(remove_orphans(path, _GRACE_SECONDS) for path in paths if path is not None)
+    urls = [url for shard in job.outputs.values() for url in (shard.url, receipt_url(shard.url))]
+    removed = sum(remove_partial_files(url, grace_seconds=_GRACE_SECONDS) for url in urls)
     console.say(f"removed {removed} partial files")
     return exit_status.DONE
 

@@ -23,7 +23,7 @@ from webdataset.cluster.job_planning import (
 from webdataset.cluster.job_reports import JobReport, failure_url, note_failure, write_report
 from webdataset.cluster.receipts import Decision, decide
 from webdataset.cluster.shard_jobs import ShardJob
-from webdataset.cluster.stored_files import Record, format_record, read_record, write_small_file
+from webdataset.cluster.stored_files import Record, forget_listings, format_record, read_record, write_small_file
 from webdataset.cluster.task_results import TaskResult, fail_result
 from webdataset.core.errors import SourceError, UsageError
 
@@ -163,6 +163,7 @@ def run_job(
     Raises:
         SourceError: a store refuses, or does not answer.
     """
+    forget_listings()
     decisions = dict(zip(numbers, look_at_outputs(job, numbers), strict=True))
     done = [number for number in numbers if decisions[number].done and not job.recompute]
     results = {}

@@ -16,7 +16,6 @@ from webdataset.cluster.stored_files import (
     hash_object,
     make_folder,
     remove_local_file,
-    remove_partial_files,
     write_small_file,
 )
 from webdataset.core.errors import AlreadyExists, SampleError
@@ -89,11 +88,6 @@ class SampleErrors:
             make_folder(self.samples_url)
             self._writer = RawShardWriter(self.samples_url, compress=False)
         self._writer.write(sample)
-
-    def remove_partial_files(self) -> None:
-        """Remove what tasks of this output that were killed left behind."""
-        remove_partial_files(self.lines_url)
-        remove_partial_files(self.samples_url)
 
     def finish(self) -> Record | None:
         """Complete the quarantine; return what the receipt says of it, or None where nothing is in it.

@@ -106,9 +106,8 @@ class _OutputTask:
         function = open_function(self._job)
         make_folder(self._url)
         path = local_path(self._url)
-        for url in (self._url, receipt_url(self._url)):
-            remove_partial_files(url)
-        self._errors.remove_partial_files()
+        for url in (self._url, receipt_url(self._url), self._errors.lines_url, self._errors.samples_url):
+            remove_partial_files(url, again=self._attempt > 1)
         target = DigestedOutput(self._url, overwrite=path is None or os.path.lexists(path))
         writer = RawShardWriter(target, compress=self._job.compress or False, level=self._job.level)
         try:

@@ -5,16 +5,18 @@ of the last change of a local file. It costs one request. Nothing is deleted in 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from webdataset.core.errors import NoRandomAccess, NotFound, SourceError
 from webdataset.storage.open_url import resolve_url
 from webdataset.storage.streams import stream_identity
-from webdataset.writing.local_file import make_source_error, name_partial, remove_orphans
+from webdataset.writing.local_file import list_partial_files, make_source_error, name_partial, remove_orphans
 from webdataset.writing.outputs import local_path, open_output
 
 Record: TypeAlias = dict[str, Any]
@@ -22,6 +24,7 @@ Record: TypeAlias = dict[str, Any]
 
 DIGEST_BYTES = 16
 _PIECE_BYTES = 1 << 20
+_LISTED_SECONDS = 30.0
 _LARGEST_BYTES = 256 << 20
 
 
@@ -185,11 +188,34 @@ def make_folder(url: str) -> None:
             raise make_source_error(error, path, "make the folder of") from error
 
 
-def remove_partial_files(url: str) -> None:
-    """Remove what tasks that were killed on this host left of a local file."""
+def remove_partial_files(url: str, *, again: bool = False, grace_seconds: float | None = None) -> int:
+    """Remove what tasks that were killed on this host left of a local file; return how many files.
+
+    A folder is listed twice a minute at most, since it may hold 100 000 outputs.
+
+    Args:
+        url: of the file.
+        again: list the folder anew: a task of this run was killed.
+        grace_seconds: remove those of other hosts, too, which have not been written to for so long.
+    """
     path = local_path(url)
-    if path is not None:
-        remove_orphans(path)
+    if path is None:
+        return 0
+    path = os.path.realpath(path)
+    if again:
+        forget_listings()
+    names = _list_once(os.path.dirname(path), os.getpid(), int(time.monotonic() / _LISTED_SECONDS))  # noqa: PTH120
+    return remove_orphans(path, names, grace_seconds)
+
+
+def forget_listings() -> None:
+    """List folders anew when they are looked at next: a run begins, or a task of it was killed."""
+    _list_once.cache_clear()
+
+
+@functools.lru_cache(maxsize=16)
+def _list_once(folder: str, _process: int, _time: int) -> list[str]:
+    return list_partial_files(folder)
 
 
 def remove_local_file(url: str) -> None:

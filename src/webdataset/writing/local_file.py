@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
@@ -150,25 +150,32 @@ def host_tag() -> str:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
 
 
-def remove_orphans(path: str, grace_seconds: float | None = None) -> int:
+def list_partial_files(folder: str) -> list[str]:
+    """Return the names of the unfinished files in a folder; none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return [name for name in os.listdir(folder) if name.endswith(".partial")]  # noqa: PTH208  bytes of names stay
+    return []
+
+
+def remove_orphans(path: str, names: Iterable[str], grace_seconds: float | None = None) -> int:
     """Remove what writers of a file left under partial names when they were killed, on this host; return how many.
 
     Args:
-        path: of the file.
+        path: of the file, links resolved.
+        names: of the unfinished files in its folder.
         grace_seconds: remove those of other hosts, too, which have not been written to for so long.
     """
-    folder, name = os.path.split(os.path.realpath(path))
+    folder, name = os.path.split(path)
     short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
     pattern = re.compile(rf"\.{re.escape(short)}\.(\d+)-([0-9a-f]{{8}})[0-9a-f]{{8}}\.partial")
     removed = 0
-    with contextlib.suppress(OSError):
-        for entry in os.listdir(folder):  # noqa: PTH208  bytes of names stay
-            match = pattern.fullmatch(entry)
-            place = os.path.join(folder, entry)  # noqa: PTH118
+    for entry in names:
+        match = pattern.fullmatch(entry)
+        place = os.path.join(folder, entry)  # noqa: PTH118
+        with contextlib.suppress(OSError):
             if match is not None and _is_orphan(place, int(match[1]), match[2], grace_seconds):
-                with contextlib.suppress(OSError):
-                    os.unlink(place)  # noqa: PTH108
-                    removed += 1
+                os.unlink(place)  # noqa: PTH108
+                removed += 1
     return removed
 
 
