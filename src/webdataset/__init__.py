@@ -12,6 +12,8 @@ from typing import Any
 __version__ = "2.0.0.dev0"
 
 _HOMES = {
+    "cluster.map_shards": "map_shards",
+    "cluster.mapped_functions": "sample_rng stream_function",
     "core.distributed": "WorkerContext",
     "inspection.check": "check_shards iterate_checks",
     "inspection.repair": "repair_shards",

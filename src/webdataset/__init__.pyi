@@ -56,6 +56,8 @@ from .cborsiterators import (
     cbors_to_samples as cbors_to_samples,
     msgpacks_to_samples as msgpacks_to_samples,
 )
+from .cluster.map_shards import map_shards as map_shards
+from .cluster.mapped_functions import sample_rng as sample_rng, stream_function as stream_function
 from .compat import (
     FluidInterface as FluidInterface,
     FluidWrapper as FluidWrapper,
@@ -253,6 +255,7 @@ __all__ = [
     "lru_cleanup",
     "map",
     "map_dict",
+    "map_shards",
     "map_tuple",
     "map_with_rng",
     "maybe_cached_tarfile_to_samples",
@@ -273,6 +276,7 @@ __all__ = [
     "rng",
     "rsample",
     "sample_counts",
+    "sample_rng",
     "select",
     "shardspec",
     "shuffle",
@@ -284,6 +288,7 @@ __all__ = [
     "split_by_node",
     "split_by_sample",
     "split_by_worker",
+    "stream_function",
     "tarfile_samples",
     "tarfile_to_samples",
     "to_dict",

@@ -8,7 +8,7 @@ import click
 from webdataset.cli.outputs import WRITTEN, ShardOutputs, shard_output_options
 from webdataset.reshaping.creation import check_sources, create_samples
 
-SCHEMAS: Final[dict[str, Any]] = {"create": WRITTEN}
+SCHEMAS: Final[dict[str, object]] = {"create": WRITTEN}
 
 
 @click.command("create")

@@ -14,7 +14,7 @@ from webdataset.inspection.expression import Expression
 from webdataset.samples.raw_samples import RawSample, RawSamples
 
 _SIGNS = {"removed": "-", "added": "+", "changed": "~"}
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[dict[str, object]] = {
     "grep": {
         "description": "One line a sample that was found; with --count, one object with their number.",
         "oneOf": [

@@ -12,7 +12,7 @@ from webdataset.inspection.summary import DatasetSummary, FieldSummary, summariz
 
 _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
 _PAIR: Final[dict[str, Any]] = {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[dict[str, object]] = {
     "info": {
         "description": "One object for all shards.",
         "type": "object",

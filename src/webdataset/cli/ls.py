@@ -17,7 +17,7 @@ _FIELD: Final[dict[str, Any]] = {
     "properties": {"field": {"type": "string"}, "size_bytes": {"type": "integer", "minimum": 0}},
     "additionalProperties": False,
 }
-SCHEMAS: Final[dict[str, Any]] = {
+SCHEMAS: Final[dict[str, object]] = {
     "ls": {
         "description": "One line a sample; with --members, one line a member.",
         "oneOf": [

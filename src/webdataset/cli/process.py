@@ -10,6 +10,7 @@ import click
 
 from webdataset.cli import console, exit_status
 from webdataset.cli.inputs import Inputs, input_options
+from webdataset.cli.map_jobs import MAPPED, JobCall, job_options, run_map_job
 from webdataset.cli.outputs import (
     WRITTEN,
     ShardOutputs,
@@ -34,7 +35,7 @@ from webdataset.reshaping.processing import (
 from webdataset.reshaping.recompression import KINDS, make_target_name, recompress_shard
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, Any]] = {"proc": WRITTEN, "map": WRITTEN}
+SCHEMAS: Final[dict[str, object]] = {"proc": WRITTEN, "map": {"anyOf": [WRITTEN, MAPPED]}}
 
 
 @click.command("recompress")
@@ -129,9 +130,17 @@ def proc_command(
 )
 @click.option("--threads", is_flag=True, help="Call it in threads of one process, which share what it remembers.")
 @on_error_option("the function", "stop", "skip", "keep")
+@job_options
 @shard_output_options
 def map_command(
-    function: str, inputs: Inputs, *, output: ShardOutputs, jobs: int, threads: bool, on_error: OnError
+    function: str,
+    inputs: Inputs,
+    *,
+    output: ShardOutputs,
+    jobs: int,
+    threads: bool,
+    on_error: OnError,
+    **given: Any,
 ) -> int:
     """Call a Python function with each sample, and write what it returns.
 
@@ -141,13 +150,24 @@ def map_command(
     With -j N, N processes import the function; the order of the samples stays. Where it waits (for a server) or
     remembers what it saw, take --threads. One job, the default, is safe for any function.
 
+    With -o FOLDER/, -o 'new/{stem}.tar' or --shards M it is a job: each output gets a receipt, what is done is not made
+    again, and --task I --of N makes a part of the outputs, in any order, on any machine.
+
     Examples:
       wds map clean:fix_caption -o clean-%06d.tar -s 1GB 'train-*.tar'
       wds map -j 8 images:shrink --on-error skip -o small-%06d.tar train-{000..099}.tar
+      wds map -j 8 images:shrink --on-sample-error quarantine -o small/ train-{000..099}.tar
+      wds map images:shrink -o s3://bucket/small/ 's3://bucket/train/*.tar' --task 3 --of 16
     """
     sys.path.insert(0, "")
     # a mistake in the name is told before a process is started
     called = load_function(function)
+    call = JobCall(**given)
+    if call.is_asked_for(output):
+        if threads or on_error != "stop":
+            raise UsageError("--threads and --on-error are for a stream of samples: in a job, use --on-sample-error")
+        return run_map_job(function, inputs, output=output, call=call, jobs=jobs)
+    call.refuse_elsewhere()
     samples = read_inputs(inputs)
     if jobs == 1 or threads:
         results = map_in_order(SampleFunction(called), samples, jobs)

@@ -18,7 +18,7 @@ from webdataset.reshaping.mixing import is_endless, mix_samples
 from webdataset.reshaping.raw_writer import write_evenly
 from webdataset.samples.raw_samples import RawSample
 
-SCHEMAS: Final[dict[str, Any]] = dict.fromkeys(("reshard", "shuffle", "sort", "join", "mix"), WRITTEN)
+SCHEMAS: Final[dict[str, object]] = dict.fromkeys(("reshard", "shuffle", "sort", "join", "mix"), WRITTEN)
 
 
 def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:

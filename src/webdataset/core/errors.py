@@ -34,7 +34,8 @@
     │   └── UnsafeContent (pickle.UnpicklingError)  a field that would run code; see ``add_safe_globals``
     ├── FlowError (RuntimeError)          a running pipeline that cannot go on, or cannot be restored
     │   ├── StateMismatch (ValueError)    a snapshot of something else
-    │   └── WorkerDied                    a worker process has ended
+    │   ├── WorkerDied                    a worker process has ended
+    │   └── JobFailed                     outputs of a job that could not be made; ``report`` says which
     ├── UsageError (ValueError)           a call that cannot mean anything
     │   ├── NoShards (IndexError)         an empty list of shards
     │   ├── ConfigError                   a configuration of credentials that is wrong or lacks something
@@ -269,6 +270,16 @@ class WorkerDied(FlowError):
 
     worker: int | None = None
     exit_code: int | None = None
+
+
+class JobFailed(FlowError):
+    """Outputs of a job that could not be made; the others are done.
+
+    Attributes:
+        report: of the job: a ``JobReport``.
+    """
+
+    report: Any = None
 
 
 class UsageError(WebDatasetError, ValueError):

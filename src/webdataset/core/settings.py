@@ -266,6 +266,17 @@ SLURM_STEP_ID = EnvironmentVariable[int | None](
     "SLURM_STEP_ID", None, int, "number of a SLURM step; shells have special ones"
 )
 PMIX_NAMESPACE = EnvironmentVariable[str | None]("PMIX_NAMESPACE", None, str, "name that all ranks of an MPI job share")
+SLURM_ARRAY_TASK_ID = EnvironmentVariable[int | None](
+    "SLURM_ARRAY_TASK_ID", None, int, "number of this task of a SLURM array, for `wds map`"
+)
+SLURM_ARRAY_TASK_MIN = EnvironmentVariable("SLURM_ARRAY_TASK_MIN", 0, int, "the lowest number of a SLURM array")
+SLURM_ARRAY_TASK_STEP = EnvironmentVariable("SLURM_ARRAY_TASK_STEP", 1, int, "the step of a SLURM array")
+SLURM_ARRAY_TASK_COUNT = EnvironmentVariable[int | None](
+    "SLURM_ARRAY_TASK_COUNT", None, int, "how many tasks a SLURM array has"
+)
+JOB_COMPLETION_INDEX = EnvironmentVariable[int | None](
+    "JOB_COMPLETION_INDEX", None, int, "number of this pod of an indexed Kubernetes job, for `wds map --of N`"
+)
 SLURM_JOB_ID = EnvironmentVariable[str | None]("SLURM_JOB_ID", None, str, "name that all ranks of a SLURM job share")
 WIDS_CACHE = EnvironmentVariable[str | None]("WIDS_CACHE", None, str, "directory of the shards that wids downloads")
 WIDS_VERBOSE = EnvironmentVariable(

@@ -1,15 +1,21 @@
 """A local file that appears under its name when it is complete, and never before.
 
-It is written as ``.name.pid-random.partial`` beside its final place, synced to the disk, and renamed; so, however the
-program ends, the final name holds the old file, the whole new one, or nothing.
+It is written as ``.name.pid-hostrandom.partial`` beside its final place, synced to the disk, and renamed; so, however
+the program ends, the final name holds the old file, the whole new one, or nothing.
 """
 
 import contextlib
 import errno
+import functools
+import hashlib
 import io
 import os
+import re
 import stat
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
 
@@ -40,9 +46,7 @@ class LocalFileOutput:
         self._kept = False
         if self._found is not None and not overwrite:
             raise AlreadyExists("a file is there already: pass overwrite=True or choose another name", url=path)
-        folder, name = os.path.split(self.path)
-        unique = f"{os.getpid()}-{os.urandom(4).hex()}"
-        self.partial = os.path.join(folder, f".{_shorten_name(name)}.{unique}.partial")  # noqa: PTH118  bytes of names stay
+        self.partial = name_partial(self.path)
         try:
             self.stream = io.FileIO(self.partial, "xb")
         except OSError as error:
@@ -127,6 +131,74 @@ class LocalFileOutput:
         return self.partial
 
 
+def name_partial(path: str) -> str:
+    """Return the name under which a file is written, beside its final place; it tells who writes it."""
+    folder, name = os.path.split(path)
+    short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
+    unique = f"{os.getpid()}-{host_tag()}{os.urandom(4).hex()}"
+    return os.path.join(folder, f".{short}.{unique}.partial")  # noqa: PTH118  bytes of names stay
+
+
+@functools.cache
+def host_tag() -> str:
+    """Return 8 hexadecimal digits for this host since it was started, where a process id means one process."""
+    parts = [getattr(os, "uname", lambda: ["", "windows"])()[1]]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+    with contextlib.suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+
+
+def list_partial_files(folder: str) -> list[str]:
+    """Return the names of the unfinished files in a folder; none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return [name for name in os.listdir(folder) if name.endswith(".partial")]  # noqa: PTH208  bytes of names stay
+    return []
+
+
+def remove_orphans(path: str, names: Iterable[str], grace_seconds: float | None = None) -> int:
+    """Remove what writers of a file left under partial names when they were killed, on this host; return how many.
+
+    Args:
+        path: of the file, links resolved.
+        names: of the unfinished files in its folder.
+        grace_seconds: remove those of other hosts, too, which have not been written to for so long.
+    """
+    folder, name = os.path.split(path)
+    short = os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
+    pattern = re.compile(rf"\.{re.escape(short)}\.(\d+)-([0-9a-f]{{8}})[0-9a-f]{{8}}\.partial")
+    removed = 0
+    for entry in names:
+        match = pattern.fullmatch(entry)
+        place = os.path.join(folder, entry)  # noqa: PTH118
+        with contextlib.suppress(OSError):
+            if match is not None and _is_orphan(place, int(match[1]), match[2], grace_seconds):
+                os.unlink(place)  # noqa: PTH108
+                removed += 1
+    return removed
+
+
+def _is_orphan(place: str, pid: int, tag: str, grace_seconds: float | None) -> bool:
+    """Tell whether the writer of a partial file is gone."""
+    if tag == host_tag():
+        return not is_alive(pid)
+    return grace_seconds is not None and time.time() - os.stat(place).st_mtime > grace_seconds  # noqa: PTH116
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process of this host runs, or may run."""
+    if sys.platform == "win32":  # signal 0 ends a process there
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def is_special(path: str) -> bool:
     """Tell whether a path is no regular file but is there (a device, a named pipe, a folder), or names a descriptor."""
     if path.startswith(_DESCRIPTORS):
@@ -152,11 +224,6 @@ def _find_identity(path: str) -> tuple[int, int, int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _shorten_name(name: str) -> str:
-    """Return a name cut so that the partial name fits a folder entry."""
-    return os.fsdecode(os.fsencode(name)[:_LONGEST_NAME])
 
 
 def _sync_folder(folder: str) -> None:
