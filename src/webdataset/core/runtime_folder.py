@@ -47,6 +47,28 @@ def open_private_file(path: str) -> int:
     return descriptor
 
 
+def touch_private_file(path: str) -> None:
+    """Make a file, or change its time.
+
+    Raises:
+        OSError: as :func:`open_private_file` does.
+    """
+    descriptor = open_private_file(path)
+    try:
+        os.utime(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_stamp(path: str) -> tuple[int, int] | None:
+    """Return what changes when a file is made or touched; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
 def _refuse_foreign(status: os.stat_result, path: str, is_kind: Callable[[int], bool]) -> None:
     """Refuse what is of another kind, or what other users own, may read or may change."""
     if not is_kind(status.st_mode):

@@ -91,7 +91,7 @@ class RequestBudget:
         if bound is None and not _NUMBER.unpack_from(self._bytes, _CUT_OFFSET)[0]:
             return Turn(self, self._count())
         while True:
-            with self._locked():
+            with self._hold_lock():
                 state, wait = self._load().reserve(clock(), bound)
                 self._save(state)
             if not self._wait(wait, state.generation):
@@ -101,7 +101,7 @@ class RequestBudget:
         """Slow all processes down; arguments as for :meth:`RequestRate.refuse`."""
         if bound == 0:
             return
-        with self._locked():
+        with self._hold_lock():
             before = self._load()
             state = before.refuse(clock(), generation, wish_seconds, bound)
             self._save(state)
@@ -115,7 +115,7 @@ class RequestBudget:
         if 0 <= now - start < 1.0:
             _COUNTS.pack_into(place, _COUNTS_OFFSET, start, count + 1)
         else:
-            with self._locked():
+            with self._hold_lock():
                 self._save(self._load().count(now))
         generation: float = _NUMBER.unpack_from(place, _GENERATION_OFFSET)[0]
         return generation
@@ -138,7 +138,7 @@ class RequestBudget:
         _STATE.pack_into(self._bytes, 0, _MAGIC, *astuple(state))
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         with self._lock:
             held = self._descriptor is not None and _lock_record(self._descriptor)
             try:

@@ -13,8 +13,7 @@ do not cause a second one: the *generation* of a request says what it knew.
 Nothing here reads a clock, sleeps, or shares anything. Times are seconds of one clock that all processes share.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 BURST_SECONDS = 1.0
 GROWTH_SECONDS = 10.0
@@ -23,8 +22,12 @@ FIRST_LEAST_RATE = 5.0
 """A program that sends less is not what a service refuses for; a second refusal shows whether it is."""
 LONGEST_PAUSE = 120.0
 LEAST_PAUSE = 0.1
+LONGEST_QUEUE = 24 * 3600.0
 _WINDOW_SECONDS = 1.0
 _FREE_GROWTH = 4.0
+_LARGEST = 1e15
+# two processes that read the clock may write in the other order
+_SKEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,16 @@ class RequestRate:
 
     def at(self, now: float) -> "RequestRate":
         """Return the state, made plausible for a moment: times of before a restart of the machine are forgotten."""
-        furthest = now + LONGEST_PAUSE
-        valid = 0 <= self.cut_at <= furthest and 0 <= self.window_start <= now and self.cut >= 0 and self.counted >= 0
-        if not valid or math.isnan(self.next_slot + self.generation + self.window_count):
-            return RequestRate(generation=1.0, window_start=now)
-        return self
+        numbers = astuple(self)
+        valid = (
+            all(0 <= number < _LARGEST for number in numbers)
+            and self.window_start <= now + _SKEW_SECONDS
+            and self.cut_at <= now + LONGEST_PAUSE
+            and self.next_slot <= now + LONGEST_QUEUE
+        )
+        return self if valid else RequestRate(generation=1.0, window_start=now)
 
-    def allowed(self, now: float, bound: float | None = None) -> float | None:
+    def rate_at(self, now: float, bound: float | None = None) -> float | None:
         """Return the requests a second that are allowed now; None for any number.
 
         Args:
@@ -88,7 +94,7 @@ class RequestRate:
             The new state, and the seconds until the slot.
         """
         known = self.at(now).count(now)
-        rate = known.allowed(now, bound)
+        rate = known.rate_at(now, bound)
         if known.cut and now - known.cut_at >= GROWTH_SECONDS * (_FREE_GROWTH - 1):
             known = replace(known, cut=0.0)
         if rate is None:
@@ -116,7 +122,7 @@ class RequestRate:
             later = max(known.next_slot, now + (min(wish_seconds, LONGEST_PAUSE) if wish_seconds else 0.0))
             return replace(known, next_slot=later)
         sent = max(known.counted, known.window_count / max(now - known.window_start, _WINDOW_SECONDS))
-        before = known.allowed(now, bound)
+        before = known.rate_at(now, bound)
         first = FIRST_LEAST_RATE if not known.cut else LEAST_RATE
         rate = max((sent if before is None else min(before, max(sent, LEAST_RATE))) / 2, first)
         return replace(known, generation=known.generation + 1, cut=rate, cut_at=now + pause, next_slot=now + pause)

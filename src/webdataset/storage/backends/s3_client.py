@@ -21,7 +21,7 @@ import threading
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, SourceError, UsageError, WebDatasetError
@@ -337,7 +337,7 @@ def _take_turn(request: "AWSPreparedRequest", **_: object) -> None:
 
 
 def _note_refusal(
-    response_dict: Mapping[str, Any] | None, parsed_response: Mapping[str, Any] | None, **_: object
+    response_dict: Mapping[str, object] | None, parsed_response: Mapping[str, Mapping[str, str]] | None, **_: object
 ) -> None:
     """Slow all processes down where the service says that there are too many requests."""
     turn, _request_state.turn = getattr(_request_state, "turn", None), None
@@ -345,7 +345,7 @@ def _note_refusal(
         return
     code = (parsed_response or {}).get("Error", {}).get("Code")
     if response_dict["status_code"] in REFUSALS or code in _TOO_MANY:
-        headers = response_dict["headers"]
+        headers = cast("Mapping[str, str]", response_dict["headers"])
         note_refusal(turn, parse_retry_after(headers.get("retry-after"), headers.get("date")))
 
 
