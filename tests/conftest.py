@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -33,6 +34,9 @@ os.environ.setdefault("WDS_FULL_TRACEBACKS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
 
 PATIENCE_SECONDS = 10.0
+# what processes share is this run's alone: an earlier run's services refused at the same ports
+RUNTIME = tempfile.TemporaryDirectory(prefix="wds-tests-")
+os.environ["XDG_RUNTIME_DIR"] = RUNTIME.name
 OURS = Path("/proc/self/cmdline")
 
 

@@ -144,6 +144,12 @@ def _slurm_claims() -> Iterator[RankClaim]:
         yield RankClaim("SLURM's variables", task, tasks, launcher=True)
 
 
+def detect_step() -> tuple[int | str, ...] | None:
+    """Return job and step of SLURM's that started this process as one of its tasks; None for shells, and elsewhere."""
+    job, step = settings.SLURM_JOB_ID.get(), settings.SLURM_STEP_ID.get()
+    return None if job is None or step is None or step >= _SPECIAL_STEPS else (job, step)
+
+
 _accepted_claims: list[RankClaim] = []
 
 

@@ -4,6 +4,7 @@ A variable is read when it is asked for, so that a program may change it between
 (:class:`webdataset.core.distributed.RunContext`), each is read once. No other module reads the environment.
 """
 
+import math
 import os
 import re
 import threading
@@ -59,6 +60,13 @@ def _parse_bool(text: str) -> bool:
 
 def _parse_number(text: str) -> int:
     return int(float(text))
+
+
+def _parse_rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate < math.inf:
+        raise ValueError("it is a number, 0 or more")
+    return rate
 
 
 def _split_words(text: str) -> tuple[str, ...]:
@@ -240,6 +248,24 @@ AZURE_STORAGE_ACCOUNT_KEY = EnvironmentVariable[str | None](
 AZURE_STORAGE_SAS_TOKEN = EnvironmentVariable[str | None](
     "AZURE_STORAGE_SAS_TOKEN", None, str, "shared access signature for that account, where there is no key"
 )
+REQUESTS_PER_SECOND = EnvironmentVariable[float | None](
+    "WDS_REQUESTS_PER_SECOND",
+    None,
+    _parse_rate,
+    "requests a second that all processes of this user on this host send to one service; unset: no bound until it "
+    "answers 429 or 503; 0: none even then",
+)
+SHARED_LISTING = EnvironmentVariable(
+    "WDS_SHARED_LISTING", True, _parse_bool, "0: each process of a job lists folders and wildcards by itself"
+)
+JOB_ID = EnvironmentVariable[str | None](
+    "WDS_JOB_ID", None, str, "name of the job, for processes on one host that share listings; unset: from the launcher"
+)
+RUNTIME_DIR = EnvironmentVariable[str | None](
+    "XDG_RUNTIME_DIR", None, str, "folder of files that the user's processes share; unset: the temporary files"
+)
+MASTER_ADDR = EnvironmentVariable("MASTER_ADDR", "", str, "host of rank 0, set by torchrun and the like")
+MASTER_PORT = EnvironmentVariable("MASTER_PORT", "", str, "port of rank 0, set by torchrun and the like")
 WDS_RANK = EnvironmentVariable[int | None]("WDS_RANK", None, int, "rank of this process, whatever else says")
 WDS_WORLD_SIZE = EnvironmentVariable[int | None]("WDS_WORLD_SIZE", None, int, "number of ranks, whatever else says")
 RANK = EnvironmentVariable[int | None]("RANK", None, int, "rank of this process in the job")

@@ -199,10 +199,14 @@ def _expand_wildcards(url: str, storage_options: object = None) -> list[str]:
 
 def _list_objects(target: str, storage_options: object) -> list[str] | None:
     """Return the objects that a url stands for; None where wildcards match none of them."""
-    from webdataset.storage.listing import list_urls  # noqa: PLC0415  local files are not listed there
+    from webdataset.storage.listing import can_list, is_pattern, list_urls  # noqa: PLC0415  not for local files
+
+    if not can_list(target) or not is_pattern(target):
+        return None
+    from webdataset.shards.shared_listing import share_listing  # noqa: PLC0415  not for local files
 
     try:
-        return list_urls(target, storage_options)
+        return share_listing(target, storage_options, lambda: list_urls(target, storage_options))
     except NotFound as error:
         if target.endswith("/"):
             raise

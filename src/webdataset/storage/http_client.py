@@ -21,6 +21,7 @@ from webdataset.core.errors import ConfigError, NotFound, SourceError, UsageErro
 from webdataset.core.fork_safety import PerProcessCache, fork_lock
 from webdataset.core.redaction import redact
 from webdataset.storage.object_store import ObjectBody, RetryableError, object_changed_error
+from webdataset.storage.request_budget import REFUSALS, note_refusal, take_turn
 from webdataset.storage.resumable_stream import ATTEMPTS, RetryBudget, parse_retry_after
 
 if TYPE_CHECKING:
@@ -164,8 +165,9 @@ def send(
     address, credentials = _split_login(url)
     refuse_unsendable(headers)
     connect, read = transport.timeouts or (CONNECT_SECONDS, READ_SECONDS)
+    turn = take_turn(address)
     try:
-        return _find_pool(address, transport.tls).request(
+        response: HttpResponse = _find_pool(address, transport.tls).request(
             method,
             address,
             body=body,
@@ -178,6 +180,10 @@ def send(
         )
     except urllib3.exceptions.LocationValueError as error:
         unreadable = isinstance(error, urllib3.exceptions.LocationParseError)
+    else:
+        if response.status in REFUSALS:
+            note_refusal(turn, parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date")))
+        return response
     # raised outside the handler: urllib3's errors quote addresses, with the secrets in them
     if not _is_web(address):
         raise UsageError("not a url that can be opened: scheme, host or port make no sense", url=url)

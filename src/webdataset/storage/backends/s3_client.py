@@ -21,7 +21,7 @@ import threading
 import urllib.parse
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from webdataset.core import settings
 from webdataset.core.errors import NotFound, SourceError, UsageError, WebDatasetError
@@ -30,11 +30,13 @@ from webdataset.core.optional_imports import require
 from webdataset.storage.http_client import BUSY, CHANGED, LogMask, retry
 from webdataset.storage.object_store import RetryableError, object_changed_error
 from webdataset.storage.profile_selection import profile_for
+from webdataset.storage.request_budget import REFUSALS, note_refusal, take_turn
 from webdataset.storage.resumable_stream import parse_retry_after
 from webdataset.storage.s3_profile import Profile
 from webdataset.storage.tls import plain_context
 
 if TYPE_CHECKING:
+    from botocore.awsrequest import AWSPreparedRequest
     from botocore.client import BaseClient
     from botocore.session import Session
 
@@ -44,6 +46,9 @@ _EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequ
 _BUSY = frozenset((
     "SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException", "TooManyRequests",
     "InternalError", "BandwidthLimitExceeded", "RequestLimitExceeded", "RequestThrottled", "ServiceUnavailable",
+))  # fmt: skip
+_TOO_MANY = frozenset((
+    "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded", "RequestThrottled",
 ))  # fmt: skip
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _WAYS_OUT = {
@@ -294,6 +299,8 @@ def _create_client(session: "Session", profile: Profile, style: str | None) -> "
         config=config,
     )
     _secure(client)
+    client.meta.events.register("before-send.s3", _take_turn)
+    client.meta.events.register("response-received.s3", _note_refusal)
     client.meta.events.register("before-call.s3.HeadBucket", _refuse_nested_redirect)
     client.meta.events.register("after-call.s3.HeadBucket", _allow_redirect)
     client.meta.events.register("after-call-error.s3.HeadBucket", _allow_redirect)
@@ -322,6 +329,24 @@ def _ca_bundle(session: "Session") -> str | None:
         if path and os.path.isfile(path):  # noqa: PTH113  OpenSSL passes over what is not there, too
             return path
     return None
+
+
+def _take_turn(request: "AWSPreparedRequest", **_: object) -> None:
+    """Wait for the turn of a request that botocore is about to send."""
+    _request_state.turn = take_turn(request.url)
+
+
+def _note_refusal(
+    response_dict: Mapping[str, object] | None, parsed_response: Mapping[str, Mapping[str, str]] | None, **_: object
+) -> None:
+    """Slow all processes down where the service says that there are too many requests."""
+    turn, _request_state.turn = getattr(_request_state, "turn", None), None
+    if response_dict is None or turn is None:
+        return
+    code = (parsed_response or {}).get("Error", {}).get("Code")
+    if response_dict["status_code"] in REFUSALS or code in _TOO_MANY:
+        headers = cast("Mapping[str, str]", response_dict["headers"])
+        note_refusal(turn, parse_retry_after(headers.get("retry-after"), headers.get("date")))
 
 
 def _refuse_nested_redirect(**_: object) -> None:

@@ -1,0 +1,227 @@
+"""One budget of requests for each service, shared by all processes of this user on this host.
+
+Every request waits for its turn here (:func:`take_turn`), and a refusal for too many requests (429, 503) slows all
+processes down together (:func:`note_refusal`); :mod:`webdataset.storage.request_rate` says how much. The state is 64
+bytes in a file of the runtime folder, mapped into each process, and changed under a lock that the system frees with
+its process. Nothing sleeps under the lock, and a process that dies while it waits wastes one slot.
+
+While no rate is set and no service has refused, a turn costs a look at the mapped bytes and a count, about a
+microsecond: no lock, no call of the system. That count may lose some of two processes that count at once; it is an
+estimate, from which the first decrease starts. Where no file can be shared, each process has a budget of its own.
+"""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import astuple
+from types import ModuleType
+from typing import NamedTuple
+
+from webdataset.core import settings
+from webdataset.core.fork_safety import ForkSafeLock
+from webdataset.core.logs import log
+from webdataset.core.runtime_folder import open_private_file, open_runtime_folder
+from webdataset.storage.request_rate import RequestRate
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+REFUSALS = frozenset((429, 503))
+"""Statuses by which services say that there are too many requests."""
+
+_SIZE = 64
+_STATE = struct.Struct("=8s7d")
+_MAGIC = b"wdsrate1"
+_NUMBER = struct.Struct("=d")
+_GENERATION_OFFSET, _CUT_OFFSET = 8, 16
+_COUNTS = struct.Struct("=2d")
+_COUNTS_OFFSET = 40
+# a process that was stopped while it held the lock does not hold up the others for ever
+_LOCK_SECONDS = 1.0
+
+# late-bound, for tests
+clock = time.monotonic
+sleep = time.sleep
+
+
+class Turn(NamedTuple):
+    """What a request knew when it was sent.
+
+    Args:
+        budget: of its service.
+        generation: number of decreases that there had been.
+    """
+
+    budget: "RequestBudget"
+    generation: float
+
+
+class RequestBudget:
+    """The budget of one service.
+
+    Args:
+        descriptor: of the shared file; None for a budget of this process alone.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = descriptor
+        self._lock = ForkSafeLock()
+        self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
+        if descriptor is not None:
+            # its block is there before it is mapped: on a full disk a write to the mapping would end the process
+            if os.fstat(descriptor).st_size < _SIZE:
+                os.pwrite(descriptor, bytes(_SIZE), 0)
+            self._bytes = mmap.mmap(descriptor, _SIZE)
+
+    def take_turn(self, bound: float | None) -> Turn:
+        """Wait until a request may be sent.
+
+        Args:
+            bound: requests a second that the user allows; 0 for no budget.
+        """
+        if bound == 0:
+            return Turn(self, -1.0)
+        if bound is None and not _NUMBER.unpack_from(self._bytes, _CUT_OFFSET)[0]:
+            return Turn(self, self._count())
+        while True:
+            with self._hold_lock():
+                state, wait = self._load().reserve(clock(), bound)
+                self._save(state)
+            if not self._wait(wait, state.generation):
+                return Turn(self, state.generation)
+
+    def refuse(self, generation: float, wish_seconds: float | None, bound: float | None) -> None:
+        """Slow all processes down; arguments as for :meth:`RequestRate.refuse`."""
+        if bound == 0:
+            return
+        with self._hold_lock():
+            before = self._load()
+            state = before.refuse(clock(), generation, wish_seconds, bound)
+            self._save(state)
+        if state.generation != before.generation:
+            log.info("a service refused for too many requests: now at %.1f requests a second on this host", state.cut)
+
+    def _count(self) -> float:
+        """Count a request without a lock; return the generation."""
+        place, now = self._bytes, clock()
+        start, count = _COUNTS.unpack_from(place, _COUNTS_OFFSET)
+        if 0 <= now - start < 1.0:
+            _COUNTS.pack_into(place, _COUNTS_OFFSET, start, count + 1)
+        else:
+            with self._hold_lock():
+                self._save(self._load().count(now))
+        generation: float = _NUMBER.unpack_from(place, _GENERATION_OFFSET)[0]
+        return generation
+
+    def _wait(self, seconds: float, generation: float) -> bool:
+        """Sleep until a slot; tell whether a refusal came meanwhile, so that the slot is void."""
+        until = clock() + seconds
+        while (left := until - clock()) > 0:
+            # a decrease is noticed within the pause that it brings
+            sleep(min(left, 0.1))
+            if _NUMBER.unpack_from(self._bytes, _GENERATION_OFFSET)[0] != generation:
+                return True
+        return False
+
+    def _load(self) -> RequestRate:
+        magic, *numbers = _STATE.unpack_from(self._bytes)
+        return RequestRate(*numbers).at(clock()) if magic == _MAGIC else RequestRate(window_start=clock())
+
+    def _save(self, state: RequestRate) -> None:
+        _STATE.pack_into(self._bytes, 0, _MAGIC, *astuple(state))
+
+    @contextlib.contextmanager
+    def _hold_lock(self) -> Iterator[None]:
+        with self._lock:
+            held = self._descriptor is not None and _lock_record(self._descriptor)
+            try:
+                yield
+            finally:
+                if held and fcntl is not None:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+
+def _lock_record(descriptor: int) -> bool:
+    """Lock a file for this process; tell whether it could be done in time.
+
+    Record locks are the process's own, also on a descriptor that was inherited, unlike those of ``flock``.
+    """
+    if fcntl is None:
+        return False
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.0005)
+        except OSError:
+            return False
+        else:
+            return True
+
+
+# of this process and its forked children, by service; a mapping is shared over a fork
+_budgets: dict[str, RequestBudget] = {}
+_opening = ForkSafeLock()
+
+
+def take_turn(address: str) -> Turn:
+    """Wait until a request to a service may be sent.
+
+    Args:
+        address: the url that is requested; its host and port are the service.
+
+    Returns:
+        What :func:`note_refusal` needs.
+    """
+    budget = _budgets.get(service := _service_of(address)) or _open_budget(service)
+    return budget.take_turn(settings.REQUESTS_PER_SECOND.get())
+
+
+def note_refusal(turn: Turn, wish_seconds: float | None = None) -> None:
+    """Slow down all processes of the host, since a service answered 429 or 503.
+
+    Args:
+        turn: of the refused request.
+        wish_seconds: what ``Retry-After`` says.
+    """
+    turn.budget.refuse(turn.generation, wish_seconds, settings.REQUESTS_PER_SECOND.get())
+
+
+def _service_of(address: str) -> str:
+    """Return host and port of a url: no user, no password."""
+    start = address.find("://") + 3
+    end = address.find("/", start)
+    return address[start : end if end > 0 else len(address)].rpartition("@")[2].partition("?")[0].lower()
+
+
+def _open_budget(service: str) -> RequestBudget:
+    """Return the budget of a service, shared where that is possible."""
+    with _opening:
+        # a second descriptor of one file would end, when closed, the locks on the first
+        if service not in _budgets:
+            try:
+                _budgets[service] = _share_budget(service)
+            except (OSError, ValueError) as error:
+                log.warning("requests are budgeted in this process alone: %s", error)
+                _budgets[service] = RequestBudget()
+        return _budgets[service]
+
+
+def _share_budget(service: str) -> RequestBudget:
+    name = hashlib.blake2b(service.encode("utf-8", "replace"), digest_size=12).hexdigest()
+    descriptor = open_private_file(f"{open_runtime_folder()}/rate-{name}")
+    try:
+        return RequestBudget(descriptor)
+    except (OSError, ValueError):
+        os.close(descriptor)
+        raise
