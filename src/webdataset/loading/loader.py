@@ -28,7 +28,7 @@ from webdataset.loading.loader_checks import (
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
-from webdataset.loading.windows import WindowAssembler, WorkerPool, estimate_bytes
+from webdataset.loading.windows import BatchWindow, WindowAssembler, WorkerPool, estimate_bytes
 from webdataset.stages.base import Json
 
 Batch = TypeVar("Batch")
@@ -247,8 +247,7 @@ class Loader:
         # windows are the same whatever was received of them
         if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
-        windows = self._start_windows()
-        windows.pool.begin(beginning)
+        delivered = self._begin_epoch(beginning)
         # not before: what could not start is tried again from there
         self._forget()
         self._resumed = state if continue_epochs else None
@@ -258,11 +257,20 @@ class Loader:
         self._untold = {}
         if beginning.state is not None:
             self._received = ReceivedState({**beginning.state, "memories": dict(beginning.state["memories"])})
-        found = windows.epoch()
         try:
-            for delivered in iterate_samples(found) if self.batch_size is None else self._batching.batches(found):
-                yield delivered
-                del delivered
+            yield from delivered
+        finally:
+            delivered.close()
+
+    def _begin_epoch(self, beginning: EpochStart) -> Generator[tuple[object, BatchMark]]:
+        """Let workers begin, and return what they deliver: batches with their marks."""
+        windows = self._start_windows()
+        windows.pool.begin(beginning)
+        return self._batch_windows(windows.epoch())
+
+    def _batch_windows(self, found: Generator[BatchWindow]) -> Generator[tuple[object, BatchMark]]:
+        try:
+            yield from iterate_samples(found) if self.batch_size is None else self._batching.batches(found)
         finally:
             found.close()
 
