@@ -45,8 +45,6 @@ from webdataset.stages.base import Json
 _KINDS = ("WELCOME", "NO", "PART", "FAILED", "ANSWER", "BEAT", "BYE")
 _BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.2
-# a server that failed is asked again after
-_PAUSE_SECONDS = 3.0
 _MOST_REFUSALS = 3
 
 
@@ -262,7 +260,7 @@ class LaneClient(threading.Thread):
             self._leave(f"silent for {now - self._heard:.0f} s")
             return
         self._grant()
-        if now - self._beaten > _BEAT_SECONDS and self._channel is not None:
+        if now - self._beaten > min(_BEAT_SECONDS, self._silence / 3) and self._channel is not None:
             self._beaten = now
             self._send(encode_message("BEAT", nonce=self._nonce))
 
@@ -291,7 +289,7 @@ class LaneClient(threading.Thread):
         if server is not None:
             server.words = words
             server.refusals = server.refusals + 1 if refused else 0
-            server.pause_until = time.monotonic() + _PAUSE_SECONDS
+            server.pause_until = time.monotonic() + self._silence
             log.warning("RemoteLoader: left %s: %s", server.url, words)
         if self._nonce:
             self._send(encode_message("CLOSE", nonce=self._nonce))

@@ -25,7 +25,6 @@ from webdataset.flow.elastic_state import (
     select_stream_states,
     warn_other_functions,
 )
-from webdataset.flow.virtual_stream import rewind_state
 from webdataset.loading.batching import END, BatchMark
 from webdataset.loading.loader import Loader
 from webdataset.loading.partition import (
@@ -164,16 +163,16 @@ class RemoteAdapter(ElasticAdapter):
         claimed = worker_context()
         place = WorkerContext(claimed.rank, claimed.world_size, 0, 1)
         own = streams_of_worker(here["streams"], place)
-        if state is None:
-            begun = rewind_state(here, epoch, place)
-        else:
+        header = {name: part for name, part in here.items() if name not in ("received", "memories", SUM_KEY)}
+        chosen: dict[int, Json] = dict.fromkeys(own)
+        if state is not None:
             checked = check_state(state)
             check_same_dataset(checked, here)
             warn_other_functions(checked, here)
-            chosen = select_stream_states(checked, own)
-            header = {name: part for name, part in here.items() if name not in ("received", "memories", SUM_KEY)}
-            begun = {**header, "epoch": checked["epoch"]}
-            begun = build_state(begun, {str(number): stream_state for number, stream_state in chosen.items()})
+            epoch, chosen = checked["epoch"], select_stream_states(checked, own)
+        begun = build_state(
+            {**header, "epoch": epoch}, {str(number): stream_state for number, stream_state in chosen.items()}
+        )
         found = find_next_position(begun, own)
         start = 0 if found is None else count_indices_before(found, int(begun["streams"]), own)
         return EpochStart(int(begun["epoch"]), start, begun, place=place, seed=int(begun["seed"]))

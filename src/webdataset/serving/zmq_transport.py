@@ -97,7 +97,7 @@ class ZmqChannel:
         made.setsockopt(zmq.MAXMSGSIZE, LARGEST_BATCH_BYTES)
         made.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS)
         made.setsockopt(zmq.RECONNECT_IVL_MAX, _MOST_RECONNECT_MILLISECONDS)
-        made.setsockopt(zmq.IPV6, 1)
+        made.setsockopt(zmq.IPV6, int("[" in url))
         if keys is not None and server_key is not None:
             made.curve_publickey, made.curve_secretkey, made.curve_serverkey = keys.public, keys.secret, server_key
         try:
@@ -147,7 +147,7 @@ class ZmqListener:
         made.setsockopt(zmq.ROUTER_MANDATORY, 1)
         made.setsockopt(zmq.MAXMSGSIZE, LARGEST_STATE_BYTES)
         made.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
-        made.setsockopt(zmq.IPV6, 1)
+        made.setsockopt(zmq.IPV6, int("[" in url))
         if keys is not None:
             made.curve_server = True
             made.curve_publickey, made.curve_secretkey = keys.public, keys.secret

@@ -1,0 +1,365 @@
+"""A RemoteLoader gives what a local Loader gives, with the same states."""
+
+import json
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.data_servers import INLINE, make_served_dataset, run_server, write_served_shards
+
+import webdataset as wds
+from webdataset.core.errors import (
+    CodecError,
+    DecodingError,
+    EncodingError,
+    FlowError,
+    NoSamples,
+    SourceError,
+    StateMismatch,
+    UsageError,
+)
+from webdataset.serving.server_lane import LaneSettings
+
+
+def connect(url: str | list[str], batch_size: int | None = 7, **options: Any) -> wds.RemoteLoader:
+    """Return a loader of a plain server."""
+    return wds.RemoteLoader(url, batch_size, **{"plain": True, "timeout": 60, "silence_seconds": 20, **options})
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the url of the shards."""
+    return write_served_shards(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def served(shards: str) -> Iterator[str]:
+    """Return the url of a server."""
+    with run_server(make_served_dataset(shards)) as (_, url):
+        yield url
+
+
+def as_plain(batches: list[Any]) -> list[Any]:
+    """Return batches as values that can be compared."""
+    return [tuple(part.tolist() if isinstance(part, np.ndarray) else part for part in batch) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [(7, {}), (7, {"drop_last": True}), (7, {"exact": True}), (1, {}), (500, {}), (None, {})],
+    ids=str,
+)
+def test_order(shards: str, served: str, batch_size: int | None, options: dict[str, Any]) -> None:
+    """Two epochs, and one that is chosen, are those of a local loader, batch by batch."""
+    local = wds.Loader(make_served_dataset(shards), batch_size, **options)
+    with connect(served, batch_size, **options) as remote:
+        for _ in range(2):
+            assert as_plain(list(remote)) == as_plain(list(local))
+        local.set_epoch(5)
+        remote.set_epoch(5)
+        assert as_plain(list(remote)) == as_plain(list(local))
+        assert remote.stats().samples == local.stats().samples
+        assert remote.state_dict() == local.state_dict()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_states_move(shards: str, served: str, exact: bool) -> None:  # noqa: FBT001
+    """At each batch the state is that of a local loader, and either goes on from the state of the other."""
+    dataset = make_served_dataset(shards)
+    whole = as_plain(list(wds.Loader(dataset, 7, exact=exact)))
+    local = wds.Loader(make_served_dataset(shards), 7, exact=exact)
+    with connect(served, exact=exact) as remote, connect(served, exact=exact) as other:
+        pairs = zip(local, remote, strict=True)
+        for count, _ in enumerate(pairs, 1):
+            state = remote.state_dict()
+            assert state == local.state_dict()
+            state = json.loads(json.dumps(state))
+            if count in (1, 5, len(whole) - 2, len(whole) - 1):
+                other.load_state_dict(local.state_dict())
+                assert as_plain(list(other)) == whole[count:]
+                resumed = wds.Loader(make_served_dataset(shards), 7, exact=exact)
+                resumed.load_state_dict(state)
+                assert as_plain(list(resumed)) == whole[count:]
+
+
+def test_epoch_border(shards: str, served: str) -> None:
+    """A state after the last batch goes on with the next epoch, and the first state is that of a local loader."""
+    local = wds.Loader(make_served_dataset(shards), 7)
+    with connect(served) as remote, connect(served) as other:
+        assert remote.state_dict() == local.state_dict()
+        list(zip(local, remote, strict=True))
+        other.load_state_dict(remote.state_dict())
+        assert as_plain(list(other)) == as_plain(list(local))
+        assert other.epoch == 2
+
+
+def _read_rank(monkeypatch: pytest.MonkeyPatch, loader: Any, rank: int, ranks: int, most: int, state: Any) -> Any:
+    monkeypatch.setenv("WDS_RANK", str(rank))
+    monkeypatch.setenv("WDS_WORLD_SIZE", str(ranks))
+    if state is not None:
+        loader.load_state_dict(state)
+    keys: list[str] = []
+    for count, batch in enumerate(loader, 1):
+        keys += batch[0]
+        if count == most:
+            break
+    return keys, loader.state_dict()
+
+
+def test_ranks_change(shards: str, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks stop, three go on from their merged state: each sample comes once, to the ranks as it would locally."""
+    found = []
+    for make in (lambda: connect(served, 5), lambda: wds.Loader(make_served_dataset(shards), 5)):
+        begun = [_read_rank(monkeypatch, make(), rank, 2, 3, None) for rank in range(2)]
+        merged = wds.merge_states([state for _, state in begun])
+        rest = [_read_rank(monkeypatch, make(), rank, 3, 1000, merged)[0] for rank in range(3)]
+        keys = [*(key for each, _ in begun for key in each), *(key for each in rest for key in each)]
+        assert len(keys) == len(set(keys)) == 30 + 26 + 22 + 18
+        found.append((begun, rest))
+    assert found[0] == found[1]
+
+
+def test_rank_with_nothing_left(shards: str, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has nothing left of an epoch that goes on elsewhere gives nothing, as it does locally."""
+    ended = _read_rank(monkeypatch, wds.Loader(make_served_dataset(shards), 1), 0, 6, 1000, None)[1]
+    others = [
+        _read_rank(monkeypatch, wds.Loader(make_served_dataset(shards), 1), rank, 6, 1, None)[1] for rank in range(1, 6)
+    ]
+    merged = wds.merge_states([ended, *others])
+    local = _read_rank(monkeypatch, wds.Loader(make_served_dataset(shards), 1), 0, 6, 1000, merged)
+    with connect(served, 1) as remote:
+        assert _read_rank(monkeypatch, remote, 0, 6, 1000, merged) == local
+
+
+def test_with_epoch(shards: str) -> None:
+    """``with_epoch`` gives as many samples as locally, over several epochs."""
+    endless = wds.WebDataset(shards, resampled=True, seed=5).decode().to_tuple("__key__")
+    dataset = endless.with_epoch(24).elastic(6)
+    local = wds.Loader(dataset, 4)
+    with run_server(dataset) as (_, url), connect(url, 4) as remote:
+        for _ in range(3):
+            given = list(local)
+            assert len(given) == 6
+            assert list(remote) == given
+
+
+def test_other_states_are_refused(shards: str, served: str) -> None:
+    """A state of another dataset, or one that was changed, is refused in words."""
+    other = wds.Loader(make_served_dataset(shards, streams=5), 7)
+    state = other.state_dict()
+    with connect(served) as remote:
+        with pytest.raises(StateMismatch, match="streams 5"):
+            remote.load_state_dict(state)
+        good = remote.state_dict()
+        with pytest.raises(StateMismatch, match="changed"):
+            remote.load_state_dict({**good, "received": 3})
+        assert len(list(remote)) == 14
+
+
+def test_servers_of_other_datasets(shards: str) -> None:
+    """A server of another dataset is left for the right one; where all refuse, the error has all their answers."""
+    right, wrong = make_served_dataset(shards), make_served_dataset(shards, streams=5)
+    state = wds.Loader(right, 7).state_dict()
+    whole = as_plain(list(wds.Loader(make_served_dataset(shards), 7)))
+    with run_server(right) as (server, one), run_server(wrong) as (_, two):
+        with connect(one, silence_seconds=0.5) as remote:
+            iterator = iter(remote)
+            given = [next(iterator)]
+            # both are known now; the right one ends
+            remote._remote.urls.append(two)  # noqa: SLF001
+            state = remote.state_dict()
+        remote = connect([one, two], silence_seconds=0.5)
+        if remote._remote.describe()["streams"] == 6:  # noqa: SLF001  the order of servers is by hash
+            remote.load_state_dict(state)
+            assert as_plain([*given, *remote]) == whole
+            server.stop()
+            remote.set_epoch(3)
+            with pytest.raises(StateMismatch, match="another dataset"):
+                list(remote)
+        else:
+            with pytest.raises(StateMismatch, match="streams 6"):
+                remote.load_state_dict(state)
+        remote.close()
+
+
+def test_no_server(shards: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a server the loader waits; after ``timeout`` it says whom it asked."""
+    with run_server(make_served_dataset(shards)) as (_, url), connect(url, timeout=0.7, silence_seconds=0.3) as remote:
+        iterator = iter(remote)
+        next(iterator)
+    with pytest.raises(SourceError, match=f"no data server was heard.*{url}"):
+        list(iterator)
+    assert "left tcp" in caplog.text
+    remote.close()
+
+
+def test_slow_restore(shards: str) -> None:
+    """A server that needs long for its first batch lives: it is not left."""
+
+    def wait(sample: Any) -> Any:
+        if sample["__key__"].endswith("000"):
+            time.sleep(0.4)
+        return sample
+
+    dataset = wds.WebDataset(shards, seed=1).map(wait).to_tuple("__key__").elastic(2)
+    with run_server(dataset) as (server, url), connect(url, 50, silence_seconds=0.3) as remote:
+        assert sum(len(batch[0]) for batch in remote) == 96
+        assert server.counts["opened"] == 1
+
+
+def test_errors_of_the_pipeline(shards: str) -> None:
+    """What a pipeline raises comes as the same class with its places; the state before it holds."""
+
+    def fail(sample: Any) -> Any:
+        if sample["__key__"] == "1-003":
+            raise DecodingError("no such picture", key="1-003", url="s3://user:pass@host/x?token=5")
+        return sample
+
+    dataset = wds.WebDataset(shards, seed=1).map(fail).to_tuple("__key__").elastic(2)
+    with run_server(dataset) as (_, url), connect(url, 4) as remote:
+        found = []
+        with pytest.raises(DecodingError, match="at the data server: no such picture") as caught:
+            for batch in remote:
+                found.append(batch)  # noqa: PERF402  it fails within
+        assert caught.value.key == "1-003"
+        assert "pass" not in str(caught.value.url)
+        assert found
+        assert remote.state_dict()["received"] == 4 * len(found)
+        plain = wds.WebDataset(shards, seed=1).map(lambda sample: 1 / 0).to_tuple("__key__").elastic(2)
+    with run_server(plain) as (_, url), connect(url, 4) as remote, pytest.raises(FlowError, match="ZeroDivisionError"):
+        list(remote)
+
+
+def test_objects_are_refused(shards: str) -> None:
+    """An object that cannot be described is refused at the server, by its field's name."""
+    dataset = wds.WebDataset(shards, seed=1).map(lambda sample: {"good": 1, "bad": object()}).elastic(2)
+    with run_server(dataset) as (_, url), connect(url, 4) as remote:
+        with pytest.raises(EncodingError, match="object cannot be sent.*field='bad'") as caught:
+            list(remote)
+        assert isinstance(caught.value, CodecError)
+
+
+def test_empty_pass(tmp_path: Path) -> None:
+    """Shards without a sample are an error, as they are locally."""
+    with wds.TarWriter(str(tmp_path / "none.tar")):
+        pass
+    dataset = wds.WebDataset(str(tmp_path / "none.tar"), seed=1).elastic(1)
+    with run_server(dataset) as (_, url), connect(url, 4) as remote, pytest.raises(NoSamples):
+        list(remote)
+
+
+def test_more_ranks_than_streams(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More ranks than streams are refused."""
+    monkeypatch.setenv("WDS_RANK", "0")
+    monkeypatch.setenv("WDS_WORLD_SIZE", "7")
+    with connect(served) as remote, pytest.raises(UsageError, match="7 ranks"):
+        list(remote)
+
+
+def test_drain(shards: str) -> None:
+    """A server that drains hands its trainer over to another one, and ends; nothing is lost."""
+    whole = as_plain(list(wds.Loader(make_served_dataset(shards), 2)))
+    datasets = make_served_dataset(shards), make_served_dataset(shards)
+    with run_server(datasets[0]) as (one, first), run_server(datasets[1]) as (two, second):
+        with connect([first, second], 2, prefetch=1) as remote:
+            found = []
+            for count, batch in enumerate(remote):
+                found.append(batch)
+                if count == 3:
+                    (one if one.lanes else two).drain(30)
+                time.sleep(0.03)
+        assert as_plain(found) == whole
+        assert one.counts["opened"] + two.counts["opened"] == 2
+        # the one that drains ends by itself
+        while not (one._ended.is_set() or two._ended.is_set()):  # noqa: SLF001
+            time.sleep(0.05)
+
+
+def test_busy(shards: str) -> None:
+    """A server with enough trainers sends the next one away, which waits until there is room."""
+    with run_server(make_served_dataset(shards), most_lanes=1) as (_, url):
+        with connect(url, 7) as first:
+            next(iter(first))
+            with connect(url, 7, silence_seconds=0.2) as second:
+                iterator = iter(second)
+                second._remote.lane.want()  # noqa: SLF001
+                assert second.state_dict()["received"] == 0
+                while "already" not in second._remote.lane.describe_servers():  # noqa: SLF001
+                    second._begin_epoch(second._remote.begin(0, None))  # noqa: SLF001
+                    time.sleep(0.05)
+                first.close()
+                assert len(list(iterator)) == 14
+
+
+def test_given_up_epochs(shards: str, served: str) -> None:
+    """An epoch that is given up for another one leaves no batch of its own in it."""
+    whole = as_plain(list(wds.Loader(make_served_dataset(shards), 7)))
+    with connect(served) as remote:
+        for _ in range(3):
+            next(iter(remote))
+            remote.set_epoch(0)
+        assert as_plain(list(remote)) == whole
+
+
+def test_pickled_loader(shards: str, served: str) -> None:
+    """A loader that was pickled goes on after the batch that was received last."""
+    whole = as_plain(list(wds.Loader(make_served_dataset(shards), 7)))
+    with connect(served) as remote:
+        iterator = iter(remote)
+        found = [next(iterator) for _ in range(3)]
+        with pickle.loads(pickle.dumps(remote)) as twin:
+            assert as_plain([*found, *twin]) == whole
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    """What cannot mean anything is refused before anything is connected."""
+    for servers, options in (
+        ([], {"plain": True}),
+        ("http://host", {"plain": True}),
+        ("tcp://host:1", {}),
+        ("tcp://host:1", {"key": str(tmp_path)}),
+        ("tcp://host:1", {"key": "a", "server_key": "b", "plain": True}),
+    ):
+        with pytest.raises(UsageError):
+            wds.RemoteLoader(servers, 4, **options)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_served(shards: str) -> None:
+    """A dataset that is not elastic, or has no seed, is refused: two servers of it would differ."""
+    for dataset in (wds.WebDataset(shards, seed=1), wds.WebDataset(shards).elastic(2)):
+        with pytest.raises(UsageError), run_server(dataset):
+            pass
+
+
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+def test_workers_and_their_memory(tmp_path: Path, mode: str) -> None:
+    """Batches in memory that workers use again come unchanged, however slowly they are sent and received."""
+    with wds.TarWriter(str(tmp_path / "big.tar")) as writer:
+        for number in range(64):
+            writer.write({"__key__": f"{number:03d}", "npy": np.full((100, 300), number, np.float32)})
+    dataset = wds.WebDataset(str(tmp_path / "big.tar"), seed=1).decode().to_tuple("__key__", "npy").elastic(4)
+    how = LaneSettings(workers=2, mode=mode, prefetch=1)
+    with run_server(dataset, how) as (_, url), connect(url, 4, prefetch=1) as remote:
+        for _ in range(2):
+            keys = []
+            for found, arrays in remote:
+                time.sleep(0.01)
+                for key, array in zip(found, arrays, strict=True):
+                    keys.append(key)
+                    assert (array == int(key)).all()
+                # a consumer may write to its batch
+                arrays[:] = -1
+            assert sorted(keys) == [f"{number:03d}" for number in range(64)]
+
+
+def test_settings_bound_trainers(shards: str) -> None:
+    """A batch larger than the server makes is refused in words."""
+    how = LaneSettings(workers=0, most_batch=10)
+    assert INLINE.most_batch > 10
+    with run_server(make_served_dataset(shards), how) as (_, url), connect(url, 11) as remote:
+        with pytest.raises(StateMismatch, match="at most 10"):
+            list(remote)
