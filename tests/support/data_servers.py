@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import webdataset as wds
 from webdataset.serving.data_server import DataServer
 from webdataset.serving.server_lane import LaneSettings
 from webdataset.serving.zmq_transport import ZmqListener
-
-import numpy as np
 
 INLINE = LaneSettings(workers=0)
 
@@ -36,7 +36,11 @@ def make_served_dataset(url: str, streams: int = 6, seed: int = 5) -> Any:
 def run_server(dataset: Any, how: LaneSettings = INLINE, **options: Any) -> Iterator[tuple[DataServer, str]]:
     """Serve a dataset in a thread; give the server and its url."""
     listener = ZmqListener("tcp://127.0.0.1:0")
-    server = DataServer(dataset, listener, how, **options)
+    try:
+        server = DataServer(dataset, listener, how, **options)
+    except BaseException:
+        listener.close()
+        raise
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:

@@ -143,6 +143,12 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+def resume(process: BaseProcess) -> None:
+    """Let a process that was stopped go on."""
+    if process.is_alive() and process.pid is not None:
+        os.kill(process.pid, signal.SIGCONT)
+
+
 class Trial:
     """Two servers, two trainers, and faults by a seed."""
 
@@ -188,7 +194,7 @@ class Trial:
             if not process.is_alive() or process.pid is None:
                 return
             os.kill(process.pid, signal.SIGSTOP)
-            self._later(seconds, lambda: process.is_alive() and os.kill(process.pid, signal.SIGCONT))
+            self._later(seconds, lambda: resume(process))
         elif kind == "kill trainer":
             if not self.trainers[which].is_alive():
                 return

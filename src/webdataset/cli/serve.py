@@ -2,13 +2,16 @@
 
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from webdataset.cli import console
 from webdataset.cli.datasets import dataset_options
 from webdataset.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
 
 _COUNT = click.IntRange(min=0)
 
@@ -58,7 +61,9 @@ def keygen_command(name: str, *, folder: str) -> None:
 @click.option("--workers", default=1, show_default=True, type=_COUNT, help="Worker processes of each trainer.")
 @click.option("--threads", is_flag=True, help="Workers are threads, and one failure may end all trainers' batches.")
 @click.option("--key", metavar="FILE", help="The server's .secret file: lines are encrypted.")
-@click.option("--allow", metavar="FOLDER", help="The .public files of trainers that may connect; read when they change.")
+@click.option(
+    "--allow", metavar="FOLDER", help="The .public files of trainers that may connect; read when they change."
+)
 @click.option("--plain", is_flag=True, help="Do not encrypt; on this machine only, or with --bind-any.")
 @click.option("--bind-any", is_flag=True, help="With --plain: listen in the open; for private networks.")
 @click.option("--most-trainers", default=64, show_default=True, type=click.IntRange(min=1), help="Trainers at once.")
@@ -66,9 +71,9 @@ def keygen_command(name: str, *, folder: str) -> None:
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Where that port listens.")
 @click.option("--drain", default=30.0, show_default=True, help="Seconds that trainers have to leave after SIGTERM.")
 def run_command(
-    dataset: Callable[..., Any],
+    dataset: Callable[..., object],
     *,
-    seed: int | None,
+    seed: int | None,  # noqa: ARG001  dataset knows it
     bind: str,
     workers: int,
     threads: bool,
@@ -97,7 +102,7 @@ def run_command(
 
     _check_keys(key, allow, plain=plain)
     check_address(bind, encrypted=key is not None, anywhere=bind_any)
-    source = dataset()
+    source: "ElasticPipeline" = dataset()  # type: ignore[assignment]  # the server looks
     pair = None if key is None else curve_keys.load_key_pair(key)
     authentication = None if allow is None else curve_keys.start_authentication(curve_keys.AllowedKeys(allow))
     listener = ZmqListener(bind, pair)

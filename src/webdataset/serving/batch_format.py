@@ -11,7 +11,7 @@ Nothing is unpickled; every length is checked against the frame before memory is
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from webdataset.core.errors import EncodingError
 from webdataset.loading.shared_memory import Array, as_array
 from webdataset.loading.windows import wrap_array
 from webdataset.serving.wire_format import MOST_FRAMES, Frame, WireError
+from webdataset.stages.base import Json
 
 _DTYPES: Final = {
     name: np.dtype(name)
@@ -35,7 +36,7 @@ _LONGEST_INTEGER = 1 << 256
 # header, description and the common frame
 _OTHER_FRAMES = 3
 
-Node = list[Any]
+Node = list[Json]
 
 
 class BatchEncoder:
@@ -63,14 +64,12 @@ class BatchEncoder:
         """
         if depth > _DEEPEST:
             raise EncodingError("values are nested too deeply to be sent to a trainer", field=field)
-        if value is None or type(value) in (bool, float, str):
-            return self._encode_plain(value)
-        if type(value) is int and abs(value) < _LONGEST_INTEGER:
-            return ["i", str(value)]
-        if type(value) in (bytes, bytearray):
-            return ["b", *self._place(bytes(value))]  # type: ignore[call-overload]  # it is one of both
+        if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
+            return self._encode_plain(value, field)
         if type(value) is dict:
-            pairs = [[self._encode_key(key, field), self.encode(each, str(key), depth + 1)] for key, each in value.items()]
+            pairs = [
+                [self._encode_key(key, field), self.encode(each, str(key), depth + 1)] for key, each in value.items()
+            ]
             return ["d", pairs]
         if type(value) is tuple:
             return ["t", [self.encode(each, field or str(n), depth + 1) for n, each in enumerate(value)]]
@@ -78,13 +77,19 @@ class BatchEncoder:
             return self._encode_list(value, field, depth)
         return self._encode_array(value, field)
 
-    def _encode_plain(self, value: object) -> Node:
+    def _encode_plain(self, value: Json, field: str) -> Node:
+        if isinstance(value, bool) or value is None:
+            return ["n", value]
+        if isinstance(value, int):
+            if abs(value) >= _LONGEST_INTEGER:
+                raise EncodingError("a number of more than 256 bits cannot be sent to a trainer", field=field)
+            return ["i", str(value)]
         if isinstance(value, float):
             # JSON has no word for infinity
             return ["f", value.hex()]
         if isinstance(value, str):
             return ["s", *self._place(value.encode("utf-8", "surrogatepass"))]
-        return ["n", value]
+        return ["b", *self._place(bytes(value))]
 
     @staticmethod
     def _encode_key(key: object, field: str) -> Node:
@@ -92,7 +97,7 @@ class BatchEncoder:
             raise EncodingError(f"the key {key!r} of a dictionary is neither text nor number", field=field)
         return ["i", str(key)] if isinstance(key, int) else ["k", key]
 
-    def _encode_list(self, values: list[Any], field: str, depth: int) -> Node:
+    def _encode_list(self, values: list[Json], field: str, depth: int) -> Node:
         for kind, name in ((str, "S"), (bytes, "B")):
             if values and all(type(value) is kind for value in values):
                 encoded = [value.encode("utf-8", "surrogatepass") if kind is str else value for value in values]
@@ -146,7 +151,7 @@ class BatchDecoder:
     def __init__(self, frames: Sequence[Frame]) -> None:
         self._frames = frames
 
-    def decode(self, node: object, depth: int = 0) -> Any:
+    def decode(self, node: object, depth: int = 0) -> Json:
         """Return the value of a description.
 
         Raises:
@@ -161,7 +166,7 @@ class BatchDecoder:
                 raise
             raise WireError("a batch whose description is malformed") from error
 
-    def _decode(self, node: Node, depth: int) -> Any:
+    def _decode(self, node: Node, depth: int) -> Json:
         kind, *rest = node
         if kind == "a":
             return self._decode_array(*rest)
@@ -179,19 +184,19 @@ class BatchDecoder:
         return self._decode_number(kind, inner)
 
     @staticmethod
-    def _decode_number(kind: str, text: Any) -> Any:
+    def _decode_number(kind: str, text: Json) -> Json:
         if kind == "n" and (text is None or type(text) is bool):
             return text
-        if kind == "i" and type(text) is str and len(text) < 100:  # noqa: PLR2004  digits of 256 bits
+        if kind == "i" and type(text) is str and len(text) < 100:
             return int(text)
-        if kind == "f" and type(text) is str and len(text) < 100:  # noqa: PLR2004  as above
+        if kind == "f" and type(text) is str and len(text) < 100:
             return float.fromhex(text)
         raise WireError("a batch whose description is malformed")
 
     @staticmethod
     def _decode_key(node: Node) -> str | int:
         kind, text = node
-        if kind not in ("k", "i") or type(text) is not str or (kind == "i" and len(text) > 100):  # noqa: PLR2004
+        if kind not in ("k", "i") or type(text) is not str or (kind == "i" and len(text) > 100):
             raise WireError("a batch with a malformed key")
         return int(text) if kind == "i" else text
 

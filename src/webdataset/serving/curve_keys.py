@@ -8,10 +8,13 @@ trainer knows the public key of its servers beforehand. Keys are 40 characters o
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from webdataset.core.errors import AlreadyExists, ConfigError, UsageError
 from webdataset.core.optional_imports import require
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
 
 _KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -79,7 +82,7 @@ def load_key_pair(path: str | os.PathLike[str]) -> KeyPair:
         raise ConfigError(f"the key {os.fspath(path)} cannot be read: {error.strerror}") from error
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(f"others may read the secret key {os.fspath(path)}: chmod 600 it")
-    if len(lines) != 2 or not all(map(_KEY.fullmatch, lines)):  # noqa: PLR2004  public and secret
+    if len(lines) != 2 or not all(map(_KEY.fullmatch, lines)):
         raise ConfigError(f"{os.fspath(path)} holds no key pair: name the .secret file of 'wds serve keygen'")
     return KeyPair(*lines)
 
@@ -140,7 +143,7 @@ class AllowedKeys:
             return False
 
 
-def start_authentication(allowed: AllowedKeys) -> Any:
+def start_authentication(allowed: AllowedKeys) -> "ThreadAuthenticator":
     """Let the process's ZeroMQ context ask who may connect; return what ``stop()`` ends."""
     require("zmq", extra="serve", purpose="a data server")
     from zmq.auth.thread import ThreadAuthenticator  # noqa: PLC0415  of the extra

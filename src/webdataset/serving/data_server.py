@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core.errors import UsageError
 from webdataset.core.logs import log
@@ -28,6 +28,9 @@ from webdataset.serving.wire_format import (
     encode_message,
 )
 from webdataset.serving.zmq_transport import Listener
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
 
 _KINDS = ("HELLO", "OPEN", "ASK", "CREDIT", "CLOSE", "BEAT")
 # how often the server looks whether trainers live, and how often it tries a line that is full
@@ -51,7 +54,7 @@ class DataServer:
     """
 
     def __init__(
-        self, dataset: Any, listener: Listener, how: LaneSettings | None = None, *, most_lanes: int = 64
+        self, dataset: "ElasticPipeline", listener: Listener, how: LaneSettings | None = None, *, most_lanes: int = 64
     ) -> None:
         if not getattr(dataset, "streams", None):
             raise UsageError("only an elastic dataset can be served: write dataset.elastic(streams)")
@@ -75,7 +78,7 @@ class DataServer:
         self._description = encode_json(self._dataset.state_dict())
 
     @property
-    def draining(self) -> bool:
+    def is_draining(self) -> bool:
         """True once the server was told to end."""
         return self._drain_until is not None or self._ended.is_set()
 
@@ -142,7 +145,7 @@ class DataServer:
                     blocked = True
                     break
                 lane.unsent.popleft()
-                lane.sent()
+                lane.wake()
         return blocked
 
     def _send(self, peer: bytes, frames: Sequence[Frame]) -> bool:
@@ -179,7 +182,7 @@ class DataServer:
             self._refuse(peer, 0, "version", words)
             return
         self._answer(peer, encode_message("WELCOME", version=PROTOCOL_VERSION, boot=self._boot), self._description)
-        if self.draining:
+        if self.is_draining:
             self._say_bye(peer)
 
     def _handle_open(self, peer: bytes, header: Header, state: object) -> None:
@@ -188,14 +191,14 @@ class DataServer:
         if before is not None and before.nonce == nonce:
             return
         self._drop(peer)
-        if self.draining:
+        if self.is_draining:
             self._refuse(peer, nonce, "busy", "this server ends soon")
             return
         if len(self._lanes) >= self._most_lanes:
             self._refuse(peer, nonce, "busy", f"this server serves {self._most_lanes} trainers already")
             return
         self.counts["opened"] += 1
-        lane = Lane(copy_dataset(self._dataset), self._how, peer, header, state, self._post)  # type: ignore[arg-type]  # JSON
+        lane = Lane(copy_dataset(self._dataset), self._how, peer, header, state, self._post)
         lane.heard = time.monotonic()
         self._lanes[peer] = lane
         lane.start()
@@ -211,7 +214,7 @@ class DataServer:
             self._outbox.append((peer, 0, list(frames)))
             self._wake()
 
-        question = Question(copy_dataset(self._dataset), header, state, answer)  # type: ignore[arg-type]  # JSON
+        question = Question(copy_dataset(self._dataset), header, state, answer)
         self._questions.append(question)
         question.start()
 
@@ -272,7 +275,7 @@ class DataServer:
         lanes = list(self._lanes.values())
         found["samples"] = found.get("samples", 0) + sum(lane.samples for lane in lanes)
         found["bytes"] = found.get("bytes", 0) + sum(lane.bytes for lane in lanes)
-        return {**found, "lanes": len(lanes), "draining": int(self.draining)}
+        return {**found, "lanes": len(lanes), "draining": int(self.is_draining)}
 
 
 def check_address(url: str, *, encrypted: bool, anywhere: bool) -> None:
@@ -296,5 +299,3 @@ def check_address(url: str, *, encrypted: bool, anywhere: bool) -> None:
             f"{url} can be reached from other machines, and lines are not encrypted (--plain): give --key and --allow "
             "(wds serve keygen makes keys), or --bind-any where the network is private"
         )
-
-

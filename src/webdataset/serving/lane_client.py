@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from webdataset.core import errors
 from webdataset.core.errors import FlowError, StateMismatch, WebDatasetError
@@ -42,7 +42,7 @@ from webdataset.serving.wire_format import (
 from webdataset.serving.zmq_transport import Channel
 from webdataset.stages.base import Json
 
-_KINDS = ("WELCOME", "NO", "PART", "FAILED", "ANSWER", "BEAT", "BYE")
+_KINDS = ("WELCOME", "NO", "PART", "FAILURE", "ANSWER", "BEAT", "BYE")
 _BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 _MOST_REFUSALS = 3
@@ -123,7 +123,9 @@ class LaneClient(threading.Thread):
         silence_seconds: after which a server is left.
     """
 
-    def __init__(self, urls: Sequence[str], connect: Callable[[str], Channel], name: str, silence_seconds: float) -> None:
+    def __init__(
+        self, urls: Sequence[str], connect: Callable[[str], Channel], name: str, silence_seconds: float
+    ) -> None:
         super().__init__(name="webdataset-lane", daemon=True)
         ordered = sorted(urls, key=lambda url: hash_seed("lane", name, url))
         self._servers = [_Server(url) for url in ordered]
@@ -143,9 +145,9 @@ class LaneClient(threading.Thread):
         self._position: LanePosition | None = None
         self._nonce = self._seq = self._granted = 0
         self._items: queue.SimpleQueue[LaneItem] = queue.SimpleQueue()
-        self._question: tuple[int, dict[str, Any], Json, queue.SimpleQueue[Any]] | None = None
+        self._question: tuple[int, dict[str, Json], Json, queue.SimpleQueue[Json]] | None = None
         self._largest = 0
-        self.header: dict[str, Any] | None = None
+        self.header: dict[str, Json] | None = None
         self.failure: BaseException | None = None
         # when a server was heard, or asked for nothing, last
         self.alive = time.monotonic()
@@ -166,7 +168,7 @@ class LaneClient(threading.Thread):
         """Give up the epoch."""
         self._command(self._stop)
 
-    def ask(self, beginning: EpochStart, state: Json, what: str, until: int) -> "queue.SimpleQueue[Any]":
+    def ask(self, beginning: EpochStart, state: Json, what: str, until: int) -> "queue.SimpleQueue[Json]":
         """Ask a server about a state; return what the answer comes through: (bool, state), or an error.
 
         Args:
@@ -175,20 +177,16 @@ class LaneClient(threading.Thread):
             what: ``over`` or ``advance``.
             until: first index that is not received.
         """
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[Json] = queue.SimpleQueue()
         place = beginning.place
         entries = {"what": what, "rank": place.rank, "ranks": place.world_size, "start": 0, "until": until}
         self._command(lambda: self._put_question(entries, state, answer))
         return answer
 
-    def taken(self) -> None:
-        """Take note that an item was handed out."""
-        self._wake()
-
     def close(self) -> None:
         """End the lane."""
         self._ended = True
-        self._wake()
+        self.wake()
         if self.is_alive() and self is not threading.current_thread():
             self.join(2.0)
 
@@ -198,9 +196,10 @@ class LaneClient(threading.Thread):
 
     def _command(self, command: Callable[[], None]) -> None:
         self._commands.put(command)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let the lane look at its orders, and at how many items wait."""
         # a full pipe wakes too, and a closed one has nothing to be woken
         with contextlib.suppress(OSError):
             self._theirs.send(b"w")
@@ -221,7 +220,7 @@ class LaneClient(threading.Thread):
         self._order = self._position = None
         self._nonce = 0
 
-    def _put_question(self, entries: dict[str, Any], state: Json, answer: "queue.SimpleQueue[Any]") -> None:
+    def _put_question(self, entries: dict[str, Json], state: Json, answer: "queue.SimpleQueue[Json]") -> None:
         self._wanted = True
         self._question = secrets.randbits(62) + 1, entries, state, answer
         if self._welcome:
@@ -328,7 +327,7 @@ class LaneClient(threading.Thread):
         except WireError as error:
             self._leave(f"sent a malformed message: {error}", refused=True)
 
-    def _handle_welcome(self, header: Header, state: Any, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_welcome(self, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         try:
             found = check_state(state)
             if self.header is not None:
@@ -388,7 +387,7 @@ class LaneClient(threading.Thread):
                 self._granted = to
                 self._send(encode_message("CREDIT", nonce=self._nonce, to=to))
 
-    def _handle_part(self, header: Header, described: Any, frames: Sequence[Frame]) -> None:
+    def _handle_part(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:
         order, position = self._order, self._position
         if header["nonce"] != self._nonce or order is None or position is None:
             return
@@ -407,7 +406,7 @@ class LaneClient(threading.Thread):
             self._stop()
         self._items.put(LaneItem(END if header["over"] else batch, mark, None, size))
 
-    def _handle_failed(self, header: Header, described: Any, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_failure(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         if header["nonce"] != self._nonce:
             return
         if header["seq"] != self._seq + 1:
@@ -416,7 +415,7 @@ class LaneClient(threading.Thread):
         self._stop()
         self._items.put(LaneItem(None, BatchMark(), make_error(header)))
 
-    def _handle_no(self, header: Header, described: Any, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_no(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         code, words = header["code"], header["words"]
         question = self._question
         if question is not None and header["nonce"] == question[0]:
@@ -431,22 +430,22 @@ class LaneClient(threading.Thread):
         elif header["nonce"] in (0, self._nonce):
             self._leave(words, refused=code in ("refused", "version"))
 
-    def _handle_answer(self, header: Header, state: Any, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_answer(self, header: Header, state: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         question = self._question
         if question is not None and header["nonce"] == question[0]:
             self._question = None
             question[3].put((header["answer"], state if header["state"] else None))
 
-    def _handle_beat(self, header: Header, described: Any, frames: Sequence[Frame]) -> None:
+    def _handle_beat(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:
         """Do nothing: the server lives."""
 
-    def _handle_bye(self, header: Header, described: Any, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+    def _handle_bye(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         now = time.monotonic()
         if any(server is not self._server and server.pause_until <= now for server in self._servers):
             self._leave("ends soon")
 
 
-def decode_part(header: Header, described: Any, frames: Sequence[Frame], start: int) -> tuple[object, BatchMark]:
+def decode_part(header: Header, described: Json, frames: Sequence[Frame], start: int) -> tuple[object, BatchMark]:
     """Return the batch of a message, and its mark.
 
     Args:
@@ -472,12 +471,12 @@ def decode_part(header: Header, described: Any, frames: Sequence[Frame], start: 
     return batch, mark
 
 
-def _check_progress(progress: Any) -> list[tuple[int, int, Json]]:
+def _check_progress(progress: Json) -> list[tuple[int, int, Json]]:
     found = []
     if not isinstance(progress, list):
         raise WireError("a part with malformed progress")
     for each in progress:
-        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int or type(each[1]) is not int:  # noqa: PLR2004  worker, turns, progress
+        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int or type(each[1]) is not int:
             raise WireError("a part with malformed progress")
         worker, turns, states = each
         if states is not None and not (
@@ -488,12 +487,12 @@ def _check_progress(progress: Any) -> list[tuple[int, int, Json]]:
     return found
 
 
-def _check_counts(counted: Any) -> list[RowCounts]:
+def _check_counts(counted: Json) -> list[RowCounts]:
     found = []
     if not isinstance(counted, list):
         raise WireError("a part with malformed counts")
     for each in counted:
-        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int:  # noqa: PLR2004  row, skips, drops
+        if not isinstance(each, list) or len(each) != 3 or type(each[0]) is not int:
             raise WireError("a part with malformed counts")
         for counts in each[1:]:
             if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
@@ -507,7 +506,7 @@ def make_error(header: Header) -> WebDatasetError:
     kind = getattr(errors, header["type"], None) if header["type"].isidentifier() else None
     if not (isinstance(kind, type) and issubclass(kind, WebDatasetError)):
         kind = FlowError
-    places = {name: header[name] or None for name in ("url", "key", "field")}
-    return kind(f"at the data server: {header['words']}", **places)
-
-
+    error: WebDatasetError = kind.__new__(kind)
+    # the classes have arguments of their own
+    WebDatasetError.__init__(error, f"at the data server: {header['words']}")
+    return error.locate(**{name: header[name] or None for name in ("url", "key", "field")})

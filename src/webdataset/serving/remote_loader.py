@@ -11,7 +11,6 @@ import queue
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
 
 from webdataset.core.distributed import WorkerContext, worker_context
 from webdataset.core.errors import SourceError, UsageError
@@ -36,7 +35,7 @@ from webdataset.loading.partition import (
 from webdataset.serving.curve_keys import load_key_pair, load_public_key
 from webdataset.serving.lane_client import LaneClient, LaneItem, LaneOrder
 from webdataset.serving.zmq_transport import Channel, ZmqChannel
-from webdataset.shards.lists import expand_urls
+from webdataset.shards.expand import expand_urls
 from webdataset.stages.base import Json
 
 _WARN_SECONDS = 30.0
@@ -61,9 +60,9 @@ class RemoteAdapter(ElasticAdapter):
         self._timeout, self._silence = timeout, silence_seconds
         self._lane: LaneClient | None = None
         self._owner = 0
-        self._header: dict[str, Any] | None = None
+        self._header: dict[str, Json] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Json]:
         return {**self.__dict__, "_lane": None}
 
     # -- the lane
@@ -89,7 +88,7 @@ class RemoteAdapter(ElasticAdapter):
         if lane is not None and self._owner == os.getpid():
             lane.close()
 
-    def wait(self, lane: LaneClient, look: Callable[[float], Any]) -> Any:
+    def wait(self, lane: LaneClient, look: Callable[[float], Json]) -> Json:
         """Return what is waited for; warn while no server is heard.
 
         Args:
@@ -117,17 +116,15 @@ class RemoteAdapter(ElasticAdapter):
                 )
             if now - warned > _WARN_SECONDS:
                 warned = now
-                log.warning(
-                    "RemoteLoader: waits since %.0f s for a batch (%s)", now - began, lane.describe_servers()
-                )
+                log.warning("RemoteLoader: waits since %.0f s for a batch (%s)", now - began, lane.describe_servers())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         """Return the servers' dataset: a state at the start of an epoch."""
         if self._header is None:
             lane = self.lane
             lane.want()
 
-            def look(seconds: float) -> dict[str, Any]:
+            def look(seconds: float) -> dict[str, Json]:
                 if lane.header is None:
                     time.sleep(seconds / 50)
                     raise queue.Empty
@@ -271,8 +268,11 @@ class RemoteLoader(Loader):
             pin_memory=pin_memory,
             timings=False,
         )
+        # servers make them
+        self._make_batches = _pass_on
 
-    def _begin_epoch(self, beginning: EpochStart) -> Generator[tuple[object, BatchMark]]:
+    def _start_windows(self, beginning: EpochStart) -> Generator[tuple[object, BatchMark]]:
+        """Let a server begin an epoch, and return what it delivers: whole batches with their marks."""
         ahead, ahead_bytes = self.ahead
         batching = self.batching
         flags = {"drop_last": batching.drop_last, "exact": batching.exact, "ragged": batching.ragged}
@@ -280,13 +280,11 @@ class RemoteLoader(Loader):
         items = lane.begin(LaneOrder(beginning, self.batch_size or 0, flags, ahead, ahead_bytes))
         return self._receive(lane, items)
 
-    def _receive(
-        self, lane: LaneClient, items: "queue.SimpleQueue[LaneItem]"
-    ) -> Generator[tuple[object, BatchMark]]:
+    def _receive(self, lane: LaneClient, items: "queue.SimpleQueue[LaneItem]") -> Generator[tuple[object, BatchMark]]:
         try:
             while True:
                 item: LaneItem = self._remote.wait(lane, lambda seconds: items.get(timeout=seconds))
-                lane.taken()
+                lane.wake()
                 if item.error is not None:
                     raise item.error
                 batch, mark = item.batch, item.mark
@@ -305,6 +303,10 @@ class RemoteLoader(Loader):
 
     def __repr__(self) -> str:
         return f"RemoteLoader({self._remote.urls}, batch_size={self.batch_size})"
+
+
+def _pass_on(delivered: Generator[tuple[object, BatchMark]]) -> Generator[tuple[object, BatchMark]]:
+    return delivered
 
 
 class _Connection:
@@ -343,5 +345,3 @@ class _Connection:
         if self._key is None or self._server_key is None:
             return ZmqChannel(url)
         return ZmqChannel(url, load_key_pair(self._key), load_public_key(self._server_key))
-
-

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from webdataset.core.distributed import WorkerContext
 from webdataset.core.errors import FlowError, StateMismatch, UsageError, WebDatasetError, describe_error
@@ -39,6 +39,9 @@ from webdataset.serving.wire_format import (
     encode_message,
 )
 from webdataset.stages.base import Json
+
+if TYPE_CHECKING:
+    from webdataset.flow.elastic_pipeline import ElasticPipeline
 
 # samples that are made again to find a position within a window
 _MOST_REPLAYED = 1 << 20
@@ -79,20 +82,20 @@ class LaneLoader(Loader):
 
     def deliver(self, beginning: EpochStart) -> Generator[tuple[object, BatchMark]]:
         """Yield the batches after a beginning with their marks; END comes last."""
-        delivered = self._begin_epoch(beginning)
+        found = self._start_windows(beginning)
         samples = 0
         try:
-            for batch, mark in delivered:
+            for batch, mark in self._make_batches(found):
                 samples += mark.samples
                 if batch is END and self._windows is not None:
                     EpochEnd(self._origin, beginning, self._windows.outcomes).judge(samples)
                 yield batch, mark
                 del batch
         finally:
-            delivered.close()
+            found.close()
 
 
-def prepare_beginning(dataset: Any, header: Header, state: Json) -> EpochStart:
+def prepare_beginning(dataset: "ElasticPipeline", header: Header, state: Json) -> EpochStart:
     """Return where a trainer's epoch begins or continues.
 
     Args:
@@ -116,11 +119,13 @@ def prepare_beginning(dataset: Any, header: Header, state: Json) -> EpochStart:
     found = find_next_position(checked, own)
     start = 0 if found is None else count_indices_before(found, dataset.streams, own)
     if header["until"] and found is not None and header["until"] - start > _MOST_REPLAYED:
-        raise StateMismatch(f"a position {header['until'] - start} samples after its state: send the state nearer to it")
+        raise StateMismatch(
+            f"a position {header['until'] - start} samples after its state: send the state nearer to it"
+        )
     return EpochStart(int(checked["epoch"]), start, checked, place=place, seed=int(checked["seed"]))
 
 
-def advance_beginning(dataset: Any, beginning: EpochStart, until: int) -> Json:
+def advance_beginning(dataset: "ElasticPipeline", beginning: EpochStart, until: int) -> Json:
     """Return a beginning's state, further on: before the first index that was not received.
 
     Args:
@@ -146,7 +151,7 @@ class Lane(threading.Thread):
     """
 
     def __init__(  # noqa: PLR0917  one value each
-        self, dataset: Any, how: LaneSettings, peer: bytes, header: Header, state: Json, post: Post
+        self, dataset: "ElasticPipeline", how: LaneSettings, peer: bytes, header: Header, state: Json, post: Post
     ) -> None:
         super().__init__(name=f"webdataset-lane-{header['rank']}", daemon=True)
         self.peer, self.nonce = peer, int(header["nonce"])
@@ -180,7 +185,7 @@ class Lane(threading.Thread):
             self._closed = True
             self._changed.notify_all()
 
-    def sent(self) -> None:
+    def wake(self) -> None:
         """Take note that a message went to the line."""
         with self._changed:
             self._changed.notify_all()
@@ -227,11 +232,12 @@ class Lane(threading.Thread):
     def _send_batches(self, delivered: Generator[tuple[object, BatchMark]], start: int) -> None:
         while self._await_credit():
             batch, mark = next(delivered)
-            self._seq += 1
             over = batch is END
-            self._post(encode_part(self.nonce, self._seq, None if over else batch, mark, start, over=over))
+            frames = encode_part(self.nonce, self._seq + 1, None if over else batch, mark, start, over=over)
+            self._seq += 1
+            self._post(frames)
             self.samples += mark.samples
-            del batch
+            del batch, frames
             if over:
                 return
 
@@ -259,15 +265,13 @@ class Lane(threading.Thread):
         self._post(
             [
                 encode_message(
-                    "FAILED", nonce=self.nonce, seq=self._seq + 1, type=kind, words=words[:_LONGEST_WORDS], **places
+                    "FAILURE", nonce=self.nonce, seq=self._seq + 1, type=kind, words=words[:_LONGEST_WORDS], **places
                 )
             ]
         )
 
 
-def encode_part(  # noqa: PLR0913  one value each
-    nonce: int, seq: int, batch: object, mark: BatchMark, start: int, *, over: bool
-) -> list[Frame]:
+def encode_part(nonce: int, seq: int, batch: object, mark: BatchMark, start: int, *, over: bool) -> list[Frame]:
     """Return a batch with its mark as a message.
 
     Args:
@@ -307,7 +311,9 @@ class Question(threading.Thread):
         answer: is given the frames.
     """
 
-    def __init__(self, dataset: Any, header: Header, state: Json, answer: Callable[[Sequence[Frame]], None]) -> None:
+    def __init__(
+        self, dataset: "ElasticPipeline", header: Header, state: Json, answer: Callable[[Sequence[Frame]], None]
+    ) -> None:
         super().__init__(name="webdataset-question", daemon=True)
         self._dataset, self._header, self._state, self._answer = dataset, header, state, answer
 
@@ -331,7 +337,7 @@ class Question(threading.Thread):
         self._answer(frames)
 
 
-def copy_dataset(dataset: Any) -> Any:
+def copy_dataset(dataset: "ElasticPipeline") -> "ElasticPipeline":
     """Return a copy of a dataset, whose runs do not change the original."""
     copied = copy.copy(dataset)
     copied.in_streams(dataset.streams)

@@ -54,8 +54,8 @@ def start_metrics(server: DataServer, host: str, port: int) -> http.server.Threa
             if self.path == "/metrics":
                 self._answer(HTTPStatus.OK, format_metrics(server.read_counts()))
             elif self.path == "/healthz":
-                status = HTTPStatus.SERVICE_UNAVAILABLE if server.draining else HTTPStatus.OK
-                self._answer(status, "draining\n" if server.draining else "ok\n")
+                status = HTTPStatus.SERVICE_UNAVAILABLE if server.is_draining else HTTPStatus.OK
+                self._answer(status, "draining\n" if server.is_draining else "ok\n")
             else:
                 self._answer(HTTPStatus.NOT_FOUND, "there are /metrics and /healthz\n")
 

@@ -11,12 +11,13 @@ What the kinds say is told in ``docs/serving.md``.
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from webdataset.core.errors import FormatError
+from webdataset.stages.base import Json
 
 Frame: TypeAlias = "bytes | memoryview"
-Header: TypeAlias = dict[str, Any]
+Header: TypeAlias = dict[str, Json]
 
 PROTOCOL_VERSION: Final = 1
 LARGEST_HEADER_BYTES: Final = 1 << 16
@@ -55,7 +56,7 @@ SCHEMAS: Final[dict[str, tuple[str, ...]]] = {
     "WELCOME": ("version", "boot"),
     "NO": ("nonce", "code", "words"),
     "PART": ("nonce", "seq", "samples", "beyond", "until", "over"),
-    "FAILED": ("nonce", "seq", "type", "words", "url", "key", "field"),
+    "FAILURE": ("nonce", "seq", "type", "words", "url", "key", "field"),
     "ANSWER": ("nonce", "answer", "state"),
     "BYE": ("seconds",),
 }
@@ -81,7 +82,7 @@ def encode_json(value: object, largest_bytes: int = LARGEST_STATE_BYTES) -> byte
     return encoded
 
 
-def decode_json(frame: Frame, largest_bytes: int) -> Any:
+def decode_json(frame: Frame, largest_bytes: int) -> Json:
     """Return the JSON value of a frame.
 
     Raises:
@@ -120,7 +121,7 @@ def encode_message(kind: str, **entries: object) -> bytes:
     return encode_json(header, LARGEST_HEADER_BYTES)
 
 
-def decode_message(frames: Sequence[Frame], kinds: Sequence[str]) -> tuple[Header, Any]:
+def decode_message(frames: Sequence[Frame], kinds: Sequence[str]) -> tuple[Header, Json]:
     """Return the header of a message, and the JSON of its second frame, or None where its kind has none.
 
     Args:

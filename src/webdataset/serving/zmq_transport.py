@@ -9,13 +9,17 @@ belongs to ZeroMQ until it was sent, and the memoryview that is given keeps it f
 import contextlib
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 
 from webdataset.core.errors import UsageError
 from webdataset.core.optional_imports import require
 from webdataset.serving.wire_format import LARGEST_BATCH_BYTES, LARGEST_STATE_BYTES, Frame
 
 if TYPE_CHECKING:
+    from zmq import Frame as ZmqFrame
+    from zmq import Socket
+
     from webdataset.serving.curve_keys import KeyPair
 
 # ends of frames, and a handshake that does not come to its end
@@ -55,11 +59,13 @@ class Listener(Protocol):
         """Close all lines."""
 
 
-def _import_zmq() -> Any:
+def _import_zmq() -> ModuleType:
     return require("zmq", extra="serve", purpose="a data server or a RemoteLoader")
 
 
-def _wait(zmq: Any, zmq_socket: Any, timeout_seconds: float, wake: socket.socket) -> Any:
+def _wait(
+    zmq: ModuleType, zmq_socket: "Socket[bytes]", timeout_seconds: float, wake: socket.socket
+) -> "list[ZmqFrame] | None":
     """Return the frames of the next message, or None."""
     poller = zmq.Poller()
     poller.register(zmq_socket, zmq.POLLIN)

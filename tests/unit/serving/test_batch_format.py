@@ -1,4 +1,4 @@
-"""Batches survive the wire; what cannot be described is refused by name; foreign frames are refused, whatever they hold."""
+"""Batches survive the wire; what cannot be described is refused by name; malformed frames are refused."""
 
 import json
 import random
@@ -74,7 +74,9 @@ class Thing:
     """An object of a class."""
 
 
-@pytest.mark.parametrize("value", [Thing(), {1, 2}, np.array([None]), np.array(["a"]), np.zeros(2, "M8[s]"), 1j, range(3)])
+@pytest.mark.parametrize(
+    "value", [Thing(), {1, 2}, np.array([None]), np.array(["a"]), np.zeros(2, "M8[s]"), 1j, range(3)]
+)
 def test_refused_with_the_field(value: object) -> None:
     """What cannot be described is an error where it is sent, with the field's name."""
     with pytest.raises(EncodingError, match=r"field='thing'"):
