@@ -102,7 +102,7 @@ def run_command(
 
     _check_keys(key, allow, plain=plain)
     check_address(bind, encrypted=key is not None, anywhere=bind_any)
-    source: "ElasticPipeline" = dataset()  # type: ignore[assignment]  # the server looks
+    source: ElasticPipeline = dataset()  # type: ignore[assignment]  # the server looks
     pair = None if key is None else curve_keys.load_key_pair(key)
     authentication = None if allow is None else curve_keys.start_authentication(curve_keys.AllowedKeys(allow))
     listener = ZmqListener(bind, pair)

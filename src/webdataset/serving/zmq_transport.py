@@ -7,6 +7,7 @@ belongs to ZeroMQ until it was sent, and the memoryview that is given keeps it f
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import Sequence
 from types import ModuleType
@@ -17,14 +18,15 @@ from webdataset.core.optional_imports import require
 from webdataset.serving.wire_format import LARGEST_BATCH_BYTES, LARGEST_STATE_BYTES, Frame
 
 if TYPE_CHECKING:
+    from zmq import Context, Socket
     from zmq import Frame as ZmqFrame
-    from zmq import Socket
 
     from webdataset.serving.curve_keys import KeyPair
 
 # ends of frames, and a handshake that does not come to its end
 _QUEUED_MESSAGES = 16
 _HANDSHAKE_MILLISECONDS = 2000
+_MOST_IO_THREADS = 4
 _RECONNECT_MILLISECONDS = 100
 _MOST_RECONNECT_MILLISECONDS = 1000
 
@@ -63,6 +65,12 @@ def _import_zmq() -> ModuleType:
     return require("zmq", extra="serve", purpose="a data server or a RemoteLoader")
 
 
+def _find_context(zmq: ModuleType) -> "Context[Socket[bytes]]":
+    """Return the context of this process; its threads encrypt, each for some of the lines."""
+    found: Context[Socket[bytes]] = zmq.Context.instance(min(_MOST_IO_THREADS, os.cpu_count() or 1))
+    return found
+
+
 def _wait(
     zmq: ModuleType, zmq_socket: "Socket[bytes]", timeout_seconds: float, wake: socket.socket
 ) -> "list[ZmqFrame] | None":
@@ -97,7 +105,7 @@ class ZmqChannel:
 
     def __init__(self, url: str, keys: "KeyPair | None" = None, server_key: bytes | None = None) -> None:
         self._zmq = zmq = _import_zmq()
-        self._socket = made = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket = made = _find_context(zmq).socket(zmq.DEALER)
         made.linger = 0
         made.rcvhwm = made.sndhwm = _QUEUED_MESSAGES * 64
         made.setsockopt(zmq.MAXMSGSIZE, LARGEST_BATCH_BYTES)
@@ -147,7 +155,7 @@ class ZmqListener:
 
     def __init__(self, url: str, keys: "KeyPair | None" = None) -> None:
         self._zmq = zmq = _import_zmq()
-        self._socket = made = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket = made = _find_context(zmq).socket(zmq.ROUTER)
         made.linger = 0
         made.rcvhwm = made.sndhwm = _QUEUED_MESSAGES * 4
         made.setsockopt(zmq.ROUTER_MANDATORY, 1)
