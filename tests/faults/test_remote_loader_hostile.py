@@ -154,6 +154,7 @@ _PART = b'{"kind":"PART","nonce":NONCE,"seq":1,"samples":1,"beyond":0,"until":1,
 ANSWERS: dict[str, list[bytes]] = {
     "no JSON": [b"\x80\x04K\x01."],
     "nothing": [b""],
+    "not asked for": [_PART.replace(b'"seq":1', b'"seq":99'), b'{"batch":["n",null],"progress":[],"counted":[]}', b""],
     "no description": [_PART],
     "malformed description": [_PART, b"[]"],
     "array beyond its frame": [

@@ -66,6 +66,8 @@ class DataServer:
         self._most_lanes = most_lanes
         self._boot = hash_seed("boot", time.time_ns(), id(self)) >> 1
         self._lanes: dict[bytes, Lane] = {}
+        # lanes that were closed, and may not have ended yet: they hold worker processes
+        self._ending: list[Lane] = []
         self._outbox: deque[tuple[bytes, int, list[Frame]]] = deque()
         self._questions: list[Question] = []
         self._ours, self._theirs = socket.socketpair()
@@ -194,7 +196,8 @@ class DataServer:
         if self.is_draining:
             self._refuse(peer, nonce, "busy", "this server ends soon")
             return
-        if len(self._lanes) >= self._most_lanes:
+        self._ending = [each for each in self._ending if each.is_alive()]
+        if max(len(self._lanes), len(self._ending)) >= self._most_lanes:
             self._refuse(peer, nonce, "busy", f"this server serves {self._most_lanes} trainers already")
             return
         self.counts["opened"] += 1
@@ -246,6 +249,7 @@ class DataServer:
             self.counts["samples"] += lane.samples
             self.counts["bytes"] += lane.bytes
             lane.close()
+            self._ending.append(lane)
 
     def _say_bye(self, peer: bytes) -> None:
         left = 0.0 if self._drain_until is None else max(0.0, self._drain_until - time.monotonic())

@@ -166,7 +166,7 @@ class LaneClient(threading.Thread):
 
     def stop(self) -> None:
         """Give up the epoch."""
-        self._command(self._stop)
+        self._command(self._give_up)
 
     def ask(self, beginning: EpochStart, state: Json, what: str, until: int) -> "queue.SimpleQueue[Json]":
         """Ask a server about a state; return what the answer comes through: (bool, state), or an error.
@@ -207,14 +207,14 @@ class LaneClient(threading.Thread):
     # -- commands, in the lane's thread
 
     def _begin(self, order: LaneOrder, items: "queue.SimpleQueue[LaneItem]") -> None:
-        self._stop()
+        self._give_up()
         self._wanted = True
         self._order, self._items, self._largest = order, items, 0
         self._position = LanePosition(order.beginning, ReceivedState(order.beginning.state))
         if self._welcome:
             self._open()
 
-    def _stop(self) -> None:
+    def _give_up(self) -> None:
         if self._order is not None and self._nonce:
             self._send(encode_message("CLOSE", nonce=self._nonce))
         self._order = self._position = None
@@ -253,8 +253,8 @@ class LaneClient(threading.Thread):
         frames = channel.receive(_POLL_SECONDS, self._ours)
         now = time.monotonic()
         if frames is not None:
-            self._handle(frames)
-            self._heard = self.alive = now
+            self._take_message(frames)
+            self._heard = now
         elif now - self._heard > self._silence:
             self._leave(f"silent for {now - self._heard:.0f} s")
             return
@@ -320,7 +320,7 @@ class LaneClient(threading.Thread):
 
     # -- messages
 
-    def _handle(self, frames: Sequence[Frame]) -> None:
+    def _take_message(self, frames: Sequence[Frame]) -> None:
         try:
             header, described = decode_message(frames, _KINDS)
             getattr(self, f"_handle_{header['kind'].lower()}")(header, described, frames)
@@ -391,11 +391,14 @@ class LaneClient(threading.Thread):
         order, position = self._order, self._position
         if header["nonce"] != self._nonce or order is None or position is None:
             return
+        if header["seq"] > self._granted:
+            raise WireError("a part that was not asked for")
         if header["seq"] != self._seq + 1:
             # one was lost on the way
             self._open()
             return
         batch, mark = decode_part(header, described, frames, order.beginning.start)
+        self.alive = time.monotonic()
         self._seq += 1
         position.take(mark)
         if self._server is not None:
@@ -403,7 +406,7 @@ class LaneClient(threading.Thread):
         size = estimate_bytes(batch)
         self._largest = max(self._largest, size)
         if header["over"]:
-            self._stop()
+            self._give_up()
         self._items.put(LaneItem(END if header["over"] else batch, mark, None, size))
 
     def _handle_failure(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
@@ -412,7 +415,7 @@ class LaneClient(threading.Thread):
         if header["seq"] != self._seq + 1:
             self._open()
             return
-        self._stop()
+        self._give_up()
         self._items.put(LaneItem(None, BatchMark(), make_error(header)))
 
     def _handle_no(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
@@ -434,10 +437,12 @@ class LaneClient(threading.Thread):
         question = self._question
         if question is not None and header["nonce"] == question[0]:
             self._question = None
+            self.alive = time.monotonic()
             question[3].put((header["answer"], state if header["state"] else None))
 
-    def _handle_beat(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:
-        """Do nothing: the server lives."""
+    def _handle_beat(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
+        """Take note that the server lives, and has not refused this run."""
+        self.alive = time.monotonic()
 
     def _handle_bye(self, header: Header, described: Json, frames: Sequence[Frame]) -> None:  # noqa: ARG002  as all
         now = time.monotonic()

@@ -59,11 +59,13 @@ class RemoteAdapter(ElasticAdapter):
         self.urls, self._connect = list(urls), connect
         self._timeout, self._silence = timeout, silence_seconds
         self._lane: LaneClient | None = None
+        # closes the lane when the loader is forgotten
+        self._ending: weakref.finalize[[], RemoteAdapter] | None = None
         self._owner = 0
         self._header: dict[str, Json] | None = None
 
     def __getstate__(self) -> dict[str, Json]:
-        return {**self.__dict__, "_lane": None}
+        return {**self.__dict__, "_lane": None, "_ending": None}
 
     # -- the lane
 
@@ -78,13 +80,16 @@ class RemoteAdapter(ElasticAdapter):
             self._lane = lane = LaneClient(self.urls, self._connect, name, self._silence)
             lane.header = self._header
             self._owner = os.getpid()
-            weakref.finalize(self, lane.close)
+            self._ending = weakref.finalize(self, lane.close)
             lane.start()
         return lane
 
     def close(self) -> None:
         """End the lane."""
         lane, self._lane = self._lane, None
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            ending.detach()
         if lane is not None and self._owner == os.getpid():
             lane.close()
 
@@ -300,6 +305,11 @@ class RemoteLoader(Loader):
         """Leave the servers. May be called twice; iterating again connects anew."""
         super().close()
         self._remote.close()
+
+    def explain(self) -> str:
+        """Say where batches come from; the servers know the stages."""
+        size = "as the dataset gives them" if self.batch_size is None else f"of {self.batch_size} samples"
+        return f"batches {size}, made by the data servers {', '.join(self._remote.urls)} (wds serve)"
 
     def __repr__(self) -> str:
         return f"RemoteLoader({self._remote.urls}, batch_size={self.batch_size})"

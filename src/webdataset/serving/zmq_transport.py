@@ -170,7 +170,7 @@ class ZmqListener:
         except zmq.ZMQError as error:
             made.close()
             raise UsageError(f"{url!r} cannot be bound ({error}): tcp://127.0.0.1:5600, say") from error
-        self.url = made.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        self.url = bytes(made.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> bool:
         """Send a message; return False where the trainer's line is full.

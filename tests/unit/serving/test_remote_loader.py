@@ -1,7 +1,10 @@
 """A RemoteLoader gives what a local Loader gives, with the same states."""
 
+import gc
 import json
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +25,9 @@ from webdataset.core.errors import (
     SourceError,
     StateMismatch,
     UsageError,
+    WorkerDied,
 )
-from webdataset.serving.server_lane import LaneSettings
+from webdataset.serving.server_lane import Lane, LaneSettings
 
 
 def connect(url: str | list[str], batch_size: int | None = 7, **options: Any) -> wds.RemoteLoader:
@@ -163,28 +167,19 @@ def test_other_states_are_refused(shards: str, served: str) -> None:
 
 def test_servers_of_other_datasets(shards: str) -> None:
     """A server of another dataset is left for the right one; where all refuse, the error has all their answers."""
-    right, wrong = make_served_dataset(shards), make_served_dataset(shards, streams=5)
-    state = wds.Loader(right, 7).state_dict()
     whole = as_plain(list(wds.Loader(make_served_dataset(shards), 7)))
-    with run_server(right) as (server, one), run_server(wrong) as (_, two):
-        with connect(one, silence_seconds=0.5) as remote:
-            iterator = iter(remote)
-            given = [next(iterator)]
-            # both are known now; the right one ends
-            remote._remote.urls.append(two)  # noqa: SLF001
-            state = remote.state_dict()
-        remote = connect([one, two], silence_seconds=0.5)
-        if remote._remote.describe()["streams"] == 6:  # noqa: SLF001  the order of servers is by hash
-            remote.load_state_dict(state)
-            assert as_plain([*given, *remote]) == whole
-            server.stop()
-            remote.set_epoch(3)
-            with pytest.raises(StateMismatch, match="another dataset"):
-                list(remote)
-        else:
-            with pytest.raises(StateMismatch, match="streams 6"):
-                remote.load_state_dict(state)
-        remote.close()
+    others = [make_served_dataset(shards, streams=5), make_served_dataset(shards, seed=6)]
+    with run_server(make_served_dataset(shards)) as (_, right), run_server(others[0]) as (_, one):
+        with run_server(others[1]) as (_, two):
+            with connect(right) as first:
+                header = first._remote.describe()  # noqa: SLF001
+            with connect([right, one, two], silence_seconds=0.5) as remote:
+                remote._remote._header = header  # noqa: SLF001  as known from before
+                assert as_plain(list(remote)) == whole
+            with connect([one, two], silence_seconds=0.5) as remote:
+                remote._remote._header = header  # noqa: SLF001  as known from before
+                with pytest.raises(StateMismatch, match=r"no data server takes this run.*(streams 5|seed 6).*another"):
+                    list(remote)
 
 
 def test_no_server(shards: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -365,3 +360,63 @@ def test_settings_bound_trainers(shards: str) -> None:
     with run_server(make_served_dataset(shards), how) as (_, url), connect(url, 11) as remote:
         with pytest.raises(StateMismatch, match="at most 10"):
             list(remote)
+
+
+def test_refused_and_dead(shards: str) -> None:
+    """One server of another dataset and one that is not there do not count as servers: ``timeout`` holds."""
+    right = make_served_dataset(shards)
+    with run_server(make_served_dataset(shards, streams=5)) as (_, wrong):
+        with run_server(right) as (_, url):
+            with connect(url) as first:
+                header = first._remote.describe()  # noqa: SLF001
+        with connect([wrong, url], timeout=3, silence_seconds=0.3) as remote:
+            remote._remote._header = header  # noqa: SLF001  as known from a server that has ended
+            with pytest.raises(SourceError, match="another dataset"):
+                list(remote)
+
+
+def test_dead_worker_ends_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample that kills its worker process ends its trainer's lane with an error; the other trainer receives all."""
+    url = write_served_shards(tmp_path)
+
+    def crash(sample: Any) -> Any:
+        if sample["__key__"] == "1-010":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+    # a stream for each shard; ranks of two own two shards each
+    dataset = wds.WebDataset(url, seed=1).map(crash).to_tuple("__key__").elastic(4)
+    ended = []
+    with run_server(dataset, LaneSettings(workers=1)) as (server, address):
+        for rank in range(2):
+            monkeypatch.setenv("WDS_WORLD_SIZE", "2")
+            monkeypatch.setenv("WDS_RANK", str(rank))
+            with connect(address, 4) as remote:
+                try:
+                    assert sum(len(batch[0]) for batch in remote) in (30 + 22, 26 + 18, 30 + 18, 26 + 22, 48)
+                except WorkerDied:
+                    ended.append(rank)
+        assert server.counts["opened"] == 2
+    assert len(ended) == 1
+
+
+def test_credit_is_absolute(shards: str) -> None:
+    """Credit that comes twice, or late, changes nothing, and more than the server allows is cut."""
+    header = {"nonce": 1, "rank": 0, "ranks": 1, "credit": 3}
+    lane = Lane(make_served_dataset(shards), INLINE, b"peer", header, {}, lambda *_: None)
+    for credit, allowed in ((5, 5), (5, 5), (2, 5), (1 << 60, 64), (7, 64)):
+        lane.allow(credit)
+        assert lane._credit == allowed  # noqa: SLF001
+
+
+def test_forgotten_loader(shards: str, served: str) -> None:
+    """A loader that is forgotten within an epoch ends its thread."""
+    remote = connect(served)
+    next(iter(remote))
+    lane = remote._remote.lane  # noqa: SLF001
+    assert lane.is_alive()
+    assert served in remote.explain()
+    del remote
+    gc.collect()
+    lane.join(30)
+    assert not lane.is_alive()
