@@ -136,6 +136,7 @@ from .loading.torch_nodes import DatasetNode as DatasetNode
 from .loading.torch_trainers import for_accelerate as for_accelerate, for_trainer as for_trainer
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
+from .serving.remote_loader import RemoteLoader as RemoteLoader
 from .shardlists import (
     DirectoryShardList as DirectoryShardList,
     InfiniteShardList as InfiniteShardList,
@@ -204,6 +205,7 @@ __all__ = [
     "RandomMix",
     "RecordShardWriter",
     "RecordWriter",
+    "RemoteLoader",
     "ResampledShards",
     "RoundRobin",
     "ShardWriter",

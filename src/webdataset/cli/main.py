@@ -53,6 +53,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "plan": ("plan", "Say what each rank and worker will read, and warn of what is uneven."),
         "bench": ("bench", "Measure how fast shards are read, decoded, batched and loaded here."),
         "cache": ("cache", "Look into a shard cache, check it, make it smaller, fill it."),
+        "serve": ("serve", "Make batches for trainers on other machines; keys for that."),
         "doctor": ("doctor", "Say what is installed, what this machine offers, and what is wrong."),
         "config": ("config", "Check how urls are opened: profile, endpoint, credentials, proxy."),
         "state": ("state", "Show a saved state, trace which samples a run delivers, move a state on."),

@@ -149,6 +149,10 @@ class Loader:
         self._origin = adapt_dataset(dataset)
         self._ahead = prefetch, prefetch_bytes
         self._batching = BatchMaker(batch_size or 1, collate, ragged, drop_last, exact)
+        # of what `_start_windows` returns
+        self._make_batches: Callable[[Generator[Json]], Generator[tuple[object, BatchMark]]] = (
+            iterate_samples if batch_size is None else self._batching.batches
+        )
         self._timings = timings
         self._stats = LoaderStats(workers=workers)
         self._pool: WorkerPool | None = None
@@ -247,8 +251,7 @@ class Loader:
         # windows are the same whatever was received of them
         if self._batching.exact:
             beginning = replace(beginning, start=beginning.start - beginning.start % self._batching.size)
-        windows = self._start_windows()
-        windows.pool.begin(beginning)
+        found = self._start_windows(beginning)
         # not before: what could not start is tried again from there
         self._forget()
         self._resumed = state if continue_epochs else None
@@ -258,11 +261,8 @@ class Loader:
         self._untold = {}
         if beginning.state is not None:
             self._received = ReceivedState({**beginning.state, "memories": dict(beginning.state["memories"])})
-        found = windows.epoch()
         try:
-            for delivered in iterate_samples(found) if self.batch_size is None else self._batching.batches(found):
-                yield delivered
-                del delivered
+            yield from self._make_batches(found)
         finally:
             found.close()
 
@@ -285,7 +285,8 @@ class Loader:
         self._state, self._chosen = None, False
         self._origin.forget()
 
-    def _start_windows(self) -> WindowAssembler:
+    def _start_windows(self, beginning: EpochStart) -> Generator[Json]:
+        """Let workers begin an epoch, and return its windows."""
         if self._windows is None or self._pool is None or not self._pool.living:
             # without batches, about one sample of each worker
             span = self.batch_size or max(1, self.workers)
@@ -299,7 +300,8 @@ class Loader:
             )
             self._windows.watch = self._stats.count
             self._windows.eager = self._often()
-        return self._windows
+        self._pool.begin(beginning)
+        return self._windows.epoch()
 
     def _stop_pool(self) -> None:
         """Close the worker pool, and keep nothing of it."""

@@ -391,6 +391,8 @@ def adapt_dataset(dataset: object) -> DatasetAdapter:
     Raises:
         UsageError: nothing of these.
     """
+    if isinstance(dataset, ElasticAdapter):
+        return dataset
     if getattr(dataset, "streams", None):
         return ElasticAdapter(cast("ElasticPipeline", dataset))
     if isinstance(dataset, DataPipeline | Mixture):
