@@ -32,6 +32,7 @@ _HOMES = {
     "loading": "DatasetNode Loader LoaderStats check_ranks equal_steps for_accelerate for_trainer",
     "mix": "RandomMix RoundRobin",
     "pipeline": "DataPipeline explain merge_states",
+    "serving.shared_loader": "SharedLoader",
     "shardlists": """DirectoryShardList InfiniteShardList MultiShardSample NamedResampledShards ResampledShards
         SimpleShardList expand_urls non_empty resampled shardspec single_node_only split_by_node split_by_sample
         split_by_worker""",
