@@ -448,7 +448,7 @@ class Loader:
         return dict(self._origin.begin(epoch, state).state or {})
 
     def state_at(self, state: dict[str, Any], index: int) -> dict[str, Any]:
-        """Return the state at an index of the epoch of an earlier state; samples between are not decoded where possible.
+        """Return the state at an index of the epoch of an earlier state; the samples between are made once more.
 
         Raises:
             FlowError: the dataset is not elastic.

@@ -1,10 +1,10 @@
 """Batches in sealed memory files: described once by the process that makes them, mapped by those that receive them.
 
-Theory. Arrays that lie in a loader's block (a memory file) are named by block and offset; no byte is copied. Arrays that
-lie elsewhere, and texts and bytes (offsets and their joined bytes), are copied once into a block of this module. All
-else must be a small JSON value. A receiver maps each file once, privately: what a trainer writes in place is seen by it
-alone. A page that was written to would hide the block's later content; so a block whose pages may differ is reset before
-it is given back (``PAGEMAP_SCAN`` tells; where a kernel has not got that, each block is reset).
+Theory. Arrays that lie in a loader's block (a memory file) are named by block and offset; no byte is copied. Arrays
+that lie elsewhere, and texts and bytes (offsets and their joined bytes), are copied once into a block of this module.
+All else must be a small JSON value. A receiver maps each file once, privately: what a trainer writes in place is seen
+by it alone. A page that was written to would hide the block's later content; so a block whose pages may differ is
+reset before it is given back (``PAGEMAP_SCAN`` tells; where a kernel has not got that, each block is reset).
 
 Receivers check all of a description before they use it: types, bounds, seals. Nothing is unpickled.
 """
@@ -169,7 +169,9 @@ class _Encoder:
             place = self._place(found[0])
             for where, offset, content in self._copies:
                 if isinstance(content, np.ndarray):
-                    np.copyto(memory[offset : offset + content.nbytes].view(content.dtype).reshape(content.shape), content)
+                    np.copyto(
+                        memory[offset : offset + content.nbytes].view(content.dtype).reshape(content.shape), content
+                    )
                 else:
                     memory[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
                 where[:] = [place, offset]
@@ -203,7 +205,7 @@ class _Encoder:
         if array is not None:
             return {"k": "array" if array is value else "tensor", **self._array(array, name)}
         if kind is str or kind is bytes:
-            return {"k": "one", "v": self._texts([value], name)}  # type: ignore[list-item]  # it is one of these
+            return {"k": "one", "v": self._texts((value,), name)}
         if kind is list or kind is tuple:
             return self._sequence(value, name, depth)  # type: ignore[arg-type]  # it is one
         return {"k": "json", "v": _plain(value, name)}
@@ -212,13 +214,15 @@ class _Encoder:
         for key in value:
             if type(key) not in (str, int, bool, type(None)):
                 raise _refuse(key, name, "it is the key of a dictionary")
-        entries = [[key, self._node(each, f"{name}.{key}" if name else str(key), depth + 1)] for key, each in value.items()]
+        entries = [
+            [key, self._node(each, f"{name}.{key}" if name else str(key), depth + 1)] for key, each in value.items()
+        ]
         return {"k": "dict", "v": entries}
 
     def _sequence(self, value: "list[Any] | tuple[Any, ...]", name: str, depth: int) -> Node:
         kind = type(value).__name__
         kinds = set(map(type, value))
-        if kinds and (kinds == {str} or kinds == {bytes}):
+        if kinds in ({str}, {bytes}):
             return {"k": kind, "t": self._texts(value, name)}
         if kinds <= {int, float, bool, type(None)}:
             return {"k": kind, "j": _plain(list(value), name)}
@@ -228,7 +232,11 @@ class _Encoder:
         text = type(values[0]) is str
         contents = [each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each for each in values]
         stops = np.cumsum([len(each) for each in contents], dtype=np.int64)
-        return {"s": text, "o": self._array(stops, name), "b": self._array(np.frombuffer(b"".join(contents), np.uint8), name)}
+        return {
+            "s": text,
+            "o": self._array(stops, name),
+            "b": self._array(np.frombuffer(b"".join(contents), np.uint8), name),
+        }
 
     def _array(self, array: Array, name: str) -> Node:
         if not _DTYPE.match(array.dtype.str):
@@ -253,8 +261,8 @@ def _plain(value: object, name: str) -> object:
 
 def _refuse(value: object, name: str, reason: str) -> EncodingError:
     return EncodingError(
-        f"a {type(value).__name__} cannot be shared between trainers: {reason}. Decode it to an array, a text or a number "
-        "before the loader, or take the field out (map, rename(..., keep=False))",
+        f"a {type(value).__name__} cannot be shared between trainers: {reason}. Decode it to an array, a text or a "
+        "number before the loader, or take the field out (map, rename(..., keep=False))",
         field=name or None,
     )
 
@@ -314,7 +322,7 @@ def _has_private_pages(start: int, size: int) -> bool:
     except OSError:
         return True
     try:
-        return fcntl.ioctl(descriptor, _PAGEMAP_SCAN, argument) > 0
+        return bool(fcntl.ioctl(descriptor, _PAGEMAP_SCAN, argument))
     except OSError:
         return True
     finally:
@@ -391,7 +399,8 @@ class _Decoder:
     def __init__(self, memories: list[npt.NDArray[np.uint8]], *, writable: bool) -> None:
         self._memories = memories
         self._writable = writable
-    def value(self, node: Any, depth: int) -> object:
+
+    def value(self, node: Any, depth: int) -> object:  # noqa: ANN401  what came, unchecked
         """Return the value of a node."""
         if depth > _MOST_DEPTH:
             raise ValueError("too deep")

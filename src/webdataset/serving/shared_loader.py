@@ -2,9 +2,9 @@
 
 Theory. The first trainer of a stream takes its lock and becomes the owner: a thread of it runs the loader
 (:mod:`webdataset.serving.shared_server`). All trainers, the owner's own too, receive batches over a Unix socket as
-descriptions of memory that they map. A trainer holds the state after the batch that it received last; so where the owner
-ends, by ``close`` or by a kill, the first trainer to take the lock continues from its own state and the others attach:
-each one goes on with its next batch.
+descriptions of memory that they map. A trainer holds the state after the batch that it received last; so where the
+owner ends, by ``close`` or by a kill, the first trainer to take the lock continues from its own state and the others
+attach: each one goes on with its next batch.
 
 No batch is lost, and none comes twice, whichever process ends and when.
 """
@@ -43,14 +43,14 @@ class SharedLoader:
     """Shares one loader between trainers on one host: each receives every batch of the same stream.
 
     For several models on one stream (sweeps, ablations, teacher and student). Ranks of one job receive different
-    samples: give each its own :class:`~webdataset.loading.loader.Loader`, or each rank of the sweeps a stream of its own.
+    samples: give each its own :class:`~webdataset.loading.loader.Loader`; ranks of sweeps have a stream for each rank.
     Arrays are read-only unless ``writable=True``; then each trainer writes to its own copy of a page. Linux only.
 
     Args:
         source: an elastic dataset; a ``Loader`` over one; or a function without arguments that returns a ``Loader``.
         name: of the stream, the same in all trainers: letters, digits, ``_.-``; or a path with a ``/``, of the socket.
         policy: what a slow trainer does to the others: ``lockstep``: they wait; ``drop``: when it is ``window`` batches
-            behind, its iteration raises ``TrainerDropped``; ``detach``: then it goes on alone, with a loader of its own.
+            behind, its iteration raises ``TrainerDropped``; ``detach``: then it reads alone, with a loader of its own.
         window: batches that a trainer may be behind by, of ``drop`` and ``detach``; from 3.
         trainers: how many the stream waits for before it begins.
         late: where a new trainer begins that finds the stream begun: ``own``: at its own state, alone where that is far
@@ -72,7 +72,7 @@ class SharedLoader:
         trainers: int = 1,
         late: str = "own",
         writable: bool = False,
-        **options: Any,
+        **options: Any,  # noqa: ANN401  the Loader's
     ) -> None:
         _check(policy, window, trainers, late)
         self._loader = _make_loader(source, options)
@@ -94,7 +94,7 @@ class SharedLoader:
         self._early: deque[tuple[Message, list[int]]] = deque()
         self._process = os.getpid()
         self._current: weakref.ref[LoaderIterator[Any]] | None = None
-        self._ending: weakref.finalize[[], Self] | None = None
+        self._ending: weakref.finalize[[], SharedLoader] | None = None
 
     # -- iteration
 
@@ -463,7 +463,9 @@ def _make_loader(source: object, options: dict[str, Any]) -> Loader:
             "write dataset.elastic()"
         )
     if found.on_device:
-        raise UsageError("SharedLoader gives batches in memory: move them to the device in the trainer, without device=")
+        raise UsageError(
+            "SharedLoader gives batches in memory: move them to the device in the trainer, without device="
+        )
     return found
 
 

@@ -295,7 +295,9 @@ class SharedServer:
             log.warning("the shared stream %s waits for process %s", self._path.name, ", ".join(map(str, slow)))
         elif waiting and not self._begun:
             there, asked = len(waiting), self._awaited
-            log.warning("the shared stream %s waits for its trainers: %d of %d are there", self._path.name, there, asked)
+            log.warning(
+                "the shared stream %s waits for its trainers: %d of %d are there", self._path.name, there, asked
+            )
 
     # -- batches
 

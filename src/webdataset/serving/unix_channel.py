@@ -2,8 +2,8 @@
 
 Theory. A ``SEQPACKET`` socket keeps messages apart, and tells the end of the other process. A message is one JSON
 object; one that is larger than a packet travels in a memory file whose descriptor is sent in its place. The kernel says
-which user and process the other side is (``SO_PEERCRED``): only the same user is spoken to. Nothing is unpickled. What a
-socket brings is checked, and descriptors that were not asked for are closed by the kernel.
+which user and process the other side is (``SO_PEERCRED``): only the same user is spoken to. Nothing is unpickled. What
+a socket brings is checked, and descriptors that were not asked for are closed by the kernel.
 
 Descriptors are closed in forked children, so that the end of a process is seen although its children live.
 """
@@ -22,9 +22,9 @@ import sys
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import FlowError, UsageError
@@ -336,24 +336,31 @@ def connect(path: Path) -> Channel | None:
         raise
     if channel.user != os.getuid():
         channel.close()
-        raise UsageError(f"{path} is the socket of user {channel.user}, and this is user {os.getuid()}: use another name")
+        raise UsageError(
+            f"{path} is the socket of user {channel.user}, and this is user {os.getuid()}: use another name"
+        )
     return channel
 
 
-_open: "weakref.WeakSet[Any]" = weakref.WeakSet()
+class _Closable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
-def close_in_children(resource: Any) -> None:
+_open: "weakref.WeakSet[_Closable]" = weakref.WeakSet()
+
+
+def close_in_children(resource: _Closable) -> None:
     """Close something with ``close()`` in each forked child."""
     _open.add(resource)
 
 
 def _close_after_fork() -> None:
-    close: Callable[[], None]
     for resource in list(_open):
-        close = resource.close
         with contextlib.suppress(OSError):
-            close()
+            resource.close()
 
 
 if hasattr(os, "register_at_fork"):
