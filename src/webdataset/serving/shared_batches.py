@@ -12,6 +12,7 @@ Receivers check all of a description before they use it: types, bounds, seals. N
 import bisect
 import ctypes
 import fcntl
+import functools
 import itertools
 import json
 import math
@@ -40,6 +41,8 @@ _MOST_DEPTH = 16
 _MOST_DIMENSIONS = 32
 _MOST_BLOCK_BYTES = 1 << 40
 _DTYPE = re.compile(r"[<>|]([biufc](1|2|4|8|16)|[SU]\d{1,6})\Z")
+# characters of a list of texts that needs no memory of its own
+_INLINE_LENGTH = 1 << 12
 # of a value that is neither array, text nor bytes
 _MOST_JSON_BYTES = 1 << 20
 
@@ -222,6 +225,8 @@ class _Encoder:
     def _sequence(self, value: "list[Any] | tuple[Any, ...]", name: str, depth: int) -> Node:
         kind = type(value).__name__
         kinds = set(map(type, value))
+        if kinds == {str} and sum(map(len, value)) <= _INLINE_LENGTH:
+            return {"k": kind, "j": list(value)}
         if kinds in ({str}, {bytes}):
             return {"k": kind, "t": self._texts(value, name)}
         if kinds <= {int, float, bool, type(None)}:
@@ -294,10 +299,14 @@ class MappedBlock:
         self.block = MemoryBlock(0, mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
         self.live = 0
 
-    def reset(self) -> None:
-        """Drop the pages that were written to here, which would hide the block's next content."""
+    def reset(self, pagemap: int | None) -> None:
+        """Drop the pages that were written to here, which would hide the block's next content.
+
+        Args:
+            pagemap: descriptor of this process's page map; None where there is none.
+        """
         memory = self.block.memory
-        if _has_private_pages(_address(memory), len(memory)):
+        if pagemap is None or _has_private_pages(pagemap, _address(memory), len(memory)):
             memory.madvise(mmap.MADV_DONTNEED)
 
 
@@ -307,7 +316,14 @@ _PAGEMAP_SCAN = 3 << 30 | _SCAN_ARGUMENT.size << 16 | ord("f") << 8 | 16
 _IS_FILE, _IS_PRESENT, _IS_SWAPPED = 1 << 2, 1 << 3, 1 << 4
 
 
-def _has_private_pages(start: int, size: int) -> bool:
+def _open_pagemap() -> int | None:
+    try:
+        return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _has_private_pages(pagemap: int, start: int, size: int) -> bool:
     """Tell whether a private map has pages of its own; True where the kernel does not tell."""
     regions = ctypes.create_string_buffer(24)
     stop = start + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -318,15 +334,9 @@ def _has_private_pages(start: int, size: int) -> bool:
         )
     )  # fmt: skip
     try:
-        descriptor = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        return bool(fcntl.ioctl(pagemap, _PAGEMAP_SCAN, argument))
     except OSError:
         return True
-    try:
-        return bool(fcntl.ioctl(descriptor, _PAGEMAP_SCAN, argument))
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
 
 
 class ReceivedBatches:
@@ -341,6 +351,10 @@ class ReceivedBatches:
         self._blocks: dict[int, MappedBlock] = {}
         self._leases: Leases[tuple[int, MappedBlock]] = Leases()
         self._open: dict[int, int] = {}
+        # of this process: a forked child gives nothing back
+        self._pagemap = _open_pagemap()
+        if self._pagemap is not None:
+            weakref.finalize(self, os.close, self._pagemap)
 
     def map_block(self, number: object, size: int, descriptor: int) -> None:
         """Map a block."""
@@ -386,11 +400,18 @@ class ReceivedBatches:
             sequence, mapped = back
             mapped.live -= 1
             if not mapped.live:
-                mapped.reset()
+                mapped.reset(self._pagemap)
             self._open[sequence] -= 1
             if not self._open[sequence]:
                 del self._open[sequence]
                 yield sequence
+
+
+@functools.lru_cache(256)
+def _parse_dtype(text: str) -> np.dtype[Any]:
+    if not _DTYPE.match(text):
+        raise ValueError("dtype")
+    return np.dtype(text)
 
 
 class _Decoder:
@@ -442,9 +463,7 @@ class _Decoder:
         return [each.decode("utf-8", "surrogatepass") for each in parts] if node["s"] else parts
 
     def _array(self, node: Node, *, tensor: bool = False) -> Array:
-        if not _DTYPE.match(node["d"]):
-            raise ValueError("dtype")
-        dtype, shape, where = np.dtype(node["d"]), tuple(node["n"]), node["w"]
+        dtype, shape, where = _parse_dtype(node["d"]), tuple(node["n"]), node["w"]
         if len(shape) > _MOST_DIMENSIONS or any(type(each) is not int or each < 0 for each in shape):
             raise ValueError("shape")
         size = math.prod(shape) * dtype.itemsize

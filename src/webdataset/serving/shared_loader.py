@@ -177,7 +177,7 @@ class SharedLoader:
             # nothing was left of the epoch before
             self._base = self._loader.begin_state(int(message["epoch"]), None), -1
             self.epoch = int(message["epoch"]) + 1
-        self._tell({"kind": "begun", "seq": sequence})
+        self._tell({"kind": "begun", "seq": sequence, "free": list(self._received.returned())})
         return batch
 
     def _hear(self, message: Message) -> bool:
@@ -237,8 +237,7 @@ class SharedLoader:
                 self._give_back(message)
 
     def _give_back(self, message: Message) -> None:
-        self._tell({"kind": "begun", "seq": message["seq"]})
-        self._tell({"kind": "free", "seq": message["seq"]})
+        self._tell({"kind": "begun", "seq": message["seq"], "free": [message["seq"]]})
 
     def _connect(self) -> None:
         """Attach to the stream, as its owner where the lock is free."""
@@ -317,19 +316,12 @@ class SharedLoader:
         channel = self._channel
         if channel is None:
             return None
-        self._return_batches()
         try:
             while not channel.wait(_LOOK_SECONDS):
-                self._return_batches()
-            if channel.ended and not channel.readable:
-                return None
+                self._tell({"kind": "free", "free": list(self._received.returned())})
             return channel.receive()
         except EOFError:
             return None
-
-    def _return_batches(self) -> None:
-        for sequence in self._received.returned():
-            self._tell({"kind": "free", "seq": sequence})
 
     def _leave(self) -> None:
         """Tell the stream that this trainer wants nothing more of the epoch."""

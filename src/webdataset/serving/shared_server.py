@@ -217,10 +217,11 @@ class SharedServer:
             self._join(trainer, message)
         elif kind == "leave":
             trainer.position = trainer.expected = None
-        elif kind == "begun":
-            trainer.unread.discard(message["seq"])
-        elif kind == "free":
-            trainer.held.pop(message["seq"], None)
+        elif kind in ("begun", "free"):
+            if kind == "begun":
+                trainer.unread.discard(message["seq"])
+            for sequence in message["free"]:
+                trainer.held.pop(sequence, None)
         elif kind == "state":
             trainer.channel.send({"kind": "told", "state": self._states.get(message["seq"])})
         else:

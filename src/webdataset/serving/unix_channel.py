@@ -60,6 +60,7 @@ class Channel:
         connection.setblocking(waits)
         self._connection = connection
         self._waits = waits
+        self._poll: select.poll | None = None
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self.process, self.user, _ = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -157,17 +158,23 @@ class Channel:
         return message, descriptors
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until there is a message, or the other process has ended; return whether one of these is so."""
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
-        if self.alive is not None:
-            poll.register(self.alive, select.POLLIN)
-        return bool(poll.poll(timeout_seconds * 1000))
+        """Wait for a message; return whether one is there.
 
-    @property
-    def readable(self) -> bool:
-        """True where there is a message, or the socket's end."""
-        return bool(select.select([self._connection], [], [], 0)[0])
+        Raises:
+            EOFError: the other process has ended, and all its messages are read.
+        """
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.fileno(), select.POLLIN)
+            if self.alive is not None:
+                self._poll.register(self.alive, select.POLLIN)
+        found = [descriptor for descriptor, _ in self._poll.poll(timeout_seconds * 1000)]
+        if self.fileno() in found:
+            return True
+        # a child of it may hold the socket, so that this does not end
+        if found and not select.select([self._connection], [], [], 0)[0]:
+            raise EOFError("the other process has ended")
+        return bool(found)
 
     @property
     def ended(self) -> bool:
