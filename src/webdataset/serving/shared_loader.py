@@ -88,6 +88,8 @@ class SharedLoader:
         # number of the batch received last, at the owner that sent it
         self._sequence: int | None = None
         self._alone = self._member = self._begun = False
+        # an owner has answered: a stream that goes on waits for no other trainer
+        self._started = False
         self._channel: Channel | None = None
         self._server: SharedServer | None = None
         self._received = ReceivedBatches(writable=writable)
@@ -214,8 +216,10 @@ class SharedLoader:
                 self._connect()
             # of an epoch that was given up
             self._clear()
-            self._tell({"kind": "join", "state": state, "late": late, "rejoins": rejoins, "member": self._member})
+            about = {"late": late, "rejoins": rejoins, "member": self._member, "started": self._started}
+            self._tell({"kind": "join", "state": state, **about})
             while (message := self._next_message()) is not None:
+                self._started = self._started or message["kind"] in ("joined", "alone")
                 if message["kind"] == "joined":
                     self._base, self._member = (message["state"], -1), True
                     self._index = -1

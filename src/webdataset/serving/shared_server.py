@@ -245,7 +245,7 @@ class SharedServer:
         position = int(state["epoch"]), int(state["received"])
         trainer.expected = None
         trainer.unread.clear()
-        if message["rejoins"]:
+        if message["started"]:
             # the stream has begun at another owner, and of those who were there some may have ended
             self._awaited = 1
         if message["late"] and self._position is not None and self._begun:
