@@ -134,6 +134,7 @@ from .loading.torch_nodes import DatasetNode as DatasetNode
 from .loading.torch_trainers import for_accelerate as for_accelerate, for_trainer as for_trainer
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
+from .serving.shared_loader import SharedLoader as SharedLoader
 from .shardlists import (
     DirectoryShardList as DirectoryShardList,
     InfiniteShardList as InfiniteShardList,
@@ -205,6 +206,7 @@ __all__ = [
     "ResampledShards",
     "RoundRobin",
     "ShardWriter",
+    "SharedLoader",
     "SimpleShardList",
     "TarWriter",
     "WebDataset",

@@ -47,51 +47,60 @@ _INLINE_LENGTH = 1 << 12
 _MOST_JSON_BYTES = 1 << 20
 
 
+class _BlockTable:
+    """Which blocks there are. It refers to none: what a finaliser refers to lives as long as the block."""
+
+    def __init__(self) -> None:
+        # start address to number and size; the sorted starts
+        self.blocks: dict[int, tuple[int, int]] = {}
+        self.starts: list[int] = []
+        self.descriptors: dict[int, int] = {}
+        self.gone: list[int] = []
+
+    def remove(self, start: int, number: int, process: int) -> None:
+        """Forget a block whose map is gone, and close its file; a forked child changes nothing."""
+        if os.getpid() != process or number not in self.descriptors:
+            return
+        os.close(self.descriptors.pop(number))
+        self.gone.append(number)
+        del self.blocks[start]
+        self.starts.remove(start)
+
+
 class SharedBlocks:
     """The blocks of the process that makes batches, by address."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        # start address to number and size; the sorted starts
-        self._blocks: dict[int, tuple[int, int]] = {}
-        self._starts: list[int] = []
-        self._descriptors: dict[int, int] = {}
+        self._table = _BlockTable()
         self._sealed: set[int] = set()
-        self._gone: list[int] = []
         self._pools: dict[int, BlockPool] = {}
         self._leases: Leases[tuple[BlockPool, MemoryBlock]] = Leases()
 
     def publish(self, block: MemoryBlock, descriptor: int) -> None:
         """Take note of a block, and keep a descriptor of its file for as long as it is mapped here."""
-        start = _address(block.memory)
+        start, table = _address(block.memory), self._table
         number = next(self._numbers)
-        self._descriptors[number] = kept = os.dup(descriptor)
-        self._blocks[start] = number, block.size_bytes
-        bisect.insort(self._starts, start)
-        weakref.finalize(block.memory, self._remove, start, number, kept, os.getpid())
-
-    def _remove(self, start: int, number: int, descriptor: int, process: int) -> None:
-        if os.getpid() == process and self._descriptors.pop(number, None) is not None:
-            os.close(descriptor)
-            self._gone.append(number)
-            if self._blocks.get(start, (None,))[0] == number:
-                del self._blocks[start]
-                self._starts.remove(start)
+        table.descriptors[number] = os.dup(descriptor)
+        table.blocks[start] = number, block.size_bytes
+        bisect.insort(table.starts, start)
+        weakref.finalize(block.memory, table.remove, start, number, os.getpid())
 
     def close(self) -> None:
-        """Close all descriptors."""
-        for start, (number, _) in list(self._blocks.items()):
-            self._remove(start, number, self._descriptors[number], os.getpid())
+        """Close all descriptors, and forget the blocks; arrays keep theirs."""
+        for start, (number, _) in list(self._table.blocks.items()):
+            self._table.remove(start, number, os.getpid())
         self._pools.clear()
+        self._leases = Leases()
 
     def take_gone(self) -> list[int]:
         """Return the numbers of blocks that are gone since this was asked last."""
-        gone, self._gone = self._gone, []
+        gone, self._table.gone = self._table.gone, []
         return gone
 
     def file(self, number: int) -> tuple[int, int]:
         """Return descriptor and size of a block's file, which from now on only the maps that there are can change."""
-        descriptor = self._descriptors[number]
+        descriptor = self._table.descriptors[number]
         if number not in self._sealed:
             # Workers that write into the block mapped it before it came here.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
@@ -103,11 +112,12 @@ class SharedBlocks:
         if not array.flags.c_contiguous or not array.nbytes:
             return None
         start = array.__array_interface__["data"][0]
-        place = bisect.bisect_right(self._starts, start) - 1
+        starts = self._table.starts
+        place = bisect.bisect_right(starts, start) - 1
         if place < 0:
             return None
-        base = self._starts[place]
-        number, size = self._blocks[base]
+        base = starts[place]
+        number, size = self._table.blocks[base]
         return (number, start - base) if start + array.nbytes <= base + size else None
 
     def take(self, size: int) -> npt.NDArray[np.uint8]:
@@ -352,20 +362,30 @@ class ReceivedBatches:
         self._leases: Leases[tuple[int, MappedBlock]] = Leases()
         self._open: dict[int, int] = {}
         # of this process: a forked child gives nothing back
-        self._pagemap = _open_pagemap()
-        if self._pagemap is not None:
-            weakref.finalize(self, os.close, self._pagemap)
+        self._pagemap: int | None = None
+        self._ending: weakref.finalize[[int], ReceivedBatches] | None = None
 
     def map_block(self, number: object, size: int, descriptor: int) -> None:
         """Map a block."""
         if type(number) is not int:
             raise ChannelError("a block came without a number")
+        if self._ending is None and (pagemap := _open_pagemap()) is not None:
+            self._pagemap, self._ending = pagemap, weakref.finalize(self, os.close, pagemap)
         self._blocks[number] = MappedBlock(descriptor, size)
 
     def forget_blocks(self, numbers: object) -> None:
         """Drop the maps of blocks that are gone; arrays keep theirs."""
         for number in numbers if type(numbers) is list else ():
             self._blocks.pop(number, None)
+
+    def close(self) -> None:
+        """Drop all maps; arrays keep theirs."""
+        self._blocks.clear()
+        self._open.clear()
+        self._leases = Leases()
+        if self._ending is not None:
+            self._ending()
+        self._pagemap = self._ending = None
 
     def decode(self, sequence: int, node: object, numbers: object) -> object:
         """Return a batch.

@@ -281,6 +281,7 @@ class SharedLoader:
             self._channel.close()
             self._channel = None
             self._sequence = None
+            self._received.close()
 
     def _tell(self, message: Message) -> None:
         """Send a message; where the owner is gone, that is seen when its messages end."""
