@@ -35,6 +35,7 @@ _HOMES = {
     "mix": "RandomMix RoundRobin",
     "pipeline": "DataPipeline explain merge_states",
     "serving.remote_loader": "RemoteLoader",
+    "serving.shared_loader": "SharedLoader",
     "shardlists": """DirectoryShardList InfiniteShardList MultiShardSample NamedResampledShards ResampledShards
         SimpleShardList expand_urls non_empty resampled shardspec single_node_only split_by_node split_by_sample
         split_by_worker""",

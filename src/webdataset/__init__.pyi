@@ -137,6 +137,7 @@ from .loading.torch_trainers import for_accelerate as for_accelerate, for_traine
 from .mix import RandomMix as RandomMix, RoundRobin as RoundRobin
 from .pipeline import DataPipeline as DataPipeline, explain as explain, merge_states as merge_states
 from .serving.remote_loader import RemoteLoader as RemoteLoader
+from .serving.shared_loader import SharedLoader as SharedLoader
 from .shardlists import (
     DirectoryShardList as DirectoryShardList,
     InfiniteShardList as InfiniteShardList,
@@ -209,6 +210,7 @@ __all__ = [
     "ResampledShards",
     "RoundRobin",
     "ShardWriter",
+    "SharedLoader",
     "SimpleShardList",
     "TarWriter",
     "WebDataset",

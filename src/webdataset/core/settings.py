@@ -206,6 +206,9 @@ S3_PROFILE = EnvironmentVariable[str | None](
 PETREL_CONF = EnvironmentVariable[str | None](
     "WDS_PETREL_CONF", None, str, "petrel's file; unset: ~/petreloss.conf, where it is"
 )
+RUNTIME_FOLDER = EnvironmentVariable[str | None](
+    "XDG_RUNTIME_DIR", None, str, "folder of the user's sockets; unset: one of the user's own in the temporary folder"
+)
 CONFIG_HOME = EnvironmentVariable("XDG_CONFIG_HOME", "~/.config", str, "folder of the user's configuration files")
 CONFIG_DIRS = EnvironmentVariable(
     "XDG_CONFIG_DIRS", "/etc/xdg", str, "folders of the system's configuration files, ':' between"

@@ -28,7 +28,7 @@ from webdataset.loading.loader_checks import (
 from webdataset.loading.partition import ElasticAdapter, EpochStart, adapt_dataset
 from webdataset.loading.stats import LoaderStats
 from webdataset.loading.thread_workers import InlineWorkers, ThreadWorkers
-from webdataset.loading.windows import WindowAssembler, WorkerPool, estimate_bytes
+from webdataset.loading.windows import PublishBlock, WindowAssembler, WorkerPool, estimate_bytes
 from webdataset.stages.base import Json
 
 Batch = TypeVar("Batch")
@@ -175,6 +175,9 @@ class Loader:
         self._untold: dict[int, int] = {}
         # batches when a state was asked for last; as if one had been at the beginning
         self._saved = 0
+        # of the present epoch, before which the state it began with counts
+        self._samples = 0
+        self._publish: PublishBlock | None = None
         self._device = make_device_prefetcher(device, pin_memory=pin_memory)
 
     # -- iteration
@@ -257,7 +260,7 @@ class Loader:
         self._resumed = state if continue_epochs else None
         self.epoch = beginning.epoch + 1
         self._beginning = beginning
-        self._beyond = self._until = 0
+        self._beyond = self._until = self._samples = 0
         self._untold = {}
         if beginning.state is not None:
             self._received = ReceivedState({**beginning.state, "memories": dict(beginning.state["memories"])})
@@ -292,6 +295,7 @@ class Loader:
             span = self.batch_size or max(1, self.workers)
             self._stop_pool()
             pool = self._pool = self._start_pool(span)
+            pool.publish = self._publish
             self._ending = weakref.finalize(self, pool.close)
             placing = self.batch_size is not None and self._batching.collate is None
             ahead, ahead_bytes = self._ahead
@@ -321,6 +325,7 @@ class Loader:
 
     def _take(self, mark: BatchMark) -> None:
         self._beyond, self._until = mark.beyond, mark.until
+        self._samples += mark.samples
         if mark.counted:
             self._stats.receive(mark.counted)
         if self._received is not None:
@@ -403,6 +408,64 @@ class Loader:
         self._origin.begin(self.epoch, state)
         self._state, self._chosen = state, False
         self.epoch = int(state["epoch"])
+
+    # -- for those who pass batches on
+
+    @property
+    def elastic(self) -> bool:
+        """True where the dataset is elastic, so that there are states."""
+        return self._origin.elastic
+
+    @property
+    def on_device(self) -> bool:
+        """True where batches are moved to a device."""
+        return self._device is not None
+
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Epoch, samples of it received in all, and the index that comes next, after the batch received last."""
+        if self._beginning is None:
+            return self.epoch, 0, 0
+        before = 0 if self._beginning.state is None else int(self._beginning.state["received"])
+        return self._beginning.epoch, before + self._samples, self._beginning.start + self._until
+
+    def take_pending(self) -> Json:
+        """Return the state that was loaded here or into the dataset and not used yet, and forget it."""
+        state = self._next_state()
+        self._forget()
+        return state
+
+    def begin_state(self, epoch: int, state: Json) -> dict[str, Any]:
+        """Return the state that an iteration begins with: of the next epoch, where that of the given one is over.
+
+        Args:
+            epoch: where there is no state.
+            state: what ``state_dict`` returned, or None.
+
+        Raises:
+            StateMismatch: a state of another dataset.
+        """
+        if state is not None and is_epoch_over(state, worker_context()):
+            state = rewind_state(state, state["epoch"] + 1, worker_context())
+        return dict(self._origin.begin(epoch, state).state or {})
+
+    def state_at(self, state: dict[str, Any], index: int) -> dict[str, Any]:
+        """Return the state at an index of the epoch of an earlier state; the samples between are made once more.
+
+        Raises:
+            FlowError: the dataset is not elastic.
+        """
+        if not isinstance(self._origin, ElasticAdapter):
+            raise FlowError("only a loader over an elastic dataset has a state: write dataset.elastic()")
+        return self._origin.advance_state(state, self._origin.begin(self.epoch, state), index)
+
+    def publish_blocks(self, publish: PublishBlock) -> None:
+        """Make blocks of columns memory files, and tell of each; before the first iteration.
+
+        Args:
+            publish: called with the block, and a descriptor that is open during the call.
+        """
+        self._publish = publish
 
     # -- the rest
 

@@ -154,6 +154,8 @@ class ProcessWorkers(WorkerPool):
         with share_memory(size) as (descriptor, shared):
             block = MemoryBlock(number, shared)
             self._send_all(("block", number, size, layout_number), descriptor)
+            if self.publish is not None:
+                self.publish(block, descriptor)
         return block
 
     # -- parts

@@ -146,7 +146,7 @@ def create_shared_file(size_bytes: int) -> int:
         OSError: no memory.
     """
     if sys.platform == "linux":
-        descriptor = os.memfd_create("webdataset", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create("webdataset", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         descriptor, path = tempfile.mkstemp(prefix="webdataset-")
         os.unlink(path)  # noqa: PTH108  before anything can happen

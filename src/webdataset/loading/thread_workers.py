@@ -68,7 +68,7 @@ class InlineWorkers(WorkerPool):
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory of this process."""
-        return BlockPool(layout.size_bytes)
+        return self.local_blocks(layout.size_bytes)
 
     def close(self) -> None:
         """End it; nothing runs."""
@@ -168,7 +168,7 @@ class ThreadWorkers(WorkerPool):
 
     def blocks(self, layout: BatchLayout) -> BlockPool:
         """Return memory of this process."""
-        return BlockPool(layout.size_bytes)
+        return self.local_blocks(layout.size_bytes)
 
     def close(self) -> None:
         """End the threads. One that sits in a read is waited for briefly, and ends when the read does."""

@@ -5,24 +5,35 @@ credit for it; at most ``ahead`` credits are open, and as many as fit into ``ahe
 again when nothing refers to it any more, neither here nor in a worker.
 """
 
+import mmap
 import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from webdataset.core.errors import FlowError, WorkerDied
 from webdataset.core.logs import log
 from webdataset.flow.outcomes import StageOutcome
-from webdataset.loading.shared_memory import Array, BatchLayout, BlockPool, Leases, MemoryBlock, infer_layout
+from webdataset.loading.shared_memory import (
+    Array,
+    BatchLayout,
+    BlockPool,
+    Leases,
+    MemoryBlock,
+    create_shared_file,
+    infer_layout,
+)
 from webdataset.loading.worker import RowCounts, WindowCredit, WindowPart
 
 if TYPE_CHECKING:
     from webdataset.loading.partition import EpochStart
 
+PublishBlock = Callable[[MemoryBlock, int], None]
 # without a part, until the log names the workers that the program waits for
 _SILENCE_SECONDS = 60.0
 # for workers to notice that an epoch was given up
@@ -35,12 +46,31 @@ class WorkerPool(ABC):
     """The workers of a loader: they live until ``close``, and only in the process that started them.
 
     A fork inherits the object, but no worker.
+
+    Attributes:
+        publish: is told of each block of columns, with a descriptor that is open during the call; where it is set,
+            blocks are memory files.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.publish: PublishBlock | None = None
         self._living = True
         self._owner = os.getpid()
+
+    def local_blocks(self, size_bytes: int) -> BlockPool:
+        """Return memory of this process, which is private unless blocks are published."""
+        return BlockPool(size_bytes, None if self.publish is None else partial(self._publish_block, size_bytes))
+
+    def _publish_block(self, size_bytes: int, number: int) -> MemoryBlock:
+        descriptor = create_shared_file(size_bytes)
+        try:
+            block = MemoryBlock(number, mmap.mmap(descriptor, max(size_bytes, 1)))
+            if self.publish is not None:
+                self.publish(block, descriptor)
+        finally:
+            os.close(descriptor)
+        return block
 
     @property
     def living(self) -> bool:

@@ -1,0 +1,123 @@
+"""A program of trainers that share a stream: forks them, kills them at a message, starts them again at their checkpoint.
+
+``python -m support.shared_trainers FOLDER SCENARIO.json``: trainers write ``NAME.json`` after each batch: the keys received,
+and the state. It prints, as JSON, how each process ended.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import webdataset as wds
+from webdataset.serving import unix_channel
+
+BATCH_SIZE = 4
+
+
+def make_dataset(folder):
+    """Return a dataset whose keys say which samples came."""
+    shards = sorted(str(each) for each in Path(folder).glob("*.tar"))
+    return wds.WebDataset(shards, shardshuffle=True, seed=5).shuffle(6).decode().elastic()
+
+
+def write_shards(folder, shards=3, samples=8):
+    """Write small shards with an array in each sample."""
+    import numpy as np  # noqa: PLC0415  only here
+
+    for shard in range(shards):
+        with wds.TarWriter(f"{folder}/{shard}.tar") as writer:
+            for n in range(samples):
+                value = np.full((40, 40), shard * samples + n, np.float32)
+                writer.write({"__key__": f"{shard}-{n}", "x.npy": value, "txt": f"text {n}"})
+
+
+def die_at(number):
+    """Kill this process at a message, sent or received, counted from 1; 0: never."""
+    count = 0
+
+    def counted(function):
+        def call(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return call
+
+    unix_channel.Channel.send = counted(unix_channel.Channel.send)
+    unix_channel.Channel.receive = counted(unix_channel.Channel.receive)
+
+
+def train(folder, name, scenario, kill):
+    """Train to the end of the epochs, from the checkpoint where there is one."""
+    file = Path(folder) / f"{name}.json"
+    saved = json.loads(file.read_text()) if file.exists() else {"keys": [[] for _ in range(scenario["epochs"])]}
+    if kill:
+        die_at(kill)
+    loader = wds.SharedLoader(
+        make_dataset(folder), f"{folder}/s", batch_size=BATCH_SIZE, trainers=1 if "state" in saved else scenario["trainers"]
+    )
+    if "state" in saved:
+        loader.load_state_dict(saved["state"])
+    while loader.epoch < scenario["epochs"]:
+        batches = iter(loader)
+        for batch in batches:
+            values = batch["x.npy"][:, 0, 0].tolist()
+            expected = [8 * int(key[0]) + int(key[2:]) for key in batch["__key__"]]
+            if values != expected:
+                raise ValueError(f"{values} are not the values of {batch['__key__']}")
+            state = loader.state_dict()
+            saved["keys"][state["epoch"]].append(batch["__key__"])
+            saved["state"] = state
+            (Path(folder) / f"{name}.new").write_text(json.dumps(saved))
+            (Path(folder) / f"{name}.new").rename(file)
+            del batch
+    if not scenario.get("stays"):
+        loader.close()
+
+
+def start(folder, name, scenario, kill=0):
+    """Fork a trainer."""
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            signal.alarm(60)
+            train(folder, name, scenario, kill)
+            status = 0
+        except BaseException as error:  # the test reads it
+            Path(folder, f"{name}.error").write_text(repr(error))
+            raise
+        finally:
+            os._exit(status)
+    return process
+
+
+def run(folder, scenario):
+    """Run one scenario in a folder of its own; return how its processes ended."""
+    names = [f"t{n}" for n in range(scenario["trainers"])]
+    processes = {}
+    for name in names:
+        processes[start(folder, name, scenario, scenario["kill"] if name == "t0" else 0)] = name
+        if name == "t0":
+            # the first one is the owner, unless the scenario says that it attaches
+            wait = scenario.get("owner", True)
+            while wait and not Path(folder, "s").exists() and os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.001)
+    ends = {}
+    for _ in names:
+        process, status = os.wait()
+        ends[processes[process]] = os.waitstatus_to_exitcode(status)
+        if ends[processes[process]] == -signal.SIGKILL:
+            again = start(folder, processes[process], scenario)
+            processes[again] = f"{processes[process]} again"
+            names.append("again")
+    return ends
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()))))
