@@ -1,11 +1,8 @@
-"""Batches made in one process for trainers in others: data servers (``wds serve``) and their loader.
+"""Batches for trainers in other processes: over the network from data servers, and on one host from one loader.
 
-* ``wire_format``: the messages, their schemas and bounds; ``batch_format``: batches as frames.
-* ``zmq_transport``: lines over ZeroMQ; ``curve_keys``: keys, and who may connect.
-* ``data_server``: the server's loop; ``server_lane``: what it makes for one trainer; ``server_metrics``: its counters.
-* ``lane_client``: a trainer's lane over several servers; ``remote_loader``: ``RemoteLoader``.
-"""Layer 9: programs that serve batches to trainers.
-
+* ``data_server``, ``server_lane``, ``server_metrics``: the server's side over the network
+* ``remote_loader``, ``lane_client``: the trainer's side
+* ``wire_format``, ``batch_format``, ``zmq_transport``, ``curve_keys``: what travels, and how it is kept safe
 * ``shared_loader``: one loader for several trainers on one host; ``shared_server``: its owner's side
-* ``shared_batches``: batches in sealed memory files; ``unix_channel``: messages between processes of one user
+* ``shared_batches``: blocks of memory that several processes map; ``unix_channel``: the socket between them
 """
