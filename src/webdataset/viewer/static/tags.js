@@ -1,6 +1,6 @@
 /** Tags of samples: keep, drop and words of one's own; they go to the file of `--tags`, never into a shard. */
 
-import { announce, h, icon, shorten } from './dom.js';
+import { announce, h, icon, replace, shorten } from './dom.js';
 import { get, post } from './api.js';
 
 export class Tags {
@@ -10,6 +10,9 @@ export class Tags {
     /** @type {Record<string, string[]>} */
     this.byKey = Object.create(null);
     this.names = ['keep', 'drop'];
+    /** how many changes were sent or answered: what was asked for before one of them is out of date */
+    this.changes = 0;
+    this.last = Promise.resolve();
   }
 
   async load() {
@@ -23,33 +26,77 @@ export class Tags {
     this.names = [...names].slice(0, 30);
   }
 
-  /** @param {{key: string}} sample @param {string} tag */
-  async toggle(sample, tag) {
+  /**
+   * Turn a tag on or off, after the changes before it: an answer that comes late never hides a newer one.
+   * @param {{key: string}} sample @param {string} tag @returns {Promise<Error | null>} why it was not written
+   */
+  toggle(sample, tag) {
+    this.changes += 1;
+    const change = this.last.then(() => this.send(sample, tag));
+    this.last = change;
+    return change;
+  }
+
+  async send(sample, tag) {
     const on = !this.of(sample.key).includes(tag);
+    let failed = null;
     try {
       this.take(await post('tags', { key: sample.key, tag, on }));
       if (on && !this.names.includes(tag)) this.names.push(tag);
       announce(`${on ? 'Tagged' : 'No longer tagged'} ${tag}`);
     } catch (error) {
+      failed = error;
       announce(error.message);
     }
+    this.changes += 1;
     this.onChange(sample.key, this.of(sample.key));
+    return failed;
   }
 
   /** @param {string} key @returns {string[]} */
   of(key) {
     return this.byKey[key] ?? [];
   }
+}
 
-  /** Buttons for the tags of a sample. @param {any} sample @returns {HTMLElement} */
-  bar(sample) {
-    const on = this.of(sample.key);
-    const input = h('input', { class: 'input tag-input', type: 'text', placeholder: 'tag…', maxlength: '64', 'aria-label': 'Another tag ( t )', spellcheck: 'false' });
-    return h('form', { class: 'tag-bar', 'aria-label': 'Tags', on: { submit: (event) => {
-      event.preventDefault();
-      const tag = input.value.trim();
-      if (tag) this.toggle(sample, tag);
-      input.value = '';
-    } } }, icon('tag'), this.names.map((tag, index) => h('button', { type: 'button', class: `tag-button tag-${['keep', 'drop'].includes(tag) ? tag : 'own'}`, 'aria-pressed': String(on.includes(tag)), title: index < 9 ? `Key ${index + 1}` : '', on: { click: () => this.toggle(sample, tag) } }, h('bdi', {}, shorten(tag, 24)))), input);
+/**
+ * The buttons and the input of the open sample's tags. The input stays in the page while all around it is drawn anew, so
+ * what is typed into it keeps its place.
+ */
+export class TagBar {
+  /** @param {Tags} tags @param {(tag: string) => Promise<Error | null>} onTag a tag was typed for the open sample */
+  constructor(tags, onTag) {
+    this.tags = tags;
+    this.onTag = onTag;
+    this.input = h('input', { class: 'input tag-input', type: 'text', placeholder: 'tag…', maxlength: '64', 'aria-label': 'Another tag ( t )', spellcheck: 'false', autocomplete: 'off' });
+    this.buttons = h('span', { class: 'contents' });
+    this.error = h('span', { class: 'error-text', role: 'alert' });
+    this.element = h('form', { class: 'tag-bar', 'aria-label': 'Tags', on: { submit: (event) => { event.preventDefault(); this.submit(); } } }, icon('tag'), this.buttons, this.input, this.error);
+  }
+
+  async submit() {
+    const tag = this.input.value.trim();
+    this.input.value = '';
+    replace(this.error);
+    // the keys after Enter are shortcuts again
+    this.input.blur();
+    const failed = tag && await this.onTag(tag);
+    if (!failed) return;
+    replace(this.error, failed.message);
+    if (!this.input.value) this.input.value = tag;
+  }
+
+  /** Another sample is opened. */
+  clear() {
+    this.input.value = '';
+    replace(this.error);
+  }
+
+  /** Draw the buttons for a sample. @param {any} sample */
+  draw(sample) {
+    const on = this.tags.of(sample.key);
+    const focused = this.buttons.contains(document.activeElement) ? document.activeElement.dataset.tag : null;
+    replace(this.buttons, this.tags.names.map((tag, index) => h('button', { type: 'button', data: { tag }, class: `tag-button tag-${['keep', 'drop'].includes(tag) ? tag : 'own'}`, 'aria-pressed': String(on.includes(tag)), title: index < 9 ? `Key ${index + 1}` : '', on: { click: () => this.tags.toggle(sample, tag) } }, h('bdi', {}, shorten(tag, 24)))));
+    if (focused !== null) [...this.buttons.children].find((one) => one.dataset.tag === focused)?.focus({ preventScroll: true });
   }
 }
