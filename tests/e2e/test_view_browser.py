@@ -36,7 +36,7 @@ HOSTILE_KEYS = [
     "a&b=c#d?e%2e",
     "</script><script>alert(7)</script>",
 ]
-WAITS = 20_000
+WAITS = 60_000
 
 
 def make_picture(red: int, size: tuple[int, int] = (64, 48), kind: str = "PNG") -> bytes:
