@@ -5,7 +5,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ HOSTILE_KEYS = [
     "a&b=c#d?e%2e",
     "</script><script>alert(7)</script>",
 ]
-WAITS = 20_000
+WAITS = 60_000
 
 
 def make_picture(red: int, size: tuple[int, int] = (64, 48), kind: str = "PNG") -> bytes:
@@ -449,79 +449,6 @@ def test_tags_go_into_the_file(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector('.tag-button[aria-pressed="false"]:has-text("keep")')
 
 
-def hold_answers(page: Any, pattern: str) -> tuple[list[Any], Callable[[], None]]:
-    """Hold the answers to requests until they are let go; return those that wait, and what lets the oldest go."""
-    held: list[Any] = []
-    page.route(pattern, lambda route: held.append(route))  # noqa: PLW0108  playwright marks the function
-
-    def let_go() -> None:
-        for _ in range(WAITS // 20):
-            if held:
-                held.pop(0).continue_()
-                return
-            page.wait_for_timeout(20)
-        raise AssertionError(f"no request for {pattern}")
-
-    return held, let_go
-
-
-def test_what_is_typed_stays_while_a_tag_is_saved(browser: Any, viewer: RunningViewer) -> None:
-    """The answer to one tag comes while the next is being typed: text, caret and focus stay; no key is a shortcut."""
-    with Watched(browser, viewer) as watched:
-        page = watched.open("/samples?open=0.6")
-        page.wait_for_selector(".tag-button")
-        _, let_go = hold_answers(page, "**/api/tags")
-        page.keyboard.press("2")
-        page.keyboard.press("t")
-        page.keyboard.type("d/ark ")  # d and / are shortcuts outside of the field
-        page.keyboard.press("Home")
-        let_go()
-        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("drop")')
-        page.keyboard.type("x")
-        assert page.input_value(".tag-input") == "xd/ark "
-        page.keyboard.press("Enter")
-        let_go()
-        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("xd/ark")')
-        assert page.locator(".tag-input:focus").count() == 0
-
-
-def test_a_tag_is_typed_before_its_sample_is_there(browser: Any, viewer: RunningViewer) -> None:
-    """After t on a card, keys wait for the field of the sample that opens; none turns the theme or closes a view."""
-    with Watched(browser, viewer) as watched:
-        page = watched.open("/samples")
-        page.wait_for_selector('.card[data-ordinal="0"]:has-text("plain-000")')
-        page.keyboard.press("j")
-        page.wait_for_selector('.card.selected[data-ordinal="0"]')
-        theme = page.evaluate("document.documentElement.dataset.theme")
-        _, let_go = hold_answers(page, "**/api/sample?**")
-        page.keyboard.press("t")
-        page.keyboard.type("d]")
-        let_go()
-        page.wait_for_selector(".tag-input:focus")
-        page.keyboard.type("late")
-        page.keyboard.press("Enter")
-        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("late")')
-        assert page.evaluate("document.documentElement.dataset.theme") == theme
-        assert "shard=1" not in page.url
-
-
-def test_quick_changes_of_a_tag_are_made_in_turn(browser: Any, viewer: RunningViewer) -> None:
-    """A key pressed three times, before any answer: the tag is set, taken away and set."""
-    with Watched(browser, viewer) as watched:
-        page = watched.open("/samples?open=0.8")
-        page.wait_for_selector(".tag-button")
-        sent: list[str] = []
-        page.on("request", lambda request: sent.append(request.post_data) if request.method == "POST" else None)
-        _, let_go = hold_answers(page, "**/api/tags")
-        for _ in range(3):
-            page.keyboard.press("1")
-        for _ in range(3):
-            let_go()
-        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("keep")')
-        page.wait_for_selector('.card[data-ordinal="8"] .tag-mark:has-text("keep")')
-        assert [json.loads(body)["on"] for body in sent] == [True, False, True]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_and_both_themes(browser: Any, viewer: RunningViewer, scheme: str) -> None:
     """At 390 pixels nothing is wider than the screen in any view, light and dark."""
@@ -705,3 +632,141 @@ def test_before_and_after(browser: Any, run: tuple[RunningViewer, Any], ordinal:
         shown = page.locator(".before-after").inner_text()
         assert f"text {ordinal}" in shown
         assert all(text in shown for text in texts)
+
+
+class Held:
+    """Requests of a page that wait on their way, so that the order of answers is the test's.
+
+    Args:
+        page: whose requests.
+        part: of the urls that are held.
+        method: only these.
+    """
+
+    def __init__(self, page: Any, part: str, method: str = "GET") -> None:
+        self.page, self.method = page, method
+        self.routes: list[Any] = []
+        self.holding = True
+        page.route(lambda url: part in url, self._take)
+
+    def _take(self, route: Any) -> None:
+        if self.holding and route.request.method == self.method:
+            self.routes.append(route)
+        else:
+            route.continue_()
+
+    def await_count(self, count: int) -> None:
+        """Wait until so many requests are held."""
+        for _ in range(WAITS // 50):
+            if len(self.routes) >= count:
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"{len(self.routes)} requests are held, not {count}")
+
+    def release(self) -> None:
+        """Let those that are held go on, and all later ones pass."""
+        self.holding = False
+        held, self.routes = self.routes, []
+        for route in held:
+            route.continue_()
+
+
+def test_a_late_answer_leaves_what_is_typed(browser: Any, viewer: RunningViewer) -> None:
+    """While a tag is written, the text, the caret and the focus of the input of tags stay where they are."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples?open=0.20")
+        page.wait_for_selector('.detail .key:text-is("plain-020")')
+        held = Held(page, "/api/tags", "POST")
+        page.keyboard.press("1")
+        held.await_count(1)
+        page.keyboard.press("t")
+        page.keyboard.type("draft")
+        page.keyboard.press("ArrowLeft")
+        held.release()
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("keep")')
+        assert page.evaluate(
+            "(one => [one === document.activeElement, one.value, one.selectionStart])(document.querySelector('.tag-input'))"  # noqa: E501
+        ) == [True, "draft", 4]
+        page.keyboard.type("X")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("drafXt")')
+
+
+def test_tags_of_a_sample_that_is_not_here_yet(browser: Any, viewer: RunningViewer) -> None:
+    """Keys typed while a sample opens are about that sample: none is a shortcut, none tags the one before it."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples")
+        page.wait_for_selector('.card[data-ordinal="2"]:not(.blank)')
+        held = Held(page, "/api/sample?")
+        for _ in range(3):
+            page.keyboard.press("j")
+        page.keyboard.press("t")
+        page.keyboard.type("w2rd")
+        assert page.input_value(".tag-input") == "w2rd"
+        assert "full=1" not in page.url
+        page.keyboard.press("Enter")
+        held.await_count(1)
+        held.release()
+        page.wait_for_selector('.detail .key:text-is("plain-002")')
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("w2rd")')
+        held = Held(page, "/api/sample?")
+        for key in "j2j1":
+            page.keyboard.press(key)
+        held.await_count(1)
+        held.release()
+        page.wait_for_selector('.detail .key:text-is("plain-004")')
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("keep")')
+        tags = page.evaluate("fetch('/api/tags').then(answer => answer.json())")["tags"]
+        assert {key: tags[key] for key in ("plain-002", "plain-003", "plain-004")} == {
+            "plain-002": ["w2rd"],
+            "plain-003": ["drop"],
+            "plain-004": ["keep"],
+        }
+
+
+def test_a_tag_that_cannot_be_written_is_given_back(browser: Any, viewer: RunningViewer) -> None:
+    """The word stands in its input again, with the reason beside it."""
+    with Watched(browser, viewer) as watched:
+        watched.expected = ("500",)
+        page = watched.open("/samples?open=0.40")
+        page.wait_for_selector('.detail .key:text-is("plain-040")')
+        answer = json.dumps({"error": {"type": "OSError", "message": "the disk is full"}})
+        page.route(
+            lambda url: "/api/tags" in url,
+            lambda route: route.fulfill(status=500, body=answer, content_type="application/json"),
+        )
+        page.keyboard.press("t")
+        page.keyboard.type("word")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('.tag-bar .error-text:text-is("the disk is full")')
+        assert page.input_value(".tag-input") == "word"
+
+
+def test_a_tag_toggled_twice_is_as_before(browser: Any, viewer: RunningViewer) -> None:
+    """Changes are sent one after the other, each from what the one before it left."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples?open=0.50")
+        page.wait_for_selector('.detail .key:text-is("plain-050")')
+        held = Held(page, "/api/tags", "POST")
+        page.keyboard.press("1")
+        page.keyboard.press("1")
+        page.keyboard.press("2")
+        held.await_count(1)
+        held.release()
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("drop")')
+        assert page.locator('.tag-button[aria-pressed="true"]').all_inner_texts() == ["drop"]
+
+
+def test_shards_are_found_while_their_names_are_on_their_way(browser: Any, viewer: RunningViewer) -> None:
+    """A search in the list of shards waits for names that were asked for already."""
+    with Watched(browser, viewer) as watched:
+        held = Held(watched.page, "/api/shards")
+        page = watched.open()
+        held.await_count(1)
+        page.fill(".sidebar-search input", "h")
+        page.fill(".sidebar-search input", "host")
+        page.fill(".sidebar-search input", "hostile")
+        held.release()
+        page.wait_for_selector('.sidebar-facts:has-text("1 match")')
+        assert page.locator(".shard").count() == 1
+        assert "hostile" in page.locator(".shard").inner_text()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 import webdataset as wds
-from support.command import WDS, command_environment, run_wds
+from support.command import SRC, WDS, command_environment, run_wds
 from support.range_server import RangeServer
 from support.view_command import RunningViewer
 from webdataset.cli.view import SCHEMAS
@@ -350,3 +351,62 @@ def test_no_secret_leaves(tmp_path, shards):
             assert viewer.token.encode() not in arguments
             assert viewer.stop() == 0
             assert not [secret for secret in (*SECRETS, viewer.token) if secret in viewer.log()]
+
+
+STATE_RUN = """
+import webdataset as wds
+
+URLS = {urls}
+
+
+def load():
+    dataset = wds.WebDataset(URLS, shardshuffle=10, seed=3).shuffle(5).to_tuple("__key__", "txt").elastic(4)
+    return wds.Loader(dataset, 3, workers=0)
+
+
+def load_mixed():
+    return wds.Loader(wds.RandomMix([wds.WebDataset(URLS), wds.WebDataset(URLS)]), 3)
+"""
+
+
+@pytest.fixture
+def state_run(tmp_path, shards):
+    """A module with a loader over the shards, its state after two batches, and the batches that then come."""
+    (tmp_path / "run_of_state.py").write_text(STATE_RUN.format(urls=[str(shard) for shard in shards]))
+    load = runpy.run_path(str(tmp_path / "run_of_state.py"))["load"]
+    loader = load()
+    items = iter(loader)
+    next(items)
+    next(items)
+    (tmp_path / "state.json").write_text(json.dumps({"model": None, "data": loader.state_dict()}))
+    rest = [list(item[0]) for item in items]
+    return tmp_path / "state.json", rest, f"{tmp_path}{os.pathsep}{SRC}"
+
+
+def test_a_state_opens_the_batches_after_it(state_run):
+    """A state alone with its dataset shows that run's shards; its batches are those that the loader gives next."""
+    state, rest, path = state_run
+    with RunningViewer(state, "--dataset", "run_of_state:load", PYTHONPATH=path) as viewer:
+        assert json.loads(viewer.line)["url"].endswith(f"#token={viewer.token}&/batch?state=0")
+        assert viewer.ask("/api/dataset").value["sides"][0]["shards"] == 2
+        for step, keys in enumerate(rest):
+            found = viewer.ask(f"/api/batch?state=0&step={step}&confirm=1").value
+            assert [sample["key"] for sample in found["samples"]] == keys
+
+
+def test_a_state_beside_its_shards(state_run, shards):
+    """Shards that are given beside a state are those that are shown."""
+    state, rest, path = state_run
+    with RunningViewer(state, shards[0], "--dataset", "run_of_state:load", PYTHONPATH=path) as viewer:
+        assert viewer.ask("/api/dataset").value["sides"][0]["shards"] == 1
+        found = viewer.ask("/api/batch?state=0&step=0&confirm=1").value
+        assert sorted([*found["batch"]["missing_keys"], *(one["key"] for one in found["samples"])]) == sorted(rest[0])
+
+
+def test_a_state_without_its_run_is_refused(state_run):
+    """A state names no shards, and a mix has no plain list of them: both are said, with what to do."""
+    state, _, path = state_run
+    alone = run_wds("view", state, status=2)
+    assert b"--dataset MODULE:FUNCTION" in alone.stderr
+    mixed = run_wds("view", state, "--dataset", "run_of_state:load_mixed", status=2, PYTHONPATH=path)
+    assert b"give the shards beside the state" in mixed.stderr

@@ -186,7 +186,7 @@ def _read_keys(name: str, tag: str | None) -> frozenset[str]:
     with open_url(name) as stream:
         content: bytes = stream.read()
     if tag is not None or b"\t" in content.partition(b"\n")[0]:
-        from webdataset.viewer.tags import choose_keys  # noqa: PLC0415  for files of tags alone
+        from webdataset.reshaping.tag_lines import choose_keys  # noqa: PLC0415  for files of tags alone
 
         return choose_keys(content, name, tag)
     return frozenset(content.decode("utf-8", "surrogateescape").splitlines())

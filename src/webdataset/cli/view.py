@@ -9,9 +9,12 @@ import click
 
 from webdataset.cli import console
 from webdataset.cli.inputs import expand_inputs
+from webdataset.cli.state import read_state
 
 if TYPE_CHECKING:
     from webdataset.viewer.session import DatasetArguments, Session
+
+_MOST_NAMED: Final = 20
 
 SCHEMAS: Final[dict[str, Any]] = {
     "view": {
@@ -29,7 +32,7 @@ SCHEMAS: Final[dict[str, Any]] = {
 
 
 @click.command("view")
-@click.argument("shards", nargs=-1, metavar="SHARDS...")
+@click.argument("shards", nargs=-1, metavar="SHARDS|STATE...")
 @click.option(
     "--compare", multiple=True, metavar="SHARDS", help="Show these shards beside the others; may be repeated."
 )
@@ -58,6 +61,7 @@ def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool,
       wds view 's3://bucket/train-{000..099}.tar' --tags keep.txt
       wds view old.tar --compare new.tar
       wds view 'train-*.tar' --dataset train:make_dataset --state state.json
+      wds view state.json --dataset train:make_dataset
     """
     from webdataset.core.optional_imports import require  # noqa: PLC0415  after --help
 
@@ -66,12 +70,16 @@ def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool,
     from webdataset.viewer.security import Access  # noqa: PLC0415  the extra is there now
     from webdataset.viewer.server import open_socket, serve  # noqa: PLC0415
 
+    shards, named = _take_states(shards)
+    options["states"] = (*named, *options["states"])
+    # a state is looked at by its batches
+    fragment = "&/batch?state=0" if named else ""
     session = _make_session(shards, **options)
     listener = open_socket(host, port)
     place = listener.getsockname()
     name = f"[{place[0]}]" if ":" in place[0] else place[0]
     access = Access([name], place[1])
-    url = f"http://{name}:{place[1]}/#token={access.token}"
+    url = f"http://{name}:{place[1]}/#token={access.token}{fragment}"
 
     def tell() -> None:
         if as_json:
@@ -91,6 +99,43 @@ def view_command(shards: tuple[str, ...], *, host: str, port: int, opened: bool,
         session.close()
     _end_with_threads()
     return 0
+
+
+def _take_states(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the arguments that are shards, and those that are files of saved states."""
+    from webdataset.core.errors import SourceError, StateMismatch  # noqa: PLC0415  after --help
+
+    shards: list[str] = []
+    states: list[str] = []
+    for argument in arguments:
+        found = shards
+        if argument.lower().endswith(".json"):
+            try:
+                read_state(argument)
+                found = states
+            except (StateMismatch, SourceError):
+                # a wids index, or nothing that can be read: expand_inputs says which
+                pass
+        found.append(argument)
+    return tuple(shards), tuple(states)
+
+
+def _list_dataset_shards(name: str) -> tuple[str, ...]:
+    """Return the shards that the user's dataset names.
+
+    Raises:
+        UsageError: it names none, or several lists of them.
+    """
+    from webdataset.cli.datasets import call_function  # noqa: PLC0415  after --help
+    from webdataset.core.errors import UsageError  # noqa: PLC0415
+    from webdataset.flow.run import expand_stages  # noqa: PLC0415
+    from webdataset.loading.states import plan_delivery  # noqa: PLC0415
+
+    pipeline = getattr(plan_delivery(call_function(name)).dataset, "pipeline", None)
+    urls = None if pipeline is None else getattr(expand_stages(pipeline)[0], "urls", None)
+    if not isinstance(urls, list | tuple) or not urls or not all(isinstance(url, str) for url in urls):
+        raise UsageError(f"{name} has no plain list of shards: give the shards beside the state")
+    return tuple(dict.fromkeys(urls))
 
 
 def _report_fault(error: BaseException) -> None:
@@ -132,6 +177,10 @@ def _make_session(
     from webdataset.viewer.session import DatasetView, Session  # noqa: PLC0415
     from webdataset.viewer.shard_bytes import BlockCache  # noqa: PLC0415
 
+    if not shards and states and dataset is not None:
+        shards = _list_dataset_shards(dataset)
+    if not shards and states:
+        raise UsageError("a state names no shards: give those of its run beside it, or --dataset MODULE:FUNCTION")
     if not shards:
         raise UsageError("name the shards to show: paths, urls, a directory or a dataset specification")
     cache = BlockCache()
@@ -139,7 +188,7 @@ def _make_session(
     for name, typed in (("a", shards), ("b", compare)):
         if typed:
             inputs = expand_inputs(typed, storage_profile=storage_profile, split=split)
-            sides[name] = DatasetView(" ".join(typed), inputs.urls, inputs.reading(), cache)
+            sides[name] = DatasetView(" ".join(typed[:_MOST_NAMED]), inputs.urls, inputs.reading(), cache)
     if sum(side.urls.count("-") for side in sides.values()) > 1:
         raise UsageError("standard input can be read only once: give '-' one time")
     arguments = _make_dataset_arguments(shards, dataset, states, seed, batch_size, storage_profile, split)
@@ -164,16 +213,15 @@ def _make_dataset_arguments(  # noqa: PLR0917  one value for each option
     import functools  # noqa: PLC0415  after --help
 
     from webdataset.cli.datasets import load_dataset  # noqa: PLC0415
-    from webdataset.cli.state import read_state  # noqa: PLC0415
     from webdataset.core.redaction import redact  # noqa: PLC0415
     from webdataset.viewer.session import DatasetArguments, SavedState  # noqa: PLC0415
 
+    saved = tuple(SavedState(redact(name), read_state(name)) for name in states)
     if dataset is not None:
         load = functools.partial(load_dataset, (dataset,))
     else:
         load = functools.partial(
             load_dataset, shards, seed=seed, batch=batch_size, storage_profile=storage_profile, split=split
         )
-    saved = tuple(SavedState(redact(name), read_state(name)) for name in states)
     can_load = dataset is not None or "-" not in shards
     return DatasetArguments(load if can_load else None, dataset, saved, seed, batch_size)

@@ -6,6 +6,7 @@ members stay, byte by byte.
 * ``raw_writer``: shards of raw samples, one or numbered ones
 * ``external_sort``: sorting and shuffling with bounded memory
 * ``selection``: which samples and fields stay, and under which names; ``join``: fields of several datasets by key
+* ``tag_lines``: keys and tags in a file, one of each a line
 * ``mixing``: the sources of a dataset specification as one stream
 * ``creation``: samples of files, tables and recipes; ``processing``: commands and functions, sample by sample
 * ``conversion``: samples of other formats; ``field_values``: values of rows to fields

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from support.command import run_wds
 from webdataset.core.errors import UsageError
-from webdataset.viewer.tags import TagFile, choose_keys, escape_key, parse_tags, restore_key
+from webdataset.reshaping.tag_lines import choose_keys, escape_key, parse_tags, restore_key
+from webdataset.viewer.tags import TagFile
 
 KEYS = st.text(
     st.characters(exclude_categories=()).filter(lambda sign: not "\ud800" <= sign <= "\udfff")

@@ -49,6 +49,8 @@ async function send(address, options) {
   }
   setOnline(true);
   const body = await answer.json().catch(() => null);
+  // a body that was cut off by an abort is no answer
+  options.signal?.throwIfAborted();
   if (answer.ok) return body;
   if (answer.status === 401) connection.dispatchEvent(new Event('locked'));
   throw new ApiError(body?.error?.message ?? `The server answered ${answer.status}`, answer.status, body);

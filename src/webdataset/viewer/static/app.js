@@ -47,7 +47,7 @@ class App {
     this.sides = Object.fromEntries(dataset.sides.map((side) => [side.side, side]));
     this.tags = new Tags((key, tags) => {
       this.view?.retag?.(key, tags);
-      this.tags.refresh();
+      if (this.detail.sample?.key === key) this.detail.retag();
     });
     this.sidebar = new Sidebar(this);
     this.detail = new Detail(this);
@@ -177,9 +177,9 @@ class App {
     else this.detail.step(by);
   }
 
-  /** A sample's detail came. */
-  seen(sample) {
-    if (sample.tags) this.tags.byKey[sample.key] = sample.tags;
+  /** A sample's detail came. @param {any} sample @param {number} asked the count of changes when it was asked for */
+  seen(sample, asked) {
+    if (sample.tags && asked === this.tags.changes) this.tags.byKey[sample.key] = sample.tags;
   }
 
   moveShard(by) {
@@ -214,12 +214,6 @@ class App {
   /** @param {KeyboardEvent} event */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
-    // what is typed until the field for a tag is there is meant for it
-    if (this.tags.wanted && event.key !== 'Escape') {
-      event.preventDefault();
-      return;
-    }
-    this.tags.wanted = false;
     const { target } = event;
     const typing = target.matches?.('input, textarea, select');
     if (event.key === 'Escape') {
@@ -234,15 +228,24 @@ class App {
     if (event.key === 'Enter' && target.closest?.('a, button') && !target.matches('.card')) return;
     const plain = { '/': () => this.focus(this.search), f: () => this.focus(this.filter), '?': () => this.help(), '[': () => this.moveShard(-1), ']': () => this.moveShard(1), d: () => this.turnTheme() };
     const inDetail = { w: () => go({ full: !route().full }), r: () => go({ tab: route().tab === 'raw' ? 'fields' : 'raw' }) };
-    if (plain[event.key]) plain[event.key]();
+    // what is done with the open sample waits until it is here: keys that are typed fast never meet the one before it
+    const waits = this.detail.pending && (['j', 'k', 'ArrowLeft', 'ArrowRight'].includes(event.key) || (this.dataset.features.tags && /^[1-9]$/.test(event.key)));
+    if (waits) {
+      if (!event.repeat) this.detail.whenShown(() => this.sampleKey(event));
+    } else if (plain[event.key]) plain[event.key]();
     else if (route().open && inDetail[event.key]) inDetail[event.key]();
     else if (this.dataset.features.tags && this.tagKey(event)) void 0;
     else if (route().open && matchMedia('(max-width: 900px)').matches && /^(Page|Home|End|ArrowUp|ArrowDown)/.test(event.key)) return;
-    else if (!this.view.key(event)) {
-      if (!route().open || !['j', 'k'].includes(event.key)) return;
-      this.detail.step(event.key === 'j' ? 1 : -1);
-    }
+    else if (!this.sampleKey(event)) return;
     event.preventDefault();
+  }
+
+  /** @param {KeyboardEvent} event of a key that is about a sample @returns {boolean} whether it was of use */
+  sampleKey(event) {
+    if (this.dataset.features.tags && this.tagKey(event)) return true;
+    if (this.view.key(event)) return true;
+    if (!route().open || !['j', 'k'].includes(event.key)) return false;
+    return this.detail.step(event.key === 'j' ? 1 : -1);
   }
 
   focus(input) {
@@ -251,7 +254,12 @@ class App {
   }
 
   tagKey(event) {
-    const sample = this.detail.sample ?? this.view.current?.();
+    const sample = route().open ? this.detail.sample : this.view.current?.();
+    if (event.key === 't' && route().open) {
+      // at once, so that the next key is typed into it
+      this.detail.tagBar.input.focus();
+      return true;
+    }
     if (!sample) return false;
     const number = Number(event.key);
     if (number >= 1 && number <= 9 && this.tags.names[number - 1]) {
@@ -259,8 +267,8 @@ class App {
       return true;
     }
     if (event.key !== 't') return false;
-    this.tags.focus();
-    if (this.tags.wanted) this.open(sample);
+    this.open(sample);
+    this.detail.tagBar.input.focus();
     return true;
   }
 }

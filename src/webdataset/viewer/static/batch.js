@@ -22,12 +22,17 @@ export class BatchView {
   async update() {
     if (!this.options) {
       try {
-        this.options = await get('batch/options', { side: route().side });
+        this.asked ??= get('batch/options', { side: route().side });
+        const options = await this.asked;
+        if (!this.options) {
+          this.options = options;
+          this.drawForm();
+        }
       } catch (error) {
+        this.asked = null;
         replace(this.place, failure(error));
         return;
       }
-      this.drawForm();
     }
     const now = route();
     const signature = JSON.stringify(now.more);
@@ -37,7 +42,7 @@ export class BatchView {
       replace(this.place, notice('Choose a step', 'The order of samples is a function of seed, epoch, ranks and workers: the batch is found without running the training.'));
       return;
     }
-    this.drawForm();
+    this.fillForm();
     this.load(signature, false);
   }
 
@@ -49,6 +54,12 @@ export class BatchView {
       options.states?.length > 0 && h('label', {}, 'State', h('select', { class: 'input', name: 'state' }, h('option', { value: '' }, 'none: from the seed'), options.states.map((one) => h('option', { value: String(one.state), selected: String(one.state) === more.state }, one.name, one.description ? ` – ${one.description}` : '')))),
       NUMBERS.map(([name, first]) => h('label', {}, LABELS[name], h('input', { class: 'input figure-input', type: 'number', min: name === 'seed' ? null : '0', name, value: more[name] ?? given[name] ?? first }))),
       h('button', { class: 'button primary' }, 'Show the batch'));
+  }
+
+  /** Write what the url says into the form; the field that is typed into keeps its text and focus. */
+  fillForm() {
+    const { more } = route();
+    for (const input of this.form.elements) if (input.name && input !== document.activeElement) input.value = more[input.name] ?? '';
   }
 
   submit(event) {

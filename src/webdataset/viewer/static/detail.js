@@ -6,6 +6,7 @@ import { announce, failure, formatBytes, formatNumber, h, icon, iconButton, copy
 import { hexdump } from './hexdump.js';
 import { pipelineView } from './pipeline.js';
 import { addWhere, go, hrefOf, route } from './route.js';
+import { TagBar } from './tags.js';
 
 export class Detail {
   /** @param {any} context the app */
@@ -14,6 +15,58 @@ export class Detail {
     this.element = h('aside', { class: 'detail', 'aria-label': 'Sample', tabindex: '-1' });
     this.sample = null;
     this.signature = '';
+    // the bar of tags stands between two parts that are drawn anew, and stays itself
+    this.head = h('div', { class: 'contents' });
+    this.rest = h('div', { class: 'contents' });
+    this.tagBar = context.dataset.features.tags ? new TagBar(context.tags, (tag) => this.tagOpened(tag)) : null;
+    replace(this.element, this.head, this.tagBar?.element, this.rest);
+    /** a sample is opened and not here yet: what is to be done with it waits in `waiting` */
+    this.pending = false;
+    /** @type {{act: () => void, drop: () => void}[]} */
+    this.waiting = [];
+  }
+
+  /**
+   * Do something with the open sample, as soon as it is here.
+   * @param {() => void} act
+   * @param {() => void} [drop] called instead where the sample is left before
+   */
+  whenShown(act, drop = () => {}) {
+    if (this.pending) this.waiting.push({ act, drop });
+    else act();
+  }
+
+  /** Give up what waits for a sample that is left. */
+  drop() {
+    const dropped = this.waiting;
+    this.waiting = [];
+    for (const one of dropped) one.drop();
+  }
+
+  /** Do what waited for the sample, until it opens another one. */
+  drain() {
+    this.draining = true;
+    while (!this.pending && this.waiting.length) this.waiting.shift().act();
+    this.draining = false;
+  }
+
+  /** @param {string} tag typed for the open sample @returns {Promise<Error | null>} */
+  tagOpened(tag) {
+    return new Promise((resolve) => {
+      const unread = () => resolve(new Error('The sample is not here: its tag was not written'));
+      this.whenShown(() => (this.sample ? resolve(this.context.tags.toggle(this.sample, tag)) : unread()), unread);
+    });
+  }
+
+  /** Show tags that changed; nothing else is drawn anew. */
+  retag() {
+    if (this.sample) this.tagBar?.draw(this.sample);
+  }
+
+  /** Show two parts, around the bar of tags. @param {any[]} head @param {any[]} rest */
+  show(head, rest) {
+    replace(this.head, head);
+    replace(this.rest, rest);
   }
 
   /** Show what the route says; @returns {boolean} whether a sample is open */
@@ -21,16 +74,24 @@ export class Detail {
     const { open, tab, full } = route();
     this.element.hidden = !open;
     if (!open) {
+      this.controller?.abort();
       this.signature = '';
       this.sample = null;
-      this.context.tags.close();
-      replace(this.element);
+      this.pending = false;
+      this.drop();
+      this.tagBar?.clear();
+      this.show([], []);
       return false;
     }
     const side = open.side;
     const signature = `${side} ${open.shard} ${open.ordinal}`;
     if (signature !== this.signature) {
       this.signature = signature;
+      if (!this.draining) {
+        // what waited was meant for the sample that is left
+        this.drop();
+        this.tagBar?.clear();
+      }
       this.load(side, open);
     } else if (this.sample && (tab !== this.tab || full !== this.full)) this.draw();
     return true;
@@ -40,20 +101,27 @@ export class Detail {
     this.controller?.abort();
     const controller = new AbortController();
     this.controller = controller;
+    this.pending = true;
+    const asked = this.context.tags.changes;
     this.element.classList.add('loading');
-    if (!this.sample) replace(this.element, this.bar(null), h('div', { class: 'detail-body' }, h('div', { class: 'bone bone-tall' }), h('div', { class: 'bone' }), h('div', { class: 'bone bone-short' })));
+    if (!this.sample) this.show([this.bar(null)], [h('div', { class: 'detail-body' }, h('div', { class: 'bone bone-tall' }), h('div', { class: 'bone' }), h('div', { class: 'bone bone-short' }))]);
     try {
-      this.sample = await get('sample', { side, shard: open.shard, ordinal: open.ordinal }, controller.signal);
-      this.context.seen(this.sample);
+      const sample = await get('sample', { side, shard: open.shard, ordinal: open.ordinal }, controller.signal);
+      if (controller.signal.aborted) return;
+      this.sample = sample;
+      this.context.seen(sample, asked);
       this.draw();
       announce(`Sample ${this.sample.key}`);
     } catch (error) {
       if (controller.signal.aborted) return;
       this.sample = null;
-      this.context.tags.close();
-      replace(this.element, this.bar(null), h('div', { class: 'detail-body' }, failure(error, () => this.load(side, open))));
+      this.show([this.bar(null)], [h('div', { class: 'detail-body' }, failure(error, () => this.load(side, open)))]);
     } finally {
-      if (this.controller === controller) this.element.classList.remove('loading');
+      if (this.controller === controller && !controller.signal.aborted) {
+        this.element.classList.remove('loading');
+        this.pending = false;
+        this.drain();
+      }
     }
   }
 
@@ -82,11 +150,10 @@ export class Detail {
     if (tab === 'raw') body.append(...this.raw(sample));
     else if (tab === 'pipeline') body.append(pipelineView(sample));
     else body.append(...this.fields(sample));
-    replace(this.element, this.bar(sample),
-      this.facts,
-      this.context.dataset.features.tags && this.context.tags.bar(sample),
+    this.tagBar?.draw(sample);
+    this.show([this.bar(sample), this.facts], [
       h('nav', { class: 'tabs', 'aria-label': 'Parts of the sample' }, tabs.map(([name, label]) => h('a', { href: hrefOf({ tab: name }), class: 'tab', 'aria-current': tab === name ? 'page' : null }, label))),
-      body);
+      body]);
   }
 
   /** Write where the sample stands; the names of shards may come after the sample. */

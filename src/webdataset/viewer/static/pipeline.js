@@ -13,17 +13,21 @@ import { jsonTree } from './json_tree.js';
 export function pipelineView(sample) {
   const seed = h('input', { class: 'input figure-input', type: 'number', min: '0', value: '0', 'aria-label': 'Seed' });
   const place = h('div', { class: 'before-after' });
+  let request = 0;
   async function run() {
+    request += 1;
+    const mine = request;
     replace(place, h('div', { class: 'bone bone-tall' }));
     try {
       const answer = await get('pipeline', { side: sample.side, shard: sample.shard, ordinal: sample.ordinal, seed: seed.value || 0 });
+      if (mine !== request) return;
       name.textContent = answer.name ?? '';
       const after = answer.error ? [notice(answer.error.type, h('span', { class: 'error-text' }, answer.error.message))]
         : answer.dropped ? [notice('Dropped', 'The function returned no sample.')]
           : answer.after.map((one, index) => h('div', { class: 'result' }, answer.after.length > 1 && h('h4', {}, `Sample ${index + 1} of ${answer.after.length}`), one.fields.map((field) => value(sample, field))));
       replace(place, h('div', {}, h('h3', {}, 'Before'), (answer.before ?? sample).fields.map((field) => before(sample, field))), h('div', {}, h('h3', {}, 'After'), after));
     } catch (error) {
-      replace(place, failure(error, run));
+      if (mine === request) replace(place, failure(error, run));
     }
   }
   const name = h('code', {});

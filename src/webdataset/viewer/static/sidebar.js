@@ -14,7 +14,9 @@ export class Sidebar {
   constructor(context) {
     this.context = context;
     this.pages = new Map();
-    this.asked = new Set();
+    /** @type {Map<number, Promise<void>>} */
+    this.asked = new Map();
+    this.searches = 0;
     this.filter = '';
     this.input = h('input', { class: 'input', type: 'search', placeholder: 'Find a shard', 'aria-label': 'Find a shard by name or number', spellcheck: 'false', on: { input: () => this.search(this.input.value) } });
     this.scroller = h('div', { class: 'shards', role: 'list', 'aria-label': 'Shards', tabindex: '0' });
@@ -33,7 +35,7 @@ export class Sidebar {
     if (this.side !== now.side) {
       this.side = now.side;
       this.pages.clear();
-      this.asked.clear();
+      this.asked = new Map();
       this.matches = null;
       this.rows.clear();
       this.rows.setSize(this.context.sideOf(now.side).shards);
@@ -62,10 +64,15 @@ export class Sidebar {
     }, this.pages.size ? 60 : 0);
   }
 
-  async fetchPage(page) {
-    if (this.pages.has(page) || this.asked.has(page)) return;
-    this.asked.add(page);
-    const { side } = this;
+  /** Fetch a page of names; one that is being fetched is waited for. @param {number} page @returns {Promise<void>} */
+  fetchPage(page) {
+    if (this.pages.has(page)) return Promise.resolve();
+    const { side, asked } = this;
+    if (!asked.has(page)) asked.set(page, this.receivePage(side, page).finally(() => asked.delete(page)));
+    return asked.get(page);
+  }
+
+  async receivePage(side, page) {
     try {
       const answer = await get('shards', { side, start: page * PAGE, count: PAGE });
       if (side !== this.side) return;
@@ -74,8 +81,6 @@ export class Sidebar {
       this.context.named();
     } catch {
       // the rows stay nameless; the views say what is wrong
-    } finally {
-      this.asked.delete(page);
     }
   }
 
@@ -83,6 +88,8 @@ export class Sidebar {
   async search(text) {
     const wanted = text.trim().toLowerCase();
     this.filter = wanted;
+    this.searches += 1;
+    const mine = this.searches;
     if (!wanted) {
       this.matches = null;
       this.rows.setSize(this.context.sideOf(this.side).shards);
@@ -94,14 +101,14 @@ export class Sidebar {
     const { side } = this;
     const { shards } = this.context.sideOf(side);
     if (/^\d+$/.test(wanted) && Number(wanted) < shards) await this.fetchPage(Math.floor(Number(wanted) / PAGE));
-    for (let page = 0; page * PAGE < shards && this.filter === wanted && this.side === side && this.matches.length < MOST_SEARCHED; page += 1) {
+    for (let page = 0; page * PAGE < shards && this.searches === mine && this.side === side && this.matches.length < MOST_SEARCHED; page += 1) {
       await this.fetchPage(page);
-      if (this.filter !== wanted || this.side !== side) return;
+      if (this.searches !== mine || this.side !== side) return;
       for (const shard of this.pages.get(page) ?? []) if (shard.name.toLowerCase().includes(wanted) || String(shard.shard) === wanted) this.matches.push(shard);
       this.rows.setSize(this.matches.length);
       replace(this.facts, `${countOf(this.matches.length, 'match').replace(/matchs$/, 'matches')} in ${formatNumber(Math.min(shards, (page + 1) * PAGE))} of ${countOf(shards, 'shard')}`);
     }
-    this.rows.redrawAll();
+    if (this.searches === mine && this.side === side) this.rows.redrawAll();
   }
 
   draw(row) {

@@ -30,6 +30,7 @@ export class StatisticsView {
     replace(this.body, h('div', { class: 'panels' }, [1, 2, 3].map(() => h('div', { class: 'panel' }, h('div', { class: 'bone' }), h('div', { class: 'bone bone-tall' })))));
     try {
       const data = await get('statistics', { side: now.side, where: joinWhere(now.where), samples }, controller.signal);
+      if (controller.signal.aborted) return;
       this.context.showFilterError(null);
       this.draw(data, samples);
     } catch (error) {

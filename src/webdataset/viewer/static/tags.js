@@ -10,9 +10,9 @@ export class Tags {
     /** @type {Record<string, string[]>} */
     this.byKey = Object.create(null);
     this.names = ['keep', 'drop'];
+    /** how many changes were sent or answered: what was asked for before one of them is out of date */
+    this.changes = 0;
     this.last = Promise.resolve();
-    this.wanted = false;
-    this.close();
   }
 
   async load() {
@@ -26,69 +26,77 @@ export class Tags {
     this.names = [...names].slice(0, 30);
   }
 
-  /** Set or take away a tag, after the changes that were asked for before: each sees what the one before it left.
-   * @param {{key: string}} sample @param {string} tag @returns {Promise<void>} */
+  /**
+   * Turn a tag on or off, after the changes before it: an answer that comes late never hides a newer one.
+   * @param {{key: string}} sample @param {string} tag @returns {Promise<Error | null>} why it was not written
+   */
   toggle(sample, tag) {
-    this.last = this.last.then(() => this.change(sample, tag));
-    return this.last;
+    this.changes += 1;
+    const change = this.last.then(() => this.send(sample, tag));
+    this.last = change;
+    return change;
   }
 
-  async change(sample, tag) {
+  async send(sample, tag) {
     const on = !this.of(sample.key).includes(tag);
+    let failed = null;
     try {
       this.take(await post('tags', { key: sample.key, tag, on }));
       if (on && !this.names.includes(tag)) this.names.push(tag);
       announce(`${on ? 'Tagged' : 'No longer tagged'} ${tag}`);
     } catch (error) {
+      failed = error;
       announce(error.message);
     }
+    this.changes += 1;
     this.onChange(sample.key, this.of(sample.key));
+    return failed;
   }
 
   /** @param {string} key @returns {string[]} */
   of(key) {
     return this.byKey[key] ?? [];
   }
+}
 
-  /** Buttons for the tags of a sample, and a field for another one. @param {any} sample @returns {HTMLElement} */
-  bar(sample) {
-    const input = h('input', { class: 'input tag-input', type: 'text', placeholder: 'tag…', maxlength: '64', 'aria-label': 'Another tag ( t )', spellcheck: 'false' });
-    const before = this.input;
-    if (before) {
-      input.value = before.value;
-      this.wanted ||= before === document.activeElement;
-    }
-    [this.sample, this.input, this.buttons] = [sample, input, h('span', { class: 'tag-buttons' })];
-    this.refresh();
-    // the caller puts the bar into the page first; no key comes before that
-    if (this.wanted) queueMicrotask(() => this.focus());
-    return h('form', { class: 'tag-bar', 'aria-label': 'Tags', on: { submit: (event) => {
-      event.preventDefault();
-      const tag = input.value.trim();
-      if (tag) this.toggle(sample, tag);
-      input.value = '';
-      // keys are shortcuts again: j for the next sample, 1 to 9 for its tags
-      input.blur();
-    } } }, icon('tag'), this.buttons, input);
+/**
+ * The buttons and the input of the open sample's tags. The input stays in the page while all around it is drawn anew, so
+ * what is typed into it keeps its place.
+ */
+export class TagBar {
+  /** @param {Tags} tags @param {(tag: string) => Promise<Error | null>} onTag a tag was typed for the open sample */
+  constructor(tags, onTag) {
+    this.tags = tags;
+    this.onTag = onTag;
+    this.input = h('input', { class: 'input tag-input', type: 'text', placeholder: 'tag…', maxlength: '64', 'aria-label': 'Another tag ( t )', spellcheck: 'false', autocomplete: 'off' });
+    this.buttons = h('span', { class: 'contents' });
+    this.error = h('span', { class: 'error-text', role: 'alert' });
+    this.element = h('form', { class: 'tag-bar', 'aria-label': 'Tags', on: { submit: (event) => { event.preventDefault(); this.submit(); } } }, icon('tag'), this.buttons, this.input, this.error);
   }
 
-  /** Draw the buttons anew; what is being typed beside them stays. */
-  refresh() {
-    if (!this.buttons) return;
-    const { sample } = this;
-    const on = this.of(sample.key);
-    replace(this.buttons, this.names.map((tag, index) => h('button', { type: 'button', class: `tag-button tag-${['keep', 'drop'].includes(tag) ? tag : 'own'}`, 'aria-pressed': String(on.includes(tag)), title: index < 9 ? `Key ${index + 1}` : '', on: { click: () => this.toggle(sample, tag) } }, h('bdi', {}, shorten(tag, 24)))));
+  async submit() {
+    const tag = this.input.value.trim();
+    this.input.value = '';
+    replace(this.error);
+    // the keys after Enter are shortcuts again
+    this.input.blur();
+    const failed = tag && await this.onTag(tag);
+    if (!failed) return;
+    replace(this.error, failed.message);
+    if (!this.input.value) this.input.value = tag;
   }
 
-  /** Put the caret into the field, or remember to do so when the sample is drawn. */
-  focus() {
-    this.wanted = !this.input?.isConnected;
-    if (!this.wanted) this.input.focus();
+  /** Another sample is opened. */
+  clear() {
+    this.input.value = '';
+    replace(this.error);
   }
 
-  /** Forget the sample that was shown. */
-  close() {
-    this.wanted = false;
-    [this.sample, this.input, this.buttons] = [null, null, null];
+  /** Draw the buttons for a sample. @param {any} sample */
+  draw(sample) {
+    const on = this.tags.of(sample.key);
+    const focused = this.buttons.contains(document.activeElement) ? document.activeElement.dataset.tag : null;
+    replace(this.buttons, this.tags.names.map((tag, index) => h('button', { type: 'button', data: { tag }, class: `tag-button tag-${['keep', 'drop'].includes(tag) ? tag : 'own'}`, 'aria-pressed': String(on.includes(tag)), title: index < 9 ? `Key ${index + 1}` : '', on: { click: () => this.tags.toggle(sample, tag) } }, h('bdi', {}, shorten(tag, 24)))));
+    if (focused !== null) [...this.buttons.children].find((one) => one.dataset.tag === focused)?.focus({ preventScroll: true });
   }
 }
