@@ -420,3 +420,19 @@ def test_forgotten_loader(shards: str, served: str) -> None:
     gc.collect()
     lane.join(30)
     assert not lane.is_alive()
+
+
+@pytest.mark.torch
+def test_tensors_and_devices(shards: str, served: str) -> None:
+    """Tensors come as tensors, and ``device`` makes arrays tensors."""
+    torch = pytest.importorskip("torch")
+    dataset = wds.WebDataset(shards, seed=1).decode().to_tuple("__key__", "npy").map_tuple(str, torch.from_numpy)
+    whole = list(wds.Loader(dataset.elastic(3), 7))
+    with run_server(dataset.elastic(3)) as (_, url), connect(url) as remote:
+        for found, expected in zip(remote, whole, strict=True):
+            assert found[0] == expected[0]
+            assert torch.is_tensor(found[1])
+            assert torch.equal(found[1], expected[1])
+            found[1].add_(1)
+    with connect(served, device="cpu") as remote:
+        assert all(torch.is_tensor(batch[1]) for batch in remote)
