@@ -62,7 +62,7 @@ def train(folder: str, name: str, scenario: dict[str, Any], kill: int) -> None:
         make_dataset(folder),
         f"{folder}/s",
         batch_size=BATCH_SIZE,
-        trainers=1 if "state" in saved else scenario["trainers"],
+        trainers=1 if "alone" in scenario else scenario["trainers"],
     )
     if "state" in saved:
         loader.load_state_dict(saved["state"])
@@ -116,7 +116,7 @@ def run(folder: str, scenario: dict[str, Any]) -> dict[str, int]:
         process, status = os.wait()
         ends[processes[process]] = os.waitstatus_to_exitcode(status)
         if ends[processes[process]] == -signal.SIGKILL:
-            again = start(folder, processes[process], scenario)
+            again = start(folder, processes[process], {**scenario, "alone": True})
             processes[again] = f"{processes[process]} again"
             names.append("again")
     return ends
