@@ -26,9 +26,13 @@ def train(folder: str, count: int, *, shared: bool) -> dict[str, Any]:
     import webdataset as wds
 
     payload = np.zeros((2560, 2560), np.uint8)
-    dataset = wds.WebDataset(f"{folder}/0.tar", shardshuffle=False).map(lambda sample: {"x": payload}).elastic()
+    dataset = wds.WebDataset(f"{folder}/0.tar", shardshuffle=False).map(lambda _: {"x": payload}).elastic()
     loader: Any
-    loader = wds.SharedLoader(dataset, f"{folder}/s", batch_size=BATCH, trainers=count) if shared else wds.Loader(dataset, BATCH)
+    loader = (
+        wds.SharedLoader(dataset, f"{folder}/s", batch_size=BATCH, trainers=count)
+        if shared
+        else wds.Loader(dataset, BATCH)
+    )
     began = 0.0
     for number, batch in enumerate(loader):
         if number == WARM:
@@ -75,11 +79,13 @@ def main() -> None:
         for count in (1, 2, 4, 8):
             for shared in (True, False):
                 found.setdefault((count, shared), []).append(measure(count, shared=shared))
-    sys.stdout.write("| trainers | owner, ms | attached, ms | all, ms | a loader each: all, ms |\n|---|---|---|---|---|\n")
+    sys.stdout.write(
+        "| trainers | owner, ms | attached, ms | all, ms | a loader each: all, ms |\n|---|---|---|---|---|\n"
+    )
     for count in (1, 2, 4, 8):
         owner, attached, total = (statistics.median(column) for column in zip(*found[count, True], strict=True))
         own = statistics.median(each[2] for each in found[count, False])
-        shown = f"{attached:.2f}" if attached else "–"
+        shown = f"{attached:.2f}" if attached else "-"
         sys.stdout.write(f"| {count} | {owner:.2f} | {shown} | {total:.2f} | {own:.2f} |\n")
 
 

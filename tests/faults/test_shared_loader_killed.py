@@ -1,4 +1,4 @@
-"""Trainers of a shared stream are killed at each message that they send or receive: nothing is lost, nothing comes twice."""
+"""Trainers of a shared stream are killed at a message, sent or received: nothing is lost, nothing comes twice."""
 
 import json
 import subprocess
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.shared_trainers import BATCH_SIZE, make_dataset, write_shards
 
 import webdataset as wds
+from support.shared_trainers import BATCH_SIZE, make_dataset, write_shards
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared streams need Linux")
 

@@ -1,15 +1,15 @@
-"""A program of trainers that share a stream: forks them, kills them at a message, starts them again at their checkpoint.
+"""A program of trainers that share a stream: forks, kills at a message, continues at a checkpoint.
 
-``python -m support.shared_trainers FOLDER SCENARIO.json``: trainers write ``NAME.json`` after each batch: the keys received,
-and the state. It prints, as JSON, how each process ended.
+Trainers write ``NAME.json`` after each batch: the keys received, and the state.
 """
 
 import json
 import os
 import signal
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import webdataset as wds
 from webdataset.serving import unix_channel
@@ -17,15 +17,15 @@ from webdataset.serving import unix_channel
 BATCH_SIZE = 4
 
 
-def make_dataset(folder):
+def make_dataset(folder: str | Path) -> Any:
     """Return a dataset whose keys say which samples came."""
     shards = sorted(str(each) for each in Path(folder).glob("*.tar"))
     return wds.WebDataset(shards, shardshuffle=True, seed=5).shuffle(6).decode().elastic()
 
 
-def write_shards(folder, shards=3, samples=8):
+def write_shards(folder: str | Path, shards: int = 3, samples: int = 8) -> None:
     """Write small shards with an array in each sample."""
-    import numpy as np  # noqa: PLC0415  only here
+    import numpy as np
 
     for shard in range(shards):
         with wds.TarWriter(f"{folder}/{shard}.tar") as writer:
@@ -34,12 +34,12 @@ def write_shards(folder, shards=3, samples=8):
                 writer.write({"__key__": f"{shard}-{n}", "x.npy": value, "txt": f"text {n}"})
 
 
-def die_at(number):
+def die_at(number: int) -> None:
     """Kill this process at a message, sent or received, counted from 1; 0: never."""
     count = 0
 
-    def counted(function):
-        def call(*arguments, **options):
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
             if count == number:
@@ -48,18 +48,21 @@ def die_at(number):
 
         return call
 
-    unix_channel.Channel.send = counted(unix_channel.Channel.send)
-    unix_channel.Channel.receive = counted(unix_channel.Channel.receive)
+    unix_channel.Channel.send = counted(unix_channel.Channel.send)  # type: ignore[method-assign]  # to be counted
+    unix_channel.Channel.receive = counted(unix_channel.Channel.receive)  # type: ignore[method-assign]  # to be counted
 
 
-def train(folder, name, scenario, kill):
+def train(folder: str, name: str, scenario: dict[str, Any], kill: int) -> None:
     """Train to the end of the epochs, from the checkpoint where there is one."""
     file = Path(folder) / f"{name}.json"
     saved = json.loads(file.read_text()) if file.exists() else {"keys": [[] for _ in range(scenario["epochs"])]}
     if kill:
         die_at(kill)
     loader = wds.SharedLoader(
-        make_dataset(folder), f"{folder}/s", batch_size=BATCH_SIZE, trainers=1 if "state" in saved else scenario["trainers"]
+        make_dataset(folder),
+        f"{folder}/s",
+        batch_size=BATCH_SIZE,
+        trainers=1 if "alone" in scenario else scenario["trainers"],
     )
     if "state" in saved:
         loader.load_state_dict(saved["state"])
@@ -80,7 +83,7 @@ def train(folder, name, scenario, kill):
         loader.close()
 
 
-def start(folder, name, scenario, kill=0):
+def start(folder: str, name: str, scenario: dict[str, Any], kill: int = 0) -> int:
     """Fork a trainer."""
     process = os.fork()
     if not process:
@@ -97,7 +100,7 @@ def start(folder, name, scenario, kill=0):
     return process
 
 
-def run(folder, scenario):
+def run(folder: str, scenario: dict[str, Any]) -> dict[str, int]:
     """Run one scenario in a folder of its own; return how its processes ended."""
     names = [f"t{n}" for n in range(scenario["trainers"])]
     processes = {}
@@ -113,11 +116,7 @@ def run(folder, scenario):
         process, status = os.wait()
         ends[processes[process]] = os.waitstatus_to_exitcode(status)
         if ends[processes[process]] == -signal.SIGKILL:
-            again = start(folder, processes[process], scenario)
+            again = start(folder, processes[process], {**scenario, "alone": True})
             processes[again] = f"{processes[process]} again"
             names.append("again")
     return ends
-
-
-if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()))))

@@ -435,7 +435,7 @@ class Loader:
         self._forget()
         return state
 
-    def begin_state(self, epoch: int, state: Json) -> dict[str, Any]:
+    def begin_state(self, epoch: int, state: Json) -> dict[str, Json]:
         """Return the state that an iteration begins with: of the next epoch, where that of the given one is over.
 
         Args:
@@ -449,7 +449,7 @@ class Loader:
             state = rewind_state(state, state["epoch"] + 1, worker_context())
         return dict(self._origin.begin(epoch, state).state or {})
 
-    def state_at(self, state: dict[str, Any], index: int) -> dict[str, Any]:
+    def state_at(self, state: dict[str, Json], index: int) -> dict[str, Json]:
         """Return the state at an index of the epoch of an earlier state; the samples between are made once more.
 
         Raises:

@@ -23,7 +23,6 @@ import struct
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,9 @@ from webdataset.core.errors import EncodingError
 from webdataset.loading.shared_memory import Array, BlockPool, Leases, MemoryBlock, as_array, create_shared_file
 from webdataset.loading.windows import wrap_array
 from webdataset.serving.unix_channel import SEALS, ChannelError, check_memory_file
+from webdataset.stages.base import Json
 
-Node = dict[str, Any]
+Node = dict[str, Json]
 
 _ALIGNMENT = 64
 _LEAST_BYTES = 1 << 16
@@ -93,7 +93,7 @@ class SharedBlocks:
         self._pools.clear()
         self._leases = Leases()
 
-    def take_gone(self) -> list[int]:
+    def take_removals(self) -> list[int]:
         """Return the numbers of blocks that are gone since this was asked last."""
         gone, self._table.gone = self._table.gone, []
         return gone
@@ -165,7 +165,7 @@ class _Encoder:
 
     def __init__(self, blocks: SharedBlocks) -> None:
         self._blocks = blocks
-        self._copies: list[tuple[list[int], int, Any]] = []
+        self._copies: list[tuple[list[int], int, Json]] = []
         self._size = 0
         self.encoded = EncodedBatch({})
 
@@ -223,7 +223,7 @@ class _Encoder:
             return self._sequence(value, name, depth)  # type: ignore[arg-type]  # it is one
         return {"k": "json", "v": _plain(value, name)}
 
-    def _dictionary(self, value: dict[Any, Any], name: str, depth: int) -> Node:
+    def _dictionary(self, value: dict[Json, Json], name: str, depth: int) -> Node:
         for key in value:
             if type(key) not in (str, int, bool, type(None)):
                 raise _refuse(key, name, "it is the key of a dictionary")
@@ -232,7 +232,7 @@ class _Encoder:
         ]
         return {"k": "dict", "v": entries}
 
-    def _sequence(self, value: "list[Any] | tuple[Any, ...]", name: str, depth: int) -> Node:
+    def _sequence(self, value: "list[Json] | tuple[Json, ...]", name: str, depth: int) -> Node:
         kind = type(value).__name__
         kinds = set(map(type, value))
         if kinds == {str} and sum(map(len, value)) <= _INLINE_LENGTH:
@@ -243,7 +243,7 @@ class _Encoder:
             return {"k": kind, "j": _plain(list(value), name)}
         return {"k": kind, "v": [self._node(each, f"{name}[{n}]", depth + 1) for n, each in enumerate(value)]}
 
-    def _texts(self, values: "list[str] | list[bytes] | tuple[Any, ...]", name: str) -> Node:
+    def _texts(self, values: "list[str] | list[bytes] | tuple[Json, ...]", name: str) -> Node:
         text = type(values[0]) is str
         contents = [each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each for each in values]
         stops = np.cumsum([len(each) for each in contents], dtype=np.int64)
@@ -411,7 +411,7 @@ class ReceivedBatches:
         except (TypeError, KeyError, IndexError, ValueError, AttributeError, OverflowError) as error:
             raise ChannelError(f"a batch is described wrongly ({type(error).__name__}: {error})") from error
 
-    def returned(self) -> Iterator[int]:
+    def collect_returns(self) -> Iterator[int]:
         """Yield the numbers of batches that nothing refers to any more; their memory may be written to from then on."""
         for sequence in [sequence for sequence, count in self._open.items() if not count]:
             del self._open[sequence]
@@ -428,7 +428,7 @@ class ReceivedBatches:
 
 
 @functools.lru_cache(256)
-def _parse_dtype(text: str) -> np.dtype[Any]:
+def _parse_dtype(text: str) -> np.dtype[np.generic]:
     if not _DTYPE.match(text):
         raise ValueError("dtype")
     return np.dtype(text)
@@ -441,7 +441,7 @@ class _Decoder:
         self._memories = memories
         self._writable = writable
 
-    def value(self, node: Any, depth: int) -> object:  # noqa: ANN401  what came, unchecked
+    def value(self, node: Json, depth: int) -> object:
         """Return the value of a node."""
         if depth > _MOST_DEPTH:
             raise ValueError("too deep")
@@ -466,14 +466,14 @@ class _Decoder:
             raise ValueError("kind")
         return array
 
-    def _sequence(self, node: Node, depth: int) -> list[Any]:
+    def _sequence(self, node: Node, depth: int) -> list[Json]:
         if "t" in node:
             return self._texts(node["t"])
         if "j" in node:
             return list(node["j"])
         return [self.value(each, depth + 1) for each in node["v"]]
 
-    def _texts(self, node: Node) -> list[Any]:
+    def _texts(self, node: Node) -> list[Json]:
         stops = self._array(node["o"]).tolist()
         blob = self._array(node["b"]).tobytes()
         starts = [0, *stops[:-1]]

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Self
+from typing import Self
 
 from webdataset.core import errors
 from webdataset.core.distributed import worker_context
@@ -28,6 +28,7 @@ from webdataset.loading.loader import Loader, LoaderIterator
 from webdataset.serving.shared_batches import ReceivedBatches
 from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy
 from webdataset.serving.unix_channel import Channel, ChannelError, Message, connect, find_socket_path, take_lock
+from webdataset.stages.base import Json
 
 _RETRY_SECONDS = 0.02
 _LOOK_SECONDS = 1.0
@@ -72,7 +73,7 @@ class SharedLoader:
         trainers: int = 1,
         late: str = "own",
         writable: bool = False,
-        **options: Any,  # noqa: ANN401  the Loader's
+        **options: Json,
     ) -> None:
         _check(policy, window, trainers, late)
         self._loader = _make_loader(source, options)
@@ -81,9 +82,9 @@ class SharedLoader:
         self._late = late == "current"
         self._writable = writable
         self.epoch = self._loader.epoch
-        self._state: dict[str, Any] | None = self._loader.take_pending()
+        self._state: Message | None = self._loader.take_pending()
         # a state, the index that it is of, and the index received last
-        self._base: tuple[dict[str, Any], int] | None = None
+        self._base: tuple[Message, int] | None = None
         self._index = -1
         # number of the batch received last, at the owner that sent it
         self._sequence: int | None = None
@@ -95,12 +96,12 @@ class SharedLoader:
         self._received = ReceivedBatches(writable=writable)
         self._early: deque[tuple[Message, list[int]]] = deque()
         self._process = os.getpid()
-        self._current: weakref.ref[LoaderIterator[Any]] | None = None
+        self._current: weakref.ref[LoaderIterator[Json]] | None = None
         self._ending: weakref.finalize[[], SharedLoader] | None = None
 
     # -- iteration
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Json]:
         """Receive an epoch; one that still runs is given up, and raises where it is asked for more."""
         self._give_up("another one was begun")
         epoch = LoaderIterator(self._epoch())
@@ -113,7 +114,7 @@ class SharedLoader:
             running.give_up(reason)
         self._current = None
 
-    def _epoch(self) -> Generator[Any]:
+    def _epoch(self) -> Generator[Json]:
         if os.getpid() != self._process:
             raise FlowError("this SharedLoader was made before a fork: make one in each process that reads")
         state = self._loader.begin_state(self.epoch, self._state)
@@ -144,7 +145,7 @@ class SharedLoader:
             if not finished and not self._alone:
                 self._leave()
 
-    def _read_alone(self) -> Generator[Any]:
+    def _read_alone(self) -> Generator[Json]:
         """Go on with a loader of this trainer's own."""
         self._loader.load_state_dict(self._exact_state())
         for batch in self._loader:
@@ -179,7 +180,7 @@ class SharedLoader:
             # nothing was left of the epoch before
             self._base = self._loader.begin_state(int(message["epoch"]), None), -1
             self.epoch = int(message["epoch"]) + 1
-        self._tell({"kind": "begun", "seq": sequence, "free": list(self._received.returned())})
+        self._tell({"kind": "begun", "seq": sequence, "free": list(self._received.collect_returns())})
         return batch
 
     def _hear(self, message: Message) -> bool:
@@ -209,7 +210,7 @@ class SharedLoader:
 
     # -- the connection
 
-    def _join(self, state: dict[str, Any], *, late: bool = False, rejoins: bool = False) -> None:
+    def _join(self, state: Message, *, late: bool = False, rejoins: bool = False) -> None:
         """Ask the stream to go on from a state; connect before, and become its owner where there is none."""
         while True:
             if self._channel is None:
@@ -323,7 +324,7 @@ class SharedLoader:
             return None
         try:
             while not channel.wait(_LOOK_SECONDS):
-                self._tell({"kind": "free", "free": list(self._received.returned())})
+                self._tell({"kind": "free", "free": list(self._received.collect_returns())})
             return channel.receive()
         except EOFError:
             return None
@@ -353,7 +354,7 @@ class SharedLoader:
         self._base = None
         self.epoch = epoch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Message:
         """Return the state after the batch received last: a ``Loader`` over the same dataset continues from it too."""
         if self._alone and self._base is None:
             return self._loader.state_dict()
@@ -361,7 +362,7 @@ class SharedLoader:
             return dict(self._state or self._loader.begin_state(self.epoch, None))
         return self._exact_state()
 
-    def _exact_state(self) -> dict[str, Any]:
+    def _exact_state(self) -> Message:
         if self._base is None:
             return self.state_dict()
         state, index = self._base
@@ -374,19 +375,19 @@ class SharedLoader:
         self._base = told, self._index
         return dict(told)
 
-    def _ask_state(self) -> dict[str, Any] | None:
+    def _ask_state(self) -> Message | None:
         """Return the state after the batch received last, as the owner knows it; None where there is no owner."""
         if self._channel is None or self._sequence is None or os.getpid() != self._process:
             return None
         self._tell({"kind": "state", "seq": self._sequence})
         while (received := self._read()) is not None:
             if received[0].get("kind") == "told":
-                told: dict[str, Any] | None = received[0]["state"]
+                told: Message | None = received[0]["state"]
                 return told
             self._early.append(received)
         return None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Message) -> None:
         """Continue after a state with the next iteration; after the last batch of its epoch, with the next epoch.
 
         Args:
@@ -446,7 +447,7 @@ def _check(policy: str, window: int, trainers: int, late: str) -> None:
         raise UsageError(f"late={late!r}: there are 'own' and 'current'")
 
 
-def _make_loader(source: object, options: dict[str, Any]) -> Loader:
+def _make_loader(source: object, options: Message) -> Loader:
     make: Callable[[], object] | None = source if callable(source) and not hasattr(source, "__iter__") else None
     found = make() if make is not None else source
     if isinstance(found, Loader):

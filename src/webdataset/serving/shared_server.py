@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from webdataset.core.errors import StateMismatch, WebDatasetError, describe_error
 from webdataset.core.logs import log
@@ -69,7 +68,7 @@ class _Trainer:
     # where it will go on, if it does: it has received an epoch to its end
     expected: Position | None = None
     # a state, and the position that it is of
-    state: tuple[Position, dict[str, Any]] | None = None
+    state: tuple[Position, Message] | None = None
     sent: int = 0
     unread: set[int] = field(default_factory=set)
     held: dict[int, object] = field(default_factory=dict)
@@ -88,20 +87,18 @@ class SharedServer:
         terms: what all trainers must have in common.
     """
 
-    def __init__(
-        self, loader: Loader, path: Path, lock: StreamLock, policy: StreamPolicy, terms: dict[str, Any]
-    ) -> None:
+    def __init__(self, loader: Loader, path: Path, lock: StreamLock, policy: StreamPolicy, terms: Message) -> None:
         self._loader, self._path, self._lock, self._policy, self._terms = loader, path, lock, policy, terms
         self._listener = listen(path)
         self._blocks = SharedBlocks()
         loader.publish_blocks(self._blocks.publish)
         self._trainers: dict[int, _Trainer] = {}
-        self._batches: Iterator[Any] | None = None
+        self._batches: Iterator[object] | None = None
         # of the loader; None before it has begun
         self._position: Position | None = None
         self._sequence = 0
         # after each batch that a trainer may ask about
-        self._states: dict[int, dict[str, Any]] = {}
+        self._states: dict[int, Message] = {}
         self._begun = False
         self._awaited = policy.trainers
         self._quiet = time.monotonic()
@@ -158,7 +155,7 @@ class SharedServer:
         poll.register(self._listener, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         for descriptor, trainer in self._trainers.items():
-            poll.register(descriptor, select.POLLIN | (select.POLLOUT if trainer.channel.blocked else 0))
+            poll.register(descriptor, select.POLLIN | (select.POLLOUT if trainer.channel.has_waiting else 0))
             if trainer.channel.alive is not None:
                 poll.register(trainer.channel.alive, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(timeout_seconds * 1000)}
@@ -204,7 +201,7 @@ class SharedServer:
         except Exception as error:  # noqa: BLE001  whatever a hostile message leads to: this trainer alone gets it
             self._refuse(trainer, error)
             return
-        if trainer.channel.ended:
+        if trainer.channel.has_ended:
             self._drop(trainer)
 
     def _hear(self, trainer: _Trainer, message: Message) -> None:
@@ -373,7 +370,7 @@ class SharedServer:
             "kind": "batch", "seq": sequence, "epoch": epoch, "received": received, "index": index,
             "blocks": encoded.blocks, "node": encoded.node,
         }  # fmt: skip
-        gone = self._blocks.take_gone()
+        gone = self._blocks.take_removals()
         for each in list(self._trainers.values()):
             if gone and not each.known.isdisjoint(gone):
                 each.known.difference_update(gone)

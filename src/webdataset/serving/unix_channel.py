@@ -24,13 +24,14 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from webdataset.core import settings
 from webdataset.core.errors import FlowError, UsageError
 from webdataset.loading.shared_memory import create_shared_file
+from webdataset.stages.base import Json
 
-Message = dict[str, Any]
+Message = dict[str, Json]
 
 # of one packet; larger messages travel in a memory file
 PACKET_BYTES = 1 << 15
@@ -74,7 +75,7 @@ class Channel:
         return self._connection.fileno()
 
     @property
-    def blocked(self) -> bool:
+    def has_waiting(self) -> bool:
         """True where messages wait for room."""
         return bool(self._waiting)
 
@@ -177,7 +178,7 @@ class Channel:
         return bool(found)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """True where the other process is known to have ended, though a child of it may hold the socket."""
         return self.alive is not None and bool(select.select([self.alive], [], [], 0)[0])
 

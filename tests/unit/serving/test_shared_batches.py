@@ -61,7 +61,7 @@ def test_values_come_back():
     """Arrays, texts, bytes, numbers and what holds them are the same on the other side."""
     encoded, received, blocks = share(BATCH)
     assert same(received.decode(1, encoded.node, encoded.blocks), BATCH)
-    assert list(received.returned()) == [1]
+    assert list(received.collect_returns()) == [1]
     blocks.close()
 
 
@@ -69,9 +69,9 @@ def test_a_batch_is_given_back_when_nothing_refers_to_it():
     """One view of one array keeps it."""
     encoded, received, blocks = share(BATCH)
     view = received.decode(1, encoded.node, encoded.blocks)["x"][1:]
-    assert list(received.returned()) == []
+    assert list(received.collect_returns()) == []
     del view
-    assert list(received.returned()) == [1]
+    assert list(received.collect_returns()) == [1]
     blocks.close()
 
 
@@ -85,7 +85,7 @@ def test_pages_written_to_are_dropped():
     own[:] = 9
     assert (batch["x"] == 7).all()
     del batch
-    assert list(received.returned()) == [1]
+    assert list(received.collect_returns()) == [1]
     assert (received.decode(2, encoded.node, encoded.blocks)["x"] == 9).all()
     blocks.close()
 
@@ -144,7 +144,7 @@ def test_wrong_descriptions():
             received.decode(number, node, encoded.blocks)
         except ChannelError:
             refused += 1
-        assert list(received.returned()) == [number]
+        assert list(received.collect_returns()) == [number]
     assert refused > 500
     with pytest.raises(ChannelError):
         received.decode(0, encoded.node, [99])

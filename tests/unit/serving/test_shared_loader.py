@@ -280,7 +280,7 @@ def test_a_fork_in_a_trainer(shards, make):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
 def test_another_user_is_refused(make, name):
-    """Who is not the same user gets an answer that says so, and no batch; it cannot open the socket as it is, either."""
+    """Another user cannot open the socket; where it can, it gets an answer that says so, and no batch."""
     batches = iter(make())
     next(batches)
     Path(name).parent.chmod(0o755)
@@ -317,7 +317,8 @@ def test_another_user_is_refused(make, name):
 
 HOSTILE = [
     b"garbage", b"[" * 20000, b"[]", b"{}", b'{"kind":"batch"}', b'{"kind":"join","state":null}', b'{"far":99}',
-    b'{"kind":"hello","version":1,"terms":[]}', b'{"kind":"hello","version":2,"terms":{}}', b"\xff" * 30000, b'{"kind":[]}',
+    b'{"kind":"hello","version":1,"terms":[]}', b'{"kind":"hello","version":2,"terms":{}}', b"\xff" * 30000,
+    b'{"kind":[]}',
 ]  # fmt: skip
 
 
@@ -339,6 +340,12 @@ def test_a_hostile_client(shards, make, name, packet, tmp_path):
     assert not [each for each in links() if each.endswith("/sent")]
 
 
+def send_without_end(client):
+    """Send requests, and read no answer."""
+    for _ in range(100_000):
+        client.send(b'{"kind":"state","seq":1}')
+
+
 def test_a_client_that_floods(shards, make, name):
     """Messages without end, and a client that does not read, hold nobody up."""
     terms = '"rank":0,"world_size":1,"batch_size":8,"exact":false,"drop_last":false,"ragged":true,"policy":"lockstep"'
@@ -350,8 +357,7 @@ def test_a_client_that_floods(shards, make, name):
         client.connect(name)
         client.send(b'{"kind":"hello","version":1,"terms":{%s}}' % terms.encode())
         with pytest.raises(OSError, match=r"Broken pipe|reset"):
-            for _ in range(100_000):
-                client.send(b'{"kind":"state","seq":1}')
+            send_without_end(client)
     keys += [batch["__key__"] for batch in batches]
     assert keys == [batch for batch, _ in expect(shards)[0]]
 
@@ -413,8 +419,10 @@ def test_sources(shards, name):
 def test_torch_tensors(shards, name):
     """Tensors arrive as tensors, and can be written to, privately."""
     torch = pytest.importorskip("torch")
-    tensors = wds.WebDataset(shards, shardshuffle=False).decode("torch").map(
-        lambda sample: (torch.from_numpy(sample["x.npy"]), sample["cls"])
+    tensors = (
+        wds.WebDataset(shards, shardshuffle=False)
+        .decode("torch")
+        .map(lambda sample: (torch.from_numpy(sample["x.npy"]), sample["cls"]))
     )
     with (
         wds.SharedLoader(tensors.elastic(), name, batch_size=8) as one,
