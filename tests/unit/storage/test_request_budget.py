@@ -145,6 +145,15 @@ def test_without_refusals_nothing_is_locked(clock, monkeypatch):
     assert clock.slept == 0
 
 
+def test_any_number_of_services_is_asked(runtime):
+    """Descriptors are closed: a program may read from thousands of web servers."""
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(300):
+        take_turn(f"http://host{number}.test/")
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * 64
+    assert len(list(runtime.iterdir())) == 300
+
+
 def test_threads_share_a_budget(monkeypatch):
     """No turn is lost or given twice between threads."""
     monkeypatch.setenv("WDS_REQUESTS_PER_SECOND", "100000")
@@ -244,9 +253,8 @@ def test_s3_services_are_asked_within_the_budget(monkeypatch):
     """Requests of botocore wait for their turn, and what it is answered slows all down."""
     pytest.importorskip("botocore")
     monkeypatch.setattr(request_budget, "sleep", lambda _: None)
-    options = {"anonymous": True}
     with BucketServer(rate=4) as server:
-        options["endpoint_url"] = server.root
+        options = {"anonymous": True, "endpoint_url": server.root}
         # the first is served by the one token of the service; the next is refused at first
         for number in range(2):
             with open_url(f"s3://bucket/{number}", storage_options=options) as stream:
