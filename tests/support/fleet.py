@@ -10,10 +10,12 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 
-def run(count, function, words):
+def run(count: int, function: Callable[..., object], words: Sequence[str]) -> list[Any]:
     """Return what the children returned."""
     arrived, here = os.pipe()
     leave, hold = os.pipe()
@@ -35,7 +37,9 @@ def run(count, function, words):
         return [json.loads(path.read_text()) if path.exists() else None for path in paths]
 
 
-def _be_child(path, number, function, words, here, leave):
+def _be_child(
+    path: Path, number: int, function: Callable[..., object], words: Sequence[str], here: int, leave: int
+) -> None:
     try:
         answer = function(number, *words)
         path.with_suffix(".part").write_text(json.dumps(answer))
@@ -46,14 +50,14 @@ def _be_child(path, number, function, words, here, leave):
         os._exit(0)
 
 
-def expand(_number, url):
+def expand(_number: int, url: str) -> list[str]:
     """Return the urls that an expression stands for."""
     from webdataset.shards.expand import expand_urls
 
     return expand_urls(url)
 
 
-def fetch(number, root, count):
+def fetch(number: int, root: str, count: str) -> list[int]:
     """Read objects, each through a stream of its own; return how many bytes came of each."""
     from webdataset.storage.open_url import open_url
 
@@ -64,7 +68,7 @@ def fetch(number, root, count):
     return sizes
 
 
-def main():
+def main() -> None:
     """Run what the command line says."""
     count, place, *words = sys.argv[1:]
     module, _, name = place.partition(":")

@@ -45,6 +45,8 @@ _COUNTS = struct.Struct("=2d")
 _COUNTS_OFFSET = 40
 # a process that was stopped while it held the lock does not hold up the others for ever
 _LOCK_SECONDS = 1.0
+# each has descriptors: a program may read from any number of web servers
+_MOST_SERVICES = 64
 
 # late-bound, for tests
 clock = time.monotonic
@@ -71,14 +73,21 @@ class RequestBudget:
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = descriptor
         self._lock = ForkSafeLock()
         self._bytes: mmap.mmap | bytearray = bytearray(_SIZE)
+        self._descriptor: int | None = None
         if descriptor is not None:
             # its block is there before it is mapped: on a full disk a write to the mapping would end the process
             if os.fstat(descriptor).st_size < _SIZE:
                 os.pwrite(descriptor, bytes(_SIZE), 0)
             self._bytes = mmap.mmap(descriptor, _SIZE)
+            self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        """Close the file when no request needs it any more."""
+        descriptor = self.__dict__.get("_descriptor")
+        if descriptor is not None:
+            os.close(descriptor)
 
     def take_turn(self, bound: float | None) -> Turn:
         """Wait until a request may be sent.
@@ -209,6 +218,8 @@ def _open_budget(service: str) -> RequestBudget:
     with _opening:
         # a second descriptor of one file would end, when closed, the locks on the first
         if service not in _budgets:
+            if len(_budgets) >= _MOST_SERVICES:
+                _budgets.pop(next(iter(_budgets)))
             try:
                 _budgets[service] = _share_budget(service)
             except (OSError, ValueError) as error:
