@@ -10,7 +10,7 @@ export WDS_ORACLE_086 := $(CURDIR)/.oracles/0.2.86/bin/python
 export WDS_ORACLE_102 := $(CURDIR)/.oracles/1.0.2/bin/python
 export WDS_ORACLE_111 := $(CURDIR)/.oracles/0.2.111/bin/python
 
-.PHONY: help demo test test-rest test-all lint format bench docs oracles interop clean
+.PHONY: help demo test test-rest test-all lint format bench docs wheels oracles interop clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -36,6 +36,7 @@ lint: .venv/.lint ## style, types, layers, laws, budgets and lock
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/laws.py
 	$(BIN)/python scripts/structure.py
+	$(BIN)/python scripts/word_list.py
 	$(BIN)/python scripts/walks.py
 	$(BIN)/python scripts/lock.py --check
 
@@ -49,13 +50,16 @@ bench: .venv/.test .oracles/1.0.2/.ready ## measure against webdataset 1.0.2; on
 docs: .venv/.docs ## build the pages into build/site
 	$(BIN)/mkdocs build --strict -q
 
+wheels: .venv/.test ## build the wheel and the source distribution into dist, with their checksums
+	$(BIN)/python scripts/release.py
+
 interop: ## let other projects read our shards and indexes, and read theirs (those that can be installed here)
 	$(PYTHON) scripts/interop.py $(ARGS)
 
 oracles: .oracles/0.2.86/.ready .oracles/0.2.111/.ready .oracles/1.0.2/.ready ## the published versions that the tests compare with
 
 clean: ## remove everything that these targets made
-	rm -rf .venv .venvs .oracles .servers build demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venvs .oracles .servers build dist demo-data bench/out .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 .venv/.made:
 	$(PYTHON) scripts/supported.py

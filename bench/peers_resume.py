@@ -288,7 +288,7 @@ def one_rank(bench: Bench, say) -> None:
     say("not stopped", **unstopped(whole), **seconds(whole), bytes_read=bench.bytes_read())
     for title, stop, numbers in (("2 workers", EARLY, (2, 3, 1)), ("2 workers, late", LATE, (2,))):
         stopped = bench.world(stop=stop)
-        say(f"state behind {stop}", **state_size(stopped.states[0]), refused=stopped.trouble)
+        say(f"state after batch {stop}", **state_size(stopped.states[0]), refused=stopped.trouble)
         for workers in numbers:
             again = bench.world(workers=workers, states=stopped.states)
             figures = {**judged(whole, stopped, again), **seconds(again)}

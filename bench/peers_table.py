@@ -2,7 +2,7 @@
 
 from typing import Any
 
-EARLY, LATE, STEP = 37, 120, 25  # batches behind which one rank, one rank, and two ranks are killed
+EARLY, LATE, STEP = 37, 120, 25  # batches after which one rank, one rank, and two ranks are killed
 
 
 def outcome(answer: dict[str, Any]) -> str:
@@ -37,8 +37,8 @@ def table(everyone: dict[str, dict[str, dict[str, Any]]], titles: dict[str, str]
         *((f"bytes read, {case}", lambda a, case=case: kilobytes(a[case].get("bytes_read"))) for case in plain),
         *(
             (
-                f"state behind {stop}",
-                lambda a, stop=stop: "{state_bytes} B, {written_as}".format(**a[f"state behind {stop}"]),
+                f"state after batch {stop}",
+                lambda a, stop=stop: "{state_bytes} B, {written_as}".format(**a[f"state after batch {stop}"]),
             )
             for stop in (EARLY, LATE)
         ),

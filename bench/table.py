@@ -1,7 +1,7 @@
 """Ask every question and print one table: what is wanted, what is reached; draw it in ``docs/bench.svg``.
 
 ``table.py`` runs the questions (a few minutes); ``table.py --last`` shows those of the last run again. The figures
-are kept in ``bench/out/last.json``; ``scripts/refresh_bench.py`` copies the table into the README.
+are kept in ``bench/out/last.json``; ``scripts/refresh_bench.py`` copies the table into docs/benchmarks.md.
 """
 
 import json

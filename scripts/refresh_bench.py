@@ -1,4 +1,4 @@
-"""Copy the table of the last ``make bench`` into the README, between its ``<!-- bench -->`` marks."""
+"""Copy the table of the last ``make bench`` into docs/benchmarks.md, between its ``<!-- bench -->`` marks."""
 
 import re
 import subprocess
@@ -15,12 +15,12 @@ def main() -> None:
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     if not text.startswith("|"):
         sys.exit("no figures: run make bench first")
-    readme = ROOT / "README.md"
-    before = readme.read_text(encoding="utf-8")
+    page = ROOT / "docs" / "benchmarks.md"
+    before = page.read_text(encoding="utf-8")
     after, count = BLOCK.subn(lambda found: found[1] + text + found[2], before)
     if count != 1:
-        sys.exit("README.md has no <!-- bench --> block")
-    readme.write_text(after, encoding="utf-8")
+        sys.exit("docs/benchmarks.md has no <!-- bench --> block")
+    page.write_text(after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import pytest
 from hypothesis import settings
 from packaging.markers import Marker
 
+from support import failed_tests
+
 # how long an example takes decides nothing
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
@@ -122,7 +124,8 @@ _skips: set[tuple[str, str]] = set()
 
 
 def pytest_runtest_logreport(report):
-    """Note what was skipped, and why."""
+    """Note what failed, and what was skipped, and why."""
+    failed_tests.note_report(report)
     if report.skipped and not hasattr(report, "wasxfail"):
         _skips.add((report.nodeid, report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)))
 
@@ -142,8 +145,11 @@ def expected_here(line):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Fail the run under ``WDS_STRICT=1`` where tests were skipped that CI is not told to expect."""
-    if not _skips or not os.environ.get("WDS_STRICT") or hasattr(session.config, "workerinput"):
+    """Run the few that failed again; under ``WDS_STRICT=1``, fail where tests were skipped that CI does not expect."""
+    if hasattr(session.config, "workerinput"):
+        return
+    failed_tests.run_failed_again(session)
+    if not _skips or not os.environ.get("WDS_STRICT"):
         return
     lines = Path(__file__).with_name("expected_skips.txt").read_text(encoding="utf-8").splitlines()
     expected = [reason for line in lines if (reason := expected_here(line))]
@@ -152,3 +158,8 @@ def pytest_sessionfinish(session):
         listed = "".join(f"\n  {nodeid}: {reason}" for nodeid, reason in surprising)
         sys.stderr.write(f"\nskipped, and not in tests/expected_skips.txt:{listed}\n")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Name the tests that passed in their second run."""
+    failed_tests.name_unsteady(terminalreporter)

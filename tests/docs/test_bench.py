@@ -110,7 +110,7 @@ def test_plot_is_drawn(tmp_path):
     assert "<svg" in path.read_text()
 
 
-def test_readme_has_the_block_that_is_refreshed():
-    """The README keeps the marks between which the table is copied."""
-    text = (BENCH.parent / "README.md").read_text(encoding="utf-8")
+def test_the_page_has_the_block_that_is_refreshed():
+    """The page of figures keeps the marks between which the table is copied."""
+    text = (BENCH.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert text.count("<!-- bench -->") == text.count("<!-- /bench -->") == 1

@@ -47,7 +47,6 @@ NO_NAMES = {
 }
 # calls that are not bound to a signature, and why
 UNBOUND = {
-    "torch.utils.data.DataLoader(dataset, num_workers=...)": "a function of torch",
     "DataLoader(dataset, batch_size=None, num_workers=n)": "a function of torch",
     "isinstance(dataset, torch.utils.data.IterableDataset)": "needs torch; a block of the quick start asserts it",
     "self.__class__(...)": "what programs of others say",

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +447,79 @@ def test_tags_go_into_the_file(browser: Any, viewer: RunningViewer) -> None:
         page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("<b>odd</b>")')
         page.keyboard.press("1")
         page.wait_for_selector('.tag-button[aria-pressed="false"]:has-text("keep")')
+
+
+def hold_answers(page: Any, pattern: str) -> tuple[list[Any], Callable[[], None]]:
+    """Hold the answers to requests until they are let go; return those that wait, and what lets the oldest go."""
+    held: list[Any] = []
+    page.route(pattern, lambda route: held.append(route))  # noqa: PLW0108  playwright marks the function
+
+    def let_go() -> None:
+        for _ in range(WAITS // 20):
+            if held:
+                held.pop(0).continue_()
+                return
+            page.wait_for_timeout(20)
+        raise AssertionError(f"no request for {pattern}")
+
+    return held, let_go
+
+
+def test_what_is_typed_stays_while_a_tag_is_saved(browser: Any, viewer: RunningViewer) -> None:
+    """The answer to one tag comes while the next is being typed: text, caret and focus stay; no key is a shortcut."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples?open=0.6")
+        page.wait_for_selector(".tag-button")
+        _, let_go = hold_answers(page, "**/api/tags")
+        page.keyboard.press("2")
+        page.keyboard.press("t")
+        page.keyboard.type("d/ark ")  # d and / are shortcuts outside of the field
+        page.keyboard.press("Home")
+        let_go()
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("drop")')
+        page.keyboard.type("x")
+        assert page.input_value(".tag-input") == "xd/ark "
+        page.keyboard.press("Enter")
+        let_go()
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("xd/ark")')
+        assert page.locator(".tag-input:focus").count() == 0
+
+
+def test_a_tag_is_typed_before_its_sample_is_there(browser: Any, viewer: RunningViewer) -> None:
+    """After t on a card, keys wait for the field of the sample that opens; none turns the theme or closes a view."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples")
+        page.wait_for_selector('.card[data-ordinal="0"]:has-text("plain-000")')
+        page.keyboard.press("j")
+        page.wait_for_selector('.card.selected[data-ordinal="0"]')
+        theme = page.evaluate("document.documentElement.dataset.theme")
+        _, let_go = hold_answers(page, "**/api/sample?**")
+        page.keyboard.press("t")
+        page.keyboard.type("d]")
+        let_go()
+        page.wait_for_selector(".tag-input:focus")
+        page.keyboard.type("late")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("late")')
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert "shard=1" not in page.url
+
+
+def test_quick_changes_of_a_tag_are_made_in_turn(browser: Any, viewer: RunningViewer) -> None:
+    """A key pressed three times, before any answer: the tag is set, taken away and set."""
+    with Watched(browser, viewer) as watched:
+        page = watched.open("/samples?open=0.8")
+        page.wait_for_selector(".tag-button")
+        sent: list[str] = []
+        page.on("request", lambda request: sent.append(request.post_data) if request.method == "POST" else None)
+        _, let_go = hold_answers(page, "**/api/tags")
+        for _ in range(3):
+            page.keyboard.press("1")
+        for _ in range(3):
+            let_go()
+        page.wait_for_selector('.tag-button[aria-pressed="true"]:has-text("keep")')
+        page.wait_for_selector('.card[data-ordinal="8"] .tag-mark:has-text("keep")')
+        assert [json.loads(body)["on"] for body in sent] == [True, False, True]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

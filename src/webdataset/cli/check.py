@@ -136,7 +136,7 @@ def check_command(
 ) -> int:
     """Tell what is wrong with shards: damage, half samples, fields that do not decode, names that readers differ about.
 
-    Every shard is read once, front to back; after damage the check goes on at the next header, and says which bytes
+    Every shard is read once, front to back; after damage the check continues at the next header, and says which bytes
     were not read. Pickles are never run. The exit status is 1 where there are findings.
 
     Examples:

@@ -290,6 +290,6 @@ def write_text_file(target: str, text: str, *, force: bool, dry_run: bool) -> No
     try:
         output.write((content,), len(content))
         output.commit()
-    except BaseException:  # whatever it is: nothing may stay behind
+    except BaseException:  # whatever it is: nothing may be left
         output.abort()
         raise

@@ -47,7 +47,7 @@ class App {
     this.sides = Object.fromEntries(dataset.sides.map((side) => [side.side, side]));
     this.tags = new Tags((key, tags) => {
       this.view?.retag?.(key, tags);
-      if (this.detail.sample?.key === key) this.detail.draw();
+      this.tags.refresh();
     });
     this.sidebar = new Sidebar(this);
     this.detail = new Detail(this);
@@ -214,6 +214,12 @@ class App {
   /** @param {KeyboardEvent} event */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
+    // what is typed until the field for a tag is there is meant for it
+    if (this.tags.wanted && event.key !== 'Escape') {
+      event.preventDefault();
+      return;
+    }
+    this.tags.wanted = false;
     const { target } = event;
     const typing = target.matches?.('input, textarea, select');
     if (event.key === 'Escape') {
@@ -253,8 +259,8 @@ class App {
       return true;
     }
     if (event.key !== 't') return false;
-    if (!route().open) this.open(sample);
-    setTimeout(() => this.detail.element.querySelector('.tag-input')?.focus(), route().open && this.detail.sample ? 0 : 300);
+    this.tags.focus();
+    if (this.tags.wanted) this.open(sample);
     return true;
   }
 }

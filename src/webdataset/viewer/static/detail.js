@@ -23,6 +23,7 @@ export class Detail {
     if (!open) {
       this.signature = '';
       this.sample = null;
+      this.context.tags.close();
       replace(this.element);
       return false;
     }
@@ -49,6 +50,7 @@ export class Detail {
     } catch (error) {
       if (controller.signal.aborted) return;
       this.sample = null;
+      this.context.tags.close();
       replace(this.element, this.bar(null), h('div', { class: 'detail-body' }, failure(error, () => this.load(side, open))));
     } finally {
       if (this.controller === controller) this.element.classList.remove('loading');

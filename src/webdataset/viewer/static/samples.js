@@ -1,6 +1,5 @@
 /** The view of samples: a shard's, or those that a search and filters find. */
 
-import { post } from './api.js';
 import { countOf, formatBytes, formatNumber, h, icon, iconButton, notice, replace, shorten } from './dom.js';
 import { Gallery } from './gallery.js';
 import { go, hrefOf, joinWhere, route } from './route.js';
@@ -144,10 +143,4 @@ export class SamplesView {
   destroy() {
     this.gallery?.destroy();
   }
-}
-
-/** @param {string} key @param {string} tag @param {boolean} on @returns {Promise<string[]>} the key's tags */
-export async function setTag(key, tag, on) {
-  const answer = await post('tags', { key, tag, on });
-  return answer.tags[key] ?? [];
 }
