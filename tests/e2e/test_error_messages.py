@@ -227,6 +227,7 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "UnsafeContent": lambda f: list(read(write(f, "a.tar", {"pyd": pickle.dumps(Evil())})).decode()),
     "StateMismatch": load_state_of_another,
     "WorkerDied": kill_worker,
+    "JobFailed": lambda f: wds.map_shards(lambda _: 1 / 0, [plain(f)], [f"{f}/out.tar"]),
     "NoShards": lambda _f: wds.WebDataset([], shardshuffle=False),
     "MissingExtra": missing_extra,
     "StaleIndex": stale_index,

@@ -175,7 +175,7 @@ def run_job(
     wanted = [number for number in numbers if number not in results]
     # a task of several has looked at its own inputs only
     if wanted and len(numbers) == job.count:
-        write_small_file(f"{job.manifest}/job.json", format_record(job.to_json()) + b"\n")
+        write_small_file(f"{job.manifest}/job.json", format_record(job.describe()) + b"\n")
     for result in engine.run(job, wanted, retries) if wanted else ():
         results[result.number] = result
         if result.state == "failed":

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from webdataset.cluster.function_digest import AnyFunction
 from webdataset.cluster.stored_files import Record, StoredIdentity
 from webdataset.core.errors import UsageError
+from webdataset.core.redaction import redact
 
 OnSampleError = Literal["raise", "skip", "quarantine"]
 KIND = "wds-map-job"
@@ -136,6 +137,13 @@ class ShardJob:
             [number, shard.url, [list(part) for part in shard.parts]] for number, shard in sorted(self.outputs.items())
         ]
         return record
+
+    def describe(self) -> Record:
+        """Return the job as JSON for people, without secrets in urls: what is kept in the manifest."""
+        record = self.to_json()
+        for name in ("inputs", "outputs"):
+            record[name] = [[number, redact(url), *rest] for number, url, *rest in record[name]]
+        return {**record, "manifest": redact(self.manifest)}
 
     @classmethod
     def from_json(cls, record: Record) -> "ShardJob":

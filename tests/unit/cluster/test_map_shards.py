@@ -362,6 +362,17 @@ def test_a_job_survives_json_and_pickle(shards, tmp_path):
     assert callable(pickle.loads(pickle.dumps(by_value)).callable)
 
 
+def test_records_hold_no_secrets(shards, tmp_path):
+    """A signature in an input's url is neither in the receipt nor in the manifest, nor in what is told of a failure."""
+    url = f"pipe:cat {shards[0]} # --token abcdef-secret"
+    report = wds.map_shards(mapped.fail_some, [url], [f"{tmp_path}/out.tar"], on_sample_error="quarantine")
+    wds.map_shards(mapped.fail_some, [url], [f"{tmp_path}/out.tar"], check=False)
+    records = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".json", ".jsonl")]
+    assert {path.name for path in records} >= {"out.tar.receipt.json", "job.json", "report.json", "000000.jsonl"}
+    assert report.done
+    assert not [path for path in records if b"abcdef-secret" in path.read_bytes()]
+
+
 def test_outputs_in_memory_and_compressed(shards):
     """Another scheme on both sides; compression by the names of the outputs."""
     for name in shards:
