@@ -158,7 +158,8 @@ def repeated_passages(modules: list[Module]) -> int:
     lines_of = {}
     for module in modules:
         texts = module.text.splitlines()
-        imports = {n.lineno for n in ast.walk(module.tree) if isinstance(n, (ast.Import, ast.ImportFrom))}
+        found = [n for n in ast.walk(module.tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        imports = {line for n in found for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
         lines_of[module.name] = [texts[n - 1].strip() for n in sorted(module.code) if n not in imports]
     for lines in lines_of.values():
         windows.update({tuple(lines[at : at + PASSAGE]) for at in range(len(lines) - PASSAGE + 1)})
