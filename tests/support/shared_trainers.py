@@ -48,8 +48,8 @@ def die_at(number: int) -> None:
 
         return call
 
-    unix_channel.Channel.send = counted(unix_channel.Channel.send)  # type: ignore[method-assign]  # to be counted
-    unix_channel.Channel.receive = counted(unix_channel.Channel.receive)  # type: ignore[method-assign]  # to be counted
+    unix_channel.UnixChannel.send = counted(unix_channel.UnixChannel.send)  # type: ignore[method-assign]  # to be counted
+    unix_channel.UnixChannel.receive = counted(unix_channel.UnixChannel.receive)  # type: ignore[method-assign]  # to be counted
 
 
 def train(folder: str, name: str, scenario: dict[str, Any], kill: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs tasks in processes of this machine; one that dies is replaced, and the others go on.
+"""Runs tasks in processes of this machine; one that dies is replaced, and the others continue.
 
 Theory. Each process is a fresh Python that imports this library and the function, and nothing of the program that
 started it: a script without ``if __name__ == "__main__":`` is not run again. Tasks go to its standard input, one JSON

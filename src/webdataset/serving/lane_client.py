@@ -283,7 +283,7 @@ class LaneClient(threading.Thread):
         self._send(encode_message("HELLO", version=PROTOCOL_VERSION))
 
     def _leave(self, words: str, *, refused: bool = False) -> None:
-        """Leave the present server, and go on at the next one."""
+        """Leave the present server, and continue at the next one."""
         server = self._server
         if server is not None:
             server.words = words

@@ -4,7 +4,7 @@ Theory. The first trainer of a stream takes its lock and becomes the owner: a th
 (:mod:`webdataset.serving.shared_server`). All trainers, the owner's own too, receive batches over a Unix socket as
 descriptions of memory that they map. A trainer holds the state after the batch that it received last; so where the
 owner ends, by ``close`` or by a kill, the first trainer to take the lock continues from its own state and the others
-attach: each one goes on with its next batch.
+attach: each one continues with its next batch.
 
 No batch is lost, and none comes twice, whichever process ends and when.
 """
@@ -27,7 +27,7 @@ from webdataset.flow.virtual_stream import warn_of_other_epoch
 from webdataset.loading.loader import Loader, LoaderIterator
 from webdataset.serving.shared_batches import ReceivedBatches
 from webdataset.serving.shared_server import VERSION, SharedServer, StreamPolicy
-from webdataset.serving.unix_channel import Channel, ChannelError, Message, connect, find_socket_path, take_lock
+from webdataset.serving.unix_channel import ChannelError, Message, UnixChannel, connect, find_socket_path, take_lock
 from webdataset.stages.base import Json
 
 _RETRY_SECONDS = 0.02
@@ -89,9 +89,9 @@ class SharedLoader:
         # number of the batch received last, at the owner that sent it
         self._sequence: int | None = None
         self._alone = self._member = self._begun = False
-        # an owner has answered: a stream that goes on waits for no other trainer
+        # an owner has answered: a stream that continues waits for no other trainer
         self._started = False
-        self._channel: Channel | None = None
+        self._channel: UnixChannel | None = None
         self._server: SharedServer | None = None
         self._received = ReceivedBatches(writable=writable)
         self._early: deque[tuple[Message, list[int]]] = deque()
@@ -198,7 +198,7 @@ class SharedLoader:
         elif kind == "dropped":
             raise TrainerDropped(
                 f"this trainer was dropped from the shared stream {self._path.name}, since {message['words']}: make it "
-                "faster, give a larger window, or use policy='detach' (it goes on alone) or 'lockstep' (others wait)"
+                "faster, give a larger window, or use policy='detach' (it continues alone) or 'lockstep' (others wait)"
             )
         elif kind in ("error", "no"):
             if kind == "no":
@@ -211,7 +211,7 @@ class SharedLoader:
     # -- the connection
 
     def _join(self, state: Message, *, late: bool = False, rejoins: bool = False) -> None:
-        """Ask the stream to go on from a state; connect before, and become its owner where there is none."""
+        """Ask the stream to continue from a state; connect before, and become its owner where there is none."""
         while True:
             if self._channel is None:
                 self._connect()
@@ -457,7 +457,7 @@ def _make_loader(source: object, options: Message) -> Loader:
         found = Loader(found, **options)
     if not found.elastic:
         raise UsageError(
-            "SharedLoader needs an elastic dataset, whose state says where each trainer goes on when another one ends: "
+            "SharedLoader needs an elastic dataset, whose state says where each trainer continues when another one ends: "
             "write dataset.elastic()"
         )
     if found.on_device:

@@ -1,6 +1,6 @@
 """The owner's side of a shared stream: one loader, and the trainers that receive its batches.
 
-Theory. Each trainer says at which position of the stream (epoch, samples received) it wants to go on, with the state
+Theory. Each trainer says at which position of the stream (epoch, samples received) it wants to continue, with the state
 there. The server makes the batch at the lowest of these positions, and sends it to the trainers that stand there. A
 trainer that is ahead (its owner died when others had not received a batch yet) thus waits, and one that joins a little
 behind is caught up with: the loader continues from its state. A trainer far behind is told to read alone. A batch is
@@ -24,7 +24,7 @@ from webdataset.core.errors import StateMismatch, WebDatasetError, describe_erro
 from webdataset.core.logs import log
 from webdataset.loading.loader import Loader
 from webdataset.serving.shared_batches import SharedBlocks, encode_batch
-from webdataset.serving.unix_channel import Channel, ChannelError, Message, StreamLock, close_in_children, listen
+from webdataset.serving.unix_channel import ChannelError, Message, StreamLock, UnixChannel, close_in_children, listen
 
 Position = tuple[int, int]
 
@@ -60,12 +60,12 @@ class StreamPolicy:
 class _Trainer:
     """A connection, and what is known of the trainer at its other end."""
 
-    channel: Channel
+    channel: UnixChannel
     since: float
     greeted: bool = False
-    # that it wants to go on from; None: it wants nothing now
+    # that it wants to continue from; None: it wants nothing now
     position: Position | None = None
-    # where it will go on, if it does: it has received an epoch to its end
+    # where it will continue, if it does: it has received an epoch to its end
     expected: Position | None = None
     # a state, and the position that it is of
     state: tuple[Position, Message] | None = None
@@ -129,7 +129,7 @@ class SharedServer:
                 self._serve(0.0 if self._find_receivers() else 1.0)
                 if not self._stopping and (receivers := self._find_receivers()):
                     self._advance(receivers)
-        except Exception as error:  # noqa: BLE001  trainers see that the owner is gone, and go on; the log says why
+        except Exception as error:  # noqa: BLE001  trainers see that the owner is gone, and continue; the log says why
             log.warning("the owner of the shared stream %s stops: %s", self._path, describe_error(error))
         finally:
             self._close_all()
@@ -175,7 +175,7 @@ class SharedServer:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        channel = Channel(connection, waits=False)
+        channel = UnixChannel(connection, waits=False)
         if channel.user != os.getuid() or len(self._trainers) >= _MOST_TRAINERS:
             with contextlib.suppress(OSError):
                 words = f"this stream is user {os.getuid()}'s, with up to {_MOST_TRAINERS} trainers"

@@ -49,7 +49,7 @@ class ChannelError(FlowError):
     """The other side of a channel said something that it must not say."""
 
 
-class Channel:
+class UnixChannel:
     """One end of a connection.
 
     Args:
@@ -323,7 +323,7 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def connect(path: Path) -> Channel | None:
+def connect(path: Path) -> UnixChannel | None:
     """Return a channel to a stream's owner; None where none listens.
 
     Raises:
@@ -332,7 +332,7 @@ def connect(path: Path) -> Channel | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(os.fspath(path))
-        channel = Channel(connection, waits=True)
+        channel = UnixChannel(connection, waits=True)
     except (FileNotFoundError, ConnectionError):
         connection.close()
         return None

@@ -43,7 +43,7 @@ _NUMBER = struct.Struct("=d")
 _GENERATION_OFFSET, _CUT_OFFSET = 8, 16
 _COUNTS = struct.Struct("=2d")
 _COUNTS_OFFSET = 40
-# a process that was stopped while it held the lock does not hold up the others for ever
+# a process that was stopped while it held the lock does not hold up the others forever
 _LOCK_SECONDS = 1.0
 # each has descriptors: a program may read from any number of web servers
 _MOST_SERVICES = 64
