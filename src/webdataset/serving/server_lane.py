@@ -1,7 +1,7 @@
 """A lane: what a data server makes for one trainer, in a thread with worker processes of its own.
 
 Theory. A lane gets a state and makes the batches that follow it, by a loader of its own. Which batches these are
-follows from the dataset and the state alone, so that a trainer that lost its server continues at any other one. The lane
+follows from the dataset and the state alone, so a trainer that lost its server continues at any other one. The lane
 makes batch ``n`` only when the trainer has allowed it (``credit``), and keeps nothing that matters: it can end at any
 time.
 

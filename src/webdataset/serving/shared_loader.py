@@ -457,7 +457,7 @@ def _make_loader(source: object, options: Message) -> Loader:
         found = Loader(found, **options)
     if not found.elastic:
         raise UsageError(
-            "SharedLoader needs an elastic dataset, whose state says where each trainer continues when another one ends: "
+            "SharedLoader needs an elastic dataset, whose state says where each trainer continues if another ends: "
             "write dataset.elastic()"
         )
     if found.on_device:
