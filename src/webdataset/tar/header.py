@@ -119,6 +119,18 @@ def describe_content(block: bytes) -> str | None:
         return "XML, perhaps a server's error message in place of the shard"
     if start.startswith((b"{", b"[")) and b"\0" not in block:
         return "JSON"
+    return _describe_records(block)
+
+
+def _describe_records(block: bytes) -> str | None:
+    """Return what a record shard is; it begins with a map whose first name, in what this library writes, is the key."""
+    first = block[:1]
+    if b"__key__" not in block[:32]:
+        return None
+    if b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf"):
+        return "a record shard of msgpack maps; read it with wds.msgpacks_to_samples()"
+    if b"\xa0" <= first <= b"\xbf":
+        return "a record shard of CBOR maps; read it with wds.cbors_to_samples()"
     return None
 
 

@@ -23,6 +23,7 @@ from webdataset.tar.header import (
     Limits,
     MemberExtension,
     apply_pax_header,
+    describe_content,
 )
 
 LINKS = frozenset((header.HARD_LINK, header.SYMBOLIC_LINK))
@@ -362,6 +363,9 @@ class MemberAssembly:
                 f"the stream ends at byte {self.offset}, {missing} bytes before the end of {what}",
                 offset=body.offset, field=body.name or None,
             )  # fmt: skip
+        # all there was: less than a header
+        if self._rest and len(self._rest) == self.offset and (found := describe_content(self._rest)) is not None:
+            raise errors.BadHeader(f"not a tar archive: its content is {found}", offset=0)
         if self._skip or self._first is not None or self._rest.strip(b"\0"):
             raise errors.Truncated(
                 f"the stream ends at byte {self.offset}, inside a header or padding", offset=self.offset

@@ -245,6 +245,6 @@ class TarScanner(MemberAssembly):
             return True
         try:
             self._check_end()
-        except errors.Truncated as error:
+        except (errors.Truncated, errors.BadHeader) as error:
             self.error = error
         return self._zeros > 0

@@ -507,12 +507,35 @@ def test_only_the_first_block_says_what_the_file_is():
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer"),
         (b"{\0", None),
         (b"plain", None),
+        (b"\x82\xa7__key__\xa10\xa3txt\xa1a", "a record shard of msgpack maps"),
+        (b"\xde\x00\x20\xa7__key__\xa10", "a record shard of msgpack maps"),
+        (b"\xa2g__key__a0ctxtaa", "a record shard of CBOR maps"),
+        (b"\x82__key_", None),
+        (b"a/__key__.txt", None),
     ],
 )
 def test_what_is_no_archive_is_named(start, message):
     """By its first bytes."""
     found = describe_content(start.ljust(400, b"\n"))
     assert found is None if message is None else found.startswith(message)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"<!doctype html><p>Sign in", "an HTML page"),
+        (b'{"error": "not found"}', "JSON"),
+        (b"\x81\xa7__key__\xa10", "msgpack"),
+    ],
+)
+def test_what_is_shorter_than_a_header_is_named(chunk, content, words):
+    """A small answer in place of a shard is told by its content; other short streams are cut archives."""
+    scanner, _ = scan(content, [chunk])
+    assert isinstance(scanner.error, BadHeader)
+    assert words in str(scanner.error)
+    scanner, _ = scan(b"x" * 40, [chunk])
+    assert isinstance(scanner.error, Truncated)
 
 
 @pytest.mark.parametrize("chunk", [100, 512, 700, 1 << 20])
