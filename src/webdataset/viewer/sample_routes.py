@@ -25,6 +25,9 @@ _MOST_SHARDS: Final = 1000
 _MOST_SAMPLES: Final = 200
 _MOST_BYTES: Final = 4096
 _NEIGHBOURS: Final = 32
+WALK_SECONDS: Final = 2.0
+"""For which one request reads headers on the way to a sample that is far in a shard without an index."""
+
 _PIECE: Final = 1 << 20
 MEDIA_TYPES: Final = {
     "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
@@ -73,7 +76,7 @@ def find_entry(session: Session, request: Request) -> tuple[ShardView, int, Samp
         NoSuchSample: there is none of this number.
     """
     shard, ordinal = find_shard(session, request), read_number(request, "ordinal")
-    return shard, ordinal, shard.entry(ordinal)
+    return shard, ordinal, shard.entry(ordinal, WALK_SECONDS)
 
 
 def find_field(session: Session, request: Request) -> tuple[ShardView, SampleEntry, FieldEntry]:
@@ -216,7 +219,7 @@ class _SampleRoutes:
         shard = find_shard(self._session, request)
         start = read_number(request, "start", 0)
         count = read_number(request, "count", 50, most=_MOST_SAMPLES)
-        page = shard.page(start, count)
+        page = shard.page(start, count, WALK_SECONDS)
         shard.prefetch(page.entries)
         cards = [
             sample_card(self._session, side, shard, ordinal, entry) for ordinal, entry in enumerate(page.entries, start)

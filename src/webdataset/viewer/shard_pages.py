@@ -12,11 +12,13 @@ Never gives a sample that the stream reader would not give, and never bytes that
 
 import contextlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from webdataset.core.errors import (
+    FlowError,
     NoSuchSample,
     SampleError,
     ShardChanged,
@@ -41,6 +43,12 @@ _HEAD_BYTES: Final = 64 * 1024
 _PREFETCHED: Final = 16 << 20
 _PREFETCH_RUN: Final = 4 << 20
 _LARGEST_UNPROVEN: Final = 64 << 20
+
+
+class HeadersPending(FlowError):
+    """A sample far in a shard without an index: this request has read headers for its time, the next one continues."""
+
+    http_status = 202
 
 
 class Problem(NamedTuple):
@@ -208,21 +216,23 @@ class ShardView:
             self._problem = Problem(redact(str(message)), offset)
         return True
 
-    def page(self, start: int, count: int) -> Page:
+    def page(self, start: int, count: int, walk_seconds: float | None = None) -> Page:
         """Return some samples; headers are read no farther than they need.
 
         Args:
             start: number of the first.
             count: how many.
+            walk_seconds: read headers no longer than that; None: as long as it takes.
 
         Raises:
             UsageError: a negative number.
             SourceError: the shard cannot be opened.
+            HeadersPending: the time is over; what was read is remembered.
         """
         if start < 0 or count < 0:
             raise UsageError(f"samples are numbered from 0: start={start}, count={count}")
         with self._lock, self._forgetting():
-            entries = self._reach(start + count)
+            entries = self._reach(start + count, walk_seconds)
             stop = min(start + count, len(entries))
             found = [entries[ordinal] for ordinal in range(start, stop)]
             for ordinal, entry in enumerate(found, start):
@@ -239,17 +249,19 @@ class ShardView:
             self.close()
             raise
 
-    def entry(self, ordinal: int) -> SampleEntry:
-        """Return where a sample lies.
+    def entry(self, ordinal: int, walk_seconds: float | None = None) -> SampleEntry:
+        """Return where a sample is.
 
         Args:
             ordinal: its number in the shard.
+            walk_seconds: as for :meth:`page`.
 
         Raises:
             NoSuchSample: there is no such number.
             SourceError: the shard cannot be opened.
+            HeadersPending: the time is over.
         """
-        found = self.page(ordinal, 1).entries
+        found = self.page(ordinal, 1, walk_seconds).entries
         if not found:
             raise NoSuchSample(f"the shard has no sample {ordinal}", url=self.url)
         return found[0]
@@ -267,8 +279,13 @@ class ShardView:
             if page.end or not page.entries:
                 return
 
-    def _reach(self, wanted: int) -> Sequence[SampleEntry]:
-        """Walk until so many samples are known, or the shard ends; return all that are known."""
+    def _reach(self, wanted: int, walk_seconds: float | None = None) -> Sequence[SampleEntry]:
+        """Walk until so many samples are known, or the shard ends; return all that are known.
+
+        Raises:
+            HeadersPending: the time is over before that.
+        """
+        deadline = None if walk_seconds is None else time.monotonic() + walk_seconds
         source = self.open()
         walk = self._walk
         known = 0 if walk is None else len(walk.builder.entries)
@@ -293,6 +310,13 @@ class ShardView:
                 self._break_off(walk, source, error)
             except Exception as error:  # noqa: BLE001  damage: the samples before it are shown
                 self._break_off(walk, source, error)
+            # after a step: each request comes farther than the one before
+            if deadline is not None and time.monotonic() > deadline and len(entries) < wanted and not self._done:
+                raise HeadersPending(
+                    f"{len(entries)} samples of the shard are known so far, and sample {wanted - 1} is asked for: ask "
+                    "again, or write an index beside the shard (wds index)",
+                    url=self.url,
+                )
         return entries
 
     def _break_off(self, walk: RangeWalk, source: ByteSource, error: Exception) -> None:

@@ -1,6 +1,7 @@
 """Pages of samples: the same samples as the stream reader gives, whatever the shard and wherever it lies."""
 
 import gzip
+import json
 
 import pytest
 
@@ -8,10 +9,15 @@ import webdataset as wds
 from support import check_corpus, reader_shapes, zoo
 from support.hostile_shards import hostile_shards
 from support.range_server import RangeServer
+from support.view_server import serve_view
+from support.view_sides import make_view
 from webdataset.core.errors import WebDatasetError
 from webdataset.samples.sample_reader import Reading
+from webdataset.testing import archives
+from webdataset.viewer import sample_routes
+from webdataset.viewer.session import Session
 from webdataset.viewer.shard_bytes import BlockCache
-from webdataset.viewer.shard_pages import ShardView
+from webdataset.viewer.shard_pages import HeadersPending, ShardView
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -93,3 +99,44 @@ def test_pages_hold_what_the_stream_reader_gives(tmp_path):
     for each in different:
         print(each)
     assert not different
+
+
+def test_a_far_page_is_reached_by_several_requests(tmp_path):
+    """Each reads headers for its time, and comes farther; then the page is the one of a walk without limit."""
+    path = tmp_path / "long.tar"
+    path.write_bytes(archives.of_samples(archives.samples(3000)))
+    whole = ShardView(0, str(path), Reading(), BlockCache())
+    shard = ShardView(0, str(path), Reading(), BlockCache())
+    known, page = [], None
+    while page is None:
+        try:
+            page = shard.page(2990, 5, 0.0)
+        except HeadersPending as pending:
+            known.append(int(str(pending).split()[0]))
+    assert len(known) >= 2
+    assert known == sorted(set(known))
+    assert page.entries == whole.page(2990, 5).entries
+    # what is known needs no time
+    assert shard.page(0, 5, 0.0).entries == whole.page(0, 5).entries
+    shard.close()
+    whole.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters"), [("samples", {"start": 2990, "count": 5}), ("sample", {"ordinal": 2994})]
+)
+def test_the_server_answers_before_a_far_sample_is_found(tmp_path, monkeypatch, path, parameters):
+    """With 202 and how far it has come, as often as it takes; meanwhile it answers other requests."""
+    monkeypatch.setattr(sample_routes, "WALK_SECONDS", 0.0)
+    shard = tmp_path / "long.tar"
+    shard.write_bytes(archives.of_samples(archives.samples(3000)))
+    answers = []
+    with serve_view(Session({"a": make_view("a", [str(shard)])})) as client:
+        while not answers or answers[-1][0] == 202:
+            answers.append(client.request("GET", f"/api/{path}", shard=0, **parameters))
+        assert client.get("/api/samples", shard=0, start=0, count=1)["samples"]
+    assert len(answers) >= 2
+    assert json.loads(answers[0][1])["error"]["type"] == "HeadersPending"
+    assert answers[-1][0] == 200
+    found = json.loads(answers[-1][1])
+    assert (found if path == "sample" else found["samples"][4])["ordinal"] == 2994

@@ -57,13 +57,18 @@ async function send(address, options) {
 }
 
 /**
- * Get JSON.
+ * Get JSON. Where the server is still reading headers on the way to a sample, ask again until it is there.
  * @param {string} route
  * @param {Record<string, any>} [parameters]
- * @param {AbortSignal} [signal]
+ * @param {AbortSignal} [signal] ends that too
  * @returns {Promise<any>}
  */
-export const get = (route, parameters = {}, signal = undefined) => send(apiUrl(route, parameters), { signal });
+export async function get(route, parameters = {}, signal = undefined) {
+  for (;;) {
+    const body = await send(apiUrl(route, parameters), { signal });
+    if (body?.error?.type !== 'HeadersPending') return body;
+  }
+}
 
 /**
  * Post JSON.
