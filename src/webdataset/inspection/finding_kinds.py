@@ -51,7 +51,7 @@ misleading-name: warning
     The name of the shard says another compression than its bytes.
     > Rename the shard.
 bad-header: error
-    A header fails its checksum or makes no sense; reading goes on at the next header.
+    A header fails its checksum or makes no sense; reading continues at the next header.
     > Copy the shard again, or use the repaired copy.
 bad-extension: error
     An extended header (PAX records, a long name, a sparse map) makes no sense.
