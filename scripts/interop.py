@@ -37,6 +37,7 @@ PEERS = [
     "nvidia-dali-cuda120==2.4.0",
     "aistore==2.0.0",
     "tfrecord==1.14.6",
+    "grain==0.2.18",
 ]
 STATES = "tests/properties/test_states.py::"
 TESTS = [  # those elsewhere are skipped in the suite, which has no torchdata

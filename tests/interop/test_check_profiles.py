@@ -163,3 +163,16 @@ def test_dali(shape, tmp_path):
     if wanted is not None:
         rows = [[sample.get(extension, b"") for extension in extensions] for sample in wanted]
         assert guess == ("same" if found == rows else "differs")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_grain(shape, tmp_path):
+    """Every sample, by Grain's own sampler over ``IndexedDataset``."""
+    grain = pytest.importorskip("grain")
+    paths = reader_shapes.write(SHAPES[shape], tmp_path)
+
+    def read(paths):
+        with wds.IndexedDataset([str(path) for path in paths]) as source:
+            return list(grain.MapDataset.source(source))
+
+    compare("grain", paths, read)

@@ -1,8 +1,8 @@
 """Predicts what other readers make of shards: what they refuse, and what they read otherwise than this library.
 
 Hugging Face ``datasets`` (``huggingface_profile``), Ray Data, DALI, Energon, and Grain over an index. The rules of
-``hf`` and ``ray`` are compared with these projects by ``tests/interop/test_check_profiles.py``; ``docs/checking.md``
-says what holds of the others.
+``hf``, ``ray``, ``dali`` and ``grain`` are compared with these projects by ``tests/interop/test_check_profiles.py``;
+``docs/checking.md`` says what holds of the others.
 """
 
 import os
