@@ -538,7 +538,7 @@ except ImportError as error:
     assert "webdataset[torch]" in shown.stdout
 
 
-@row(16, "A command's error status behind a complete archive")
+@row(16, "A command's error status after a complete archive")
 def test_a_command_that_fails_at_the_end(shards):
     """Always an error, though all of the archive came."""
     with pytest.raises(CommandFailed):

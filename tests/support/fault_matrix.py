@@ -28,7 +28,7 @@ class Absent(NamedTuple):
 
 Cell = str | Absent
 
-_NO_WIRE = Absent("nothing lies between memory and its reader")
+_NO_WIRE = Absent("nothing is between memory and its reader")
 _SFTP = Absent("SFTP has no such answer: each read names its offset, and gives those bytes or an error")
 _NO_TOKEN = Absent("one logs in once for each connection, by a key")
 _OWN_CIPHER = Absent("no TLS; the row above cuts below the encryption of ssh")

@@ -4,10 +4,10 @@ It is written as ``.name.pid-hostrandom.partial`` beside its final place, synced
 the program ends, the final name holds the old file, the whole new one, or nothing.
 """
 
+import binascii
 import contextlib
 import errno
 import functools
-import hashlib
 import io
 import os
 import re
@@ -15,7 +15,6 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from webdataset.core.errors import AlreadyExists, NotFound, SourceError
 
@@ -143,11 +142,12 @@ def name_partial(path: str) -> str:
 def host_tag() -> str:
     """Return 8 hexadecimal digits for this host since it was started, where a process id means one process."""
     parts = [getattr(os, "uname", lambda: ["", "windows"])()[1]]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        parts.append(file.read())
     with contextlib.suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    # no digest: a writer of local shards imports little
+    return f"{binascii.crc32(chr(0).join(parts).encode('utf-8', 'surrogateescape')):08x}"
 
 
 def list_partial_files(folder: str) -> list[str]:
