@@ -142,7 +142,8 @@ def name_partial(path: str) -> str:
 def host_tag() -> str:
     """Return 8 hexadecimal digits for this host since it was started, where a process id means one process."""
     parts = [getattr(os, "uname", lambda: ["", "windows"])()[1]]
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    boot = "/proc/sys/kernel/random/boot_id"
+    with contextlib.suppress(OSError), open(boot, encoding="ascii") as file:  # noqa: PTH123  pathlib is slow to import
         parts.append(file.read())
     with contextlib.suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
