@@ -9,13 +9,14 @@ in the samples.
 Names:
 
 * ``key``, ``shard``, ``fields`` (names of the sample's fields)
-* a field: ``json`` is its parsed value, ``txt`` its text, ``cls`` a number, ``jpg`` has ``width``, ``height`` and
-  ``size``; names with dots are written as they are (``seg.png.width``): the longest name that is a field is taken
+* a field: ``json`` is its parsed value, ``txt`` its text, ``cls`` a number; ``jpg`` has ``width``, ``height`` and
+  ``size``, ``mp4`` has ``duration`` (seconds); names with dots are written as they are (``seg.png.width``): the
+  longest name that is a field is taken
 * ``json.a.b``, ``json["a b"]``, ``json.items[0]``: a path into JSON; what is missing is None
 
-Functions: ``has(f)``, ``field(f)``, ``text(f)``, ``size(f)``, ``size()``, ``width(f)``, ``height(f)`` of a field by
-its name as text; ``like(text, "a*b?")``; ``len abs min max sum round any all int float str``; and the methods
-``lower upper strip startswith endswith split isdigit`` of texts.
+Functions: ``has(f)``, ``field(f)``, ``text(f)``, ``size(f)``, ``size()``, ``width(f)``, ``height(f)`` and
+``duration(f)`` of a field by its name as text; ``like(text, "a*b?")``; ``len abs min max sum round any all int float
+str``; and the methods ``lower upper strip startswith endswith split isdigit`` of texts.
 
 An ordering with None is false. Any other operation that Python refuses is an error that names the sample.
 """

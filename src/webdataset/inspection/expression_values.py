@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS
 from webdataset.inspection.image_header import read_image_size
+from webdataset.inspection.media_header import read_media_duration
 
 MOST_STEPS: Final = 200_000
 MOST_BITS: Final = 256
@@ -19,6 +20,10 @@ _MOST_LENGTH = 1 << 20
 _MOST_DIGITS = 30
 _STRIDE = 32
 _NUMBERS = frozenset(("cls", "cls2", "index", "inx", "id"))
+
+
+def _read_duration(payload: bytes) -> float | None:
+    return read_media_duration(lambda start, stop: payload[start:stop], len(payload))
 
 
 class FieldSource(Mapping[str, bytes]):
@@ -42,6 +47,15 @@ class FieldSource(Mapping[str, bytes]):
         payload = self.get(name)
         return None if payload is None else read_image_size(payload)
 
+    def duration(self, name: str) -> float | None:
+        """Return how long a sound or video is in seconds; None where its header does not tell.
+
+        Args:
+            name: of the field.
+        """
+        payload = self.get(name)
+        return None if payload is None else _read_duration(payload)
+
 
 class FieldValue:
     """A field that is neither text nor JSON.
@@ -57,8 +71,8 @@ class FieldValue:
         self._scope = scope
         self._name = name
 
-    def attribute(self, name: str) -> int | None:
-        """Return ``size`` (bytes), ``width`` or ``height`` (pixels; None of what is no image).
+    def attribute(self, name: str) -> float | None:
+        """Return ``size`` (bytes), ``width`` or ``height`` (pixels; None of what is no image), ``duration`` (seconds).
 
         Args:
             name: one of these.
@@ -68,8 +82,10 @@ class FieldValue:
         """
         if name == "size":
             return self._scope.size(self._name)
+        if name == "duration":
+            return self._scope.duration(self._name)
         if name not in ("width", "height"):
-            raise TypeError(f"a field of bytes has size, width and height, no {name!r}")
+            raise TypeError(f"a field of bytes has size, width, height and duration, no {name!r}")
         return self._scope.image_side(self._name, name)
 
     def __eq__(self, other: object) -> bool:
@@ -158,6 +174,13 @@ class Scope:
         payloads = self.payloads
         found = payloads.image_size(name) if isinstance(payloads, FieldSource) else read_image_size(payloads[name])
         return None if found is None else found[side == "height"]
+
+    def duration(self, name: str) -> float | None:
+        """Return how long a sound or video is in seconds, or None."""
+        if not self.has(name):
+            return None
+        payloads = self.payloads
+        return payloads.duration(name) if isinstance(payloads, FieldSource) else _read_duration(payloads[name])
 
     def payload(self, name: Any) -> bytes | None:
         """Return the bytes of a field, or None.
@@ -352,6 +375,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "size": _size,
     "width": lambda scope, name: scope.image_side(name, "width"),
     "height": lambda scope, name: scope.image_side(name, "height"),
+    "duration": Scope.duration,
     "like": _like,
     "len": _plain(_limited_len),
     "int": _plain(_limited_int),

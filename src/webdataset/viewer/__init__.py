@@ -9,7 +9,7 @@
 * ``sample_routes``: shards, samples, fields and bytes
 * ``member_headers``: headers of members, for the detail view
 * ``field_views``: a field as JSON for the page; ``plain_values``: values and texts that any page can show
-* ``array_headers``, ``media_headers``: shapes, durations and sizes from headers; ``documents``: interleaved documents
+* ``array_headers``: shapes and types of arrays from headers; ``documents``: interleaved documents
 * ``previews``: asks the process that decodes; ``preview_process``: that process, its limits
 * ``thumbnails``, ``array_views``, ``waveforms``: what it makes of pictures, arrays and sound
 * ``preview_content``: what these have in common

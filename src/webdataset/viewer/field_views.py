@@ -7,21 +7,19 @@ and depth: texts without lone surrogates, numbers that JavaScript can hold.
 """
 
 import codecs
-import functools
 import re
 from collections.abc import Callable
 from typing import Final
 
-from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS
 from webdataset.codecs.json_codec import json_loads
-from webdataset.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 from webdataset.core.errors import BadCompression, MissingExtra, describe_error
-from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS, read_npy_header
-from webdataset.inspection.image_header import IMAGE_FIELDS, read_image_size
+from webdataset.inspection.field_kind import name_kind
+from webdataset.inspection.field_preview import read_npy_header
+from webdataset.inspection.image_header import read_image_size
+from webdataset.inspection.media_header import read_media_header
 from webdataset.tar.compression import Decompressor
 from webdataset.viewer.array_headers import list_arrays
 from webdataset.viewer.documents import is_document
-from webdataset.viewer.media_headers import read_media_header
 from webdataset.viewer.plain_values import JsonObject, bound_json, clean_text, decode_text, parse_scalar
 
 Read = Callable[[int, int], bytes]
@@ -43,26 +41,6 @@ _WORDS: Final = {
     "image": "an image", "audio": "sound", "video": "a video", "array": "an array", "html": "an HTML page",
     "svg": "an SVG drawing", "text": "text", "json": "JSON", "class": "a class", "number": "a number",
 }  # fmt: skip
-
-
-@functools.cache
-def _kinds() -> dict[str, str]:
-    """Return the kind of each extension."""
-    found = dict.fromkeys((*IMAGE_EXTENSIONS, *AUTO_IMAGE_EXTENSIONS, *IMAGE_FIELDS), "image")
-    found |= dict.fromkeys(AUDIO_EXTENSIONS.split(), "audio")
-    found |= dict.fromkeys(VIDEO_EXTENSIONS.split(), "video")
-    found |= dict.fromkeys((*TEXT_FIELDS, "yaml", "yml", "jsonl", "ndjson", "log", "py", "js", "css", "xhtml"), "text")
-    found |= dict.fromkeys(JSON_FIELDS, "json")
-    for kind, words in {
-        "html": "html htm xhtml",
-        "svg": "svg svgz",
-        "class": "cls cls2 class index inx id",
-        "number": "count num number float int",
-        "array": "npy npz ten tb tenbin safetensors",
-        "pickle": "pyd pkl pickle pth pt ckpt joblib",
-    }.items():
-        found |= dict.fromkeys(words.split(), kind)
-    return found
 
 
 class _Content:
@@ -214,7 +192,7 @@ def _describe(content: _Content, name: str, size_bytes: int) -> JsonObject:
 
 def _choose_kind(content: _Content, head: bytes) -> tuple[str, str | None]:
     """Return the kind of a field, and what is odd about it."""
-    stated = _kinds().get(content.extension)
+    stated = name_kind(content.extension)
     if content.problem is not None:
         return stated or "binary", None
     if stated == "pickle":

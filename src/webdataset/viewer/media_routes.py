@@ -17,11 +17,11 @@ from starlette.routing import Route
 from webdataset.codecs.json_codec import json_loads
 from webdataset.core.errors import DecodingError, describe_error
 from webdataset.index.entries import FieldEntry
+from webdataset.inspection.media_header import read_media_header
 from webdataset.viewer.array_headers import list_arrays
 from webdataset.viewer.documents import read_inline_image
 from webdataset.viewer.field_views import CARD_BYTES, DOCUMENT_BYTES, describe_field
 from webdataset.viewer.http_messages import JsonResponse, read_number
-from webdataset.viewer.media_headers import read_media_header
 from webdataset.viewer.plain_values import JsonObject
 from webdataset.viewer.previews import MOST_PAYLOAD_BYTES, PreviewRefused, Previews, PreviewsBusy, Thumbnail
 from webdataset.viewer.sample_routes import find_field

@@ -23,6 +23,7 @@ from webdataset.inspection.expression import Expression
 from webdataset.inspection.expression_values import FieldSource
 from webdataset.inspection.field_preview import JSON_FIELDS, LINE_FIELDS, TEXT_FIELDS
 from webdataset.inspection.image_header import read_image_size_in
+from webdataset.inspection.media_header import read_media_duration
 
 if TYPE_CHECKING:
     from webdataset.viewer.session import DatasetView
@@ -118,6 +119,15 @@ class EntryFields(FieldSource):
         """
         entry = self._entries.get(name)
         return None if entry is None else read_image_size_in(self.reader(name), min(entry.size, MOST_FIELD_BYTES))
+
+    def duration(self, name: str) -> float | None:
+        """Return how long a sound or video is in seconds by its header; None where that does not tell.
+
+        Args:
+            name: of the field.
+        """
+        entry = self._entries.get(name)
+        return None if entry is None else read_media_duration(self.reader(name), entry.size)
 
     def reader(self, name: str) -> Callable[[int, int], bytes]:
         """Return the function that reads a field from a start to a stop.

@@ -1,8 +1,9 @@
-"""Counts, sizes, labels and image sizes of a dataset, as histograms whose bars are expressions.
+"""Counts, sizes, labels, image sizes and durations of a dataset, as histograms whose bars are expressions.
 
 With an index of every shard, counts and sizes of fields are those of all samples, and nothing but the indexes is read.
 What stands in the fields is taken from some samples: spread evenly over all of them where there is an index, else the
-first ones. The answer says which. Images are read up to the header that has their size.
+first ones. The answer says which. Images, sound and videos are read
+as far as their headers.
 
 Each bar has the expression that selects its samples. Values are computed as the expression computes them, so that a bar
 counts exactly the samples that its expression finds.
@@ -21,8 +22,10 @@ from webdataset.core.errors import SampleError, WebDatasetError, describe_error
 from webdataset.core.redaction import redact
 from webdataset.index.entries import SampleEntry
 from webdataset.inspection.expression_values import MOST_BITS, Scope
+from webdataset.inspection.field_kind import name_kind
 from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS
 from webdataset.inspection.image_header import IMAGE_FIELDS
+from webdataset.inspection.media_header import MEDIA_FIELDS
 from webdataset.viewer.search import Budget, EntryFields, SampleQuery
 
 if TYPE_CHECKING:
@@ -161,7 +164,7 @@ class _Fields:
         return [
             {
                 "name": name,
-                "kind": name_kind(name),
+                "kind": name_kind(name) or "binary",
                 "count": len(sizes),
                 "missing": self.samples - len(sizes),
                 "where": f"has({name!r})",
@@ -172,28 +175,13 @@ class _Fields:
         ]
 
 
-def name_kind(name: str) -> str:
-    """Return what a field holds, by its name.
-
-    Args:
-        name: a full extension.
-    """
-    ending = name.rpartition(".")[2]
-    if ending in IMAGE_FIELDS:
-        return "image"
-    if ending in JSON_FIELDS:
-        return "json"
-    if ending in TEXT_FIELDS:
-        return "class" if ending in ("cls", "cls2") else "text"
-    return "binary"
-
-
 class _Contents:
     """What stands in the fields of the samples that are looked at."""
 
     def __init__(self) -> None:
         self.samples = 0
         self.images: dict[str, list[tuple[int, int]]] = {}
+        self.durations: dict[str, list[float]] = {}
         self.labels: dict[str, _Label] = {}
 
     def add(self, fields: EntryFields) -> None:
@@ -205,6 +193,10 @@ class _Contents:
                 found = fields.image_size(name)
                 if found is not None:
                     self.images.setdefault(name, []).append(found)
+            elif ending in MEDIA_FIELDS:
+                seconds = fields.duration(name)
+                if seconds is not None:
+                    self.durations.setdefault(name, []).append(seconds)
             elif ending in JSON_FIELDS or (ending in TEXT_FIELDS and (fields.size(name) or 0) <= _LABEL_BYTES):
                 try:
                     value = scope.field(name)
@@ -223,6 +215,10 @@ class _Contents:
     def to_json(self) -> dict[str, Any]:
         labels = [label.to_json() for label in self.labels.values()]
         return {
+            "durations": [
+                {"field": name, "histogram": make_histogram(np.array(seconds), f"duration({name!r})")}
+                for name, seconds in sorted(self.durations.items())
+            ],
             "images": [self._describe_images(name, sizes) for name, sizes in sorted(self.images.items())],
             "labels": [label for label in labels if label is not None],
         }
@@ -305,7 +301,7 @@ def spread_positions(total: int, wanted: int) -> Iterator[int]:
 def collect_statistics(
     view: "DatasetView", *, where: str = "", samples: int = 1000, budget: Budget | None = None
 ) -> dict[str, Any]:
-    """Return counts, sizes, labels and image sizes, as the contract of ``/api/statistics`` has them.
+    """Return counts, sizes, labels, image sizes and durations, as the contract of ``/api/statistics`` has them.
 
     Args:
         view: the dataset.

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.media_fields import encode_wav
 from support.view_sides import make_side, make_view, png_bytes, read_bytes, write_shard
 from webdataset.core.errors import SampleError, UsageError
 from webdataset.inspection.expression import Expression
@@ -19,7 +20,7 @@ def list_bars(found):
     """Return the expression and the count of each bar and value."""
     histograms = [each["size"] for each in found["fields"]]
     histograms += [each[side] for each in found["images"] for side in ("width", "height")]
-    histograms += [each["histogram"] for each in found["labels"]]
+    histograms += [each["histogram"] for each in (*found["labels"], *found["durations"])]
     for histogram in histograms:
         if histogram is not None:
             assert len(histogram["edges"]) == len(histogram["counts"]) + 1 == len(histogram["where"]) + 1
@@ -120,6 +121,20 @@ def test_positions_are_spread(total, data):
     found = list(spread_positions(total, wanted))
     assert len(set(found)) == len(found) == wanted
     assert set(found) <= set(range(total))
+
+
+def test_durations(tmp_path):
+    """Sound is counted by its duration; a bar selects what it counts; what tells none is left out."""
+    samples = [(f"k{number}", {"wav": encode_wav(np.zeros((800 * number, 1), np.int16))}) for number in range(1, 9)]
+    view = make_view("a", [write_shard(tmp_path / "x.tar", [*samples, ("k9", {"wav": b"RIFF"}), ("q", {"mp4": b""})])])
+    found = collect_statistics(view, budget=Budget(seconds=60))
+    (durations,) = found["durations"]
+    assert durations["field"] == "wav"
+    assert sum(durations["histogram"]["counts"]) == 8
+    assert (durations["histogram"]["edges"][0], durations["histogram"]["edges"][-1]) == (0.1, 0.8)
+    for where, count in list_bars(found):
+        assert count_where(view, where) == count, where
+    assert {each["name"]: each["kind"] for each in found["fields"]} == {"wav": "audio", "mp4": "video"}
 
 
 def test_says_what_it_rests_on(tmp_path):

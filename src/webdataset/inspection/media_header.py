@@ -1,17 +1,24 @@
 """Duration, rate, channels and size of sound and videos from their headers, without a decoder.
 
-Formats: WAV (RIFF, RF64), FLAC, AIFF, Ogg (Vorbis, Opus), MP3, MP4 and MOV. Hostile bytes reach no library here: the
-page shows cards of many fields, in the server's own process. Each walk moves forward and ends after a fixed number of
-steps. What a header does not tell is left out.
+Formats: WAV (RIFF, RF64), FLAC, AIFF, Ogg (Vorbis, Opus), MP3, MP4 and MOV, Matroska and WebM. Hostile bytes reach no
+library here. Each walk moves forward and ends after a fixed number of steps. What a header does not tell is left out.
 """
 
+import math
 import struct
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from webdataset.viewer.plain_values import JsonObject
+from webdataset.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
+
+MEDIA_FIELDS: Final = frozenset((*AUDIO_EXTENSIONS.split(), *VIDEO_EXTENSIONS.split()))
+"""Last components of the fields that hold sound or videos."""
+
+MediaHeader = dict[str, Any]
+"""``duration_seconds``, ``rate`` (Hz), ``channels``, ``width``, ``height`` (pixels), as far as they are known."""
 
 _MOST_STEPS: Final = 256
+_HEAD_BYTES: Final = 4 << 10
 _TAIL_BYTES: Final = 64 << 10
 # what programs write that do not know the size beforehand, or more
 _UNKNOWN_RIFF: Final = 0x7FFF0000
@@ -20,7 +27,7 @@ _OPUS_RATE: Final = 48_000
 Read = Callable[[int, int], bytes]
 
 
-def read_media_header(head: bytes, size_bytes: int, read: Read | None) -> JsonObject:
+def read_media_header(head: bytes, size_bytes: int, read: Read | None) -> MediaHeader:
     """Return what headers tell: ``duration_seconds``, ``rate`` (Hz), ``channels``, ``width``, ``height`` (pixels).
 
     Args:
@@ -35,6 +42,7 @@ def read_media_header(head: bytes, size_bytes: int, read: Read | None) -> JsonOb
         (head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"), _read_aiff),
         (head[:4] == b"OggS", _read_ogg),
         (head[4:8] == b"ftyp", _read_boxes),
+        (head[:4] == _EBML, _read_matroska),
         (head[:3] == b"ID3" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2), _read_mp3),
     ):
         if is_kind:
@@ -43,6 +51,19 @@ def read_media_header(head: bytes, size_bytes: int, read: Read | None) -> JsonOb
             except (struct.error, IndexError, ZeroDivisionError, OverflowError):
                 return {}
     return {}
+
+
+def read_media_duration(read: Read, size_bytes: int) -> float | None:
+    """Return how long a sound or video is in seconds by its header; None where that does not tell.
+
+    Args:
+        read: returns the bytes from a start to a stop of the payload.
+        size_bytes: of the payload.
+    """
+    found: float | None = read_media_header(read(0, min(size_bytes, _HEAD_BYTES)), size_bytes, read).get(
+        "duration_seconds"
+    )
+    return found
 
 
 class _Ranges:
@@ -77,8 +98,8 @@ def _seconds(frames: int, rate: int) -> float | None:
     return round(frames / rate, 6) if rate > 0 else None
 
 
-def _read_wav(reader: _Ranges) -> JsonObject:
-    found: JsonObject = {}
+def _read_wav(reader: _Ranges) -> MediaHeader:
+    found: MediaHeader = {}
     position, rate, block = 12, 0, 0
     for _ in range(_MOST_STEPS):
         name, size = struct.unpack("<4sI", reader.get(position, 8))
@@ -94,7 +115,7 @@ def _read_wav(reader: _Ranges) -> JsonObject:
     return found
 
 
-def _read_flac(reader: _Ranges) -> JsonObject:
+def _read_flac(reader: _Ranges) -> MediaHeader:
     bits = int.from_bytes(reader.get(18, 8), "big")
     rate, frames = bits >> 44, bits & ((1 << 36) - 1)
     return {
@@ -104,7 +125,7 @@ def _read_flac(reader: _Ranges) -> JsonObject:
     }
 
 
-def _read_aiff(reader: _Ranges) -> JsonObject:
+def _read_aiff(reader: _Ranges) -> MediaHeader:
     position = 12
     for _ in range(_MOST_STEPS):
         name, size = struct.unpack(">4sI", reader.get(position, 8))
@@ -117,7 +138,7 @@ def _read_aiff(reader: _Ranges) -> JsonObject:
     return {}
 
 
-def _read_ogg(reader: _Ranges) -> JsonObject:
+def _read_ogg(reader: _Ranges) -> MediaHeader:
     """Read the first packet, and the time stamp of the last page (RFC 3533, RFC 7845, Vorbis I 4.2.2)."""
     start = 27 + reader.head[26]
     packet = reader.get(start, 30)
@@ -145,7 +166,7 @@ _MP3_KILOBITS: Final = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 
 _MP3_LOW_KILOBITS: Final = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
-def _read_mp3(reader: _Ranges) -> JsonObject:
+def _read_mp3(reader: _Ranges) -> MediaHeader:
     """Read the first frame of layer III, with the count of frames that encoders of varying rates write there."""
     start = 0
     if reader.head[:3] == b"ID3":
@@ -170,7 +191,7 @@ def _read_mp3(reader: _Ranges) -> JsonObject:
     return {"rate": rate, "channels": 1 if mono else 2, "duration_seconds": seconds}
 
 
-def _read_boxes(reader: _Ranges) -> JsonObject:
+def _read_boxes(reader: _Ranges) -> MediaHeader:
     """Find the movie box of an MP4 or MOV file, wherever it stands (ISO/IEC 14496-12)."""
     position = 0
     for _ in range(_MOST_STEPS):
@@ -189,8 +210,8 @@ def _read_boxes(reader: _Ranges) -> JsonObject:
     return {}
 
 
-def _read_movie(movie: bytes) -> JsonObject:
-    found: JsonObject = {}
+def _read_movie(movie: bytes) -> MediaHeader:
+    found: MediaHeader = {}
     at = movie.find(b"mvhd")
     if at >= 4:
         form, first = (">IQ", at + 24) if movie[at + 4] == 1 else (">II", at + 16)
@@ -210,3 +231,99 @@ def _read_movie(movie: bytes) -> JsonObject:
     if all(largest):
         found |= {"width": largest[0], "height": largest[1]}
     return found
+
+
+_EBML: Final = b"\x1aE\xdf\xa3"
+_SEGMENT: Final = 0x18538067
+_INFO: Final = 0x1549A966
+_TRACKS: Final = 0x1654AE6B
+_CLUSTER: Final = 0x1F43B675
+_MOST_ELEMENT_BYTES: Final = 64 << 10
+
+
+def _read_matroska(reader: _Ranges) -> MediaHeader:
+    """Read the information and the tracks of the first segment (RFC 8794, RFC 9559)."""
+    found: MediaHeader = {}
+    position = 0
+    for _ in range(_MOST_STEPS):
+        element = _read_element(reader.get(position, 12))
+        if element is None:
+            break
+        name, start, size = element
+        if name == _SEGMENT:
+            position += start
+            continue
+        if name == _CLUSTER or size is None:
+            break
+        if name in (_INFO, _TRACKS):
+            content = reader.get(position + start, min(size, _MOST_ELEMENT_BYTES))
+            found |= _read_matroska_info(content) if name == _INFO else _read_matroska_tracks(content)
+        if len(found.keys() & {"duration_seconds", "_tracks"}) == 2:
+            break
+        position += start + size
+    found.pop("_tracks", None)
+    return found
+
+
+def _read_matroska_info(content: bytes) -> MediaHeader:
+    values = dict(_list_elements(content))
+    duration = _read_float(values.get(0x4489, b""))
+    scale = int.from_bytes(values.get(0x2AD7B1, b"\x0f\x42\x40"), "big")  # nanoseconds; a millisecond by default
+    return {"duration_seconds": None if duration is None else round(duration * scale / 1e9, 6)}
+
+
+def _read_matroska_tracks(content: bytes) -> MediaHeader:
+    found: MediaHeader = {"_tracks": True}
+    for name, track in _list_elements(content):
+        if name != 0xAE:
+            continue
+        values = dict(_list_elements(track))
+        picture = dict(_list_elements(values.get(0xE0, b"")))
+        if {0xB0, 0xBA} <= picture.keys() and "width" not in found:
+            found |= {side: int.from_bytes(picture[number], "big") for side, number in _SIDES}
+        sound = dict(_list_elements(values.get(0xE1, b"")))
+        rate = _read_float(sound.get(0xB5, b""))
+        if rate is not None and "rate" not in found:
+            found |= {"rate": round(rate), "channels": int.from_bytes(sound.get(0x9F, b"\x01"), "big")}
+    return found
+
+
+_SIDES: Final = (("width", 0xB0), ("height", 0xBA))
+
+
+def _read_float(content: bytes) -> float | None:
+    """Return a positive number of four or eight bytes."""
+    if len(content) not in (4, 8):
+        return None
+    number: float = struct.unpack(">f" if len(content) == 4 else ">d", content)[0]
+    return number if math.isfinite(number) and number > 0 else None
+
+
+def _read_element(head: bytes) -> tuple[int, int, int | None] | None:
+    """Return the name of an element, where its content starts, and its bytes; None of bytes: until its parent ends."""
+    if len(head) < 2 or not head[0] >> 4:
+        return None
+    name_bytes = 9 - head[0].bit_length()
+    if len(head) <= name_bytes or not head[name_bytes]:
+        return None
+    size_bytes = 9 - head[name_bytes].bit_length()
+    start = name_bytes + size_bytes
+    if len(head) < start:
+        return None
+    mask = (1 << 7 * size_bytes) - 1
+    size = int.from_bytes(head[name_bytes:start], "big") & mask
+    return int.from_bytes(head[:name_bytes], "big"), start, None if size == mask else size
+
+
+def _list_elements(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the name and the content of each element."""
+    position = 0
+    for _ in range(_MOST_STEPS):
+        element = _read_element(content[position : position + 12])
+        if element is None:
+            return
+        name, start, size = element
+        if size is None:
+            return
+        yield name, content[position + start : position + start + size]
+        position += start + size
