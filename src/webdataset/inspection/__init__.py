@@ -1,7 +1,7 @@
 """Layer 5: what shards hold, found out without a pipeline; the engines of the commands that look and check.
 
 * ``image_header``: width and height of an image from its first bytes; ``field_preview``: a field in one line
-* ``media_header``: durations of sound and videos from their headers; ``field_kind``: what a field holds by its name
+* ``media_header``: durations of sound and videos from their headers
 * ``finding_kinds``: the kinds of findings of a check; ``findings``: findings and reports
 * ``check``: checks of lists of shards; ``shard_check``: one shard, front to back
 * ``header_walk``: what headers say, and the next header after damage; ``key_checks``: keys and fields of samples

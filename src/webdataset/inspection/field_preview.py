@@ -1,12 +1,15 @@
-"""Says in one line what a field holds: text, JSON, the size of an image, the shape of an array, else its first bytes.
+"""Says what a field holds: its kind by its name, and in one line text, JSON, sizes, shapes, else its first bytes.
 
 Fields are looked at, never unpickled, and arrays are read from their headers.
 """
 
 import ast
+import functools
 import json
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from webdataset.codecs.images import AUTO_IMAGE_EXTENSIONS, IMAGE_EXTENSIONS
+from webdataset.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 from webdataset.inspection.image_header import IMAGE_FIELDS, read_image_size
 
 TEXT_FIELDS = frozenset(
@@ -37,6 +40,42 @@ LINE_FIELDS = frozenset(("jsonl", "ndjson", "yaml", "yml"))
 _SHOWN_BYTES = 16
 _HEADER_BYTES = 4096
 _JSON_BYTES = 1 << 20
+_COMPRESSION: Final = frozenset(("gz", "bz2", "xz", "zst"))
+
+
+def name_kind(field: str) -> str | None:
+    """Return what a field holds, or None where its name does not tell.
+
+    Args:
+        field: its name; extensions of compression at its end do not count.
+
+    Returns:
+        ``image``, ``audio``, ``video``, ``text``, ``json``, ``html``, ``svg``, ``class``, ``number``, ``array`` or
+        ``pickle``.
+    """
+    parts = field.lower().split(".")
+    while len(parts) > 1 and parts[-1] in _COMPRESSION:
+        parts.pop()
+    return _list_kinds().get(parts[-1])
+
+
+@functools.cache
+def _list_kinds() -> dict[str, str]:
+    found = dict.fromkeys((*IMAGE_EXTENSIONS, *AUTO_IMAGE_EXTENSIONS, *IMAGE_FIELDS), "image")
+    found |= dict.fromkeys(AUDIO_EXTENSIONS.split(), "audio")
+    found |= dict.fromkeys(VIDEO_EXTENSIONS.split(), "video")
+    found |= dict.fromkeys((*TEXT_FIELDS, "yaml", "yml", "jsonl", "ndjson", "log", "py", "js", "css", "xhtml"), "text")
+    found |= dict.fromkeys(JSON_FIELDS, "json")
+    for kind, words in {
+        "html": "html htm xhtml",
+        "svg": "svg svgz",
+        "class": "cls cls2 class index inx id",
+        "number": "count num number float int",
+        "array": "npy npz ten tb tenbin safetensors",
+        "pickle": "pyd pkl pickle pth pt ckpt joblib",
+    }.items():
+        found |= dict.fromkeys(words.split(), kind)
+    return found
 
 
 class FieldPreview(NamedTuple):

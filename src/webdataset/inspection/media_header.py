@@ -7,16 +7,17 @@ library here. Each walk moves forward and ends after a fixed number of steps. Wh
 import math
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from webdataset.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 
 MEDIA_FIELDS: Final = frozenset((*AUDIO_EXTENSIONS.split(), *VIDEO_EXTENSIONS.split()))
 """Last components of the fields that hold sound or videos."""
 
-MediaHeader = dict[str, Any]
+MediaHeader = dict[str, float]
 """``duration_seconds``, ``rate`` (Hz), ``channels``, ``width``, ``height`` (pixels), as far as they are known."""
 
+_Header = dict[str, float | None]
 _MOST_STEPS: Final = 256
 _HEAD_BYTES: Final = 4 << 10
 _TAIL_BYTES: Final = 64 << 10
@@ -60,10 +61,8 @@ def read_media_duration(read: Read, size_bytes: int) -> float | None:
         read: returns the bytes from a start to a stop of the payload.
         size_bytes: of the payload.
     """
-    found: float | None = read_media_header(read(0, min(size_bytes, _HEAD_BYTES)), size_bytes, read).get(
-        "duration_seconds"
-    )
-    return found
+    head = read(0, min(size_bytes, _HEAD_BYTES))
+    return read_media_header(head, size_bytes, read).get("duration_seconds")
 
 
 class _Ranges:
@@ -98,8 +97,8 @@ def _seconds(frames: int, rate: int) -> float | None:
     return round(frames / rate, 6) if rate > 0 else None
 
 
-def _read_wav(reader: _Ranges) -> MediaHeader:
-    found: MediaHeader = {}
+def _read_wav(reader: _Ranges) -> _Header:
+    found: _Header = {}
     position, rate, block = 12, 0, 0
     for _ in range(_MOST_STEPS):
         name, size = struct.unpack("<4sI", reader.get(position, 8))
@@ -115,7 +114,7 @@ def _read_wav(reader: _Ranges) -> MediaHeader:
     return found
 
 
-def _read_flac(reader: _Ranges) -> MediaHeader:
+def _read_flac(reader: _Ranges) -> _Header:
     bits = int.from_bytes(reader.get(18, 8), "big")
     rate, frames = bits >> 44, bits & ((1 << 36) - 1)
     return {
@@ -125,7 +124,7 @@ def _read_flac(reader: _Ranges) -> MediaHeader:
     }
 
 
-def _read_aiff(reader: _Ranges) -> MediaHeader:
+def _read_aiff(reader: _Ranges) -> _Header:
     position = 12
     for _ in range(_MOST_STEPS):
         name, size = struct.unpack(">4sI", reader.get(position, 8))
@@ -138,7 +137,7 @@ def _read_aiff(reader: _Ranges) -> MediaHeader:
     return {}
 
 
-def _read_ogg(reader: _Ranges) -> MediaHeader:
+def _read_ogg(reader: _Ranges) -> _Header:
     """Read the first packet, and the time stamp of the last page (RFC 3533, RFC 7845, Vorbis I 4.2.2)."""
     start = 27 + reader.head[26]
     packet = reader.get(start, 30)
@@ -166,7 +165,7 @@ _MP3_KILOBITS: Final = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 
 _MP3_LOW_KILOBITS: Final = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
-def _read_mp3(reader: _Ranges) -> MediaHeader:
+def _read_mp3(reader: _Ranges) -> _Header:
     """Read the first frame of layer III, with the count of frames that encoders of varying rates write there."""
     start = 0
     if reader.head[:3] == b"ID3":
@@ -191,7 +190,7 @@ def _read_mp3(reader: _Ranges) -> MediaHeader:
     return {"rate": rate, "channels": 1 if mono else 2, "duration_seconds": seconds}
 
 
-def _read_boxes(reader: _Ranges) -> MediaHeader:
+def _read_boxes(reader: _Ranges) -> _Header:
     """Find the movie box of an MP4 or MOV file, wherever it stands (ISO/IEC 14496-12)."""
     position = 0
     for _ in range(_MOST_STEPS):
@@ -210,8 +209,8 @@ def _read_boxes(reader: _Ranges) -> MediaHeader:
     return {}
 
 
-def _read_movie(movie: bytes) -> MediaHeader:
-    found: MediaHeader = {}
+def _read_movie(movie: bytes) -> _Header:
+    found: _Header = {}
     at = movie.find(b"mvhd")
     if at >= 4:
         form, first = (">IQ", at + 24) if movie[at + 4] == 1 else (">II", at + 16)
@@ -241,10 +240,10 @@ _CLUSTER: Final = 0x1F43B675
 _MOST_ELEMENT_BYTES: Final = 64 << 10
 
 
-def _read_matroska(reader: _Ranges) -> MediaHeader:
+def _read_matroska(reader: _Ranges) -> _Header:
     """Read the information and the tracks of the first segment (RFC 8794, RFC 9559)."""
-    found: MediaHeader = {}
-    position = 0
+    found: _Header = {}
+    position, seen = 0, False
     for _ in range(_MOST_STEPS):
         element = _read_element(reader.get(position, 12))
         if element is None:
@@ -258,22 +257,22 @@ def _read_matroska(reader: _Ranges) -> MediaHeader:
         if name in (_INFO, _TRACKS):
             content = reader.get(position + start, min(size, _MOST_ELEMENT_BYTES))
             found |= _read_matroska_info(content) if name == _INFO else _read_matroska_tracks(content)
-        if len(found.keys() & {"duration_seconds", "_tracks"}) == 2:
-            break
+            if seen:
+                break
+            seen = True
         position += start + size
-    found.pop("_tracks", None)
     return found
 
 
-def _read_matroska_info(content: bytes) -> MediaHeader:
+def _read_matroska_info(content: bytes) -> _Header:
     values = dict(_list_elements(content))
     duration = _read_float(values.get(0x4489, b""))
     scale = int.from_bytes(values.get(0x2AD7B1, b"\x0f\x42\x40"), "big")  # nanoseconds; a millisecond by default
     return {"duration_seconds": None if duration is None else round(duration * scale / 1e9, 6)}
 
 
-def _read_matroska_tracks(content: bytes) -> MediaHeader:
-    found: MediaHeader = {"_tracks": True}
+def _read_matroska_tracks(content: bytes) -> _Header:
+    found: _Header = {}
     for name, track in _list_elements(content):
         if name != 0xAE:
             continue

@@ -13,8 +13,7 @@ from typing import Final
 
 from webdataset.codecs.json_codec import json_loads
 from webdataset.core.errors import BadCompression, MissingExtra, describe_error
-from webdataset.inspection.field_kind import name_kind
-from webdataset.inspection.field_preview import read_npy_header
+from webdataset.inspection.field_preview import name_kind, read_npy_header
 from webdataset.inspection.image_header import read_image_size
 from webdataset.inspection.media_header import read_media_header
 from webdataset.tar.compression import Decompressor

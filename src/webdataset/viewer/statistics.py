@@ -22,8 +22,7 @@ from webdataset.core.errors import SampleError, WebDatasetError, describe_error
 from webdataset.core.redaction import redact
 from webdataset.index.entries import SampleEntry
 from webdataset.inspection.expression_values import MOST_BITS, Scope
-from webdataset.inspection.field_kind import name_kind
-from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS
+from webdataset.inspection.field_preview import JSON_FIELDS, TEXT_FIELDS, name_kind
 from webdataset.inspection.image_header import IMAGE_FIELDS
 from webdataset.inspection.media_header import MEDIA_FIELDS
 from webdataset.viewer.search import Budget, EntryFields, SampleQuery

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.media_fields import encode_sound, encode_wav
 from webdataset.inspection.expression import Expression
-from webdataset.inspection.field_kind import name_kind
+from webdataset.inspection.field_preview import name_kind
 from webdataset.inspection.media_header import MEDIA_FIELDS, read_media_duration, read_media_header
 
 pytest.importorskip("av")
@@ -104,7 +104,8 @@ def test_hostile_headers(content):
     ("field", "kind"),
     [
         ("jpg", "image"), ("seg.PNG", "image"), ("wav", "audio"), ("mp4", "video"), ("json.gz", "json"),
-        ("txt", "text"), ("cls", "class"), ("npy.zst", "array"), ("pth", "pickle"), ("gz", None), ("blob", None), ("a.svgz", "svg"),
+        ("txt", "text"), ("cls", "class"), ("npy.zst", "array"), ("pth", "pickle"), ("gz", None),
+        ("blob", None), ("a.svgz", "svg"),
     ],
 )  # fmt: skip
 def test_kinds_by_name(field, kind):
