@@ -299,6 +299,23 @@ def test_members_of_a_sample(tmp_path):
         assert len(viewer.ask("/api/sample", ordinal=1).value["members"]) == 1
 
 
+def test_a_hundred_thousand_shards(tmp_path, shards):
+    """The list comes in pages, and no shard is opened before it is looked at."""
+    shards[0].rename(tmp_path / "x-099999.tar")
+    with RunningViewer(tmp_path / "x-{000000..099999}.tar") as viewer:
+        assert viewer.ask("/api/dataset").value["sides"][0]["shards"] == 100_000
+        answer = viewer.ask("/api/shards", start=99_990, count=50)
+        assert [shard["name"].rpartition("/")[2] for shard in answer.value["shards"]] == [
+            f"x-{number:06d}.tar" for number in range(99_990, 100_000)
+        ]
+        assert answer.value["total"] == 100_000
+        assert len(answer.body) < 10_000
+        assert len(viewer.ask("/api/samples", shard=99_999).value["samples"]) == 10
+        missing = viewer.ask("/api/samples", shard=5)
+        assert missing.status == 502
+        assert b"NotFound" in missing.body
+
+
 REFUSED = 3
 SECRETS = ("hunter2secret", "SIGNATUREsecret", "TOKENsecret", "AKIAsecretkeyid", "PROFILEsecretvalue")
 
